@@ -1,0 +1,123 @@
+"""What goes over the wire in a check, and what comes back: no network, no Spark.
+
+The rules are DESIGN's "Check-back over HTTP".
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NoReturn
+
+from checkback.check.signature import webhook_id
+
+COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER = "COMMIT", "ROLLBACK", "UNKNOWN", "NO_ANSWER"
+#: what a producer may say
+STATES = frozenset({COMMIT, ROLLBACK, UNKNOWN})
+#: bytes of the longest answer
+MAX_ANSWER = 4096
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a group with ``include_body`` is told besides: the half message itself."""
+
+    body: bytes | None = None
+    tags: str | None = None
+    keys: str | None = None
+    properties: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """One check of one transaction. ``born_timestamp``: ms since the epoch."""
+
+    queue_id: int
+    queue_offset: int
+    transaction_id: str
+    producer_group: str
+    real_topic: str
+    check_times: int
+    born_timestamp: int | None
+    message: Message | None = None
+
+    @property
+    def webhook_id(self) -> str:
+        """The id that this check keeps however often it is sent."""
+        return webhook_id(self.queue_id, self.queue_offset, self.check_times)
+
+    def to_json(self, include_body: bool = False) -> str:
+        """The body of the POST, in ASCII: what is signed is what is sent."""
+        fields: dict[str, Any] = {
+            "transaction_id": self.transaction_id,
+            "producer_group": self.producer_group,
+            "real_topic": self.real_topic,
+            "queue_id": self.queue_id,
+            "queue_offset": self.queue_offset,
+            "check_times": self.check_times,
+            "born_timestamp": self.born_timestamp,
+        }
+        if include_body:
+            message = self.message or Message()
+            fields |= {
+                "body": None if message.body is None else base64.b64encode(message.body).decode("ascii"),
+                "tags": message.tags,
+                "keys": message.keys,
+                "properties": None if message.properties is None else dict(message.properties),
+            }
+        return json.dumps(fields, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class CheckAnswer:
+    """What came of a check: a row of `check_answers`, less the request's identity.
+
+    ``endpoint``: the one that answered or the last one tried; ``error``: why there is no answer, never a word of the
+    producer's; ``latency_ms``: over all tries; ``failed_tries``: (endpoint, error) of those tried before.
+    """
+
+    outcome: str
+    endpoint: str | None
+    error: str | None
+    latency_ms: int
+    answered_at: datetime
+    failed_tries: tuple[tuple[str, str], ...] = ()
+
+
+class NoAnswerError(Exception):
+    """A try brought no answer. Its text is for `check_answers`: short, and without the response's content."""
+
+
+def read_answer(body: bytes, transaction_id: str) -> str:
+    """The state that a response's body says: COMMIT, ROLLBACK or UNKNOWN.
+
+    Raises NoAnswerError for whatever else the body is.
+    """
+    if len(body) > MAX_ANSWER:
+        raise NoAnswerError("over 4 KiB")
+    try:
+        answer = json.loads(body.decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_object)
+    except (ValueError, RecursionError):  # ValueError: also UnicodeDecodeError, and integers of too many digits
+        raise NoAnswerError("not JSON") from None
+    if not isinstance(answer, dict):
+        raise NoAnswerError("not a JSON object")
+    if not isinstance(answer.get("transaction_id"), str) or answer["transaction_id"] != transaction_id:
+        raise NoAnswerError("another transaction_id")
+    state = answer.get("state")
+    if not isinstance(state, str) or state not in STATES:
+        raise NoAnswerError("unknown state")
+    return state
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")  # Python would take NaN and Infinity
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a name comes twice")  # {"state": "ROLLBACK", "state": "COMMIT"} says nothing
+    return fields

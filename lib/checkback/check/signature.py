@@ -1,0 +1,51 @@
+"""The signature of a check request, as Standard Webhooks 1.0 says.
+
+Source: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md. What is signed is
+``id.timestamp.body``: the producer can tell that the request is ours, unchanged, and not an old one played again.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import datetime, timezone
+
+from standardwebhooks import Webhook
+
+from checkback.errors import SettingsError
+
+_PREFIX = "whsec_"
+
+
+def webhook_id(queue_id: int, queue_offset: int, check_times: int) -> str:
+    """The id of a check. The same check sent again keeps its id, so that a producer can recognise it."""
+    return f"chk_{queue_id}_{queue_offset}_{check_times}"
+
+
+class Signer:
+    """Signs check requests with the secret of one group.
+
+    ``secret`` is base64, with or without ``whsec_`` before it. Raises SettingsError, which never quotes the secret,
+    when it is empty or not base64: a lenient reading would sign with another key than the producer's.
+    """
+
+    def __init__(self, secret: str, where: str = "secret") -> None:
+        text = secret.removeprefix(_PREFIX).rstrip("=")
+        try:
+            key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+        except (binascii.Error, ValueError):  # ValueError: not ASCII
+            key = b""
+        if not key:
+            raise SettingsError(
+                "the secret is empty or not base64", where, "use 24 to 64 random bytes as base64, after whsec_"
+            ) from None
+        self._webhook = Webhook(key)
+
+    def __repr__(self) -> str:
+        return "Signer()"
+
+    def headers(self, message_id: str, timestamp: float, body: str) -> dict[str, str]:
+        """The three headers of a request. ``timestamp``: seconds since the epoch, when this try is sent."""
+        seconds = int(timestamp)
+        signature = self._webhook.sign(message_id, datetime.fromtimestamp(seconds, tz=timezone.utc), body)
+        return {"webhook-id": message_id, "webhook-timestamp": str(seconds), "webhook-signature": signature}

@@ -1,0 +1,42 @@
+"""Errors: every one says what, where and what to do; the CLI prints it as one line.
+
+Exit codes: 0 done, 1 failed while running, 2 wrong usage or settings.
+"""
+
+from __future__ import annotations
+
+
+class CheckbackError(Exception):
+    """Root of Checkback's own errors.
+
+    Attributes: ``what`` went wrong, ``where`` (a setting, file, table; may be empty),
+    ``fix`` (what to do; may be empty), ``exit_code`` of the command that meets it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, where: str = "", fix: str = "") -> None:
+        # All three go to Exception.args, so that the error survives pickling (executor -> driver).
+        super().__init__(what, where, fix)
+        self.what = what
+        self.where = where
+        self.fix = fix
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        line = f"{head}; {self.fix}" if self.fix else head
+        return " ".join(line.split())
+
+
+class SettingsError(CheckbackError):
+    """A setting, an option or the machine itself is not fit to start with."""
+
+    exit_code = 2
+
+
+class StorageError(CheckbackError):
+    """A table or checkpoint cannot be read or written."""
+
+
+class StateError(CheckbackError):
+    """The bytes of a segment's state are not what this version can read."""

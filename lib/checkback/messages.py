@@ -1,0 +1,346 @@
+"""Half and op messages as producers send them: one JSON object a line, checked before anything keeps it.
+
+The limits are RocketMQ's: TopicValidator and Validators (names), MessageDecoder and MessageStoreConfig (sizes),
+TransactionalMessageServiceImpl and TransactionalMessageUtil (immunity, batched ops). No Spark, no clock:
+files are landed by these rules, and so is whatever else comes in later.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from checkback.errors import CheckbackError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+MS_MAX = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
+TRANSACTION_ID_MAX = 1024
+GROUP_MAX = 120  # TopicValidator.GROUP_MAX_LENGTH: %RETRY%<group>_<topic> must stay a topic
+TOPIC_MAX = 127  # TopicValidator.TOPIC_MAX_LENGTH
+BODY_MAX = 4 * 1024 * 1024  # MessageStoreConfig.maxMessageSize
+PROPERTIES_MAX = 32 * 1024  # "msg properties length limit 32k", SendMessageProcessor
+#: Four times the largest body: what is longer is no message, and is not worth the memory of parsing it.
+LINE_MAX = 4 * BODY_MAX
+#: One op row each; RocketMQ itself ends a batch of ops at 4 KiB (transactionOpMsgMaxSize).
+OFFSETS_MAX = 100_000
+
+#: TopicValidator.SYSTEM_TOPIC_SET; those that begin with SYSTEM_PREFIXES need no entry.
+SYSTEM_TOPICS = frozenset(
+    {
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "SCHEDULE_TOPIC_XXXX_V2",
+        "BenchmarkTest",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    }
+)
+SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_")
+STATES = ("COMMIT", "ROLLBACK")
+#: MessageConst.PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS
+IMMUNITY_PROPERTY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+
+_BOM = b"\xef\xbb\xbf"
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_JAVA_LONG = re.compile(r"([+-]?)0*([0-9]{1,19})")
+_OFFSETS = re.compile(r"[0-9]{1,19}(?:,[0-9]{1,19})*,?")
+_QUOTE_MAX = 40
+
+
+class Rejected(CheckbackError):  # noqa: N818 - a verdict on a message, the name of its table
+    """A message that cannot be taken. ``reason`` names the field, what is wrong and the limit, never the body."""
+
+    @property
+    def reason(self) -> str:
+        """Why, in one line."""
+        return self.what
+
+
+class Half(NamedTuple):
+    """A half message: the columns of tables.HALF but ``store_timestamp``.
+
+    ``born_timestamp`` is in ms since the epoch, ``check_immunity_s`` in seconds (None = transaction.timeout).
+    """
+
+    queue_id: int
+    queue_offset: int
+    transaction_id: str
+    producer_group: str
+    real_topic: str
+    real_queue_id: int
+    tags: str | None
+    keys: str | None
+    properties: dict[str, str]
+    body: bytes
+    born_timestamp: int
+    check_immunity_s: int | None
+
+
+class Op(NamedTuple):
+    """An op message: the columns of tables.OP but ``source``, ``remark``, ``store_timestamp``.
+
+    ``born_timestamp`` is in ms since the epoch; ``transaction_id`` None = not stated (batched form).
+    """
+
+    queue_id: int
+    half_offset: int
+    transaction_id: str | None
+    producer_group: str
+    state: str
+    born_timestamp: int
+
+
+def is_blank(line: bytes) -> bool:
+    """Is there nothing on the line but white space (or a byte order mark)?"""
+    return not line.removeprefix(_BOM).strip()
+
+
+def parse_half(line: bytes) -> Half:
+    """The half message on a line of UTF-8 JSON. Fields it does not know are ignored.
+
+    Raises Rejected. Topics are held to TopicValidator (without ``%`` and ``|``, which RocketMQ keeps for itself).
+    """
+    fields = _object(line)
+    tags, keys = _optional_text(fields, "tags"), _optional_text(fields, "keys")
+    properties = _properties(fields, tags, keys)
+    return Half(
+        queue_id=_integer(fields, "queue_id", INT_MAX),
+        queue_offset=_integer(fields, "queue_offset", LONG_MAX),
+        transaction_id=_transaction_id(fields),
+        producer_group=_name(fields, "producer_group", GROUP_MAX),
+        real_topic=_topic(fields),
+        real_queue_id=_integer(fields, "real_queue_id", INT_MAX),
+        tags=tags,
+        keys=keys,
+        properties=properties,
+        body=_body(fields),
+        born_timestamp=_integer(fields, "born_timestamp", MS_MAX),
+        check_immunity_s=_immunity(fields, properties),
+    )
+
+
+def parse_ops(line: bytes) -> list[Op]:
+    """The op messages on a line of UTF-8 JSON: one, or with ``half_offsets`` ("12,13,") one an offset.
+
+    Raises Rejected: a list with one bad offset is rejected whole. The batched form is the body of RocketMQ's own
+    op messages (TransactionalMessageUtil.buildOffsetKey); they state no transaction id, so there it may be left out.
+    """
+    fields = _object(line)
+    if "half_offsets" in fields:
+        offsets = _offsets(fields)
+        stated = fields.get("transaction_id") is not None
+        transaction_id = _transaction_id(fields) if stated else None
+    else:
+        offsets = [_integer(fields, "half_offset", LONG_MAX)]
+        transaction_id = _transaction_id(fields)
+    queue_id = _integer(fields, "queue_id", INT_MAX)
+    group = _name(fields, "producer_group", GROUP_MAX)
+    state = _state(fields)
+    born = _integer(fields, "born_timestamp", MS_MAX)
+    return [Op(queue_id, offset, transaction_id, group, state, born) for offset in offsets]
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise Rejected(f"not JSON: {name} is no JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    if len(line) > LINE_MAX:
+        raise Rejected(f"line: {len(line)} bytes, over {LINE_MAX // 1024**2} MiB")
+    try:
+        text = line.removeprefix(_BOM).decode("utf-8")
+        value = _DECODER.decode(text)
+    except UnicodeDecodeError as error:
+        raise Rejected(f"not JSON: byte {error.start} is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise Rejected(f"not JSON: {error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise Rejected("not JSON: nested too deeply") from None
+    except ValueError:  # int() of more digits than sys.get_int_max_str_digits
+        raise Rejected("not JSON: a number has too many digits") from None
+    if type(value) is not dict:
+        raise Rejected(f"not a JSON object: {_kind(value)}")
+    if "\\ud" in text or "\\uD" in text:  # only an escape can bring half of a surrogate pair
+        _refuse_lone_surrogates(value)
+    return value
+
+
+def _refuse_lone_surrogates(fields: dict[str, Any]) -> None:
+    for name, value in fields.items():
+        if not _is_text((name, value)):
+            raise Rejected(f"{_quoted_name(name)}: half of a surrogate pair is no text")
+
+
+def _is_text(value: object) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    except RecursionError:
+        raise Rejected("not JSON: nested too deeply") from None
+    return True
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "null"
+    kinds = {bool: "a boolean", int: "an integer", float: "a fraction", str: "a string", list: "an array"}
+    return kinds.get(type(value), "an object")
+
+
+def _quoted(value: object) -> str:
+    """The value as JSON when it is short, else its kind: reasons are read by people, in one line."""
+    if isinstance(value, (list, dict)) or (isinstance(value, str) and len(value) > _QUOTE_MAX):
+        return _kind(value)
+    quoted = json.dumps(value)
+    return quoted if len(quoted) <= _QUOTE_MAX else _kind(value)
+
+
+def _quoted_name(name: str) -> str:
+    return name if len(name) <= _QUOTE_MAX and _NAME.fullmatch(name) else "a name"
+
+
+def _required(fields: Mapping[str, Any], name: str) -> Any:
+    try:
+        return fields[name]
+    except KeyError:
+        raise Rejected(f"{name}: missing") from None
+
+
+def _integer(fields: Mapping[str, Any], name: str, limit: int) -> int:
+    value = _required(fields, name)
+    if type(value) is not int:  # neither true nor 1.0
+        raise Rejected(f"{name}: {_quoted(value)} is not an integer")
+    if value < 0:
+        raise Rejected(f"{name}: {_quoted(value)} is negative")
+    if value > limit:
+        raise Rejected(f"{name}: {_quoted(value)} is over {limit}")
+    return value
+
+
+def _string(fields: Mapping[str, Any], name: str) -> str:
+    value = _required(fields, name)
+    if type(value) is not str:
+        raise Rejected(f"{name}: {_kind(value)}, not a string")
+    return value
+
+
+def _optional_text(fields: Mapping[str, Any], name: str) -> str | None:
+    return None if fields.get(name) is None else _string(fields, name)
+
+
+def _transaction_id(fields: Mapping[str, Any]) -> str:
+    value = _string(fields, "transaction_id")
+    if not value:
+        raise Rejected("transaction_id: empty")
+    if len(value) > TRANSACTION_ID_MAX:
+        raise Rejected(f"transaction_id: {len(value)} characters, over {TRANSACTION_ID_MAX}")
+    return value
+
+
+def _name(fields: Mapping[str, Any], name: str, limit: int) -> str:
+    """A group or topic as Validators.checkGroup and checkTopic want it."""
+    value = _string(fields, name)
+    if not value:
+        raise Rejected(f"{name}: empty")
+    if len(value) > limit:
+        raise Rejected(f"{name}: {len(value)} characters, over {limit}")
+    if not _NAME.fullmatch(value):
+        raise Rejected(f"{name}: {_quoted(value)} has characters other than a-z, A-Z, 0-9, _ and -")
+    return value
+
+
+def _topic(fields: Mapping[str, Any]) -> str:
+    value = _name(fields, "real_topic", TOPIC_MAX)
+    if value in SYSTEM_TOPICS or value.startswith(SYSTEM_PREFIXES):
+        raise Rejected(f"real_topic: {_quoted(value)} is a system topic")
+    return value
+
+
+def _properties(fields: Mapping[str, Any], tags: str | None, keys: str | None) -> dict[str, str]:
+    """The properties. Their size is that of MessageDecoder.messageProperties2String, with TAGS and KEYS among them."""
+    value = fields.get("properties")
+    if value is None:
+        value = {}
+    if type(value) is not dict:
+        raise Rejected(f"properties: {_kind(value)}, not an object")
+    for name, text in value.items():
+        if type(text) is not str:
+            raise Rejected(f"properties: {_quoted_name(name)} is {_kind(text)}, not a string")
+    texts = [*value, *value.values()]
+    for name, own in (("TAGS", tags), ("KEYS", keys)):
+        if own is not None and name not in value:
+            texts += (name, own)
+    # Name, \x01, value, \x02: one separator a text.
+    size = len("".join(texts).encode("utf-8")) + len(texts)
+    if size > PROPERTIES_MAX:
+        raise Rejected(f"properties: {size} bytes with tags and keys, over {PROPERTIES_MAX // 1024} KiB")
+    return value
+
+
+def _body(fields: Mapping[str, Any]) -> bytes:
+    encoded = _string(fields, "body")
+    if len(encoded) % 4:
+        raise Rejected(f"body: not base64: {len(encoded)} characters are no multiple of 4")
+    # The size is known from the length: too large a body is not decoded first.
+    size = len(encoded) // 4 * 3 - encoded[-2:].count("=")
+    if size > BODY_MAX:
+        raise Rejected(f"body: {size} bytes, over {BODY_MAX // 1024**2} MiB")
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except ValueError:
+        raise Rejected("body: not base64") from None
+
+
+def _immunity(fields: Mapping[str, Any], properties: Mapping[str, str]) -> int | None:
+    """The field, else the property as TransactionalMessageServiceImpl.getImmunityTime reads it."""
+    value = fields.get("check_immunity_s")
+    if value is None:
+        return _immunity_property(properties.get(IMMUNITY_PROPERTY))
+    if type(value) is int and value < 0:
+        return None
+    return _integer(fields, "check_immunity_s", INT_MAX)
+
+
+def _immunity_property(text: str | None) -> int | None:
+    number = _JAVA_LONG.fullmatch(text) if text else None
+    if number is None:
+        return None
+    sign, digits = number.groups()
+    seconds = int(digits)
+    # Long.parseLong fails beyond a long, and a failure means "not set".
+    if seconds > LONG_MAX or (sign == "-" and seconds > 0):
+        return None
+    return min(seconds, INT_MAX)
+
+
+def _offsets(fields: Mapping[str, Any]) -> list[int]:
+    if "half_offset" in fields:
+        raise Rejected("half_offsets: half_offset is there too, only one of them may be")
+    value = _string(fields, "half_offsets")
+    if value.count(",") > OFFSETS_MAX:
+        raise Rejected(f"half_offsets: more than {OFFSETS_MAX} offsets")
+    if not _OFFSETS.fullmatch(value):
+        raise Rejected(f"half_offsets: {_quoted(value)} is no list of offsets like 12,13,")
+    offsets = [int(part) for part in value.rstrip(",").split(",")]
+    if max(offsets) > LONG_MAX:
+        raise Rejected(f"half_offsets: {max(offsets)} is over {LONG_MAX}")
+    return offsets
+
+
+def _state(fields: Mapping[str, Any]) -> str:
+    value = _required(fields, "state")
+    if value not in STATES:
+        raise Rejected(f"state: unknown state {_quoted(value)}, neither COMMIT nor ROLLBACK")
+    return str(value)

@@ -1,0 +1,87 @@
+"""The stateful processor: a segment's state and timer around `segment.decide`. It only translates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from checkback.reconcile.events import parse_key, unpack
+from checkback.reconcile.segment import ACTION, EVENT, Records, Rules, Segment, decide
+from checkback.reconcile.state import NO_TIMER, decode, encode
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+
+STATE_SCHEMA = "block BINARY"
+#: name of the state variable, for readers of the state store
+STATE_NAME = "segment"
+#: ACTION's fields, the half queue and the batch's time (ms): all integers
+ACTIONS_SCHEMA = (
+    "action INT, queue_id INT, queue_offset BIGINT, check_times INT, detail INT, repeated INT, "
+    "store_us BIGINT, group_hash BIGINT, transaction_hash BIGINT, batch_time BIGINT"
+)
+_RENAMED = {"offset": "queue_offset", "store": "store_us", "group": "group_hash", "transaction": "transaction_hash"}
+
+
+class SegmentProcessor(StatefulProcessor):
+    """Decides the segments. Input: PACKED_SCHEMA grouped by segment. Output: ACTIONS_SCHEMA."""
+
+    def __init__(self, rules: Rules, segment_size: int) -> None:
+        self._rules = rules
+        self._size = segment_size
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._state = handle.getValueState(STATE_NAME, STATE_SCHEMA)
+
+    def handleInputRows(  # noqa: N802 - Spark's name
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues  # noqa: N803 - Spark's name
+    ) -> Iterator[pd.DataFrame]:
+        blocks = [block for frame in rows for block in frame["events"]]
+        return self._step(key[0], unpack(blocks), timerValues.getCurrentProcessingTimeInMs())
+
+    def handleExpiredTimer(  # noqa: N802 - Spark's name
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo  # noqa: N803 - Spark's names
+    ) -> Iterator[pd.DataFrame]:
+        fired = expiredTimerInfo.getExpiryTimeInMs()
+        return self._step(key[0], np.empty(0, EVENT), timerValues.getCurrentProcessingTimeInMs(), fired)
+
+    def close(self) -> None:
+        pass
+
+    def _step(self, key: str, events: Records, now: int, fired: int = NO_TIMER) -> Iterator[pd.DataFrame]:
+        queue_id, base = parse_key(key, self._size)
+        stored = self._state.get() if self._state.exists() else None
+        if stored is None:
+            segment, timer = Segment.empty(base, self._size), NO_TIMER
+        else:
+            segment, timer = decode(bytes(stored[0]), base, self._size)
+        segment, actions = decide(segment, events, now, self._rules)
+        if segment.forgettable(now):
+            self._set_timer(timer, NO_TIMER, fired)
+            self._state.clear()
+        else:
+            # Strictly in the future: the engine deletes a timer that fired after its handler has run.
+            wake = max(segment.wake_at(self._rules), now + 1)
+            self._set_timer(timer, wake, fired)
+            self._state.update((encode(segment, wake),))
+        if len(actions):
+            yield _frame(actions, queue_id, now)
+
+    def _set_timer(self, old: int, new: int, fired: int) -> None:
+        """One live timer a segment. The one that fired is the engine's to delete."""
+        if old not in (new, fired, NO_TIMER):
+            self._handle.deleteTimer(old)
+        if new not in (old, NO_TIMER):
+            self._handle.registerTimer(new)
+
+
+def _frame(actions: Records, queue_id: int, now: int) -> pd.DataFrame:
+    columns = {_RENAMED.get(name, name): actions[name] for name in ACTION.names or ()}
+    columns["queue_id"] = np.full(len(actions), queue_id, np.int32)
+    columns["batch_time"] = np.full(len(actions), now, np.int64)
+    return pd.DataFrame(columns)

@@ -1,0 +1,95 @@
+"""The reconcile query: half, op and ticks -> segments -> actions -> tables; and the command that runs it with `check`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from checkback.reconcile import rows
+from checkback.reconcile.events import EVENT_COLUMNS, PACKED_SCHEMA, packer
+from checkback.reconcile.processor import ACTIONS_SCHEMA, SegmentProcessor
+from checkback.reconcile.publish import Publisher
+from checkback.reconcile.segment import Rules
+from checkback.tables import SCHEMAS, Tables
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from pyspark.sql.streaming import StreamingQuery
+
+    from checkback.settings import Settings, Transaction
+
+NAME = "reconcile"
+#: Delta reads at most 1,000 files a batch unless told otherwise. Of `op`, each batch must see all that has landed,
+#: so that nothing is checked whose answer is already there.
+_NO_LIMIT = str(2**31 - 1)
+
+
+def rules_of(transaction: Transaction) -> Rules:
+    """The protocol's settings in milliseconds."""
+
+    def ms(duration: timedelta) -> int:
+        return round(duration.total_seconds() * 1000)
+
+    return Rules(
+        timeout=ms(transaction.timeout),
+        check_interval=ms(transaction.check_interval),
+        check_max=transaction.check_max,
+        reserved=ms(transaction.reserved),
+    )
+
+
+def actions(half: DataFrame, op: DataFrame, ticks: DataFrame, settings: Settings) -> DataFrame:
+    """ACTIONS_SCHEMA from the three streams (or, in a test, from anything with their columns).
+
+    The order of the union matters: Spark asks its sources for their newest rows in that order. With `half` first,
+    each batch sees every op that landed before any of its half messages did.
+    """
+    size = settings.reconcile.segment_size
+    events = rows.half_events(half).union(rows.op_events(op)).union(_no_events(ticks)).select(*EVENT_COLUMNS)
+    packed = events.mapInArrow(packer(size), PACKED_SCHEMA)
+    return packed.groupBy("segment").transformWithStateInPandas(
+        statefulProcessor=SegmentProcessor(rules_of(settings.transaction), size),
+        outputStructType=ACTIONS_SCHEMA,
+        outputMode="Update",
+        timeMode="ProcessingTime",
+    )
+
+
+def _no_events(ticks: DataFrame) -> DataFrame:
+    """No rows, but a source: its new rows start a batch, and a batch fires the timers."""
+    nothing = ticks.where(F.col("tick_at") < F.timestamp_micros(F.lit(0)))
+    return nothing.select(
+        F.lit(0).alias("queue_id"),
+        F.lit(0).cast("bigint").alias("offset"),
+        F.lit(3).cast("tinyint").alias("kind"),
+        F.lit(0).cast("tinyint").alias("source"),
+        *(F.lit(0).cast("bigint").alias(name) for name in ("born", "store", "immunity", "group", "transaction")),
+    )
+
+
+def start_reconcile(spark: SparkSession, settings: Settings, tables: Tables, available_now: bool) -> StreamingQuery:
+    """Start the query. Its checkpoint is the `reconcile` folder of the checkpoints."""
+    half = tables.stream(spark, "half", maxFilesPerTrigger=str(settings.reconcile.max_files))
+    op = tables.stream(spark, "op", maxFilesPerTrigger=_NO_LIMIT)
+    ticks = tables.stream(spark, "ticks")
+    publish = Publisher(tables, settings.reconcile.segment_size, query_id)
+    writer = (
+        actions(half, op, ticks, settings)
+        .writeStream.queryName(NAME)
+        .outputMode("update")
+        .option("checkpointLocation", tables.checkpoint(NAME))
+        .foreachBatch(publish)
+    )
+    if available_now:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{round(settings.reconcile.trigger.total_seconds() * 1000)} milliseconds").start()
+
+
+def query_id(batch: DataFrame) -> str:
+    """The id of the query that runs this batch: kept in its checkpoint, the same after every restart."""
+    found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    assert found is not None
+    return found

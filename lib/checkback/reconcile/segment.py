@@ -1,0 +1,316 @@
+"""The protocol: what becomes of the half messages of one segment of a half queue.
+
+Pure and vectorised: no Spark, no clock, no I/O. A *segment* is a run of ``segment_size`` queue offsets of one
+half queue. It holds the half messages that are pending, the ops that came before their half, and one bit for
+each offset that was seen. `decide` takes what one batch brought for it and the batch's time, and returns the
+segment as it is afterwards and the actions to publish. The rules are those of RocketMQ's
+TransactionalMessageServiceImpl.check and EndTransactionProcessor, without their defects; they are numbered as
+in docs/protocol.md.
+
+Times are milliseconds since the epoch, except ``store``: microseconds, because it names the very row of ``half``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Records: TypeAlias = NDArray[np.void]
+Bits: TypeAlias = NDArray[np.bool_]
+
+
+class Kind(IntEnum):
+    """What an event is. ROLLBACK sorts before COMMIT: rule 1's order on an exact tie."""
+
+    HALF = 0
+    ROLLBACK = 1
+    COMMIT = 2
+    UNKNOWN = 3  # an op whose state is neither: never obeyed
+
+
+class Source(IntEnum):
+    """Who sent an op."""
+
+    PRODUCER = 0
+    CHECK = 1
+    OPERATOR = 2
+    CHECKBACK = 3  # nobody: the discard
+
+
+class Action(IntEnum):
+    """What is to be done. The first three are decisions: one of them, once, for each transaction."""
+
+    COMMIT = 0
+    ROLLBACK = 1
+    DISCARD = 2
+    CHECK = 3
+    REJECT_OP = 4  # the op is not obeyed: detail is a Reason
+    REJECT_HALF = 5  # a half message whose offset was seen before
+    LATE_OP = 6  # its half is decided: only the tables still know whether it is the half's own
+
+
+class Reason(IntEnum):
+    """Why: the detail of DISCARD and REJECT_OP."""
+
+    CHECK_MAX = 0
+    EXPIRED = 1
+    WRONG_GROUP = 2
+    WRONG_TRANSACTION_ID = 3
+    NO_HALF = 4
+    UNKNOWN_STATE = 5
+
+
+#: One half message or op of a batch. group and transaction are 64-bit hashes; immunity < 0 = not set.
+EVENT = np.dtype(
+    [
+        ("offset", "<i8"),
+        ("kind", "u1"),
+        ("source", "u1"),
+        ("born", "<i8"),
+        ("store", "<i8"),
+        ("immunity", "<i8"),
+        ("group", "<i8"),
+        ("transaction", "<i8"),
+    ]
+)
+#: One pending half message. due: when it is checked next. repeated: `half` holds a second row with this store.
+PENDING = np.dtype(
+    [
+        ("offset", "<i8"),
+        ("born", "<i8"),
+        ("due", "<i8"),
+        ("store", "<i8"),
+        ("group", "<i8"),
+        ("transaction", "<i8"),
+        ("check_times", "<i4"),
+        ("repeated", "u1"),
+    ]
+)
+#: One op that waits for its half. since: time of the batch that brought it. Kept in order of arrival.
+EARLY = np.dtype(
+    [
+        ("offset", "<i8"),
+        ("kind", "u1"),
+        ("source", "u1"),
+        ("since", "<i8"),
+        ("store", "<i8"),
+        ("group", "<i8"),
+        ("transaction", "<i8"),
+    ]
+)
+#: One action. detail: Source of a COMMIT or ROLLBACK, Reason of a DISCARD or REJECT_OP. offset, store, group and
+#: transaction name the row it is about: of `half`, or of `op` for REJECT_OP and LATE_OP.
+ACTION = np.dtype(
+    [
+        ("action", "<i4"),
+        ("offset", "<i8"),
+        ("check_times", "<i4"),
+        ("detail", "<i4"),
+        ("repeated", "<i4"),
+        ("store", "<i8"),
+        ("group", "<i8"),
+        ("transaction", "<i8"),
+    ]
+)
+
+#: transaction of an op that names no transaction id (RocketMQ's batched op form): its group alone must fit.
+NOT_STATED = 0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The settings that decide, in milliseconds (RocketMQ's transactionTimeOut, transactionCheckInterval,
+    transactionCheckMax, fileReservedTime)."""
+
+    timeout: int = 6_000
+    check_interval: int = 60_000
+    check_max: int = 15
+    reserved: int = 72 * 3_600_000
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What is known of the offsets ``base`` .. ``base + len(seen) - 1`` of a half queue.
+
+    ``pending`` is sorted by offset, ``early`` by offset and then arrival. ``seen_until``: the bits in ``seen``
+    are kept until then. The arrays are not to be written to.
+    """
+
+    base: int
+    seen: Bits
+    pending: Records
+    early: Records
+    seen_until: int = 0
+
+    @classmethod
+    def empty(cls, base: int, size: int) -> Segment:
+        """A segment of which nothing is known."""
+        return cls(base, np.zeros(size, bool), np.empty(0, PENDING), np.empty(0, EARLY))
+
+    def forgettable(self, now: int) -> bool:
+        """Does nothing depend on it any more?"""
+        return len(self.pending) == 0 and len(self.early) == 0 and now >= self.seen_until
+
+    def wake_at(self, rules: Rules) -> int:
+        """When it must be looked at next, if no event comes first."""
+        times = [self.seen_until]
+        if len(self.pending):
+            times += [self.pending["due"].min(), self.pending["born"].min() + rules.reserved + 1]
+        if len(self.early):
+            times.append(self.early["since"].min() + rules.reserved + 1)
+        # With rows to wait for, the bits alone are no reason to wake.
+        return int(min(times[1:] or times))
+
+
+def decide(segment: Segment, events: Records, now: int, rules: Rules) -> tuple[Segment, Records]:
+    """The segment after a batch, and the batch's ACTION records.
+
+    ``events``: EVENT records of this segment, in any order. ``now``: the batch's time. Ops are applied before
+    checks (rule 5). With no events it does what is due.
+    """
+    actions: list[Records] = []
+    is_half = events["kind"] == Kind.HALF
+    segment = _take_halves(segment, events[is_half], now, rules, actions)
+    segment = _apply_ops(segment, events[~is_half], now, rules, actions)
+    segment = _check_back(segment, now, rules, actions)
+    return segment, np.concatenate(actions) if actions else np.empty(0, ACTION)
+
+
+def _take_halves(segment: Segment, halves: Records, now: int, rules: Rules, actions: list[Records]) -> Segment:
+    """Make each half message pending whose offset was not seen before (rules 3 and 4)."""
+    if not len(halves):
+        return segment
+    halves = halves[np.lexsort((halves["transaction"], halves["group"], halves["store"], halves["offset"]))]
+    first = np.ones(len(halves), bool)
+    first[1:] = halves["offset"][1:] != halves["offset"][:-1]
+    fresh = first & ~segment.seen[halves["offset"] - segment.base]
+    taken, repeats = halves[fresh], halves[~fresh]
+
+    seen = segment.seen.copy()
+    seen[taken["offset"] - segment.base] = True
+    rows = np.zeros(len(taken), PENDING)
+    for name in ("offset", "store", "group", "transaction"):
+        rows[name] = taken[name]
+    # Rule 4: a birth in the future counts as the landing. Due when now > born + immunity: from the next ms on.
+    rows["born"] = np.minimum(taken["born"], taken["store"] // 1000)
+    rows["due"] = rows["born"] + np.where(taken["immunity"] >= 0, taken["immunity"], rules.timeout) + 1
+    pending = np.concatenate([segment.pending, rows])
+    pending = pending[np.argsort(pending["offset"], kind="stable")]
+    if len(repeats):
+        at, known = _find(pending["offset"], repeats["offset"])
+        same_row = known & (pending["store"][at] == repeats["store"]) if len(pending) else known
+        pending["repeated"][at[same_row]] = 1
+        actions.append(_actions(Action.REJECT_HALF, repeats))
+    return replace(segment, seen=seen, pending=pending, seen_until=max(segment.seen_until, now + rules.reserved))
+
+
+def _apply_ops(segment: Segment, ops: Records, now: int, rules: Rules, actions: list[Records]) -> Segment:
+    """Decide each pending half message by its first op (rules 1, 2 and 3)."""
+    if not len(ops) and not len(segment.early):
+        return segment
+    waiting = np.zeros(len(ops), EARLY)
+    ops = ops[np.lexsort((ops["kind"], ops["born"], ops["store"]))]
+    for name in ("offset", "kind", "source", "store", "group", "transaction"):
+        waiting[name] = ops[name]
+    waiting["since"] = now
+    ops = np.concatenate([segment.early, waiting])
+    ops = ops[np.argsort(ops["offset"], kind="stable")]
+
+    bad = ops["kind"] == Kind.UNKNOWN
+    if bad.any():
+        actions.append(_actions(Action.REJECT_OP, ops[bad], Reason.UNKNOWN_STATE))
+        ops = ops[~bad]
+
+    pending = segment.pending
+    at, has_half = _find(pending["offset"], ops["offset"])
+    matched, half = ops[has_half], pending[at[has_half]]
+    right_group = matched["group"] == half["group"]
+    right_id = (matched["transaction"] == half["transaction"]) | (matched["transaction"] == NOT_STATED)
+    for wrong, reason in (
+        (~right_group, Reason.WRONG_GROUP),
+        (right_group & ~right_id, Reason.WRONG_TRANSACTION_ID),
+    ):
+        if wrong.any():
+            actions.append(_actions(Action.REJECT_OP, matched[wrong], reason))
+
+    obeyed = matched[right_group & right_id]
+    _, first = np.unique(obeyed["offset"], return_index=True)
+    deciding = obeyed[first]
+    at, _ = _find(pending["offset"], deciding["offset"])
+    for kind, action in ((Kind.COMMIT, Action.COMMIT), (Kind.ROLLBACK, Action.ROLLBACK)):
+        chosen = deciding["kind"] == kind
+        if chosen.any():
+            actions.append(_decisions(action, pending[at[chosen]], deciding["source"][chosen]))
+    left = np.ones(len(pending), bool)
+    left[at] = False
+    early = _wait(segment, ops[~has_half], now, rules, actions)
+    return replace(segment, pending=pending[left], early=early)
+
+
+def _wait(segment: Segment, ops: Records, now: int, rules: Rules, actions: list[Records]) -> Records:
+    """The ops that go on waiting for their half: the first of each (offset, group, transaction) (rule 3)."""
+    if not len(ops):
+        return np.empty(0, EARLY)
+    late = segment.seen[ops["offset"] - segment.base]
+    if late.any():
+        actions.append(_actions(Action.LATE_OP, ops[late]))
+        ops = ops[~late]
+    outdated = now - ops["since"] > rules.reserved
+    if outdated.any():
+        actions.append(_actions(Action.REJECT_OP, ops[outdated], Reason.NO_HALF))
+        ops = ops[~outdated]
+    order = np.lexsort((ops["transaction"], ops["group"], ops["offset"]))  # stable: arrival within equals
+    names = ["offset", "group", "transaction"]
+    same = np.zeros(len(ops), bool)
+    same[1:] = np.logical_and.reduce([ops[name][order][1:] == ops[name][order][:-1] for name in names])
+    keep = np.sort(order[~same])
+    return ops[keep]
+
+
+def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]) -> Segment:
+    """Check what is due, and discard what was checked or waited long enough (rules 5, 6 and 7)."""
+    pending = segment.pending
+    due = pending["due"] <= now
+    exhausted = due & (pending["check_times"] >= rules.check_max)
+    expired = ~exhausted & (now - pending["born"] > rules.reserved)
+    check = due & ~exhausted & ~expired
+    if not (check.any() or exhausted.any() or expired.any()):
+        return segment
+    for gone, reason in ((exhausted, Reason.CHECK_MAX), (expired, Reason.EXPIRED)):
+        if gone.any():
+            actions.append(_decisions(Action.DISCARD, pending[gone], reason))
+    pending = pending.copy()
+    pending["check_times"][check] += 1
+    pending["due"][check] = now + rules.check_interval
+    if check.any():
+        actions.append(_decisions(Action.CHECK, pending[check], 0))
+    return replace(segment, pending=pending[~(exhausted | expired)])
+
+
+def _find(offsets: NDArray[Any], wanted: NDArray[Any]) -> tuple[NDArray[np.intp], Bits]:
+    """Where each wanted offset stands in the sorted offsets, and whether it is there at all."""
+    at = np.searchsorted(offsets, wanted)
+    if not len(offsets):
+        return at, np.zeros(len(wanted), bool)
+    at = np.minimum(at, len(offsets) - 1)
+    return at, offsets[at] == wanted
+
+
+def _decisions(action: Action, pending: Records, detail: int | NDArray[Any]) -> Records:
+    rows = _actions(action, pending, detail)
+    rows["check_times"] = pending["check_times"]
+    rows["repeated"] = pending["repeated"]
+    return rows
+
+
+def _actions(action: Action, about: Records, detail: int | NDArray[Any] = 0) -> Records:
+    rows = np.zeros(len(about), ACTION)
+    rows["action"] = action
+    rows["detail"] = detail
+    for name in ("offset", "store", "group", "transaction"):
+        rows[name] = about[name]
+    return rows

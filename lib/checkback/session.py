@@ -1,0 +1,275 @@
+"""The Spark session that Checkback needs, and why each setting of it is as it is.
+
+Three ways to one: a session that is already running (Databricks, a notebook) is taken as it is; spark-submit brings
+master and JARs; else, from the console, a JVM of our own is started on this machine.
+Sources: the Structured Streaming guide (transformWithState, RocksDB state store), Delta's set-up page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from checkback.errors import CheckbackError, SettingsError
+from checkback.stderr import HeldStderr
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from checkback.settings import Settings
+
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+OLDEST_JAVA = 17
+
+#: What every session must have; conf/spark-defaults.conf repeats it for clusters that share a session.
+REQUIRED: Mapping[str, str] = {
+    "spark.sql.extensions": DELTA_EXTENSION,
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # transformWithState runs on RocksDB only; frozen with the checkpoint.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # Commits upload what changed, not whole snapshots.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # State values whose schema can evolve.
+    "spark.sql.streaming.stateStore.encodingFormat": "avro",
+    # One frame a segment: a segment's rows of one batch are decided together.
+    "spark.sql.execution.arrow.transformWithStateInPandas.maxRecordsPerBatch": "100000",
+    # Timestamps in the tables, in JSON and in Python are UTC.
+    "spark.sql.session.timeZone": "UTC",
+}
+
+#: What a session on one machine adds: defaults made for clusters cost it seconds.
+LOCAL: Mapping[str, str] = {
+    # 50 tasks per snapshot by default: 8 s instead of 0.5 s for a tiny table.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.enabled": "false",
+    # What goes wrong comes as an error; warnings of a streaming query in good health fill the screen.
+    "spark.log.level": "ERROR",
+    "spark.driver.memory": "4g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.jars.packages": DELTA_PACKAGE,
+    # What Delta's package asks for and Spark brings itself, in newer versions that win: 75 MB of download less.
+    "spark.jars.excludes": ",".join(
+        f"{group}:*"
+        for group in (
+            "com.fasterxml.jackson.core",
+            "com.github.luben",
+            "io.airlift",
+            "org.apache.hadoop",
+            "org.apache.logging.log4j",
+            "org.apache.parquet",
+            "org.locationtech.jts",
+            "org.roaringbitmap",
+            "org.slf4j",
+            "org.xerial.snappy",
+        )
+    ),
+}
+
+# Settings that are lists: a user's own entries join ours instead of replacing them.
+_LISTS = ("spark.sql.extensions", "spark.jars.packages")
+
+_log = logging.getLogger(__name__)
+
+
+def under_spark_submit() -> bool:
+    """Was this process started by spark-submit (which brings the JARs and the master)?"""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def spark_settings(settings: Settings) -> dict[str, str]:
+    """The Spark settings of a new session; those of ``settings.spark`` win, lists are joined."""
+    conf = dict(REQUIRED)
+    if not under_spark_submit() and settings.spark.get("spark.master", "local").startswith("local"):
+        conf |= LOCAL
+    elif not under_spark_submit():
+        conf["spark.jars.packages"] = DELTA_PACKAGE
+    conf["spark.sql.shuffle.partitions"] = str(settings.reconcile.partitions)
+    for key, value in settings.spark.items():
+        conf[key] = _joined(conf.get(key, ""), value) if key in _LISTS else value
+    return conf
+
+
+def open_session(settings: Settings, app: str = "checkback") -> SparkSession:
+    """The running session, or a new one.
+
+    Raises SettingsError when Java or Delta's JARs are missing, CheckbackError when Spark does not start.
+    """
+    try:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SettingsError(f"{error.name} is not installed", fix="install Checkback's dependencies") from error
+
+    running = SparkSession.getActiveSession()
+    if running is None and "DATABRICKS_RUNTIME_VERSION" in os.environ:
+        running = SparkSession.builder.getOrCreate()
+    if running is not None:
+        return _adapted(running, settings)
+
+    conf = spark_settings(settings)
+    with contextlib.ExitStack() as stack:
+        if under_spark_submit():
+            _require_delta_jars()
+            given = SparkConf().get("spark.sql.extensions", "") or ""
+            conf["spark.sql.extensions"] = _joined(conf["spark.sql.extensions"], given)
+        elif SparkContext._gateway is None:
+            java_check()
+            _start_jvm(conf, stack.enter_context(HeldStderr()))
+        builder = SparkSession.builder.appName(app)
+        for key, value in conf.items():
+            builder = builder.config(key, value)
+        try:
+            return builder.getOrCreate()
+        except Exception as error:
+            raise CheckbackError(f"Spark did not start: {reason(error)}", fix="check the spark settings") from error
+
+
+@contextlib.contextmanager
+def running_session(settings: Settings, app: str = "checkback") -> Iterator[SparkSession]:
+    """The session of ``open_session``; stopped at the end if it was opened here."""
+    from pyspark.sql import SparkSession
+
+    borrowed = SparkSession.getActiveSession() is not None or "DATABRICKS_RUNTIME_VERSION" in os.environ
+    spark = open_session(settings, app)
+    try:
+        yield spark
+    finally:
+        if not borrowed:
+            spark.stop()
+
+
+def java_check(environ: Mapping[str, str] = os.environ) -> str:
+    """Path of the ``java`` that Spark will run: that of JAVA_HOME, else the one on PATH.
+
+    Raises SettingsError when there is none, or it is older than Java 17.
+    """
+    home = environ.get("JAVA_HOME", "")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environ.get("PATH", ""))
+    fix = "install Java 17 or 21 and put it on PATH or in JAVA_HOME"
+    if not java or not os.access(java, os.X_OK):
+        raise SettingsError("JAVA_HOME has no bin/java" if home else "Java is not installed", home, fix)
+    try:
+        run = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
+        match = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
+    except (OSError, subprocess.TimeoutExpired):
+        match = None
+    if match is None:
+        raise SettingsError("Java does not say its version", java, fix)
+    if int(match[1]) < OLDEST_JAVA:
+        raise SettingsError(f"Java {match[1]} is too old", java, fix)
+    return java
+
+
+def storage_check(settings: Settings, origins: Mapping[str, str] | None = None) -> None:
+    """Checks, before Spark starts, that the local folders of tables and checkpoints can be written; makes them.
+
+    Raises SettingsError. Folders that are URIs of other file systems are left to Spark.
+    """
+    folders = {"storage.root": settings.storage.root, "storage.checkpoints": settings.storage.checkpoints}
+    for key, place in folders.items():
+        path = local_path(place) if place else None
+        if path is None:
+            continue
+        try:
+            os.makedirs(path, exist_ok=True)
+            # Tried, not asked: for root and on network mounts, permissions say nothing.
+            with tempfile.TemporaryFile(dir=path):
+                pass
+        except OSError as error:
+            where = f"{key} ({origins[key]})" if origins and key in origins else key
+            what = f"cannot write in {path}: {error.strerror}"
+            raise SettingsError(what, where, "choose a folder that this user can create and write") from error
+
+
+def local_path(place: str) -> str | None:
+    """The absolute path of a folder on this machine; None for a URI of another file system."""
+    scheme, colon, rest = place.partition(":")
+    if not colon or "/" in scheme:
+        return os.path.abspath(place)
+    return os.path.abspath(re.sub("^//[^/]*", "", rest)) if scheme == "file" else None
+
+
+def reason(error: BaseException) -> str:
+    """The one line of an error that tells most; of an error from Java the Java exception."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        return lines[1].removeprefix(": ")
+    return lines[0] if lines else type(error).__name__
+
+
+def prefetch() -> None:
+    """Fetches Delta's JARs into Ivy's cache, so that later starts need no network (`make install`)."""
+    from checkback.settings import Settings
+
+    open_session(Settings(), "checkback-prefetch").stop()
+
+
+def _joined(ours: str, theirs: str) -> str:
+    """Both comma-separated lists as one, each entry once. A user's own version of a package replaces ours."""
+    entries = [entry.strip() for entry in theirs.split(",") if entry.strip()]
+    names = {entry.rpartition(":")[0] or entry for entry in entries}
+    kept = [entry for entry in ours.split(",") if entry and (entry.rpartition(":")[0] or entry) not in names]
+    return ",".join(kept + entries)
+
+
+def _adapted(spark: SparkSession, settings: Settings) -> SparkSession:
+    """A running session with the settings that can still be changed."""
+    wanted = spark_settings(settings)
+    if "DATABRICKS_RUNTIME_VERSION" not in os.environ:
+        given = spark.conf.get("spark.sql.extensions", "") or ""
+        if DELTA_EXTENSION not in given:
+            raise SettingsError(
+                "the running Spark session has no Delta Lake",
+                fix=f"start it with --packages {DELTA_PACKAGE} --properties-file conf/spark-defaults.conf",
+            )
+    for key, value in wanted.items():
+        if spark.conf.isModifiable(key):
+            spark.conf.set(key, value)
+        elif key in settings.spark and spark.conf.get(key, None) != value:
+            _log.warning("%s cannot be changed in a running session and stays as it is", key)
+    return spark
+
+
+def _require_delta_jars() -> None:
+    """Looks for Delta's classes in the JVM of spark-submit: without them Spark logs a stack trace and goes on."""
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    jvm = SparkContext._jvm
+    if jvm is not None and not jvm.org.apache.spark.util.Utils.classIsLoadable(DELTA_EXTENSION):
+        raise SettingsError("Delta Lake's JARs are missing", "spark-submit", f"add --packages {DELTA_PACKAGE}")
+
+
+def _start_jvm(conf: Mapping[str, str], held: HeldStderr) -> None:
+    """Starts the JVM of this process, without Ivy's and Spark's talk."""
+    from pyspark import SparkConf, SparkContext, java_gateway
+
+    # Spark's workers would run the first python3 on PATH, which need not have the packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    launch: Callable[..., Any] = java_gateway.launch_gateway
+    try:
+        gateway = launch(SparkConf().setAll(list(conf.items())), {"stderr": held.fileno()})
+    except Exception as error:
+        lines = held.lines()
+        if any("unresolved dependency" in line or "download failed" in line for line in lines):
+            raise CheckbackError(
+                "Delta Lake's JARs could not be fetched",
+                conf.get("spark.jars.packages", ""),
+                "connect to Maven Central once, or name a mirror in spark.jars.repositories",
+            ) from error
+        told = next((line for line in lines if re.search(r"(Error|Exception)\b", line)), reason(error))
+        raise CheckbackError(f"Spark did not start: {told}", fix="check Java and the spark settings") from error
+    SparkContext._ensure_initialized(gateway=gateway)

@@ -1,0 +1,286 @@
+"""Settings: what may be set, its defaults and limits, and how it is loaded in layers.
+
+Layers, each over the one before: the defaults here, ``conf/base.yml``, the file of ``--config``, the environment
+(``CHECKBACK__TRANSACTION__TIMEOUT=2s``), ``--set transaction.timeout=2s``. Maps merge, lists replace.
+The models read nothing but their arguments; only ``load`` looks at files and the environment.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SecretStr,
+    StrictBool,
+    StrictInt,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+from typing_extensions import Self
+
+BASE_FILE = "conf/base.yml"
+MASK = "****"
+ENV_REFERENCE = "env:"
+
+_UNITS = (
+    ("d", timedelta(days=1)),
+    ("h", timedelta(hours=1)),
+    ("m", timedelta(minutes=1)),
+    ("s", timedelta(seconds=1)),
+    ("ms", timedelta(milliseconds=1)),
+)
+_DURATION = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)")
+#: A century keeps every computed instant inside what Spark, pandas and Python can represent.
+LONGEST = timedelta(days=36500)
+_GROUP = re.compile(r"[a-zA-Z0-9_-]{1,120}")
+# Spark's own spark.redaction.regex, and the account keys of Azure storage.
+_SECRET_CONF = re.compile(r"(?i)secret|password|token|access[.]?key|account[.]?key")
+
+
+def _refuse(what: str, fix: str) -> NoReturn:
+    """Refuse a value; ``what`` and ``fix`` must not contain it where it may be a secret."""
+    raise PydanticCustomError("setting", "{what}; {fix}", {"what": what, "fix": fix})
+
+
+def parse_duration(text: str) -> timedelta:
+    """The duration that text like ``6s``, ``500ms``, ``1m``, ``72h`` or ``2d`` names; else ValueError."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration")
+    number, unit = match.groups()
+    # Compared before multiplying: timedelta overflows.
+    if int(number) > LONGEST / dict(_UNITS)[unit]:
+        raise ValueError(f"{text!r} is longer than {format_duration(LONGEST)}")
+    return int(number) * dict(_UNITS)[unit]
+
+
+def format_duration(duration: timedelta) -> str:
+    """The shortest text that ``parse_duration`` reads back as the same whole number of milliseconds."""
+    for unit, length in _UNITS:
+        if duration and not duration % length:
+            return f"{duration // length}{unit}"
+    return f"{duration // timedelta(milliseconds=1)}ms" if duration else "0s"
+
+
+def _duration(value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        if value % timedelta(milliseconds=1) or value > LONGEST:
+            _refuse("is not a whole number of milliseconds up to 100 years", "round it")
+        return value
+    fix = "write a whole number and its unit: 500ms, 6s, 1m, 72h or 2d"
+    if not isinstance(value, str):
+        _refuse("is not a duration" if value is None else f"{value!r} is a duration without a unit", fix)
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        _refuse(str(error), fix)
+
+
+def _not_negative(duration: timedelta) -> timedelta:
+    if duration < timedelta(0):
+        _refuse("must not be negative", "write 0s or more")
+    return duration
+
+
+def _positive(duration: timedelta) -> timedelta:
+    if duration <= timedelta(0):
+        _refuse("must be longer than 0s", "write 1ms or more")
+    return duration
+
+
+def _group(name: str) -> str:
+    if not _GROUP.fullmatch(name):
+        _refuse("is not a group's name", "use letters, digits, _ and - only, at most 120 of them")
+    return name
+
+
+def _endpoint(url: str) -> str:
+    fix = "write http://host:port/path or https://host/path"
+    # urlsplit drops some of these silently, and HTTP clients disagree about the rest.
+    if any(char <= " " or char in "\x7f\\" for char in url):
+        _refuse("has a space, a control character or a backslash", fix)
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        _refuse("is not a URL", fix)
+    if parts.scheme not in ("http", "https") or not host:
+        _refuse("is not an http or https URL with a host", fix)
+    if "@" in parts.netloc:
+        _refuse("has a user name or password", "leave it out and give the group a secret: checks are signed with it")
+    if "#" in url:
+        _refuse("has a fragment", "leave out # and what follows it")
+    return url
+
+
+def _secret(value: object) -> object:
+    text = value.get_secret_value() if isinstance(value, SecretStr) else value
+    if not isinstance(text, str):
+        return value
+    if text.startswith(ENV_REFERENCE):
+        _refuse(f"{ENV_REFERENCE}NAME is resolved when settings are loaded, not here", "give the secret itself")
+    from standardwebhooks import Webhook
+
+    try:
+        # b64decode without validate=True skips what is not base64: a mistyped secret would become another one.
+        base64.b64decode(text.removeprefix("whsec_") + "==", validate=True)
+        Webhook(text)
+    except (binascii.Error, ValueError, RuntimeError):
+        usable = False
+    except Exception:  # noqa: BLE001 - EmptyWebhookSecretError, which the package does not export
+        usable = False
+    else:
+        usable = True
+    if not usable:
+        _refuse("is not a webhook secret", "give whsec_<base64> or the base64 alone")
+    return value
+
+
+def _conf_key(name: str) -> str:
+    if not name.startswith("spark."):
+        _refuse("is not a Spark setting", "its name begins with spark.")
+    return name
+
+
+def _conf_value(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+_Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(format_duration, when_used="json")]
+DurationFromZero = Annotated[_Duration, AfterValidator(_not_negative)]
+PositiveDuration = Annotated[_Duration, AfterValidator(_positive)]
+Count = Annotated[StrictInt, Field(ge=1)]
+Text = Annotated[str, Field(min_length=1)]
+GroupName = Annotated[str, AfterValidator(_group)]
+Endpoint = Annotated[str, AfterValidator(_endpoint)]
+
+
+class _Section(BaseModel):
+    # Inputs stay out of pydantic's messages: one of them may be a secret.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Storage(_Section):
+    """Where the tables lie: under ``root`` as paths, or in ``catalog``.``schema`` as names."""
+
+    root: Text = "./data"
+    catalog: Text | None = None
+    schema_: Text | None = Field(default=None, alias="schema")
+    checkpoints: Text | None = None
+
+    @property
+    def checkpoints_root(self) -> str:
+        """Folder of the queries' checkpoints: ``checkpoints``, or ``<root>/_checkpoints``."""
+        return self.checkpoints or f"{self.root.rstrip('/')}/_checkpoints"
+
+    @model_validator(mode="after")
+    def _name_is_whole(self) -> Self:
+        if (self.catalog is None) != (self.schema_ is None):
+            _refuse("storage.catalog and storage.schema go together", "set both or neither")
+        return self
+
+
+class Transaction(_Section):
+    """The protocol's times and limits; the defaults are RocketMQ's."""
+
+    timeout: DurationFromZero = timedelta(seconds=6)
+    check_interval: PositiveDuration = timedelta(seconds=60)
+    check_max: Count = 15
+    reserved: PositiveDuration = timedelta(hours=72)
+
+
+class Reconcile(_Section):
+    """The deciding query. ``segment_size`` and ``partitions`` are frozen with its checkpoint."""
+
+    trigger: DurationFromZero = timedelta(seconds=2)
+    segment_size: Annotated[StrictInt, Field(ge=1, le=65536)] = 4096
+    partitions: Count = 4
+    max_files: Count = 1000
+
+
+class Check(_Section):
+    """The query that asks producers."""
+
+    timeout: PositiveDuration = timedelta(seconds=5)
+    concurrency: Count = 32
+    ca_file: Text | None = None
+
+
+class Producer(_Section):
+    """A producer group: where and how it is asked."""
+
+    endpoints: list[Endpoint] = []
+    secret: Annotated[SecretStr | None, BeforeValidator(_secret)] = None
+    include_body: StrictBool = False
+
+
+class Settings(_Section):
+    """All settings. Constructed directly it takes plain values only; ``load`` reads the layers."""
+
+    storage: Storage = Storage()
+    transaction: Transaction = Transaction()
+    reconcile: Reconcile = Reconcile()
+    check: Check = Check()
+    producers: dict[GroupName, Producer] = {}
+    spark: dict[Annotated[str, AfterValidator(_conf_key)], Annotated[str, BeforeValidator(_conf_value)]] = {}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Settings and where each came from.
+
+    ``origins`` has every dotted key of ``settings``: "default", a file's path, an environment variable, or "--set".
+    """
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+    def origin(self, key: str) -> str:
+        """Where a dotted key's value came from."""
+        return self.origins.get(key, "default")
+
+
+def load(config: Path | None = None, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Loaded:
+    """The settings of all layers.
+
+    ``config`` is the file of ``--config``, ``overrides`` are ``KEY=VALUE``, ``environ`` stands in for os.environ.
+    Raises SettingsError, in one line: what is wrong, in which key and layer, what to do. It never shows a secret.
+    """
+    # Imported here: executors and notebooks use the models without the layers.
+    from checkback.sources import read_layers
+
+    settings, origins = read_layers(Settings, config, overrides, os.environ if environ is None else environ)
+    return Loaded(settings, {key: origins.get(key, "default") for key in flatten(settings)})
+
+
+def flatten(settings: Settings) -> dict[str, Any]:
+    """Dotted key -> value as JSON has it: durations as text, secrets as ``****``, what is not set as None."""
+    flat: dict[str, Any] = {}
+    for section, fields in settings.model_dump(mode="json", by_alias=True).items():
+        if section == "spark":
+            flat |= {key: MASK if _SECRET_CONF.search(key) else value for key, value in fields.items()}
+        elif section == "producers":
+            for group, values in fields.items():
+                flat |= {f"producers.{group}.{key}": value for key, value in values.items()}
+                if values["secret"] is not None:
+                    flat[f"producers.{group}.secret"] = MASK
+        else:
+            flat |= {f"{section}.{key}": value for key, value in fields.items()}
+    return flat
