@@ -157,7 +157,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 def _object(line: bytes) -> dict[str, Any]:
     if len(line) > LINE_MAX:
-        raise Rejected(f"line: {len(line)} bytes, over {LINE_MAX // 1024**2} MiB")
+        raise Rejected(f"line: over {LINE_MAX // 1024**2} MiB")
     try:
         text = line.removeprefix(_BOM).decode("utf-8")
         value = _DECODER.decode(text)
@@ -179,7 +179,7 @@ def _object(line: bytes) -> dict[str, Any]:
 def _refuse_lone_surrogates(fields: dict[str, Any]) -> None:
     for name, value in fields.items():
         if not _is_text((name, value)):
-            raise Rejected(f"{_quoted_name(name)}: half of a surrogate pair is no text")
+            raise Rejected(f"{_quoted_name(name, "a field")}: half of a surrogate pair is no text")
 
 
 def _is_text(value: object) -> bool:
@@ -207,21 +207,14 @@ def _quoted(value: object) -> str:
     return quoted if len(quoted) <= _QUOTE_MAX else _kind(value)
 
 
-def _quoted_name(name: str) -> str:
-    return name if len(name) <= _QUOTE_MAX and _NAME.fullmatch(name) else "a name"
-
-
-def _required(fields: Mapping[str, Any], name: str) -> Any:
-    try:
-        return fields[name]
-    except KeyError:
-        raise Rejected(f"{name}: missing") from None
+def _quoted_name(name: str, otherwise: str) -> str:
+    return name if len(name) <= _QUOTE_MAX and _NAME.fullmatch(name) else otherwise
 
 
 def _integer(fields: Mapping[str, Any], name: str, limit: int) -> int:
-    value = _required(fields, name)
+    value = fields.get(name)
     if type(value) is not int:  # neither true nor 1.0
-        raise Rejected(f"{name}: {_quoted(value)} is not an integer")
+        raise Rejected(f"{name}: missing" if name not in fields else f"{name}: {_quoted(value)} is not an integer")
     if value < 0:
         raise Rejected(f"{name}: {_quoted(value)} is negative")
     if value > limit:
@@ -230,9 +223,9 @@ def _integer(fields: Mapping[str, Any], name: str, limit: int) -> int:
 
 
 def _string(fields: Mapping[str, Any], name: str) -> str:
-    value = _required(fields, name)
+    value = fields.get(name)
     if type(value) is not str:
-        raise Rejected(f"{name}: {_kind(value)}, not a string")
+        raise Rejected(f"{name}: missing" if name not in fields else f"{name}: {_kind(value)}, not a string")
     return value
 
 
@@ -277,7 +270,7 @@ def _properties(fields: Mapping[str, Any], tags: str | None, keys: str | None) -
         raise Rejected(f"properties: {_kind(value)}, not an object")
     for name, text in value.items():
         if type(text) is not str:
-            raise Rejected(f"properties: {_quoted_name(name)} is {_kind(text)}, not a string")
+            raise Rejected(f"properties: {_quoted_name(name, "one value")} is {_kind(text)}, not a string")
     texts = [*value, *value.values()]
     for name, own in (("TAGS", tags), ("KEYS", keys)):
         if own is not None and name not in value:
@@ -340,7 +333,8 @@ def _offsets(fields: Mapping[str, Any]) -> list[int]:
 
 
 def _state(fields: Mapping[str, Any]) -> str:
-    value = _required(fields, "state")
+    value = fields.get("state")
     if value not in STATES:
-        raise Rejected(f"state: unknown state {_quoted(value)}, neither COMMIT nor ROLLBACK")
+        what = f"unknown state {_quoted(value)}, neither COMMIT nor ROLLBACK" if "state" in fields else "missing"
+        raise Rejected(f"state: {what}")
     return str(value)

@@ -273,3 +273,14 @@ def _start_jvm(conf: Mapping[str, str], held: HeldStderr) -> None:
         told = next((line for line in lines if re.search(r"(Error|Exception)\b", line)), reason(error))
         raise CheckbackError(f"Spark did not start: {told}", fix="check Java and the spark settings") from error
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+if __name__ == "__main__":
+    # For the Makefile, before the console script is there: `python -m checkback.session java|prefetch`.
+    try:
+        if sys.argv[1:] == ["prefetch"]:
+            prefetch()
+        else:
+            java_check()
+    except CheckbackError as problem:
+        sys.exit(f"checkback: {problem}")

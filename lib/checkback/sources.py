@@ -62,8 +62,9 @@ def read_layers(
     if config is not None:
         layers.append(_file(config))
     groups = {leaf.path[1] for layer in layers for leaf in layer if leaf.path[0] == "producers" and leaf.path[1:]}
-    layers += [_environment(model, environ, groups), _overrides(overrides)]
-    layers = [[_resolved(leaf, environ) for leaf in layer] for layer in layers]
+    layers += [_environment(environ, groups), _overrides(overrides)]
+    last = {leaf.path: leaf for layer in layers for leaf in layer}
+    layers = [[_resolved(leaf, environ, leaf is last[leaf.path]) for leaf in layer] for layer in layers]
 
     origins: dict[KeyPath, str] = {leaf.path: leaf.origin for layer in layers for leaf in layer}
     trees = [_tree(layer) for layer in layers]
@@ -132,16 +133,16 @@ def _file(path: Path) -> list[Leaf]:
     raise SettingsError(what, name, fix)
 
 
-def _environment(model: type[BaseModel], environ: Mapping[str, str], groups: set[str]) -> list[Leaf]:
+def _environment(environ: Mapping[str, str], groups: set[str]) -> list[Leaf]:
     leaves: list[Leaf] = []
     for name in sorted(environ):
         if name.startswith(ENV_PREFIX):
-            path = _path_of_variable(model, name, groups)
+            path = _path_of_variable(name, groups)
             leaves += _leaves(path, _value(path, environ[name], name), name)
     return leaves
 
 
-def _path_of_variable(model: type[BaseModel], name: str, groups: set[str]) -> KeyPath:
+def _path_of_variable(name: str, groups: set[str]) -> KeyPath:
     """The path a variable names. Keys match in any case; groups as the files write them, else as given."""
     first, *rest = name[len(ENV_PREFIX) :].split("__")
     section = first.lower()
@@ -156,7 +157,7 @@ def _path_of_variable(model: type[BaseModel], name: str, groups: set[str]) -> Ke
             raise SettingsError(f"may mean {' or '.join(sorted(same))}", name, "write the group's name in its case")
         group = group if group in same or not same else same[0]
         return (section, group, rest[-1].lower()) if has_field else (section, group)
-    return (section, *(part.lower() for part in rest)) if section in _names(model) else (section, *rest)
+    return (section, *(part.lower() for part in rest))
 
 
 def _overrides(overrides: Sequence[str]) -> list[Leaf]:
@@ -187,8 +188,11 @@ def _is_secret(path: KeyPath) -> bool:
     return len(path) == 3 and path[0] == "producers" and path[2] == "secret"
 
 
-def _resolved(leaf: Leaf, environ: Mapping[str, str]) -> Leaf:
-    """The leaf with ``env:NAME`` replaced by the variable's value. Only the environment may hold a plain secret."""
+def _resolved(leaf: Leaf, environ: Mapping[str, str], used: bool) -> Leaf:
+    """The leaf with ``env:NAME`` replaced by the variable's value. Only the environment may hold a plain secret.
+
+    Of a leaf that is not ``used``, because a later layer has its own, the variable need not be set.
+    """
     if not _is_secret(leaf.path) or leaf.value is None:
         return leaf
     where, fix = _where(leaf.path, leaf.origin), 'put it in an environment variable and write "env:NAME" here'
@@ -199,9 +203,9 @@ def _resolved(leaf: Leaf, environ: Mapping[str, str]) -> Leaf:
     name = leaf.value[len(ENV_REFERENCE) :]
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise SettingsError("what follows env: is not the name of a variable", where, fix)
-    if not environ.get(name):
+    if used and not environ.get(name):
         raise SettingsError(f"the environment variable {name} is not set", where, f"export {name}=whsec_...")
-    return leaf._replace(value=environ[name])
+    return leaf._replace(value=environ[name]) if used else leaf
 
 
 def _tree(leaves: Sequence[Leaf]) -> dict[str, Any]:
@@ -298,12 +302,12 @@ def _nearest(model: type[BaseModel], path: Sequence[str]) -> str:
     for section, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             keys += [(section, name) for name in _names(field.annotation)]
-    if len(path) > 1:
+    if len(path) > 1 and difflib.get_close_matches(path[0].lower(), ["spark"]):
         keys.append(("spark", ".".join(path[1:])))
 
     def likeness(key: KeyPath) -> float:
-        whole = difflib.SequenceMatcher(None, ".".join(key), ".".join(path)).ratio()
-        return whole + difflib.SequenceMatcher(None, key[-1], path[-1]).ratio()
+        whole = difflib.SequenceMatcher(None, ".".join(key), ".".join(path).lower()).ratio()
+        return whole + difflib.SequenceMatcher(None, key[-1], path[-1].lower()).ratio()
 
     nearest: KeyPath = max(keys, key=likeness)
     return ".".join(nearest)

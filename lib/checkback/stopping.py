@@ -12,23 +12,25 @@ import re
 import signal
 import threading
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     Write = Callable[[DataFrame, int], None]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: How soon a signal or a failure is noticed. A query that ends is noticed at once.
+#: How soon a signal, or the failure of one of several queries, is noticed.
 _PATIENCE_S = 0.2
+_POLL_S = 0.05
 _HOLD_MS = 600_000
 #: What to do about a failed batch, by Spark's error condition.
 _FIXES = {"[FAILED_READ_FILE": "put the file back as it was and run again: the batch that holds it is taken up again"}
@@ -37,12 +39,14 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 class Stopper:
-    """Made by ``stop_on_signal``. Pass each query's batch function through ``finishing``, then ``wait``."""
+    """Made by ``stop_on_signal``: starts queries, waits for them, and stops each after its batch."""
 
     def __init__(self) -> None:
         self._wanted = threading.Event()
-        self._errors: dict[str, Exception] = {}
+        self._hurry = False
+        self._queries: list[StreamingQuery] = []
         self._held: set[str] = set()
+        self._errors: dict[str, Exception] = {}
 
     @property
     def wanted(self) -> bool:
@@ -50,11 +54,51 @@ class Stopper:
         return self._wanted.is_set()
 
     def stop(self) -> None:
-        """Ask for a stop. Returns at once; safe in a signal handler."""
+        """Ask for a stop. Returns at once; safe in a signal handler. From now on no query starts."""
         self._wanted.set()
 
-    def finishing(self, write: Write) -> Write:
-        """The batch function for ``foreachBatch``: a batch that has begun is finished, none begins after a stop."""
+    def start(self, writer: DataStreamWriter, write: Write) -> StreamingQuery | None:
+        """Start a query with ``write`` as its batch function; None when a stop has been asked for."""
+        if self.wanted:
+            return None
+        query = writer.foreachBatch(self._gated(write)).start()
+        self._queries.append(query)
+        return query
+
+    def wait(self, meanwhile: Callable[[], object] | None = None) -> None:
+        """Return when all queries have ended, or when a stop was asked for and each has finished its batch.
+
+        ``meanwhile`` is called once a second; what it raises stops the queries and is raised.
+        Raises CheckbackError when a query fails; the others are stopped after their batch first.
+        """
+        try:
+            due = time.monotonic()
+            while not self.wanted and any(query.isActive for query in self._queries):
+                self._fail()
+                if meanwhile is not None and time.monotonic() >= due:
+                    meanwhile()
+                    due = time.monotonic() + 1
+                _pause(self._queries)
+            self._fail()
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Stop every query between two batches: its trigger is active until the batch's commit is written."""
+        for query in self._queries:
+            while not self._hurry and query.isActive and query.status["isTriggerActive"] and query.id not in self._held:
+                time.sleep(_POLL_S)
+            query.stop()
+
+    def interrupt(self) -> None:
+        """From now on do not wait for batches."""
+        self._hurry = True
+
+    def _gated(self, write: Write) -> Write:
+        """The batch function: a batch that has begun is finished, none begins after a stop."""
 
         def gated(batch: DataFrame, batch_id: int) -> None:
             query = _query_id(batch)
@@ -69,32 +113,8 @@ class Stopper:
 
         return gated
 
-    def wait(self, *queries: StreamingQuery, meanwhile: Callable[[], None] | None = None) -> None:
-        """Return when all queries have ended, or have been stopped after their batch because a stop was asked for.
-
-        ``meanwhile`` is called from time to time; what it raises stops the queries and is raised.
-        Raises CheckbackError when a query fails; the others are stopped after their batch first.
-        """
-        try:
-            while not self.wanted and any(query.isActive for query in queries):
-                self._fail(queries)
-                if meanwhile is not None:
-                    meanwhile()
-                _pause(queries)
-        finally:
-            self._wanted.set()
-            for query in queries:
-                self._end(query)
-        self._fail(queries)
-
-    def _end(self, query: StreamingQuery) -> None:
-        """Stop a query between two batches: its trigger is active until the batch's commit is written."""
-        while query.isActive and query.status["isTriggerActive"] and query.id not in self._held:
-            time.sleep(0.05)
-        query.stop()
-
-    def _fail(self, queries: tuple[StreamingQuery, ...]) -> None:
-        for query in queries:
+    def _fail(self) -> None:
+        for query in self._queries:
             error = None if query.isActive else query.exception()
             if error is not None:
                 raise failure(query.name, self._errors.get(query.id, error)) from error
@@ -106,32 +126,32 @@ def _query_id(batch: DataFrame) -> str:
 
 def _hold(batch: DataFrame) -> None:
     """Wait in the query's own JVM thread, which ``stop()`` interrupts: Spark then sees a stop and not a failure."""
-    jvm = batch.sparkSession.sparkContext._jvm
-    assert jvm is not None
+    jvm: Any = batch.sparkSession.sparkContext._jvm
     jvm.java.lang.Thread.sleep(_HOLD_MS)
     raise CheckbackError("stopped, but not by its command", fix="run it again")
 
 
 @contextmanager
 def stop_on_signal() -> Iterator[Stopper]:
-    """A Stopper that SIGINT and SIGTERM stop; a second signal raises KeyboardInterrupt and interrupts the batch.
+    """A Stopper that SIGINT and SIGTERM stop; a second signal raises KeyboardInterrupt and interrupts the batches.
 
-    Enter it before the queries start. Outside the main thread, where Python takes no signals, only ``stop`` stops.
+    Leaving it stops all its queries. Outside the main thread, where Python takes no signals, only ``stop`` stops.
     """
     stopper = Stopper()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopper
-        return
 
     def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the form signal wants
         if stopper.wanted:
+            stopper.interrupt()
             raise KeyboardInterrupt
         stopper.stop()
 
-    before = {number: signal.signal(number, on_signal) for number in SIGNALS}
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, on_signal) for number in (SIGNALS if main else ())}
     try:
         yield stopper
     finally:
+        stopper.stop()
+        stopper.end()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -140,12 +160,13 @@ def failure(query: str | None, error: BaseException) -> CheckbackError:
     """The error of a query as one line: Checkback's own as it is, else what Spark or Python says first."""
     if isinstance(error, CheckbackError):
         return error
-    what = _one_line(error)
+    what = one_line(error)
     fix = next((fix for condition, fix in _FIXES.items() if condition in what), "")
     return CheckbackError(what, where=f"query {query}" if query else "", fix=fix)
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """What an error of Spark, Java or Python says, without its stack."""
     java = getattr(error, "java_exception", None)  # a Py4JJavaError, which itself says only "an error occurred"
     text = str(java.getMessage() or java.toString()) if java is not None else str(error)
     lines = [line for line in text.splitlines() if line.strip()]
@@ -158,12 +179,10 @@ def _one_line(error: BaseException) -> str:
     return _SQLSTATE.sub("", lines[0])
 
 
-def _pause(queries: tuple[StreamingQuery, ...]) -> None:
+def _pause(queries: Sequence[StreamingQuery]) -> None:
     from pyspark.errors import StreamingQueryException
 
-    for query in queries:
-        if query.isActive:
-            try:
-                query.awaitTermination(_PATIENCE_S)  # type: ignore[arg-type]
-            except StreamingQueryException:
-                return
+    active = next((query for query in queries if query.isActive), None)
+    if active is not None:
+        with suppress(StreamingQueryException):  # raised in one line by whoever looks next
+            active.awaitTermination(_PATIENCE_S)  # type: ignore[arg-type]

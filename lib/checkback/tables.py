@@ -250,18 +250,14 @@ class Tables:
         reader = spark.readStream.format("delta").options(**options)
         return reader.table(place) if self.catalog else reader.load(place)
 
-    def append(self, rows: DataFrame, name: str, app: str, version: int) -> None:
-        """Append once: the same (app, version) is skipped when it comes again (Delta's idempotent writes).
+    def append(self, rows: DataFrame, name: str, app: str | None = None, version: int = 0) -> None:
+        """Append; with ``app`` once: the same (app, version) is skipped when it comes again (Delta's idempotent writes).
 
         ``rows`` are put in the order of the table's schema; a missing column is an error.
         """
-        writer = (
-            rows.select(*schema_of(name).names)
-            .write.format("delta")
-            .mode("append")
-            .option("txnAppId", app)
-            .option("txnVersion", version)
-        )
+        writer = rows.select(*schema_of(name).names).write.format("delta").mode("append")
+        if app is not None:
+            writer = writer.option("txnAppId", app).option("txnVersion", version)
         place = self.location(name)
         if self.catalog:
             writer.saveAsTable(place)

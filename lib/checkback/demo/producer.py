@@ -6,9 +6,11 @@ It is a real HTTP server on the loopback interface, made of the standard library
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -58,7 +60,8 @@ class ExampleProducer:
     """
 
     def __init__(self, script: Script | str | Path, secret: str | None = None) -> None:
-        self._script = read_script(script) if isinstance(script, (str, Path)) else dict(script)
+        self._script: dict[str, Sequence[str]] = {}
+        self._script.update(read_script(script) if isinstance(script, (str, Path)) else script)
         self._webhook = None if secret is None else Webhook(secret)
         self._received: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -74,6 +77,7 @@ class ExampleProducer:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
+        self._server.hang_up()
         self._thread.join()
 
     @property
@@ -138,6 +142,25 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], producer: ExampleProducer) -> None:
         super().__init__(address, _Handler)
         self.producer = producer
+        self._connections: set[socket.socket] = set()
+        self._lock = threading.Lock()
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve one connection."""
+        with self._lock:
+            self._connections.add(request)
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self._connections.discard(request)
+
+    def hang_up(self) -> None:
+        """Close the connections that clients keep alive: a producer that is gone answers on none of them."""
+        with self._lock:
+            for connection in self._connections:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -164,5 +187,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ARG002 - the base class's names
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's names
         """Say nothing: the demo shows the tables."""

@@ -1,62 +1,129 @@
-"""Lines of a file -> rows of `half` or `op`, a batch of Arrow at a time; what is no message keeps its text and why."""
+"""Lines of files -> rows of `half` or `op`, a batch of Arrow at a time; what is no message keeps its text and why."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 import pyarrow as pa
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from checkback.messages import Half, Op, Rejected, is_blank, parse_half, parse_ops
+from checkback.tables import HALF, OP
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from collections.abc import Callable, Iterator, Sequence
+
+    Batches = Iterator[pa.RecordBatch]
+    Message = Half | Op
 
 Kind = Literal["half", "op"]
-KINDS: tuple[Kind, ...] = ("half", "op")
-#: What a line comes with, and what its rows keep: where it stood, and the time of its batch.
-PLACE = ("file", "file_time", "file_block", "row", "store_timestamp")
-#: Text of a rejected line is kept up to here.
+#: Bytes that are kept of a line that is rejected.
 RAW_MAX = 8 * 1024 * 1024
 #: A line of ops may bring 100,000 rows: batches are cut so that no column outgrows Arrow's 2 GiB.
 _ROWS_MAX = 10_000
 
-_TIME = pa.timestamp("us", tz="UTC")
+#: Where a line stood, and the time of the batch that read it. Its rows keep them.
+PLACE = StructType(
+    [
+        StructField("file", StringType()),
+        StructField("file_time", TimestampType()),
+        StructField("file_block", LongType()),
+        StructField("row", LongType()),
+        StructField("store_timestamp", TimestampType()),
+    ]
+)
+_VERDICT = [StructField("raw", StringType()), StructField("reason", StringType())]
+_FIELDS: dict[Kind, tuple[str, ...]] = {"half": Half._fields, "op": Op._fields}
+#: Parsed rows: a message, or ``raw`` and ``reason`` of a line that is none; then PLACE.
+SCHEMAS: dict[Kind, StructType] = {
+    "half": StructType([*(HALF[name] for name in Half._fields), *_VERDICT, *PLACE]),
+    "op": StructType([*(OP[name] for name in Op._fields), *_VERDICT, *PLACE]),
+}
+
+_TEXT, _TIME = pa.string(), pa.timestamp("us", tz="UTC")
 _TYPES = {
     "queue_id": pa.int32(),
     "queue_offset": pa.int64(),
     "half_offset": pa.int64(),
     "real_queue_id": pa.int32(),
-    "properties": pa.map_(pa.string(), pa.string()),
+    "properties": pa.map_(_TEXT, _TEXT),
     "body": pa.binary(),
     "born_timestamp": _TIME,
     "check_immunity_s": pa.int32(),
-    "file_time": _TIME,
-    "file_block": pa.int64(),
-    "row": pa.int64(),
-    "store_timestamp": _TIME,
 }
-_FIELDS: dict[Kind, tuple[str, ...]] = {"half": Half._fields, "op": Op._fields}
 
 
-def _columns(kind: Kind) -> tuple[str, ...]:
-    return (*_FIELDS[kind], "raw", "reason", *PLACE)
+def parser(kind: Kind) -> Callable[[Batches], Batches]:
+    """For ``mapInArrow``: batches of (line BINARY, PLACE) -> batches of SCHEMAS[kind]. Blank lines have no row."""
+    return partial(_parse, kind)
 
 
-def parsed_schema(kind: Kind) -> StructType:
-    """Columns of the parsed rows: the message's, ``raw`` and ``reason`` (null = it is a message), and PLACE."""
-    from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+def _parse(kind: Kind, batches: Batches) -> Batches:
+    for batch in batches:
+        yield from _Rows(kind, batch).parsed()
 
-    from checkback.tables import schema_of
-    from pyspark.sql.types import LongType
 
-    table = schema_of(kind)
-    place = {"file_time": TimestampType(), "file_block": LongType(), "row": LongType()}
-    return StructType(
-        [
-            StructField(name, table[name].dataType if name in table.names else place.get(name, StringType()))
-            for name in _columns(kind)
-        ]
-    )
+class _Rows:
+    """Rows of one batch of lines, in their order."""
+
+    def __init__(self, kind: Kind, lines: pa.RecordBatch) -> None:
+        self.kind, self.lines = kind, lines
+        self.empty = (None,) * len(_FIELDS[kind])
+        self.clear()
+
+    def clear(self) -> None:
+        self.messages: list[Sequence[Any]] = []
+        self.raws: list[str | None] = []
+        self.reasons: list[str | None] = []
+        self.places: list[int] = []
+
+    def parsed(self) -> Batches:
+        for place, line in enumerate(self.lines.column("line").to_pylist()):
+            if is_blank(line):
+                continue
+            try:
+                messages: Sequence[Message] = (parse_half(line),) if self.kind == "half" else parse_ops(line)
+            except Rejected as error:
+                self.messages.append(self.empty)
+                self.raws.append(line[:RAW_MAX].decode("utf-8", "replace"))
+                self.reasons.append(error.reason)
+                self.places.append(place)
+            else:
+                self.messages.extend(messages)
+                self.places.extend([place] * len(messages))
+                self.raws.extend([None] * len(messages))
+                self.reasons.extend([None] * len(messages))
+            if len(self.places) >= _ROWS_MAX:
+                yield self.batch()
+                self.clear()
+        if self.places:
+            yield self.batch()
+
+    def batch(self) -> pa.RecordBatch:
+        fields = zip(_FIELDS[self.kind], zip(*self.messages, strict=True), strict=True)
+        columns = {name: _array(name, cells) for name, cells in fields}
+        columns |= {"raw": pa.array(self.raws, _TEXT), "reason": pa.array(self.reasons, _TEXT)}
+        places = pa.array(self.places, pa.int32())
+        columns |= {name: self.lines.column(name).take(places) for name in PLACE.names}
+        columns["file"] = pa.array([_plain(uri) for uri in columns["file"].to_pylist()], _TEXT)
+        return pa.RecordBatch.from_pydict(columns)
+
+
+def _array(name: str, cells: Sequence[Any]) -> pa.Array:
+    kind = _TYPES.get(name, _TEXT)
+    if name == "properties":
+        return pa.array([None if cell is None else list(cell.items()) for cell in cells], kind)
+    if kind == _TIME:
+        return pa.array(cells, pa.timestamp("ms", tz="UTC")).cast(kind)
+    return pa.array(cells, kind)
+
+
+@lru_cache(maxsize=1024)
+def _plain(uri: str) -> str:
+    """A file's path as people write it: Spark gives ``file:/a%20b`` for ``/a b``."""
+    path = unquote(uri)
+    if path.startswith("file:/"):
+        return "/" + path.removeprefix("file:").lstrip("/")
+    return path

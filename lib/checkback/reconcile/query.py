@@ -1,4 +1,4 @@
-"""The reconcile query: half, op and ticks -> segments -> actions -> tables; and the command that runs it with `check`."""
+"""The reconcile query: half, op and ticks -> segments -> actions, which the Publisher turns into rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from checkback.tables import SCHEMAS, Tables
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from checkback.settings import Settings, Transaction
 
@@ -70,26 +70,21 @@ def _no_events(ticks: DataFrame) -> DataFrame:
     )
 
 
-def start_reconcile(spark: SparkSession, settings: Settings, tables: Tables, available_now: bool) -> StreamingQuery:
-    """Start the query. Its checkpoint is the `reconcile` folder of the checkpoints."""
+def reconcile_query(
+    spark: SparkSession, settings: Settings, tables: Tables, available_now: bool
+) -> tuple[DataStreamWriter, Publisher]:
+    """The query, not yet started, and its batch function. Its checkpoint is the folder `reconcile`."""
     half = tables.stream(spark, "half", maxFilesPerTrigger=str(settings.reconcile.max_files))
     op = tables.stream(spark, "op", maxFilesPerTrigger=_NO_LIMIT)
     ticks = tables.stream(spark, "ticks")
-    publish = Publisher(tables, settings.reconcile.segment_size, query_id)
     writer = (
         actions(half, op, ticks, settings)
         .writeStream.queryName(NAME)
         .outputMode("update")
         .option("checkpointLocation", tables.checkpoint(NAME))
-        .foreachBatch(publish)
     )
+    publisher = Publisher(tables, settings.reconcile.segment_size)
     if available_now:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{round(settings.reconcile.trigger.total_seconds() * 1000)} milliseconds").start()
-
-
-def query_id(batch: DataFrame) -> str:
-    """The id of the query that runs this batch: kept in its checkpoint, the same after every restart."""
-    found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-    assert found is not None
-    return found
+        return writer.trigger(availableNow=True), publisher
+    trigger = round(settings.reconcile.trigger.total_seconds() * 1000)
+    return writer.trigger(processingTime=f"{trigger} milliseconds"), publisher

@@ -7,9 +7,14 @@ from pyspark.sql import functions as F
 
 from checkback import tables
 from checkback.reconcile.segment import NOT_STATED, Action, Reason, Source
+from checkback.reconcile.summary import Summary
 
 #: most actions whose integers are broadcast to the executors (about 50 bytes each)
 MAX_BROADCAST = 4_000_000
+
+DECISIONS = (Action.COMMIT, Action.ROLLBACK, Action.DISCARD)
+#: actions that are about a pending half message, and so about one row of `half`
+ACTED_ON = (*DECISIONS, Action.CHECK)
 
 _ROW = ["queue_id", "queue_offset", "store_us"]
 _ROW_AND_IDENTITY = [*_ROW, "group_hash", "transaction_hash"]
@@ -67,17 +72,28 @@ def op_events(op: DataFrame) -> DataFrame:
     )
 
 
-def acted_on(half: DataFrame, actions: DataFrame, broadcast: bool, repeated: bool) -> DataFrame:
+def acted_on(half: DataFrame, actions: DataFrame, summary: Summary) -> DataFrame:
     """The rows of ``half`` that the actions are about, with action, check_times, detail and batch_time.
 
-    ``repeated``: `half` holds rows that the row's name cannot tell apart; then one of them is taken, always the same.
+    One pass serves all tables: the rows come sorted by action and topic, so that each table's write then reads its own
+    blocks of the cache only. body is null where nobody needs it, and not even read when nobody does.
     """
     half = half.withColumn("store_us", store_us())
     on = _ROW
-    if repeated:
+    if summary.repeated:
         half, on = _one_of_each(half), _ROW_AND_IDENTITY
-    wanted = actions.select(*on, "action", "check_times", "detail", "batch_time")
-    return half.join(F.broadcast(wanted) if broadcast else wanted, on=on, how="inner")
+    wanted = actions.where(F.col("action").isin([int(action) for action in ACTED_ON]))
+    wanted = wanted.select(*on, "action", "check_times", "detail", "batch_time")
+    if summary.count(*ACTED_ON) <= MAX_BROADCAST:
+        wanted = F.broadcast(wanted)
+    found = half.join(wanted, on=on, how="inner")
+    body = F.lit(None).cast("binary")
+    if summary.count(Action.COMMIT, Action.DISCARD):
+        body = F.when(F.col("action").isin(int(Action.COMMIT), int(Action.DISCARD)), F.col("body"))
+    names = [*tables.HALF.names, "action", "check_times", "detail", "batch_time"]
+    return found.select(*(body.alias(name) if name == "body" else F.col(name) for name in names)).sortWithinPartitions(
+        "action", "real_topic"
+    )
 
 
 def _one_of_each(half: DataFrame) -> DataFrame:
@@ -87,9 +103,10 @@ def _one_of_each(half: DataFrame) -> DataFrame:
     return half.withColumn("_n", F.row_number().over(order)).where(F.col("_n") == 1).drop("_n")
 
 
-def topic_rows(committed: DataFrame, batch_id: int) -> DataFrame:
-    """Rows of a topic table from the half messages that were committed."""
-    return committed.select(
+def topic_rows(messages: DataFrame, topic: str, batch_id: int) -> DataFrame:
+    """Rows of a topic table from the messages that were committed."""
+    committed = (F.col("action") == Action.COMMIT) & (F.col("real_topic") == topic)
+    return messages.where(committed).select(
         F.col("queue_id").alias("half_queue_id"),
         F.col("queue_offset").alias("half_queue_offset"),
         F.col("real_queue_id").alias("queue_id"),
@@ -106,10 +123,10 @@ def topic_rows(committed: DataFrame, batch_id: int) -> DataFrame:
     )
 
 
-def decision_rows(named: DataFrame, batch_id: int) -> DataFrame:
+def decision_rows(messages: DataFrame, batch_id: int) -> DataFrame:
     """Rows of `decisions`."""
     discard = F.col("action") == Action.DISCARD
-    return named.where(F.col("action") <= Action.DISCARD).select(
+    return messages.where(F.col("action") <= Action.DISCARD).select(
         "queue_id",
         "queue_offset",
         "transaction_id",
@@ -126,9 +143,9 @@ def decision_rows(named: DataFrame, batch_id: int) -> DataFrame:
     )
 
 
-def discarded_rows(discarded: DataFrame, batch_id: int) -> DataFrame:
-    """Rows of `discarded` from the half messages that were given up."""
-    return discarded.select(
+def discarded_rows(messages: DataFrame, batch_id: int) -> DataFrame:
+    """Rows of `discarded` from the messages that were given up."""
+    return messages.where(F.col("action") == Action.DISCARD).select(
         *tables.HALF.names,
         "check_times",
         _reason().alias("reason"),
@@ -137,9 +154,9 @@ def discarded_rows(discarded: DataFrame, batch_id: int) -> DataFrame:
     )
 
 
-def request_rows(named: DataFrame, batch_id: int) -> DataFrame:
+def request_rows(messages: DataFrame, batch_id: int) -> DataFrame:
     """Rows of `check_requests`."""
-    return named.where(F.col("action") == Action.CHECK).select(
+    return messages.where(F.col("action") == Action.CHECK).select(
         "queue_id",
         "queue_offset",
         "transaction_id",

@@ -1,0 +1,51 @@
+# What can be made here: `make` lists it. PYTHON chooses the interpreter of .venv: make install PYTHON=python3.12
+
+PYTHON ?= python3
+NAME ?=
+PY := .venv/bin/python
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help check install run test test-fast lint zip bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+check:
+	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null \
+	  || { echo 'checkback: Python 3.10 or newer with venv is needed; install it, or name it: make install PYTHON=python3.12' >&2; exit 2; }
+	@PYTHONPATH=lib $(PYTHON) -m checkback.session java
+
+install: check $(STAMP) ## .venv with the pinned packages and Delta's JARs
+
+$(STAMP): constraints.txt pyproject.toml | check
+	@echo 'Installing into .venv: some minutes the first time'
+	@$(PYTHON) -m venv .venv
+	@$(PY) -m pip --disable-pip-version-check install --quiet --require-hashes -r constraints.txt
+	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation -e .
+	@$(PY) -m checkback.session prefetch
+	@touch $@
+
+run: install ## a demo: producers, a crash, check-backs, and the tables that come of it
+	@$(PY) -m checkback.demo
+
+test: install ## all tests
+	@$(PY) -m pytest -q
+
+test-fast: install ## the tests that need no Spark
+	@$(PY) -m pytest -q -m "not spark"
+
+lint: install ## ruff and mypy; changes nothing
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+zip: ## dist/checkback.zip for spark-submit --py-files
+	@$(PYTHON) .ci/zip.py lib/checkback dist/checkback.zip
+
+bench: install ## benchmarks; NAME=... for one of them
+	@$(PY) tests/benchmarks/run.py $(NAME)
+
+clean: ## remove what the targets made, but for .venv and data/
+	@rm -rf build dist artifacts spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find lib jobs tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,77 @@
+"""The way in: runs a command, turns what goes wrong into one line on stderr and an exit code.
+
+Exit codes: 0 done, 1 failed while running, 2 wrong usage or settings. The commands are in ``commands``: this module
+imports the standard library only, so that a missing package can be told in one line, too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from checkback.errors import CheckbackError, SettingsError
+
+PROGRAM = "checkback"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command of ``argv`` (default: the process's own) and returns the exit code; it never raises."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(arguments)
+    except BrokenPipeError:
+        # The reader of our output has gone (`checkback pending | head`): nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SystemExit as error:
+        # Typer's own way out when the output is closed.
+        return error.code if isinstance(error.code, int) else 1
+    except CheckbackError as error:
+        return _failed(str(error), error.exit_code, arguments)
+    except Exception as error:  # noqa: BLE001 - the last line of defence
+        from checkback.session import reason
+
+        hint = "" if "--debug" in arguments else "; run again with --debug"
+        return _failed(f"unexpected {type(error).__name__}: {reason(error)}{hint}", 1, arguments)
+
+
+def run(command: str) -> None:
+    """Runs a command as a job: ``jobs/COMMAND.py`` under spark-submit takes the command's options."""
+    code = main([*command.split(), *sys.argv[1:]])
+    # Some schedulers count any SystemExit as a failure.
+    if code:
+        sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        from typer import TyperException
+
+        from checkback.commands import app, names
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    try:
+        code: int = app(args=arguments, prog_name=PROGRAM, standalone_mode=False) or 0
+        sys.stdout.flush()
+    except TyperException as error:
+        command = f"{PROGRAM} {arguments[0]}" if arguments and arguments[0] in names() else PROGRAM
+        raise SettingsError(error.format_message().rstrip("."), fix=f"see `{command} --help`") from error
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    return code
+
+
+def _missing(error: ModuleNotFoundError) -> Exception:
+    if (error.name or "").partition(".")[0] == __package__:
+        return error
+    return SettingsError(f"the Python module {error.name} is missing", fix="install Checkback with its dependencies")
+
+
+def _failed(message: str, code: int, arguments: list[str]) -> int:
+    if "--debug" in arguments:
+        traceback.print_exc()
+    sys.stdout.flush()
+    print(f"{PROGRAM}: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,198 @@
+"""The commands and their options. Spark is imported by those that need it: help and settings work without Java."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from checkback import __version__
+from checkback.errors import SettingsError
+from checkback.session import local_path, running_session, storage_check
+from checkback.settings import Loaded, flatten, load
+
+#: Rows of `pending` that a table shows; --json shows all.
+SHOWN = 50
+# Landing takes globs, too; what they match is its own affair.
+_GLOB = re.compile(r"[*?\[{]")
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Transactional messages on Delta Lake.")
+config_app = typer.Typer(help="What is set, and where.")
+app.add_typer(config_app, name="config")
+
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Settings over those of conf/base.yml (YAML).")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="One setting, as transaction.timeout=2s; may be repeated."),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Log more, and show the traceback of an error.")]
+AvailableNow = Annotated[bool, typer.Option("--available-now", help="Work off what is there, then end.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+
+
+def names() -> list[str]:
+    """The commands' names."""
+    return sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def _prepared(config: Path | None, overrides: list[str] | None, debug: bool) -> Loaded:
+    logging.basicConfig(format="checkback: %(message)s", level=logging.WARNING)
+    logging.getLogger("checkback").setLevel(logging.DEBUG if debug else logging.WARNING)
+    return load(config, overrides or ())
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"checkback {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def land(
+    half: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Half messages: a JSON lines file or folder.")
+    ] = None,
+    op: Annotated[str | None, typer.Option(metavar="PATH", help="Op messages: a JSON lines file or folder.")] = None,
+    available_now: AvailableNow = False,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+) -> None:
+    """Land half and op messages from files."""
+    loaded = _prepared(config, overrides, debug)
+    if half is None and op is None:
+        raise SettingsError("nothing to land", fix="give --half PATH, --op PATH or both")
+    for option, path in (("--half", half), ("--op", op)):
+        place = local_path(path) if path is not None else None
+        if place is not None and not os.path.exists(place) and not _GLOB.search(place):
+            raise SettingsError(f"there is no {place}", option, "give an existing file or folder")
+    storage_check(loaded.settings, loaded.origins)
+    from checkback.landing import files
+
+    with running_session(loaded.settings, "checkback-land") as spark:
+        landed = files.land(spark, loaded.settings, half, op, available_now)
+    print(f"half {landed.half}, op {landed.op}, rejected {landed.rejected}")
+
+
+@app.command()
+def reconcile(
+    available_now: AvailableNow = False, config: Config = None, overrides: Overrides = None, debug: Debug = False
+) -> None:
+    """Decide transactions, publish what is committed, and check back on the rest."""
+    loaded = _prepared(config, overrides, debug)
+    storage_check(loaded.settings, loaded.origins)
+    from checkback.reconcile import query
+
+    with running_session(loaded.settings, "checkback-reconcile") as spark:
+        query.reconcile(spark, loaded.settings, available_now)
+
+
+@app.command()
+def pending(
+    group: Annotated[str | None, typer.Option(metavar="GROUP", help="Only this producer group's.")] = None,
+    as_json: Json = False,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+) -> None:
+    """Show the transactions that are not decided yet."""
+    loaded = _prepared(config, overrides, debug)
+    root = local_path(loaded.settings.storage.root)
+    if loaded.settings.storage.catalog is None and root is not None and not os.path.isdir(root):
+        where = f"storage.root ({loaded.origin('storage.root')})"
+        raise SettingsError(f"there is no folder {root}", where, "name the folder of the tables, or reconcile first")
+    from pyspark.sql import functions as F
+
+    from checkback.inspect import pending as inspected
+
+    with running_session(loaded.settings, "checkback-pending") as spark:
+        rows = inspected.pending(spark, loaded.settings)
+        if group is not None:
+            rows = rows.where(F.col("producer_group") == group)
+        # Spark writes the JSON: a timestamp collected to Python would be in this machine's time zone.
+        options = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "timeZone": "UTC", "ignoreNullFields": "false"}
+        lines = rows.select(F.to_json(F.struct(*rows.columns), options).alias("line"))
+        if as_json:
+            for row in lines.toLocalIterator():
+                print(row["line"])
+            return
+        lines = lines.persist()
+        first = [json.loads(row["line"]) for row in lines.take(SHOWN)]
+        _show_pending(first, more=lines.count() - len(first) if len(first) == SHOWN else 0, group=group)
+
+
+def _show_pending(rows: list[dict[str, Any]], more: int, group: str | None) -> None:
+    if not rows:
+        print("Nothing is pending." if group is None else f"Nothing of the group {group} is pending.")
+        return
+    table = _table("queue", "offset", "transaction", "group", "topic", "age", "checks", "last answer", "next check")
+    for row in rows:
+        answer = " ".join(str(row[name]) for name in ("last_outcome", "last_error") if row[name] is not None)
+        table.add_row(
+            *(str(row[name]) for name in ("queue_id", "queue_offset", "transaction_id", "producer_group")),
+            _shown(row["real_topic"]),
+            "-" if row["age_s"] is None else f"{int(row['age_s'])}s",
+            _shown(row["check_times"]),
+            answer or "-",
+            _shown(row["next_check_at"]),
+        )
+    console = _console()
+    console.print(table)
+    if more:
+        console.print(f"and {more} more; --json shows all")
+
+
+@config_app.command("show")
+def config_show(
+    as_json: Json = False, config: Config = None, overrides: Overrides = None, debug: Debug = False
+) -> None:
+    """Show every setting, its value and where it comes from; secrets are masked."""
+    loaded = _prepared(config, overrides, debug)
+    values = flatten(loaded.settings)
+    if as_json:
+        print(
+            json.dumps({key: {"value": value, "origin": loaded.origin(key)} for key, value in values.items()}, indent=2)
+        )
+        return
+    table = _table("setting", "value", "origin")
+    for key, value in values.items():
+        table.add_row(key, _shown(value), loaded.origin(key))
+    _console().print(table)
+
+
+def _shown(value: object) -> str:
+    """A value as the files write it; ``-`` when there is none."""
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _console() -> Console:
+    # Values are text, not markup; a file or a pipe gets each row on one line.
+    return Console(markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else 10_000)

@@ -1,0 +1,78 @@
+"""The reconcile command: the queries `reconcile` and `check` in one Spark application, until stopped or drained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from checkback.check.dispatch import check_query
+from checkback.reconcile.query import reconcile_query
+from checkback.stopping import Stopper, stop_on_signal
+from checkback.tables import SCHEMAS, Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from checkback.settings import Settings
+
+_NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
+
+
+def reconcile(
+    spark: SparkSession,
+    settings: Settings,
+    available_now: bool,
+    meanwhile: Callable[[Stopper], object] | None = None,
+) -> None:
+    """Decide, publish, check back and discard. Makes the tables that are missing.
+
+    ``available_now``: drain what is there, with the answers that its own checks bring, and return. Otherwise run
+    until SIGTERM or Ctrl-C, finish the batch, and return. ``meanwhile`` is called once a second while it runs on.
+
+    Raises CheckbackError when a query fails, SettingsError when an endpoint or secret is not fit.
+    """
+    tables = Tables.of(settings.storage)
+    tables.create(spark, *SCHEMAS)
+    with stop_on_signal() as stopper:
+        if available_now:
+            _drain(spark, settings, tables, stopper)
+            return
+        stopper.start(*reconcile_query(spark, settings, tables, available_now=False))
+        stopper.start(*check_query(spark, settings, tables, available_now=False))
+        stopper.wait(None if meanwhile is None else lambda: meanwhile(stopper))
+
+
+def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Stopper) -> None:
+    """Reconcile and check in turn, until the checks have nothing more to ask.
+
+    It ends: a round without new ops starts no batch, so no timer fires and nobody is asked.
+    """
+    with _without_no_data_batches(spark):
+        _tick(spark, tables)
+        while not stopper.wanted:
+            stopper.start(*reconcile_query(spark, settings, tables, available_now=True))
+            stopper.wait()
+            check = stopper.start(*check_query(spark, settings, tables, available_now=True))
+            stopper.wait()
+            if check is None or not any(progress["numInputRows"] for progress in check.recentProgress):
+                return
+
+
+def _tick(spark: SparkSession, tables: Tables) -> None:
+    """Append a row to `ticks`: a scheduled run fires its timers only in a batch, and a batch needs a new row."""
+    tick = spark.range(1).select(F.current_timestamp().alias("tick_at"))
+    tables.append(tick, "ticks")
+
+
+@contextmanager
+def _without_no_data_batches(spark: SparkSession) -> Iterator[None]:
+    """With a processing-time operator an available-now query would go on making empty batches for ever."""
+    before = spark.conf.get(_NO_DATA)
+    spark.conf.set(_NO_DATA, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(_NO_DATA, before or "true")

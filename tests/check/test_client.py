@@ -1,0 +1,373 @@
+"""The client against real servers: what is an answer, what is none and why, and when it stops waiting."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from check.servers import (
+    SHORT,
+    Handler,
+    Received,
+    Server,
+    Wire,
+    always,
+    hang_up,
+    late,
+    reply,
+    request,
+    says,
+    unused_url,
+)
+from checkback.check.client import CheckClient, Group
+from checkback.check.exchange import CheckAnswer, Message
+from checkback.errors import SettingsError
+
+SECRET_WORD = b"the-body-must-not-be-quoted"
+
+
+def ask(*urls: str, times: int = 1, timeout_s: float = SHORT) -> CheckAnswer:
+    with CheckClient({"orders": Group(endpoints=urls)}, timeout_s) as client:
+        return client.ask(request(times=times))
+
+
+def answer_of(handler: Handler, timeout_s: float = SHORT) -> CheckAnswer:
+    with Server(handler) as server:
+        return ask(server.url, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("state", ["COMMIT", "ROLLBACK", "UNKNOWN"])
+def test_answer_valid_is_taken(state: str) -> None:
+    """A 200 with the transaction's id and a known state is the answer."""
+    with Server(always(reply(says(state)))) as server:
+        answer = ask(server.url)
+    assert (answer.outcome, answer.endpoint, answer.error, answer.failed_tries) == (state, server.url, None, ())
+
+
+def test_request_is_what_the_contract_says() -> None:
+    """POST, JSON with exactly the seven fields, born_timestamp in ms; nothing of the environment."""
+    with Server(always(reply(says("COMMIT")))) as server:
+        ask(server.url + "?shop=1", times=3)
+    (received,) = server.received
+    assert received.json == {
+        "transaction_id": "tx-1",
+        "producer_group": "orders",
+        "real_topic": "orders",
+        "queue_id": 0,
+        "queue_offset": 7,
+        "check_times": 3,
+        "born_timestamp": 1_795_227_064_579,
+    }
+    assert received.path == "/check?shop=1"
+    assert received.headers["content-type"] == "application/json"
+    assert received.headers["accept-encoding"] == "identity"
+    assert not {"authorization", "cookie", "webhook-id", "webhook-signature"} & received.headers.keys()
+
+
+OBJECT = b'{"transaction_id": "tx-1", "state": "COMMIT"'
+NO_ANSWERS = {
+    "error": (reply(SECRET_WORD, "500 Internal Server Error"), "status 500"),
+    "created": (reply(says("COMMIT"), "201 Created"), "status 201"),
+    "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", "status 204"),
+    "html": (reply(b"<html>" + SECRET_WORD), "not JSON"),
+    "empty": (reply(b""), "not JSON"),
+    "text": (reply(b"COMMIT"), "not JSON"),
+    "cut JSON": (reply(OBJECT), "not JSON"),
+    "array": (reply(b"[" + says("COMMIT") + b"]"), "not a JSON object"),
+    "string": (reply(b'"COMMIT"'), "not a JSON object"),
+    "null": (reply(b"null"), "not a JSON object"),
+    "NaN": (reply(OBJECT + b', "n": NaN}'), "not JSON"),
+    "invalid UTF-8": (reply(OBJECT + b', "n": "\xff"}'), "not JSON"),
+    "UTF-16": (reply(says("COMMIT").decode().encode("utf-16")), "not JSON"),
+    "state twice": (reply(OBJECT + b', "state": "ROLLBACK"}'), "not JSON"),
+    "other id": (reply(says("COMMIT", "tx-2")), "another transaction_id"),
+    "no id": (reply(b'{"state": "COMMIT"}'), "another transaction_id"),
+    "id of another type": (reply(says("COMMIT", ["tx-1"])), "another transaction_id"),
+    "RocketMQ's spelling": (reply(says("UNKNOW")), "unknown state"),
+    "lower case": (reply(says("commit")), "unknown state"),
+    "no state": (reply(b'{"transaction_id": "tx-1"}'), "unknown state"),
+    "state of another type": (reply(says({"COMMIT": 1})), "unknown state"),
+    "5 KiB": (reply(says("COMMIT") + b" " * 5120), "over 4 KiB"),
+    "one byte too many": (reply(says("COMMIT").ljust(4097)), "over 4 KiB"),
+    "5 KiB chunked": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + (b"400\r\n" + b" " * 1024 + b"\r\n") * 5,
+        "over 4 KiB",
+    ),
+    "gzip": (reply(gzip.compress(says("COMMIT")), Content_Encoding="gzip"), "not JSON"),
+    "not HTTP": (b"SSH-2.0-OpenSSH_9.6 " + SECRET_WORD + b"\r\n", "not HTTP"),
+    "endless header": (b"HTTP/1.1 200 OK\r\nX: " + SECRET_WORD * 4000 + b"\r\n\r\n", "not HTTP"),
+    "bad chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz" + SECRET_WORD, "answer cut short"),
+}
+
+
+@pytest.mark.parametrize(("response", "error"), NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
+def test_answer_malformed_is_no_answer(response: bytes, error: str) -> None:
+    """Whatever is not a valid answer is NO_ANSWER, with the reason and none of the content."""
+    answer = answer_of(always(response, keep=False), timeout_s=5)
+    assert (answer.outcome, answer.error) == ("NO_ANSWER", error)
+
+
+@pytest.mark.parametrize("body", [b"[" * 4000, b'{"a":' * 800, b"1" * 4090], ids=["arrays", "objects", "digits"])
+def test_answer_json_bomb_is_no_answer(body: bytes) -> None:
+    """JSON made to hurt the parser hurts nobody."""
+    answer = answer_of(always(reply(body)), timeout_s=5)
+    assert answer.outcome == "NO_ANSWER"
+    assert answer.error in {"not JSON", "not a JSON object"}
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirect_is_not_followed(status: int) -> None:
+    """Endpoints come from settings only: the target of a redirect is never asked."""
+    with Server(always(reply(says("COMMIT")))) as target:
+        answer = answer_of(always(reply(says("COMMIT"), f"{status} Found", Location=target.url)))
+        assert target.received == []
+    assert (answer.outcome, answer.error) == ("NO_ANSWER", f"redirect {status}")
+
+
+def test_nobody_listens_is_no_answer() -> None:
+    assert ask(unused_url()).error == "connection refused"
+
+
+def test_host_unknown_is_no_answer() -> None:
+    answer = ask("http://no-such-host.invalid/check", timeout_s=5)
+    assert answer.error is not None
+    assert answer.error.startswith("host name: ")
+
+
+def drip_status(received: Received, wire: Wire) -> bool:
+    wire.drip(b"HTTP/1.1 200 OK\r\n" * 9)
+    return False
+
+
+def drip_headers(received: Received, wire: Wire) -> bool:
+    wire.send(b"HTTP/1.1 200 OK\r\n")
+    wire.drip(b"X-Slow: yes\r\n" * 20)
+    return False
+
+
+def drip_continue(received: Received, wire: Wire) -> bool:
+    for _ in range(100):
+        wire.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        wire.wait(0.02)
+    return False
+
+
+def drip_body(received: Received, wire: Wire) -> bool:
+    wire.send(reply(b"", Content_Length="200"))
+    wire.drip(b" " * 200)
+    return False
+
+
+def drip_chunks(received: Received, wire: Wire) -> bool:
+    wire.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    wire.drip(b"1\r\n \r\n" * 40)
+    return False
+
+
+def drip_error_page(received: Received, wire: Wire) -> bool:
+    wire.send(b"HTTP/1.1 200 OK\r\n\r\n")  # to the end of the connection
+    wire.drip(b"x" * 200)
+    return False
+
+
+@pytest.mark.parametrize(
+    "handler", [late, drip_status, drip_headers, drip_continue, drip_body, drip_chunks, drip_error_page]
+)
+def test_answer_too_late_frees_the_thread(handler: Handler) -> None:
+    """The timeout is for the try as a whole: a byte now and then does not prolong it."""
+    answer = answer_of(handler)
+    assert (answer.outcome, answer.error) == ("NO_ANSWER", "timed out after 0.3 s")
+    assert 0.28 * 1000 <= answer.latency_ms < 0.7 * 1000
+
+
+def test_host_slow_to_take_the_request_frees_the_thread() -> None:
+    """A server that does not read what is sent to it cannot hold a thread either."""
+    started = time.monotonic()
+    large = request(message=Message(body=bytes(16 * 1024 * 1024)))
+    with (
+        Server(hang_up, reading=False) as server,
+        CheckClient({"orders": Group((server.url,), include_body=True)}, SHORT) as client,
+    ):
+        started = time.monotonic()
+        assert client.ask(large).error == "timed out after 0.3 s"
+        assert time.monotonic() - started < 1.5
+
+
+def test_connection_closed_without_answer_is_no_answer() -> None:
+    """On a fresh connection it is not asked again: the next check follows."""
+    with Server(hang_up) as server:
+        answer = ask(server.url)
+    assert (answer.error, len(server.received)) == ("connection closed without an answer", 1)
+
+
+def test_body_cut_short_is_no_answer() -> None:
+    answer = answer_of(always(reply(says("COMMIT"), Content_Length="500"), keep=False))
+    assert answer.error == "answer cut short"
+
+
+def test_connection_kept_alive_is_used_again() -> None:
+    with Server(always(reply(says("COMMIT")))) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
+        for _ in range(3):
+            client.ask(request())
+        assert (len(server.received), server.connections) == (3, 1)
+
+
+def test_connection_not_read_to_its_end_is_not_used_again() -> None:
+    """What is left of an answer that was too long must not become the next answer."""
+    responses = iter([reply(b"x" * 5000 + says("ROLLBACK")), reply(says("COMMIT"))])
+
+    def handle(received: Received, wire: Wire) -> bool:
+        wire.send(next(responses))
+        return True
+
+    with Server(handle) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
+        assert client.ask(request()).error == "over 4 KiB"
+        assert client.ask(request()).outcome == "COMMIT"
+        assert server.connections == 2
+
+
+def hangs_up_on(*positions: int) -> Handler:
+    """Commits, but closes the connection without a word at these requests."""
+    count = iter(range(100))
+
+    def handle(received: Received, wire: Wire) -> bool:
+        if next(count) in positions:
+            return False
+        wire.send(reply(says("COMMIT")))
+        return True
+
+    return handle
+
+
+def test_connection_closed_while_asking_is_replaced_once() -> None:
+    """A server may close a kept-alive connection just when the next check is on its way: it is sent again, once."""
+    with Server(hangs_up_on(1)) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
+        assert client.ask(request()).outcome == "COMMIT"
+        assert client.ask(request()).outcome == "COMMIT"
+        assert [received.connection for received in server.received] == [1, 1, 2]
+
+
+def test_connection_closed_twice_is_no_answer() -> None:
+    with Server(hangs_up_on(1, 2)) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
+        client.ask(request())
+        assert client.ask(request()).error == "connection closed without an answer"
+        assert len(server.received) == 3
+
+
+def test_connection_closed_between_checks_is_replaced() -> None:
+    with Server(always(reply(says("COMMIT")), keep=False)) as server:
+        with CheckClient({"orders": Group((server.url,))}, 5) as client:
+            assert [client.ask(request()).outcome for _ in range(3)] == ["COMMIT"] * 3
+        assert server.connections == 3
+
+
+@pytest.fixture
+def commits() -> Iterator[Server]:
+    with Server(always(reply(says("COMMIT")))) as server:
+        yield server
+
+
+@pytest.fixture
+def fails() -> Iterator[Server]:
+    with Server(always(reply(b"", "503 Service Unavailable"))) as server:
+        yield server
+
+
+def test_endpoint_fails_next_answers(commits: Server, fails: Server) -> None:
+    """The endpoints are one service: the next one is asked, and the answer says what went before."""
+    nobody = unused_url()
+    answer = ask(nobody, fails.url, commits.url)
+    assert (answer.outcome, answer.endpoint, answer.error) == ("COMMIT", commits.url, None)
+    assert answer.failed_tries == ((nobody, "connection refused"), (fails.url, "status 503"))
+
+
+def test_endpoints_all_fail_last_is_the_error(fails: Server) -> None:
+    nobody = unused_url()
+    answer = ask(fails.url, nobody)
+    assert (answer.outcome, answer.endpoint, answer.error) == ("NO_ANSWER", nobody, "connection refused")
+    assert answer.failed_tries == ((fails.url, "status 503"),)
+
+
+def test_endpoint_unknown_is_an_answer(commits: Server) -> None:
+    """Who says UNKNOWN has answered: the others are not asked."""
+    with Server(always(reply(says("UNKNOWN")))) as unsure:
+        answer = ask(unsure.url, commits.url)
+    assert (answer.outcome, answer.failed_tries, commits.received) == ("UNKNOWN", (), [])
+
+
+@pytest.mark.parametrize(("times", "first"), [(1, 0), (2, 1), (3, 2), (4, 0), (15, 2)])
+def test_endpoints_are_taken_in_turn(commits: Server, times: int, first: int) -> None:
+    urls = [f"{commits.address}/{number}" for number in range(3)]
+    assert ask(*urls, times=times).endpoint == urls[first]
+
+
+@pytest.mark.parametrize("groups", [{}, {"orders": Group()}], ids=["unknown", "without endpoints"])
+def test_group_without_endpoints_is_no_answer(groups: dict[str, Group]) -> None:
+    with CheckClient(groups, SHORT) as client:
+        answer = client.ask(request())
+    assert (answer.outcome, answer.endpoint, answer.failed_tries) == ("NO_ANSWER", None, ())
+    assert answer.error == "producers.orders has no endpoints"
+
+
+def test_environment_is_not_obeyed(commits: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a proxy nor a CA file of the environment: endpoints and trust come from the settings."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, unused_url())
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nonexistent")
+    assert ask(commits.url).outcome == "COMMIT"
+
+
+def test_endpoint_that_hangs_is_given_up() -> None:
+    """After so many timeouts in a row an endpoint is not tried any more by this client, the next one still is."""
+    with Server(late) as hangs, Server(always(reply(says("COMMIT")))) as well:
+        groups = {"orders": Group((hangs.url,)), "both": Group((hangs.url, well.url))}
+        with CheckClient(groups, 0.1, give_up_after=2) as client:
+            errors = [client.ask(request()).error for _ in range(3)]
+            assert errors == ["timed out after 0.1 s"] * 2 + ["not tried: 2 tries in a row timed out"]
+            assert client.ask(request(group="both", times=2)).outcome == "COMMIT"
+        assert len(hangs.received) == 2
+
+
+def test_endpoint_late_now_and_then_is_not_given_up() -> None:
+    """An answer in between, even a wrong one, starts the count again."""
+    count = iter(range(100))
+
+    def handle(received: Received, wire: Wire) -> bool:
+        if next(count) % 2:
+            return late(received, wire)
+        wire.send(reply(b"", "404 Not Found"))
+        return True
+
+    with Server(handle) as server, CheckClient({"orders": Group((server.url,))}, 0.1, give_up_after=2) as client:
+        errors = [client.ask(request()).error for _ in range(6)]
+    assert errors == ["status 404", "timed out after 0.1 s"] * 3
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "orders", "ftp://host/check", "http://", "http://user:pass-word@host/", "http://h/#a", "http://h:99999/"],
+)
+def test_endpoint_unfit_is_refused_before_any_request(url: str) -> None:
+    """The error names the setting; it does not quote the URL, which may hold a password."""
+    with pytest.raises(SettingsError, match=r"^producers\.orders\.endpoints: an endpoint is not a URL") as caught:
+        CheckClient({"orders": Group((url,))}, SHORT)
+    assert "pass-word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"], ids=["missing", "not PEM"])
+def test_ca_file_unfit_is_refused(content: str | None, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("ca") / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(SettingsError, match=r"^check\.ca_file: .*(not PEM|No such file)"):
+        CheckClient({}, SHORT, str(path))
+
+
+def test_clock_and_timer_are_the_callers(commits: Server) -> None:
+    ticks = iter([10.0, 10.0, 12.5])
+    with CheckClient({"orders": Group((commits.url,))}, 5, clock=lambda: 86_400.0, timer=lambda: next(ticks)) as client:
+        answer = client.ask(request())
+    assert (answer.latency_ms, answer.answered_at.isoformat()) == (2500, "1970-01-02T00:00:00+00:00")

@@ -1,0 +1,142 @@
+"""HTTPS: certificates are verified, and the total timeout holds for the handshake and the reading too."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from check.servers import SHORT, reply, request, says
+from checkback.check.client import CheckClient, Group
+
+if TYPE_CHECKING:
+    from checkback.check.exchange import CheckAnswer
+
+Serve = Callable[[socket.socket], None]
+OPENSSL = shutil.which("openssl")
+pytestmark = pytest.mark.skipif(OPENSSL is None, reason="no openssl to make a certificate with")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(certificate, key) of 127.0.0.1, signed by itself."""
+    folder = tmp_path_factory.mktemp("tls")
+    crt, key = folder / "crt.pem", folder / "key.pem"
+    command = (
+        f"{OPENSSL} req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=checkback -addext subjectAltName=IP:127.0.0.1"
+    )
+    subprocess.run([*command.split(), "-keyout", str(key), "-out", str(crt)], check=True, capture_output=True)
+    return crt, key
+
+
+@contextmanager
+def server(serve: Serve) -> Iterator[int]:
+    """A port whose connections are given to ``serve``."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            while True:
+                try:
+                    sock, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=attend, args=(sock,), daemon=True).start()
+
+        def attend(sock: socket.socket) -> None:
+            try:
+                with sock:
+                    serve(sock)
+            except OSError:
+                pass
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def over_tls(
+    certificate: tuple[Path, Path], answer: Callable[[ssl.SSLSocket], None]
+) -> Callable[[socket.socket], None]:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+
+    def serve(sock: socket.socket) -> None:
+        with context.wrap_socket(sock, server_side=True) as tls:
+            request_read = b""
+            while part := tls.recv(65536):
+                request_read += part
+                if request_read.endswith(b"}"):  # of its JSON
+                    request_read = b""
+                    answer(tls)
+
+    return serve
+
+
+def ask(port: int, ca_file: Path | None, timeout_s: float = 5, times: int = 1) -> CheckAnswer:
+    groups = {"orders": Group((f"https://127.0.0.1:{port}/check",))}
+    with CheckClient(groups, timeout_s, None if ca_file is None else str(ca_file)) as client:
+        for _ in range(times - 1):
+            client.ask(request())
+        return client.ask(request())
+
+
+def test_certificate_of_the_ca_file_is_accepted(certificate: tuple[Path, Path]) -> None:
+    """And the connection is kept alive."""
+    connections = []
+
+    def serve(sock: socket.socket) -> None:
+        connections.append(sock)
+        over_tls(certificate, lambda tls: tls.sendall(reply(says("COMMIT"))))(sock)
+
+    with server(serve) as port:
+        answer = ask(port, certificate[0], times=3)
+    assert (answer.outcome, answer.error, len(connections)) == ("COMMIT", None, 1)
+
+
+def test_certificate_unknown_is_no_answer(certificate: tuple[Path, Path]) -> None:
+    with server(over_tls(certificate, lambda tls: tls.sendall(reply(says("COMMIT"))))) as port:
+        answer = ask(port, None)
+    assert answer.error == "certificate not accepted: self-signed certificate"
+
+
+def test_plain_server_is_no_answer() -> None:
+    with server(lambda sock: sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as port:
+        answer = ask(port, None)
+    assert answer.error is not None
+    assert answer.error.startswith("TLS failed: ")
+
+
+def test_handshake_that_never_ends_frees_the_thread() -> None:
+    stopped = threading.Event()
+
+    def silent(sock: socket.socket) -> None:
+        stopped.wait(5)
+
+    with server(silent) as port:
+        answer = ask(port, None, SHORT)
+        stopped.set()
+    assert answer.error == "timed out after 0.3 s"
+    assert answer.latency_ms < 700
+
+
+def test_body_dripped_over_tls_frees_the_thread(certificate: tuple[Path, Path]) -> None:
+    stopped = threading.Event()
+
+    def drip(tls: ssl.SSLSocket) -> None:
+        tls.sendall(reply(b"", Content_Length="200"))
+        while not stopped.wait(0.02):
+            tls.sendall(b" ")
+
+    with server(over_tls(certificate, drip)) as port:
+        answer = ask(port, certificate[0], SHORT)
+        stopped.set()
+    assert answer.error == "timed out after 0.3 s"
+    assert answer.latency_ms < 700

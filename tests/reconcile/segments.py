@@ -1,0 +1,69 @@
+"""Events and actions of segments as short literals, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from checkback.reconcile.segment import ACTION, EVENT, Action, Kind, Reason, Records, Rules, Segment, Source, decide
+
+SIZE = 16
+#: short times: timeout 6 ms, interval 10 ms, at most 3 checks, given up after 1000 ms
+RULES = Rules(timeout=6, check_interval=10, check_max=3, reserved=1000)
+
+
+def half(offset: int, born: int = 0, *, store: int | None = None, immunity: int = -1, group: int = 1, tx: int = 7) -> tuple[Any, ...]:
+    """A half message; store in ms."""
+    return (offset, Kind.HALF, 0, born, 1000 * (born if store is None else store), immunity, group, tx)
+
+
+def op(
+    offset: int, kind: Kind, born: int = 0, *, store: int = 0, group: int = 1, tx: int = 7, source: Source = Source.PRODUCER
+) -> tuple[Any, ...]:
+    """An op; store in ms."""
+    return (offset, kind, source, born, 1000 * store, -1, group, tx)
+
+
+def commit(offset: int, born: int = 0, **more: Any) -> tuple[Any, ...]:
+    """A COMMIT op."""
+    return op(offset, Kind.COMMIT, born, **more)
+
+
+def rollback(offset: int, born: int = 0, **more: Any) -> tuple[Any, ...]:
+    """A ROLLBACK op."""
+    return op(offset, Kind.ROLLBACK, born, **more)
+
+
+def events(*rows: tuple[Any, ...]) -> Records:
+    """EVENT records."""
+    return np.array(list(rows), EVENT)
+
+
+def read(actions: Records) -> list[tuple[Any, ...]]:
+    """Actions as (name, offset, check_times) or (name, offset, reason): what a person would say of them."""
+    said: list[tuple[Any, ...]] = []
+    for row in actions:
+        action = Action(row["action"])
+        offset = int(row["offset"])
+        if action in (Action.DISCARD, Action.REJECT_OP):
+            said.append((action.name, offset, Reason(row["detail"]).name))
+        elif action in (Action.REJECT_HALF, Action.LATE_OP):
+            said.append((action.name, offset))
+        else:
+            said.append((action.name, offset, int(row["check_times"])))
+    return sorted(said)
+
+
+class Run:
+    """A segment that batches are given to, one after the other."""
+
+    def __init__(self, rules: Rules = RULES) -> None:
+        self.rules = rules
+        self.segment = Segment.empty(0, SIZE)
+
+    def at(self, now: int, *rows: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """What a batch at this time does."""
+        self.segment, actions = decide(self.segment, events(*rows), now, self.rules)
+        assert actions.dtype == ACTION
+        return read(actions)

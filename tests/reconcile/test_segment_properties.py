@@ -1,0 +1,132 @@
+"""The protocol against a model in plain Python, over random histories: the promises hold in every one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkback.reconcile.segment import Kind, Segment, decide
+from checkback.reconcile.state import decode, encode
+from reconcile.segments import RULES, SIZE, commit, events, half, read, rollback
+
+halves = st.builds(
+    half,
+    st.integers(0, 3),
+    st.integers(0, 60),
+    store=st.integers(0, 60),
+    immunity=st.sampled_from([-1, 0, 30]),
+    tx=st.sampled_from([7, 8]),
+)
+ops = st.builds(
+    lambda make, *args, **more: make(*args, **more),
+    st.sampled_from([commit, rollback]),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    store=st.integers(0, 3),
+    group=st.sampled_from([1, 1, 1, 2]),
+    tx=st.sampled_from([7, 7, 8, 0]),
+)
+batches = st.lists(st.tuples(st.integers(1, 40), st.lists(halves | ops, max_size=4)), max_size=25)
+
+
+class Model:
+    """The protocol a transaction at a time, as a reader would write it down."""
+
+    def __init__(self) -> None:
+        self.pending: dict[int, dict[str, Any]] = {}
+        self.seen: set[int] = set()
+        self.waiting: list[tuple[int, tuple[Any, ...]]] = []
+
+    def step(self, now: int, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        done: list[tuple[Any, ...]] = []
+        for offset, kind, _, born, store, immunity, group, tx in sorted(rows, key=lambda r: (r[4], r[6], r[7])):
+            if kind == Kind.HALF and offset in self.seen:
+                done.append(("REJECT_HALF", offset))
+            elif kind == Kind.HALF:
+                self.seen.add(offset)
+                born = min(born, store // 1000)
+                due = born + (immunity if immunity >= 0 else RULES.timeout) + 1
+                self.pending[offset] = {"born": born, "due": due, "times": 0, "group": group, "tx": tx}
+        new_ops = sorted((r for r in rows if r[1] != Kind.HALF), key=lambda r: (r[4], r[3], r[1]))
+        decided: dict[int, dict[str, Any]] = {}
+        still, self.waiting = [*self.waiting, *((now, row) for row in new_ops)], []
+        for since, row in still:
+            offset, kind, _, _, _, _, group, tx = row
+            owner = self.pending.get(offset) or decided.get(offset)
+            if owner and group != owner["group"]:
+                done.append(("REJECT_OP", offset, "WRONG_GROUP"))
+            elif owner and tx not in (owner["tx"], 0):
+                done.append(("REJECT_OP", offset, "WRONG_TRANSACTION_ID"))
+            elif offset in self.pending:
+                done.append((Kind(kind).name, offset, owner["times"]))
+                decided[offset] = self.pending.pop(offset)
+            elif owner is None and offset in self.seen:
+                done.append(("LATE_OP", offset))
+            elif owner is None and now - since > RULES.reserved:
+                done.append(("REJECT_OP", offset, "NO_HALF"))
+            elif owner is None and not any((r[0], r[6], r[7]) == (offset, group, tx) for _, r in self.waiting):
+                self.waiting.append((since, row))
+        for offset, row in list(self.pending.items()):
+            due = row["due"] <= now
+            if due and row["times"] == RULES.check_max:
+                done.append(("DISCARD", offset, "CHECK_MAX"))
+                del self.pending[offset]
+            elif now - row["born"] > RULES.reserved:
+                done.append(("DISCARD", offset, "EXPIRED"))
+                del self.pending[offset]
+            elif due:
+                row["times"] += 1
+                row["due"] = now + RULES.check_interval
+                done.append(("CHECK", offset, row["times"]))
+        return sorted(done)
+
+
+@given(batches)
+@settings(max_examples=400, deadline=None)
+def test_segment_does_what_the_model_does(history: list[tuple[int, list[tuple[Any, ...]]]]) -> None:
+    """Batch by batch the same actions; the state goes through its bytes in between."""
+    model, block, now = Model(), encode(Segment.empty(0, SIZE)), 0
+    for step, rows in history:
+        now += step
+        segment, _ = decode(block, 0, SIZE)
+        segment, actions = decide(segment, events(*rows), now, RULES)
+        assert read(actions) == model.step(now, rows)
+        assert segment.pending["offset"].tolist() == sorted(model.pending)
+        block = encode(segment)
+
+
+@given(batches)
+@settings(max_examples=300, deadline=None)
+def test_promises_hold(history: list[tuple[int, list[tuple[Any, ...]]]]) -> None:
+    """Each transaction is decided once, checked at most check_max times, never after its decision or in its immunity."""
+    segment, now = Segment.empty(0, SIZE), 0
+    decisions: dict[int, str] = {}
+    checks: dict[int, list[int]] = defaultdict(list)
+    immune_until: dict[int, int] = {}
+    taken: set[int] = set()
+    for step, rows in [*history, (100, []), (3000, [])]:
+        now += step
+        fresh = sorted((r for r in rows if r[1] == Kind.HALF), key=lambda r: (r[4], r[6], r[7]))
+        for offset, _, _, born, store, immunity, _, _ in fresh:
+            if offset not in taken:
+                immune_until[offset] = min(born, store // 1000) + (immunity if immunity >= 0 else RULES.timeout)
+                taken.add(offset)
+        segment, actions = decide(segment, events(*rows), now, RULES)
+        for action in read(actions):
+            if action[0] in ("COMMIT", "ROLLBACK", "DISCARD"):
+                assert action[1] not in decisions
+                decisions[action[1]] = action[0]
+            elif action[0] == "CHECK":
+                assert action[1] not in decisions
+                assert now > immune_until[action[1]]
+                checks[action[1]].append(now)
+        pending = set(segment.pending["offset"].tolist())
+        assert pending | set(decisions) == taken
+        assert not pending & set(decisions)
+    for times in checks.values():
+        assert len(times) <= RULES.check_max
+        assert all(b - a >= RULES.check_interval for a, b in zip(times, times[1:], strict=False))
+    assert set(decisions) == taken  # after the reserved time nothing is left

@@ -1,0 +1,211 @@
+"""The command line: exit codes, one line of error, what the commands print."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from checkback import __version__
+from checkback.cli import main
+from checkback.settings import Settings, flatten
+
+ROOT = Path(__file__).parent.parent
+SECRET = base64.b64encode(b"a key that nobody may see").decode()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fails(capfd: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
+    """Runs a command that fails, with one line on stderr and nothing on stdout; returns the line."""
+    assert main(arguments) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("checkback: ")
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize("command", [["reconcile", "--available-now"], ["land", "--half", "."], ["pending"]])
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("transaction.timeuot=2s", "did you mean transaction.timeout?"),
+        ("transaction.timeout=6", "500ms, 6s, 1m, 72h or 2d"),
+        ("transaction.check_max=0", "transaction.check_max (--set): is 0, must be at least 1"),
+        ("producers.orders.endpoints=[ftp://host/check]", "producers.orders.endpoints[0] (--set)"),
+        ("storage.root=a-file/data", "storage.root (--set)"),
+        ("storage.root=a-file", "storage.root (--set)"),
+        ("storage.root=/proc/none/data", "storage.root (--set)"),
+    ],
+)
+def test_wrong_setting_is_told_in_one_line(
+    command: list[str], override: str, told: str, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a-file").write_text("")
+    assert told in fails(capfd, *command, "--set", override)
+
+
+def test_checkpoints_that_cannot_be_written_are_told(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "a-file").write_text("")
+    line = fails(capfd, "reconcile", "--set", "storage.checkpoints=a-file/x")
+    assert line.startswith("checkback: storage.checkpoints (--set): cannot write in ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "Missing command"),
+        (["config"], "Missing command"),
+        (["reconsile"], "No such command"),
+        (["reconcile", "--available"], "No such option"),
+        (["reconcile", "surplus"], "unexpected extra argument"),
+        (["reconcile", "--config"], "requires an argument"),
+        (["reconcile", "--config", "none.yml"], "none.yml: cannot be read: No such file or directory"),
+        (["land"], "give --half PATH, --op PATH or both"),
+        (["land", "--half", "none.jsonl"], "--half: there is no "),
+        (["land", "--op", "none.jsonl"], "--op: there is no "),
+        (["config", "show", "--set", "transaction.timeout"], "KEY=VALUE"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert told in fails(capfd, *arguments)
+
+
+def test_usage_error_points_to_the_help_of_its_command(capfd: pytest.CaptureFixture[str]) -> None:
+    assert "see `checkback land --help`" in fails(capfd, "land", "--hlf", "x")
+    assert "see `checkback --help`" in fails(capfd, "lend")
+
+
+def test_debug_adds_the_traceback_before_the_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--debug", "--set", "transaction.check_max=0"]) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-1].startswith("checkback: transaction.check_max (--set): ")
+
+
+def test_debug_shows_no_secret(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S", f"{SECRET}!")
+    assert main(["config", "show", "--debug", "--set", "producers.orders.secret=env:S"]) == 2
+    assert main(["config", "show", "--debug", "--set", f"producers.orders.secret={SECRET}"]) == 2
+    assert SECRET not in "".join(capfd.readouterr())
+
+
+def test_unexpected_error_is_one_line_that_names_debug(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    # A working folder that is gone: nothing in Checkback expects it.
+    gone = folder / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    line = fails(capfd, "land", "--half", "x", code=1)
+    assert line.startswith("checkback: unexpected FileNotFoundError: ")
+    assert line.endswith("run again with --debug\n")
+
+
+def test_version(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capfd.readouterr().out == f"checkback {__version__}\n"
+
+
+def test_config_show_has_every_setting_its_value_and_origin(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHECKBACK__CHECK__CONCURRENCY", "8")
+    monkeypatch.setenv("ORDERS_SECRET", SECRET)
+    Path("my.yml").write_text("producers: {orders: {endpoints: ['http://a/'], secret: 'env:ORDERS_SECRET'}}")
+    assert main(["config", "show", "--config", "my.yml", "--set", "transaction.timeout=120s"]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert SECRET not in out
+    shown = {line.split()[0]: line.split()[1:] for line in out.splitlines()[1:]}
+    assert set(shown) == set(flatten(Settings.model_validate({"producers": {"orders": {}}})))
+    assert shown["transaction.timeout"] == ["2m", "--set"]
+    assert shown["transaction.reserved"] == ["3d", "default"]
+    assert shown["check.concurrency"] == ["8", "CHECKBACK__CHECK__CONCURRENCY"]
+    assert shown["producers.orders.secret"] == ["****", "my.yml"]
+    assert shown["producers.orders.endpoints"] == ['["http://a/"]', "my.yml"]
+    assert shown["storage.catalog"] == ["-", "default"]
+
+
+def test_config_show_json(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--json", "--set", "storage.root=a[b]c"]) == 0
+    shown = json.loads(capfd.readouterr().out)
+    assert shown["storage.root"] == {"value": "a[b]c", "origin": "--set"}
+    assert shown["transaction.check_max"] == {"value": 15, "origin": "default"}
+    assert shown["storage.catalog"]["value"] is None
+
+
+def program(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The installed console script, as a process of its own."""
+    script = Path(sys.executable).parent / "checkback"
+    return subprocess.run(
+        [str(script), *arguments], capture_output=True, text=True, check=False, timeout=120, env=os.environ | environ
+    )
+
+
+def test_help_and_settings_need_no_java_and_no_spark() -> None:
+    # `-X importtime` would slow it down; a PATH without java and a broken JAVA_HOME are enough.
+    for arguments in (["--help"], ["reconcile", "--help"], ["config", "show"]):
+        run = program(*arguments, JAVA_HOME="/nowhere", PATH="")
+        assert (run.returncode, run.stderr) == (0, "")
+    code = "import sys; from checkback.cli import main; main(['config', 'show']); sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def test_without_java_a_command_is_told_what_to_install() -> None:
+    run = program("reconcile", "--available-now", JAVA_HOME="/nowhere")
+    assert run.returncode == 2
+    assert run.stderr.count("\n") == 1
+    assert "install Java 17 or 21" in run.stderr
+
+
+def test_output_may_be_closed_early() -> None:
+    command = f"set -o pipefail; {Path(sys.executable).parent / 'checkback'} config show --json | head -1"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (run.stdout, run.stderr) == ("{\n", "")
+
+
+def test_missing_package_is_told_in_one_line(folder: Path) -> None:
+    # The package alone, as spark-submit --py-files brings it, under a Python that has nothing else.
+    archive = folder / "checkback.zip"
+    subprocess.run([sys.executable, str(ROOT / ".ci/zip.py"), str(ROOT / "lib/checkback"), str(archive)], check=True)
+    job = f"import sys; sys.path.insert(0, {str(archive)!r}); from checkback.cli import run; run('reconcile')"
+    run = subprocess.run([sys.executable, "-I", "-S", "-c", job], capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert run.stderr.count("\n") == 1
+    assert run.stderr.startswith("checkback: the Python module typer is missing; ")
+
+
+def test_zip_is_the_same_every_time_and_holds_only_the_package(folder: Path) -> None:
+    for name in ("a.zip", "b.zip"):
+        subprocess.run([sys.executable, str(ROOT / ".ci/zip.py"), str(ROOT / "lib/checkback"), name], check=True)
+    assert Path("a.zip").read_bytes() == Path("b.zip").read_bytes()
+    names = zipfile.ZipFile("a.zip").namelist()
+    assert {"checkback/__init__.py", "checkback/py.typed", "checkback/reconcile/segment.py"} <= set(names)
+    assert all(name.startswith("checkback/") and name.endswith((".py", "py.typed")) for name in names)
+
+
+@pytest.mark.spark
+def test_job_without_deltas_jars_is_told_what_to_add(folder: Path) -> None:
+    submit = Path(sys.executable).parent / "spark-submit"
+    job = [str(submit), "--conf", "spark.log.level=ERROR", str(ROOT / "jobs/land.py"), "--available-now", "--half", "."]
+    run = subprocess.run(
+        job, capture_output=True, text=True, check=False, env=os.environ | {"PYSPARK_PYTHON": sys.executable}
+    )
+    assert run.returncode == 2
+    assert "Traceback" not in run.stderr
+    assert run.stderr.splitlines()[-1] == (
+        "checkback: spark-submit: Delta Lake's JARs are missing; add --packages io.delta:delta-spark_4.2_2.13:4.4.0"
+    )
