@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -23,6 +23,9 @@ from checkback.messages import (
     parse_half,
     parse_ops,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HALF: dict[str, Any] = {
     "queue_id": 3,
@@ -62,7 +65,7 @@ def reason_of(parse: Any, text: bytes) -> str:
 
 
 def properties_of(size: int, **others: str) -> dict[str, str]:
-    """Properties that RocketMQ encodes to so many bytes: name, \\x01, value, \\x02."""
+    """Properties that RocketMQ encodes to so many bytes: name, separator, value, separator."""
     return others | {"p": "x" * (size - 3 - sum(len(name) + len(value) + 2 for name, value in others.items()))}
 
 
@@ -221,7 +224,7 @@ def test_half_is_rejected(changes: dict[str, Any], reason: str) -> None:
         (b'{"surprise": ' + b"[" * 200_000, "not JSON: nested too deeply"),
         (b'{"surprise": "' + b"x" * LINE_MAX, "line: over 16 MiB"),
     ],
-    ids=str,
+    ids=lambda case: case if isinstance(case, str) else "",
 )
 def test_line_is_no_json_object(text: bytes, reason: str) -> None:
     assert reason_of(parse_half, text).startswith(reason)
@@ -341,16 +344,21 @@ def test_valid_half_survives_json_byte_for_byte(half: Half, ascii_only: bool) ->
     assert parse_half(json.dumps(fields, ensure_ascii=ascii_only).encode()) == half
 
 
+def rejection(parse: Callable[[bytes], object], text: bytes) -> str | None:
+    try:
+        parse(text)
+    except Rejected as error:
+        return error.reason
+    return None
+
+
 def parse_both(text: bytes) -> None:
     """Anything but a message or Rejected is an error of the test."""
     for parse in (parse_half, parse_ops):
-        try:
-            parse(text)
-        except Rejected as error:
-            assert error.reason
-            assert "\n" not in error.reason
-            assert len(error.reason) < 200
-            error.reason.encode("utf-8")
+        reason = rejection(parse, text)
+        if reason is not None:
+            assert reason.isprintable()
+            assert 0 < len(reason) < 200
 
 
 @given(text=st.binary() | st.text(max_size=300).map(str.encode))
@@ -379,7 +387,5 @@ def test_reasons_never_show_body_or_properties(name: str, value: Any, damaged: b
     secret = "c2VjcmV0"
     message = HALF | {"properties": {"a": secret, "b": secret}, "body": secret}
     text = line(message if name in ("body", "properties") else message | {name: value})
-    try:
-        parse_half(text.replace(b'"tags"', b"tags") if damaged else text)
-    except Rejected as error:
-        assert secret not in error.reason
+    reason = rejection(parse_half, text.replace(b'"tags"', b"tags") if damaged else text)
+    assert secret not in (reason or "")

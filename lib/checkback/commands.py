@@ -100,10 +100,10 @@ def reconcile(
     """Decide transactions, publish what is committed, and check back on the rest."""
     loaded = _prepared(config, overrides, debug)
     storage_check(loaded.settings, loaded.origins)
-    from checkback.reconcile import query
+    from checkback.reconcile import run
 
     with running_session(loaded.settings, "checkback-reconcile") as spark:
-        query.reconcile(spark, loaded.settings, available_now)
+        run.reconcile(spark, loaded.settings, available_now)
 
 
 @app.command()
@@ -123,8 +123,13 @@ def pending(
     from pyspark.sql import functions as F
 
     from checkback.inspect import pending as inspected
+    from checkback.tables import Tables
 
     with running_session(loaded.settings, "checkback-pending") as spark:
+        tables = Tables.of(loaded.settings.storage)
+        for name in ("half", "decisions", "check_requests", "check_answers"):
+            if not tables.exists(spark, name):
+                raise SettingsError("there is no such table", tables.location(name), "run `checkback reconcile` first")
         rows = inspected.pending(spark, loaded.settings)
         if group is not None:
             rows = rows.where(F.col("producer_group") == group)

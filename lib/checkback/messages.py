@@ -179,7 +179,7 @@ def _object(line: bytes) -> dict[str, Any]:
 def _refuse_lone_surrogates(fields: dict[str, Any]) -> None:
     for name, value in fields.items():
         if not _is_text((name, value)):
-            raise Rejected(f"{_quoted_name(name, "a field")}: half of a surrogate pair is no text")
+            raise Rejected(f"{_quoted_name(name, 'a field')}: half of a surrogate pair is no text")
 
 
 def _is_text(value: object) -> bool:
@@ -270,7 +270,7 @@ def _properties(fields: Mapping[str, Any], tags: str | None, keys: str | None) -
         raise Rejected(f"properties: {_kind(value)}, not an object")
     for name, text in value.items():
         if type(text) is not str:
-            raise Rejected(f"properties: {_quoted_name(name, "one value")} is {_kind(text)}, not a string")
+            raise Rejected(f"properties: {_quoted_name(name, 'one value')} is {_kind(text)}, not a string")
     texts = [*value, *value.values()]
     for name, own in (("TAGS", tags), ("KEYS", keys)):
         if own is not None and name not in value:

@@ -81,6 +81,9 @@ LOCAL: Mapping[str, str] = {
 # Settings that are lists: a user's own entries join ours instead of replacing them.
 _LISTS = ("spark.sql.extensions", "spark.jars.packages")
 
+# Spark 4.2's driver worker prints these whatever the log level is, in every batch.
+_CHATTER = "(Starting )?Streaming TransformWithState[a-zA-Z]* Python worker"
+
 _log = logging.getLogger(__name__)
 
 
@@ -127,7 +130,7 @@ def open_session(settings: Settings, app: str = "checkback") -> SparkSession:
             conf["spark.sql.extensions"] = _joined(conf["spark.sql.extensions"], given)
         elif SparkContext._gateway is None:
             java_check()
-            _start_jvm(conf, stack.enter_context(HeldStderr()))
+            _start_jvm(conf, stack.enter_context(HeldStderr(_CHATTER)))
         builder = SparkSession.builder.appName(app)
         for key, value in conf.items():
             builder = builder.config(key, value)
@@ -261,7 +264,9 @@ def _start_jvm(conf: Mapping[str, str], held: HeldStderr) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     launch: Callable[..., Any] = java_gateway.launch_gateway
     try:
-        gateway = launch(SparkConf().setAll(list(conf.items())), {"stderr": held.fileno()})
+        # Its stdout, too: ours is for what a command prints.
+        told = {"stdout": held.fileno(), "stderr": held.fileno()}
+        gateway = launch(SparkConf().setAll(list(conf.items())), told)
     except Exception as error:
         lines = held.lines()
         if any("unresolved dependency" in line or "download failed" in line for line in lines):
@@ -270,8 +275,8 @@ def _start_jvm(conf: Mapping[str, str], held: HeldStderr) -> None:
                 conf.get("spark.jars.packages", ""),
                 "connect to Maven Central once, or name a mirror in spark.jars.repositories",
             ) from error
-        told = next((line for line in lines if re.search(r"(Error|Exception)\b", line)), reason(error))
-        raise CheckbackError(f"Spark did not start: {told}", fix="check Java and the spark settings") from error
+        why = next((line for line in lines if re.search(r"(Error|Exception)\b", line)), reason(error))
+        raise CheckbackError(f"Spark did not start: {why}", fix="check Java and the spark settings") from error
     SparkContext._ensure_initialized(gateway=gateway)
 
 

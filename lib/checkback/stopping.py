@@ -8,6 +8,7 @@ runs it.
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import threading
@@ -32,10 +33,17 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PATIENCE_S = 0.2
 _POLL_S = 0.05
 _HOLD_MS = 600_000
+#: By this text StreamExecution tells a stop from a failure (SPARK-39218). Its pattern overflows the Java stack when
+#: the text is long, as that of the true error is.
+_INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling sleep: java.lang.InterruptedException"
 #: What to do about a failed batch, by Spark's error condition.
 _FIXES = {"[FAILED_READ_FILE": "put the file back as it was and run again: the batch that holds it is taken up again"}
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?$")
 _TRACEBACK = "Traceback (most recent call last):"
+
+
+class _HeldError(Exception):
+    """Ends a query whose next batch came after the stop."""
 
 
 class Stopper:
@@ -74,17 +82,20 @@ class Stopper:
         try:
             due = time.monotonic()
             while not self.wanted and any(query.isActive for query in self._queries):
-                self._fail()
+                self._raise_failure()
                 if meanwhile is not None and time.monotonic() >= due:
                     meanwhile()
                     due = time.monotonic() + 1
                 _pause(self._queries)
-            self._fail()
+            self._raise_failure()
         except BaseException:
             self.stop()
             raise
         finally:
             self.end()
+        self._raise_failure()
+        if self._hurry:
+            raise KeyboardInterrupt
 
     def end(self) -> None:
         """Stop every query between two batches: its trigger is active until the batch's commit is written."""
@@ -93,15 +104,16 @@ class Stopper:
                 time.sleep(_POLL_S)
             query.stop()
 
-    def interrupt(self) -> None:
-        """From now on do not wait for batches."""
+    def hurry(self) -> None:
+        """Ask for a stop that does not wait for batches: ``wait`` raises KeyboardInterrupt."""
         self._hurry = True
+        self._wanted.set()
 
     def _gated(self, write: Write) -> Write:
         """The batch function: a batch that has begun is finished, none begins after a stop."""
 
         def gated(batch: DataFrame, batch_id: int) -> None:
-            query = _query_id(batch)
+            query = query_id(batch)
             if self.wanted:
                 self._held.add(query)
                 _hold(batch)
@@ -113,45 +125,59 @@ class Stopper:
 
         return gated
 
-    def _fail(self) -> None:
+    def _raise_failure(self) -> None:
         for query in self._queries:
-            error = None if query.isActive else query.exception()
+            error: Exception | None = None if query.isActive else query.exception()
             if error is not None:
-                raise failure(query.name, self._errors.get(query.id, error)) from error
+                own = self._errors.get(query.id, error)
+                raise failure(query.name, own) from own
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """As a filter of py4j's log: is this no error of a batch, which ``wait`` reports?"""
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, _HeldError) and error not in self._errors.values()
 
 
-def _query_id(batch: DataFrame) -> str:
+def query_id(batch: DataFrame) -> str:
+    """The id of the query that runs this batch: kept in its checkpoint, so the same after every restart."""
     return str(batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
 
 
 def _hold(batch: DataFrame) -> None:
-    """Wait in the query's own JVM thread, which ``stop()`` interrupts: Spark then sees a stop and not a failure."""
+    """Wait in the query's own JVM thread until ``stop()`` interrupts it, and let no batch pass."""
     jvm: Any = batch.sparkSession.sparkContext._jvm
-    jvm.java.lang.Thread.sleep(_HOLD_MS)
-    raise CheckbackError("stopped, but not by its command", fix="run it again")
+    with suppress(Exception):
+        jvm.java.lang.Thread.sleep(_HOLD_MS)
+    raise _HeldError(_INTERRUPTED) from None
 
 
 @contextmanager
 def stop_on_signal() -> Iterator[Stopper]:
-    """A Stopper that SIGINT and SIGTERM stop; a second signal raises KeyboardInterrupt and interrupts the batches.
+    """A Stopper that SIGINT and SIGTERM stop; a second signal interrupts the batches, a third whatever hangs.
 
     Leaving it stops all its queries. Outside the main thread, where Python takes no signals, only ``stop`` stops.
     """
     stopper = Stopper()
+    signals = 0
 
     def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the form signal wants
-        if stopper.wanted:
-            stopper.interrupt()
+        nonlocal signals
+        signals += 1
+        # Raised in the middle of a call to the JVM, KeyboardInterrupt leaves py4j's connection unusable.
+        if signals > 2:
             raise KeyboardInterrupt
-        stopper.stop()
+        (stopper.stop, stopper.hurry)[signals - 1]()
 
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, on_signal) for number in (SIGNALS if main else ())}
+    log = logging.getLogger("py4j.clientserver")
+    log.addFilter(stopper.filter)
     try:
         yield stopper
     finally:
         stopper.stop()
         stopper.end()
+        log.removeFilter(stopper.filter)
         for number, handler in before.items():
             signal.signal(number, handler)
 

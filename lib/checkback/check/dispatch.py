@@ -17,11 +17,13 @@ from pyspark.sql.types import StructType
 from checkback.check.asker import ANSWERS, Asker
 from checkback.check.client import Group
 from checkback.check.exchange import COMMIT, ROLLBACK
+from checkback.stopping import query_id
 from checkback.tables import CHECK_ANSWERS, CHECK_REQUESTS, HALF, Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from checkback.settings import Settings
 
@@ -33,9 +35,34 @@ _SAME_HALF = ["queue_id", "queue_offset", "transaction_id", "producer_group", "r
 _MESSAGE = StructType([HALF[name] for name in ("tags", "keys", "properties", "body")])
 _ANSWERS = StructType([CHECK_ANSWERS[name] for name in ANSWERS.names])
 #: how far the clocks of the machines may be apart
-_SKEW = timedelta(hours=1)
+_SKEW = timedelta(minutes=5)
 #: with more queues than this in a batch, all of `half` is read
 _MAX_RANGES = 64
+
+
+def check_query(
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    available_now: bool,
+    dispatch: type[Dispatch] | None = None,
+) -> tuple[DataStreamWriter, Dispatch]:
+    """The query, not yet started, and its batch function. Its checkpoint is the folder `check`.
+
+    The tables must be there. ``dispatch``: the class that does the batches; tests give one that crashes.
+    Raises SettingsError when an endpoint, a secret or the CA file is not fit.
+    """
+    slots = spark.sparkContext.defaultParallelism
+    writer = (
+        tables.stream(spark, "check_requests")
+        .writeStream.queryName(NAME)
+        .option("checkpointLocation", tables.checkpoint(NAME))
+    )
+    batches = (dispatch or Dispatch)(tables, settings, slots)
+    if available_now:
+        return writer.trigger(availableNow=True), batches
+    trigger = round(settings.reconcile.trigger.total_seconds() * 1000)
+    return writer.trigger(processingTime=f"{trigger} milliseconds"), batches
 
 
 def start_check(
@@ -45,23 +72,9 @@ def start_check(
     available_now: bool,
     dispatch: type[Dispatch] | None = None,
 ) -> StreamingQuery:
-    """Start the query. Its checkpoint is the `check` folder of the checkpoints; the tables must be there.
-
-    ``dispatch``: the class that does the batches; tests give one that crashes.
-    Raises SettingsError when an endpoint, a secret or the CA file is not fit.
-    """
-    slots = spark.sparkContext.defaultParallelism
-    batches = (dispatch or Dispatch)(tables, settings, slots)
-    writer = (
-        tables.stream(spark, "check_requests")
-        .writeStream.queryName(NAME)
-        .option("checkpointLocation", tables.checkpoint(NAME))
-        .foreachBatch(batches)
-    )
-    if available_now:
-        return writer.trigger(availableNow=True).start()
-    trigger = round(settings.reconcile.trigger.total_seconds() * 1000)
-    return writer.trigger(processingTime=f"{trigger} milliseconds").start()
+    """Start the query alone, without a Stopper."""
+    writer, batches = check_query(spark, settings, tables, available_now, dispatch)
+    return writer.foreachBatch(batches).start()
 
 
 def groups_of(settings: Settings) -> dict[str, Group]:
@@ -108,17 +121,19 @@ class Dispatch:
         Step 4: let go.
         """
         # Step 1
-        requests = batch.select(*CHECK_REQUESTS.names).dropDuplicates(KEY).persist()
+        requests = batch.select(*CHECK_REQUESTS.names).repartition(self._tasks, *KEY).dropDuplicates(KEY).persist()
         try:
             count, oldest = requests.agg(F.count("*"), F.min(F.unix_micros("requested_at"))).collect()[0]
             if not count:
                 return
-            app = f"{NAME}/{_query_id(batch)}"
+            app = f"{NAME}/{query_id(batch)}"
             # Step 2
             unanswered = requests
             if self._may_be_answered(oldest):
                 unanswered = requests.join(self._recorded(requests, oldest, batch_id), KEY, "left_anti")
-            self.ask(unanswered, app, batch_id)
+                count = unanswered.count()
+            if count:
+                self.ask(unanswered, app, batch_id)
             # Step 3
             self.send_ops(self._recorded(requests, oldest, batch_id), app, batch_id)
         finally:
@@ -147,17 +162,9 @@ class Dispatch:
 
     def ask(self, requests: DataFrame, app: str, batch_id: int) -> None:
         """Append one answer for each of ``requests`` (CHECK_REQUESTS) to `check_answers`."""
-        if requests.isEmpty():
-            return
-        asked = (
-            self._with_messages(requests)
-            .repartition(self._tasks, *KEY)
-            .select(
-                *CHECK_REQUESTS.names[:6],
-                F.unix_millis("born_timestamp").alias("born_ms"),
-                "message",
-            )
-        )
+        identity, born = CHECK_REQUESTS.names[:6], F.unix_millis("born_timestamp").alias("born_ms")
+        # The number of partitions is the number of tasks that ask at once; a join may have made more.
+        asked = self._with_messages(requests).select(*identity, born, "message").coalesce(self._tasks)
         answers = asked.mapInArrow(self._asker.ask, _ANSWERS).withColumn("batch_id", F.lit(batch_id).cast("bigint"))
         self._tables.append(answers, "check_answers", f"{app}/check_answers", batch_id)
 
@@ -216,10 +223,3 @@ def _span(queue_id: int, first: int, last: int) -> Column:
 
 def _micros(moment: datetime) -> int:
     return (moment - datetime.fromtimestamp(0, timezone.utc)) // timedelta(microseconds=1)
-
-
-def _query_id(batch: DataFrame) -> str:
-    """The id of the query that runs this batch: kept in its checkpoint, the same after every restart."""
-    found = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-    assert found is not None  # noqa: S101 - Spark sets it before any batch
-    return found

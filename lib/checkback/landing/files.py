@@ -33,10 +33,10 @@ class Landed:
 def land(spark: SparkSession, settings: Settings, half: str | None, op: str | None, available_now: bool) -> Landed:
     """Take the JSON lines of files into `half` and `op`, and what is no message into `rejected`.
 
-    ``half`` and ``op`` are each a file, a folder (the files right in it) or a glob, local or a URI. ``.gz`` is
-    unpacked. Names that begin with ``_`` or ``.`` are passed over: a file is read once, so write it under such a name
-    and rename it when it is whole. With ``available_now`` what is there is taken, and the function returns; else the
-    paths are watched until SIGINT or SIGTERM, which let the running batch finish.
+    ``half`` and ``op`` are each a file, a folder (with its subfolders) or a glob, local or a URI. ``.gz`` is unpacked.
+    Files and subfolders whose names begin with ``_`` or ``.`` are passed over: a file is read once, so write it under
+    such a name and rename it when it is whole. With ``available_now`` what is there is taken, and the function
+    returns; else the paths are watched until SIGINT or SIGTERM, which let the running batch finish.
 
     A file is known by its path in the checkpoints ``land-half`` and ``land-op``, however it was named here.
     Raises SettingsError when a path is not there, CheckbackError when it or a table cannot be read or written.

@@ -25,6 +25,9 @@ _OPTIONS = {
     "maxFileAge": "36500d",
     # Oldest first: of repeated half messages the first is kept.
     "latestFirst": "false",
+    # Without it Spark reads each file of a batch twice when another one's path has a glob's character in it
+    # (DataSource.checkAndGlobPathIfNecessary gives all paths for every such one).
+    "recursiveFileLookup": "true",
     # A million waiting files are not one batch.
     "maxFilesPerTrigger": "1000",
 }

@@ -1,0 +1,104 @@
+"""`python -m checkback.demo`: lands the bundled trace, answers its checks, and shows what becomes of it."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from checkback.demo.producer import ExampleProducer
+from checkback.demo.trace import BUNDLED, Trace
+from checkback.errors import CheckbackError, SettingsError
+
+#: answers nobody's checks: nothing listens on the discard port
+NOBODY = "http://127.0.0.1:9/check"
+GONE = "g_gone"
+_MARK = ".checkback-demo"
+
+
+def main(
+    root: Annotated[Path, typer.Option(help="Folder for the tables; made anew.")] = Path("data/demo"),
+    trace: Annotated[Path, typer.Option(help="Folder with half.jsonl, op.jsonl and check_answers.json.")] = BUNDLED,
+) -> None:
+    """Run the trace of a real broker through Checkback, with an example producer that answers the checks."""
+    console = Console()
+    try:
+        _run(console, root, Trace(trace))
+    except CheckbackError as error:
+        print(f"checkback: {error}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from error
+
+
+def _run(console: Console, root: Path, bundled: Trace) -> None:
+    from checkback.demo import report
+    from checkback.landing.files import land
+    from checkback.reconcile.run import reconcile
+    from checkback.session import open_session
+    from checkback.settings import Settings
+    from checkback.stopping import Stopper
+    from checkback.tables import Tables
+
+    _make_anew(root)
+    secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
+    with console.status("starting Spark (the first time it fetches Delta's JARs)") as status:
+        with ExampleProducer(bundled.answers, secret=secret) as producer:
+            settings = Settings.model_validate(_settings(root, bundled, producer.endpoints, secret))
+            tables = Tables.of(settings.storage)
+            spark = open_session(settings, "checkback-demo")
+            status.update("landing the trace")
+            moved = bundled.moved_to(int(time.time() * 1000), root / "input")
+            landed = land(spark, settings, str(moved.half), str(moved.op), available_now=True)
+            console.print(f"landed {landed.half} half messages and {landed.op} ops, rejected {landed.rejected}")
+            status.update("the first batch")
+
+            def watch(stopper: Stopper) -> None:
+                progress = report.Progress.read(spark, tables, landed.half)
+                status.update(progress.line())
+                if progress.pending == 0:
+                    stopper.stop()
+
+            began = time.monotonic()
+            reconcile(spark, settings, available_now=False, meanwhile=watch)
+            console.print(report.Progress.read(spark, tables, landed.half).line())
+            received = producer.checks_received
+    rows = report.decisions(spark, tables)
+    report.show(console, rows, moved.labels(), report.published(spark, tables, rows))
+    console.print(
+        f"\n{len(rows)} of {landed.half} transactions decided, each once, in {time.monotonic() - began:.0f} s; "
+        f"the example producer received {received} checks.\nThe tables: {tables.root}\n"
+        f"Look at them: checkback pending --set storage.root={root}"
+    )
+
+
+def _settings(root: Path, trace: Trace, endpoints: list[str], secret: str) -> dict[str, Any]:
+    """The broker's own times of the trace, with a shorter interval; one group's producer is gone for ever."""
+    producer = {"endpoints": endpoints, "secret": secret}
+    return {
+        "storage": {"root": str(root)},
+        "transaction": {"timeout": "4s", "check_interval": "1s"},
+        "reconcile": {"trigger": "500ms", "partitions": 2},
+        "producers": {group: {"endpoints": [NOBODY]} if group == GONE else producer for group in trace.groups()},
+    }
+
+
+def _make_anew(root: Path) -> None:
+    """An empty folder; one that this demonstration did not make is left alone."""
+    mark = root / _MARK
+    if root.exists() and any(root.iterdir()) and not mark.exists():
+        raise SettingsError("the folder is not empty", where=str(root), fix="give another --root")
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    mark.touch()
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app()

@@ -1,0 +1,210 @@
+"""Files land once, whatever is in them and however they are named, and a batch done twice changes nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checkback.errors import CheckbackError, SettingsError
+from checkback.landing.batch import Landing
+from checkback.landing.files import Landed
+from checkback.landing.lines import RAW_MAX
+from checkback.messages import LINE_MAX, parse_half, parse_ops
+from checkback.tables import HALF, OP, REJECTED
+from conftest import TRACE
+from landing.house import House, half, op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def test_trace_lands_once_and_fits_the_tables(house: House) -> None:
+    files = TRACE / "half.jsonl", TRACE / "op.jsonl"
+    assert house.land(*files) == Landed(half=154, op=91, rejected=0)
+    versions = house.versions()
+
+    for name, schema in (("half", HALF), ("op", OP), ("rejected", REJECTED)):
+        assert house.tables.read(house.spark, name).schema == schema
+    landed = {row.queue_offset: row for row in house.rows("half")}
+    for line in files[0].read_bytes().splitlines():
+        expected, row = parse_half(line), landed.pop(parse_half(line).queue_offset)
+        assert bytes(row.body) == expected.body
+        assert row[:10] == (*expected[:9], expected.body)
+        assert row.born_timestamp.timestamp() * 1000 == pytest.approx(expected.born_timestamp, abs=0.5)
+        assert row.check_immunity_s == expected.check_immunity_s
+    assert not landed
+    expected_ops = [op for line in files[1].read_bytes().splitlines() for op in parse_ops(line)]
+    columns = ("queue_id", "half_offset", "transaction_id", "producer_group", "state")
+    assert house.rows("op", *columns, "source", "remark") == sorted((*op[:5], "producer", None) for op in expected_ops)
+
+    # The same files by their folder's pattern: nothing is left to take.
+    assert house.land(TRACE / "h*.jsonl", TRACE / "o*.jsonl") == Landed()
+    # Killed between the writes and the note that they are done: the batch runs again, its rows are there already.
+    house.forget_last_batch("land-half")
+    house.forget_last_batch("land-op")
+    house.land(*files)
+    assert house.commits("land-half") == house.commits("land-op") == [0]
+    assert house.versions() == versions
+
+
+def test_bad_lines_are_rejected_and_good_ones_beside_them_land(house: House, inbox: Path) -> None:
+    halves, ops = inbox / "halves", inbox / "ops"
+    halves.mkdir()
+    ops.mkdir()
+    (halves / "mixed.jsonl").write_text(f"{half(0)}\r\n\n{half(1, queue_id=-1)}\nnonsense\n \r\n{half(1)}", newline="")
+    (halves / "bom.jsonl").write_bytes(b"\xef\xbb\xbf" + half(2).encode() + b"\n")
+    (halves / "packed.gz").write_bytes(gzip.compress(f"{half(3)}\n{{}}\n".encode()))
+    (halves / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\xff\xfe")
+    (halves / "long").write_bytes(b"x" * (LINE_MAX + 100))
+    (halves / "empty").write_bytes(b"")
+    (halves / ".unfinished").write_text("no")
+    (halves / "_SUCCESS").write_text("no")
+    (ops / "a.jsonl").write_text(f"{op(0)}\n{op(1, state='LATER')}\n")
+    batch = json.loads(op(0)) | {"half_offsets": "2,3,"}
+    del batch["half_offset"], batch["transaction_id"]
+    (ops / "deeper").mkdir()
+    (ops / "deeper" / "b{1}.jsonl").write_text(json.dumps(batch))
+    assert house.land(halves, ops) == Landed(half=4, op=3, rejected=8)
+
+    assert house.rows("half", "queue_offset") == [(0,), (1,), (2,), (3,)]
+    assert house.rows("op", "half_offset", "transaction_id", "state") == [
+        (0, "t0", "COMMIT"),
+        (2, None, "COMMIT"),
+        (3, None, "COMMIT"),
+    ]
+    assert house.rows("rejected", "source", "file", "reason", "raw") == [
+        ("half", f"{halves}/long", "line: over 16 MiB", "x" * RAW_MAX),
+        ("half", f"{halves}/mixed.jsonl", "not JSON: Expecting value at character 0", "nonsense"),
+        ("half", f"{halves}/mixed.jsonl", "queue_id: -1 is negative", half(1, queue_id=-1)),
+        ("half", f"{halves}/packed.gz", "transaction_id: missing", "{}"),
+        ("half", f"{halves}/picture.png", "not JSON: Expecting value at character 0", "\x1a"),
+        ("half", f"{halves}/picture.png", "not JSON: byte 0 is not UTF-8", "\ufffdPNG\r"),
+        ("half", f"{halves}/picture.png", "not JSON: byte 3 is not UTF-8", "\x00\x00\ufffd\ufffd"),
+        ("op", f"{ops}/a.jsonl", 'state: unknown state "LATER", neither COMMIT nor ROLLBACK', op(1, state="LATER")),
+    ]
+    times = {row.rejected_at for row in house.rows("rejected", "rejected_at")}
+    assert times <= {row.store_timestamp for name in ("half", "op") for row in house.rows(name, "store_timestamp")}
+
+
+@pytest.fixture
+def small_blocks(spark: SparkSession) -> Iterator[None]:
+    """Files are read in blocks of one or two lines, and Spark packs the blocks as it likes."""
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "400")
+    yield
+    spark.conf.unset("spark.sql.files.maxPartitionBytes")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_first_of_repeated_half_messages_is_kept(house: House, inbox: Path) -> None:
+    def write(name: str, age: int, *texts: str) -> Path:
+        (inbox / name).write_text("\n".join(texts))
+        os.utime(inbox / name, (2_000_000_000 - age,) * 2)
+        return inbox / name
+
+    write("a.jsonl", 10, half(0, "younger file"), half(1), half(1, "later line"), half(5, queue_id=1))
+    old = write("b.jsonl", 20, half(0, "older file"), half(0, "older file, later line"))
+    write("c.jsonl", 10, half(1, "same age, later path"), half(2), half(5, queue_id=2))
+    assert house.land(half=inbox) == Landed(half=5, rejected=4)
+    bodies = {(row.queue_id, row.queue_offset): bytes(row.body) for row in house.rows("half")}
+    assert bodies == {(0, 0): b"older file", (0, 1): b"hi", (0, 2): b"hi", (1, 5): b"hi", (2, 5): b"hi"}
+    first = [
+        (f"{inbox}/a.jsonl", "repeated (queue_id, queue_offset) 0/0", half(0, "younger file")),
+        (f"{inbox}/a.jsonl", "repeated (queue_id, queue_offset) 0/1", half(1, "later line")),
+        (f"{inbox}/b.jsonl", "repeated (queue_id, queue_offset) 0/0", half(0, "older file, later line")),
+        (f"{inbox}/c.jsonl", "repeated (queue_id, queue_offset) 0/1", half(1, "same age, later path")),
+    ]
+    assert house.rows("rejected", "file", "reason", "raw") == first
+
+    # After a restart, a file named on its own, beside one that is known already: the table knows what was landed.
+    # That it is far older than what has landed is no reason to pass over it.
+    new = write("d.jsonl", 30 * 86_400, half(3), half(2, "in the table"), half(3, "again"), "?")
+    assert house.land(half=old) == Landed()
+    assert house.land(half=new) == Landed(half=1, rejected=3)
+    after = house.rows("rejected", "file", "reason", "raw")
+    assert after == [
+        *first,
+        (f"{inbox}/d.jsonl", "not JSON: Expecting value at character 0", "?"),
+        (f"{inbox}/d.jsonl", "repeated (queue_id, queue_offset) 0/2", half(2, "in the table")),
+        (f"{inbox}/d.jsonl", "repeated (queue_id, queue_offset) 0/3", half(3, "again")),
+    ]
+    # Its folder later: not taken again. The same batch again: its own rows are no repeats.
+    assert house.land(half=inbox) == Landed()
+    versions = house.versions()
+    house.forget_last_batch("land-half")
+    house.land(half=inbox)
+    assert house.versions() == versions
+    assert house.rows("rejected", "file", "reason", "raw") == after
+
+
+def test_signal_lets_the_batch_finish(house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    take, handlers = Landing.__call__, [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    def take_and_be_told_to_stop(landing: Landing, batch: DataFrame, batch_id: int) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        take(landing, batch, batch_id)
+
+    monkeypatch.setattr(Landing, "__call__", take_and_be_told_to_stop)
+    (inbox / "a.jsonl").write_text(half(0))
+    assert house.land(half=inbox, available_now=False) == Landed(half=1)
+    assert house.commits("land-half") == [0]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert not house.spark.streams.active
+
+
+def test_watching_ends_with_a_vanished_folder(house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Landing.__call__
+
+    def take_and_remove(landing: Landing, batch: DataFrame, batch_id: int) -> None:
+        take(landing, batch, batch_id)
+        shutil.rmtree(inbox)
+
+    monkeypatch.setattr(Landing, "__call__", take_and_remove)
+    (inbox / "a.jsonl").write_text(half(0))
+    with pytest.raises(CheckbackError) as caught:
+        house.land(half=inbox, available_now=False)
+    assert str(caught.value) == f"{inbox}: the folder has vanished; put it back and run again"
+    assert house.rows("half", "queue_offset") == [(0,)]
+    assert not house.spark.streams.active
+
+
+def test_unreadable_file_fails_in_one_line(house: House, inbox: Path) -> None:
+    (inbox / "broken.gz").write_bytes(gzip.compress(os.urandom(5_000))[:1_000])
+    with pytest.raises(CheckbackError) as caught:
+        house.land(half=inbox)
+    line = str(caught.value)
+    assert line.startswith("query land-half: [FAILED_READ_FILE")
+    assert "broken.gz" in line
+    assert line.endswith("put the file back as it was and run again: the batch that holds it is taken up again")
+    # Mended, it lands.
+    (inbox / "broken.gz").write_bytes(gzip.compress(half(0).encode()))
+    assert house.land(half=inbox) == Landed(half=1)
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("nowhere", "no such file or folder"),
+        ("_hidden", "files whose names begin with _ or . are passed over"),
+        ("nosuch://bucket/in", 'No FileSystem for scheme "nosuch"'),
+    ],
+)
+def test_wrong_path_is_refused_before_anything_starts(house: House, tmp_path: Path, path: str, what: str) -> None:
+    (tmp_path / "_hidden").touch()
+    with pytest.raises(SettingsError, match=what) as caught:
+        house.land(half=path if "://" in path else tmp_path / path)
+    assert caught.value.where.endswith(path)
+    assert not house.root.exists()
+
+
+def test_nothing_to_land_is_refused(house: House) -> None:
+    with pytest.raises(SettingsError, match="give --half PATH, --op PATH or both"):
+        house.land()

@@ -1,0 +1,257 @@
+"""The session: Java and folders are checked first, settings are joined, a start is quiet or explained."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checkback.errors import SettingsError
+from checkback.session import (
+    DELTA_EXTENSION,
+    DELTA_PACKAGE,
+    LOCAL,
+    REQUIRED,
+    java_check,
+    local_path,
+    open_session,
+    reason,
+    running_session,
+    spark_settings,
+    storage_check,
+)
+from checkback.settings import Settings
+from checkback.stderr import HeldStderr
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parent.parent
+
+
+def settings(**sections: object) -> Settings:
+    return Settings.model_validate(sections)
+
+
+def java(folder: Path, says: str, code: int = 0) -> str:
+    """A JAVA_HOME whose java says a version."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{says}\nEND\nexit {code}\n")
+    program.chmod(0o755)
+    return str(folder)
+
+
+# Java
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        'openjdk version "17.0.15" 2025-04-15',
+        'java version "21" 2023-09-19',
+        'openjdk version "25-ea" 2025-09-16',
+        'Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "17.0.1" 2021-10-19',
+    ],
+)
+def test_java_of_17_or_later_is_taken_from_home_or_path(tmp_path: Path, says: str) -> None:
+    home = java(tmp_path / "jdk", says)
+    assert java_check({"JAVA_HOME": home, "PATH": ""}) == f"{home}/bin/java"
+    assert java_check({"PATH": f"{home}/bin:/bin"}) == f"{home}/bin/java"
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ('java version "1.8.0_392"', "Java 8 is too old"),
+        ('openjdk version "11.0.2" 2019-01-15', "Java 11 is too old"),
+        ("Unable to locate a Java Runtime.", "Java does not say its version"),
+    ],
+)
+def test_other_java_is_refused(tmp_path: Path, says: str, told: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        java_check({"JAVA_HOME": java(tmp_path, says), "PATH": "/bin"})
+    assert told in str(caught.value)
+    assert "install Java 17 or 21" in str(caught.value)
+
+
+def test_no_java_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="Java is not installed; install Java 17 or 21"):
+        java_check({"PATH": str(tmp_path)})
+    with pytest.raises(SettingsError, match="JAVA_HOME has no bin/java; install Java 17 or 21"):
+        java_check({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
+
+
+# Folders
+
+
+def test_storage_check_makes_the_folders(tmp_path: Path) -> None:
+    storage = {"root": str(tmp_path / "a/b"), "checkpoints": f"file://{tmp_path}/c"}
+    storage_check(settings(storage=storage))
+    assert (tmp_path / "a/b").is_dir()
+    assert (tmp_path / "c").is_dir()
+    assert not list((tmp_path / "a/b").iterdir())
+
+
+def test_storage_check_refuses_what_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for root in (tmp_path / "file", tmp_path / "file/below", Path("/proc/none")):
+        with pytest.raises(SettingsError) as caught:
+            storage_check(settings(storage={"root": str(root)}), {"storage.root": "--set"})
+        assert str(caught.value).startswith(f"storage.root (--set): cannot write in {root}: ")
+
+
+def test_storage_check_leaves_other_file_systems_alone() -> None:
+    storage_check(settings(storage={"root": "s3://no-such-bucket/data", "checkpoints": "abfss://c@a/x"}))
+
+
+@pytest.mark.parametrize(
+    ("place", "path"),
+    [
+        ("/a/b", "/a/b"),
+        ("file:/a/b", "/a/b"),
+        ("file:///a/b", "/a/b"),
+        ("/a:b/c", "/a:b/c"),
+        ("s3://bucket/x", None),
+        ("dbfs:/x", None),
+    ],
+)
+def test_local_path(place: str, path: str | None) -> None:
+    assert local_path(place) == path
+
+
+def test_local_path_of_a_relative_one_is_absolute() -> None:
+    assert local_path("./data") == os.path.abspath("data")
+
+
+# Settings of Spark
+
+
+def test_spark_settings_of_a_console_session() -> None:
+    conf = spark_settings(settings(reconcile={"partitions": 7}, spark={"spark.driver.memory": "1g"}))
+    assert conf == {**REQUIRED, **LOCAL, "spark.sql.shuffle.partitions": "7", "spark.driver.memory": "1g"}
+
+
+def test_lists_of_spark_settings_are_joined() -> None:
+    own = {"spark.sql.extensions": "org.x.Mine", "spark.jars.packages": "org.x:mine:1"}
+    conf = spark_settings(settings(spark=own))
+    assert conf["spark.sql.extensions"] == f"{DELTA_EXTENSION},org.x.Mine"
+    assert conf["spark.jars.packages"] == f"{DELTA_PACKAGE},org.x:mine:1"
+    newer = DELTA_PACKAGE.rpartition(":")[0] + ":9.9.9"
+    assert spark_settings(settings(spark={"spark.jars.packages": newer}))["spark.jars.packages"] == newer
+
+
+def test_a_cluster_keeps_its_own_network_settings() -> None:
+    conf = spark_settings(settings(spark={"spark.master": "spark://host:7077"}))
+    assert "spark.driver.host" not in conf
+    assert conf["spark.jars.packages"] == DELTA_PACKAGE
+
+
+def test_spark_submit_brings_master_and_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert spark_settings(settings()) == {**REQUIRED, "spark.sql.shuffle.partitions": "4"}
+
+
+def test_spark_defaults_file_has_what_is_required() -> None:
+    lines = (ROOT / "conf/spark-defaults.conf").read_text().splitlines()
+    assert dict(line.split() for line in lines if line and not line.startswith("#")) == REQUIRED
+
+
+# Sessions
+
+
+def test_session_has_what_is_required(spark: SparkSession) -> None:
+    assert {key: spark.conf.get(key) for key in REQUIRED} == REQUIRED
+
+
+def test_running_session_is_taken_changed_and_left_running(spark: SparkSession) -> None:
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    assert before is not None
+    try:
+        wanted = settings(reconcile={"partitions": 3}, spark={"spark.sql.session.timeZone": "Asia/Tokyo"})
+        with running_session(wanted) as same:
+            assert same is spark
+            assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+            assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+        assert spark.range(1).count() == 1
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_setting_that_a_running_session_cannot_take_is_told(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_session(settings(reconcile={"partitions": 2}, spark={"spark.driver.memory": "77g"}))
+    assert spark.conf.get("spark.driver.memory") != "77g"
+    assert caplog.messages == ["spark.driver.memory cannot be changed in a running session and stays as it is"]
+
+
+def test_reason_of_a_java_error_is_the_java_exception(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    assert context._jvm is not None
+    with pytest.raises(Exception, match="calling") as caught:
+        context._jvm.java.util.Optional.empty().get()
+    assert reason(caught.value) == "java.util.NoSuchElementException: No value present"
+
+
+# Starts
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        (
+            {
+                "spark.jars.packages": "no.such:thing:1",
+                "spark.jars.ivySettings": "offline.xml",
+                "spark.jars.ivy": "ivy",
+            },
+            "Delta Lake's JARs could not be fetched; connect to Maven Central once",
+        ),
+        ({"spark.driver.memory": "1x"}, "Spark did not start: "),
+    ],
+)
+def test_start_that_fails_is_one_line(tmp_path: Path, own: dict[str, str], told: str) -> None:
+    # A repository in an empty folder: nothing is asked of the network.
+    (tmp_path / "offline.xml").write_text(
+        textwrap.dedent("""\
+            <ivysettings><settings defaultResolver="empty"/><resolvers><filesystem name="empty">
+            <artifact pattern="/nowhere/[artifact].[ext]"/></filesystem></resolvers></ivysettings>""")
+    )
+    command = [str(Path(sys.executable).parent / "checkback"), "reconcile", "--available-now"]
+    for key, value in own.items():
+        command += ["--set", f"{key}={value}"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stdout == ""
+    assert run.stderr.count("\n") == 1, run.stderr
+    assert told in run.stderr
+
+
+def test_what_a_child_says_is_held_then_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    late = r"'Blah 1\n\nlate\n\nBlah'"
+    talk = f"import sys; print('early', file=sys.stderr, flush=True); input(); print({late}, file=sys.stderr)"
+    with HeldStderr("Blah") as held:
+        child = subprocess.Popen([sys.executable, "-c", talk], stdin=subprocess.PIPE, stderr=held.fileno())
+        while not held.held:
+            assert child.poll() is None
+    assert child.stdin is not None
+    child.stdin.write(b"\n")
+    child.stdin.close()
+    assert child.wait() == 0
+    held.join()
+    assert capfd.readouterr().err == "late\n\n"
+
+
+def test_what_a_failed_child_said_can_be_read(capfd: pytest.CaptureFixture[str]) -> None:
+    with HeldStderr() as held:
+        subprocess.run([sys.executable, "-c", "import sys; sys.exit('no way')"], stderr=held.fileno(), check=False)
+        assert held.lines() == ["no way"]
+    assert capfd.readouterr().err == ""
