@@ -5,7 +5,6 @@ The names and columns are a contract with everybody who reads the tables. All ti
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +22,8 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+
+from checkback.session import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -184,6 +185,10 @@ def schema_of(name: str) -> StructType:
     return TOPIC if name.startswith(TOPIC_PREFIX) else SCHEMAS[name]
 
 
+def _absolute(place: str) -> str:
+    return (local_path(place) or place).rstrip("/")
+
+
 @dataclass(frozen=True)
 class Tables:
     """Where the tables lie: under ``root`` as paths, or in ``catalog``.``schema`` as names.
@@ -194,14 +199,17 @@ class Tables:
     root: str = ""
     catalog: str = ""
     schema: str = ""
+    checkpoints: str = ""
 
     @classmethod
     def of(cls, storage: Storage) -> Tables:
-        """The tables that the settings name. A local root becomes absolute: Spark's working folder may differ."""
-        root = storage.root
-        if root and "://" not in root and not root.startswith("dbfs:"):
-            root = os.path.abspath(root)
-        return cls(root=root.rstrip("/"), catalog=storage.catalog or "", schema=storage.schema_ or "")
+        """The tables that the settings name. A local folder becomes absolute: Spark's working folder may differ."""
+        return cls(
+            root=_absolute(storage.root),
+            catalog=storage.catalog or "",
+            schema=storage.schema_ or "",
+            checkpoints=_absolute(storage.checkpoints_root),
+        )
 
     def location(self, name: str) -> str:
         """Path of a table, or its quoted three-level name."""
@@ -210,8 +218,8 @@ class Tables:
         return ".".join(f"`{part}`" for part in (self.catalog, self.schema, name.replace(TOPIC_PREFIX, "topic_")))
 
     def checkpoint(self, query: str) -> str:
-        """Checkpoint folder of a query. Always under root: a catalog has no place for it."""
-        return f"{self.root}/_checkpoints/{query}"
+        """Checkpoint folder of a query. It is a path also where the tables are names of a catalog."""
+        return f"{self.checkpoints or self.root + '/_checkpoints'}/{query}"
 
     def exists(self, spark: SparkSession, name: str) -> bool:
         """Is there such a table?"""
@@ -251,8 +259,9 @@ class Tables:
         return reader.table(place) if self.catalog else reader.load(place)
 
     def append(self, rows: DataFrame, name: str, app: str | None = None, version: int = 0) -> None:
-        """Append; with ``app`` once: the same (app, version) is skipped when it comes again (Delta's idempotent writes).
+        """Append; with ``app`` once: the same (app, version) is skipped when it comes again.
 
+        That is Delta's idempotent write (https://docs.delta.io/latest/delta-streaming.html, txnAppId, txnVersion).
         ``rows`` are put in the order of the table's schema; a missing column is an error.
         """
         writer = rows.select(*schema_of(name).names).write.format("delta").mode("append")

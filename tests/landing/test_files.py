@@ -85,7 +85,7 @@ def test_bad_lines_are_rejected_and_good_ones_beside_them_land(house: House, inb
         ("half", f"{halves}/long", "line: over 16 MiB", "x" * RAW_MAX),
         ("half", f"{halves}/mixed.jsonl", "not JSON: Expecting value at character 0", "nonsense"),
         ("half", f"{halves}/mixed.jsonl", "queue_id: -1 is negative", half(1, queue_id=-1)),
-        ("half", f"{halves}/packed.gz", "transaction_id: missing", "{}"),
+        ("half", f"{halves}/packed.gz", "queue_id: missing", "{}"),
         ("half", f"{halves}/picture.png", "not JSON: Expecting value at character 0", "\x1a"),
         ("half", f"{halves}/picture.png", "not JSON: byte 0 is not UTF-8", "\ufffdPNG\r"),
         ("half", f"{halves}/picture.png", "not JSON: byte 3 is not UTF-8", "\x00\x00\ufffd\ufffd"),

@@ -13,13 +13,22 @@ SIZE = 16
 RULES = Rules(timeout=6, check_interval=10, check_max=3, reserved=1000)
 
 
-def half(offset: int, born: int = 0, *, store: int | None = None, immunity: int = -1, group: int = 1, tx: int = 7) -> tuple[Any, ...]:
+def half(
+    offset: int, born: int = 0, *, store: int | None = None, immunity: int = -1, group: int = 1, tx: int = 7
+) -> tuple[Any, ...]:
     """A half message; store in ms."""
     return (offset, Kind.HALF, 0, born, 1000 * (born if store is None else store), immunity, group, tx)
 
 
 def op(
-    offset: int, kind: Kind, born: int = 0, *, store: int = 0, group: int = 1, tx: int = 7, source: Source = Source.PRODUCER
+    offset: int,
+    kind: Kind,
+    born: int = 0,
+    *,
+    store: int = 0,
+    group: int = 1,
+    tx: int = 7,
+    source: Source = Source.PRODUCER,
 ) -> tuple[Any, ...]:
     """An op; store in ms."""
     return (offset, kind, source, born, 1000 * store, -1, group, tx)

@@ -37,7 +37,11 @@ CASES: dict[str, list[Batch]] = {
         (1, [half(0), commit(0, 1, group=2), rollback(0, 2)], [("REJECT_OP", 0, "WRONG_GROUP"), ("ROLLBACK", 0, 0)])
     ],
     "unstated_id_needs_the_group": [
-        (1, [half(0), half(1), commit(0, tx=0), commit(1, tx=0, group=2)], [("COMMIT", 0, 0), ("REJECT_OP", 1, "WRONG_GROUP")])
+        (
+            1,
+            [half(0), half(1), commit(0, tx=0), commit(1, tx=0, group=2)],
+            [("COMMIT", 0, 0), ("REJECT_OP", 1, "WRONG_GROUP")],
+        )
     ],
     "unknown_state_is_not_obeyed": [(1, [half(0), op(0, Kind.UNKNOWN)], [("REJECT_OP", 0, "UNKNOWN_STATE")])],
     # rule 3
@@ -77,7 +81,11 @@ CASES: dict[str, list[Batch]] = {
     ],
     "immunity_uses_up_no_checks": [(1, [half(0, immunity=500)], []), (300, [], []), (501, [], [("CHECK", 0, 1)])],
     "op_goes_before_the_check_of_its_batch": [(1, [half(0)], []), (100, [commit(0)], [("COMMIT", 0, 0)])],
-    "no_check_after_the_decision": [(7, [half(0)], [("CHECK", 0, 1)]), (8, [commit(0)], [("COMMIT", 0, 1)]), (500, [], [])],
+    "no_check_after_the_decision": [
+        (7, [half(0)], [("CHECK", 0, 1)]),
+        (8, [commit(0)], [("COMMIT", 0, 1)]),
+        (500, [], []),
+    ],
     # rule 6
     "discarded_one_interval_after_the_last_check": [
         (7, [half(0)], [("CHECK", 0, 1)]),
@@ -107,7 +115,11 @@ CASES: dict[str, list[Batch]] = {
         (27, [], [("CHECK", 0, 3)]),
         (2000, [], [("DISCARD", 0, "CHECK_MAX")]),
     ],
-    "clock_set_back_checks_nothing_early": [(7, [half(0)], [("CHECK", 0, 1)]), (2, [], []), (17, [], [("CHECK", 0, 2)])],
+    "clock_set_back_checks_nothing_early": [
+        (7, [half(0)], [("CHECK", 0, 1)]),
+        (2, [], []),
+        (17, [], [("CHECK", 0, 2)]),
+    ],
 }
 
 
@@ -135,9 +147,12 @@ def test_rows_that_cannot_be_told_apart_are_flagged() -> None:
 
 
 def test_decision_says_whose_op_it_was() -> None:
-    """detail of a COMMIT or ROLLBACK is the op's source."""
+    """Detail of a COMMIT or ROLLBACK is the op's source."""
     _, actions = decide(
-        Segment.empty(0, SIZE), events(half(0), half(1), commit(0, source=Source.CHECK), rollback(1, source=Source.OPERATOR)), 1, RULES
+        Segment.empty(0, SIZE),
+        events(half(0), half(1), commit(0, source=Source.CHECK), rollback(1, source=Source.OPERATOR)),
+        1,
+        RULES,
     )
     assert {int(row["offset"]): Source(row["detail"]) for row in actions} == {0: Source.CHECK, 1: Source.OPERATOR}
 

@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -16,6 +16,9 @@ from rich.console import Console
 from checkback.demo.producer import ExampleProducer
 from checkback.demo.trace import BUNDLED, Trace
 from checkback.errors import CheckbackError, SettingsError
+
+if TYPE_CHECKING:
+    from checkback.stopping import Stopper
 
 #: answers nobody's checks: nothing listens on the discard port
 NOBODY = "http://127.0.0.1:9/check"
@@ -42,32 +45,31 @@ def _run(console: Console, root: Path, bundled: Trace) -> None:
     from checkback.reconcile.run import reconcile
     from checkback.session import open_session
     from checkback.settings import Settings
-    from checkback.stopping import Stopper
     from checkback.tables import Tables
 
     _make_anew(root)
     secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
-    with console.status("starting Spark (the first time it fetches Delta's JARs)") as status:
-        with ExampleProducer(bundled.answers, secret=secret) as producer:
-            settings = Settings.model_validate(_settings(root, bundled, producer.endpoints, secret))
-            tables = Tables.of(settings.storage)
-            spark = open_session(settings, "checkback-demo")
-            status.update("landing the trace")
-            moved = bundled.moved_to(int(time.time() * 1000), root / "input")
-            landed = land(spark, settings, str(moved.half), str(moved.op), available_now=True)
-            console.print(f"landed {landed.half} half messages and {landed.op} ops, rejected {landed.rejected}")
-            status.update("the first batch")
+    starting = console.status("starting Spark (the first time it fetches Delta's JARs)")
+    with starting as status, ExampleProducer(bundled.answers, secret=secret) as producer:
+        settings = Settings.model_validate(_settings(root, bundled, producer.endpoints, secret))
+        tables = Tables.of(settings.storage)
+        spark = open_session(settings, "checkback-demo")
+        status.update("landing the trace")
+        moved = bundled.moved_to(int(time.time() * 1000), root / "input")
+        landed = land(spark, settings, str(moved.half), str(moved.op), available_now=True)
+        console.print(f"landed {landed.half} half messages and {landed.op} ops, rejected {landed.rejected}")
+        status.update("the first batch")
 
-            def watch(stopper: Stopper) -> None:
-                progress = report.Progress.read(spark, tables, landed.half)
-                status.update(progress.line())
-                if progress.pending == 0:
-                    stopper.stop()
+        def watch(stopper: Stopper) -> None:
+            progress = report.Progress.read(spark, tables, landed.half)
+            status.update(progress.line())
+            if progress.pending == 0:
+                stopper.stop()
 
-            began = time.monotonic()
-            reconcile(spark, settings, available_now=False, meanwhile=watch)
-            console.print(report.Progress.read(spark, tables, landed.half).line())
-            received = producer.checks_received
+        began = time.monotonic()
+        reconcile(spark, settings, available_now=False, meanwhile=watch)
+        console.print(report.Progress.read(spark, tables, landed.half).line())
+        received = producer.checks_received
     rows = report.decisions(spark, tables)
     report.show(console, rows, moved.labels(), report.published(spark, tables, rows))
     console.print(

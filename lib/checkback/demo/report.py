@@ -9,10 +9,12 @@ from pyspark.sql import functions as F
 from rich.console import Console, Group
 from rich.table import Table
 
-from checkback.tables import Tables
+from checkback.errors import StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
+
+    from checkback.tables import Tables
 
 _COLOUR = {"COMMIT": "green", "ROLLBACK": "yellow", "DISCARD": "red"}
 
@@ -86,10 +88,8 @@ def published(spark: SparkSession, tables: Tables, rows: list[Row]) -> dict[str,
     counts = {}
     for topic in {row["real_topic"] for row in rows if row["state"] == "COMMIT"}:
         messages = tables.read(spark, f"topics/{topic}")
-        total, once = messages.select(
-            F.count("*"), F.count_distinct("half_queue_id", "half_queue_offset")
-        ).collect()[0]
+        total, once = messages.select(F.count("*"), F.count_distinct("half_queue_id", "half_queue_offset")).collect()[0]
         if total != once:
-            raise AssertionError(f"{total - once} messages are twice in the table of {topic}")
+            raise StorageError(f"{total - once} messages are in it twice", where=tables.location(f"topics/{topic}"))
         counts[topic] = total
     return counts

@@ -41,11 +41,17 @@ def pending(spark: SparkSession, settings: Settings) -> DataFrame:
     tables = Tables.of(settings.storage)
     read = {name: tables.read(spark, name) for name in ("half", "decisions", "check_requests", "check_answers")}
     undecided = first_of_each(read["half"]).join(read["decisions"], on=_KEY, how="left_anti")
-    checks = read["check_requests"].groupBy(*_KEY).agg(
-        F.max("check_times").alias("check_times"), F.max("requested_at").alias("requested_at")
+    checks = (
+        read["check_requests"]
+        .groupBy(*_KEY)
+        .agg(F.max("check_times").alias("check_times"), F.max("requested_at").alias("requested_at"))
     )
-    answers = read["check_answers"].groupBy(*_KEY).agg(
-        F.max_by(F.struct("outcome", "error", "answered_at"), F.struct("check_times", "answered_at")).alias("last")
+    answers = (
+        read["check_answers"]
+        .groupBy(*_KEY)
+        .agg(
+            F.max_by(F.struct("outcome", "error", "answered_at"), F.struct("check_times", "answered_at")).alias("last")
+        )
     )
     interval_s = settings.transaction.check_interval.total_seconds()
     first_check = _plus_seconds(born(), immunity_s(settings))

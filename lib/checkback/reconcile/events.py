@@ -9,6 +9,7 @@ hundreds of thousands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,7 +44,7 @@ def pack(queue_id: np.ndarray, events: Records, size: int) -> Iterator[tuple[str
     queue_id, number, events = queue_id[order], number[order], events[order]
     starts = np.flatnonzero((np.diff(queue_id) != 0) | (np.diff(number) != 0)) + 1
     bounds = [0, *starts.tolist(), len(events)]
-    for begin, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for begin, end in pairwise(bounds):
         yield segment_key(int(queue_id[begin]), int(number[begin])), events[begin:end].tobytes()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from checkback.reconcile.events import parse_key, unpack
 from checkback.reconcile.segment import ACTION, EVENT, Records, Rules, Segment, decide
@@ -35,23 +35,32 @@ class SegmentProcessor(StatefulProcessor):
         self._size = segment_size
 
     def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state variable."""
         self._handle = handle
         self._state = handle.getValueState(STATE_NAME, STATE_SCHEMA)
 
-    def handleInputRows(  # noqa: N802 - Spark's name
-        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues  # noqa: N803 - Spark's name
+    def handleInputRows(
+        self,
+        key: Any,
+        rows: Any,  # an iterator of pandas frames
+        timerValues: TimerValues,
     ) -> Iterator[pd.DataFrame]:
+        """Decide a segment that the batch brought events for."""
         blocks = [block for frame in rows for block in frame["events"]]
         return self._step(key[0], unpack(blocks), timerValues.getCurrentProcessingTimeInMs())
 
-    def handleExpiredTimer(  # noqa: N802 - Spark's name
-        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo  # noqa: N803 - Spark's names
+    def handleExpiredTimer(
+        self,
+        key: Any,
+        timerValues: TimerValues,
+        expiredTimerInfo: ExpiredTimerInfo,
     ) -> Iterator[pd.DataFrame]:
+        """Decide a segment in which something is due."""
         fired = expiredTimerInfo.getExpiryTimeInMs()
         return self._step(key[0], np.empty(0, EVENT), timerValues.getCurrentProcessingTimeInMs(), fired)
 
     def close(self) -> None:
-        pass
+        """Nothing to let go of."""
 
     def _step(self, key: str, events: Records, now: int, fired: int = NO_TIMER) -> Iterator[pd.DataFrame]:
         queue_id, base = parse_key(key, self._size)

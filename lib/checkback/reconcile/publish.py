@@ -19,6 +19,7 @@ from checkback.reconcile.summary import Summary, sum_up
 from checkback.stopping import query_id
 from checkback.tables import TOPIC_PREFIX, Tables
 
+
 class Publisher:
     """Writes the batches of the reconcile query; foreachBatch calls it.
 

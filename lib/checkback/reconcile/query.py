@@ -12,9 +12,9 @@ from checkback.reconcile.events import EVENT_COLUMNS, PACKED_SCHEMA, packer
 from checkback.reconcile.processor import ACTIONS_SCHEMA, SegmentProcessor
 from checkback.reconcile.publish import Publisher
 from checkback.reconcile.segment import Rules
-from checkback.tables import SCHEMAS, Tables
 
 if TYPE_CHECKING:
+    from checkback.tables import Tables
     from datetime import timedelta
 
     from pyspark.sql.streaming.readwriter import DataStreamWriter

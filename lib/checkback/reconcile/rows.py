@@ -7,7 +7,10 @@ from pyspark.sql import functions as F
 
 from checkback import tables
 from checkback.reconcile.segment import NOT_STATED, Action, Reason, Source
-from checkback.reconcile.summary import Summary
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from checkback.reconcile.summary import Summary
 
 #: most actions whose integers are broadcast to the executors (about 50 bytes each)
 MAX_BROADCAST = 4_000_000

@@ -123,8 +123,10 @@ NOT_STATED = 0
 
 @dataclass(frozen=True)
 class Rules:
-    """The settings that decide, in milliseconds (RocketMQ's transactionTimeOut, transactionCheckInterval,
-    transactionCheckMax, fileReservedTime)."""
+    """The settings that decide, in milliseconds.
+
+    RocketMQ's transactionTimeOut, transactionCheckInterval, transactionCheckMax and fileReservedTime.
+    """
 
     timeout: int = 6_000
     check_interval: int = 60_000

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
-from checkback.reconcile.segment import Action
+
+if TYPE_CHECKING:
+    from checkback.reconcile.segment import Action
 
 #: most ranges in the predicate that lets Delta skip files; more make planning slow
 MAX_RANGES = 64

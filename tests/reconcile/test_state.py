@@ -1,0 +1,64 @@
+"""A segment as bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from checkback.errors import StateError
+from checkback.reconcile.segment import Segment, decide
+from checkback.reconcile.state import NO_TIMER, decode, encode
+from reconcile.segments import RULES, SIZE, commit, events, half
+
+
+def _segment() -> Segment:
+    rows = events(half(17), half(20, immunity=100), commit(17), commit(25), commit(25, tx=9))
+    segment, _ = decide(Segment.empty(16, SIZE), rows, 50, RULES)
+    return segment
+
+
+def test_segment_survives_its_bytes() -> None:
+    """What goes in comes out, and the timer with it."""
+    segment = _segment()
+    found, timer = decode(encode(segment, 77), 16, SIZE)
+    assert timer == 77
+    assert found.base == 16
+    assert found.seen_until == segment.seen_until
+    for name in ("seen", "pending", "early"):
+        assert np.array_equal(getattr(found, name), getattr(segment, name)), name
+
+
+def test_empty_segment_survives_its_bytes() -> None:
+    """Also of a size that is no multiple of eight."""
+    found, timer = decode(encode(Segment.empty(0, 13)), 0, 13)
+    assert timer == NO_TIMER
+    assert found.seen.tolist() == [False] * 13
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda block: block[:0], "not Checkback's"),
+        (lambda block: b"XX" + block[2:], "not Checkback's"),
+        (lambda block: block[:-1], "cut off"),
+        (lambda block: block + b"\0", "cut off"),
+        (lambda block: block[:2] + b"\x63\0" + block[4:], "version 99"),
+    ],
+)
+def test_damaged_block_is_refused(damage: object, says: str) -> None:
+    """A block that this release cannot read stops the job: guessing would lose messages."""
+    assert callable(damage)
+    with pytest.raises(StateError, match=says):
+        decode(damage(encode(_segment())), 16, SIZE)
+
+
+def test_other_segment_size_is_refused() -> None:
+    """segment_size is frozen with the checkpoint, and the error says to what."""
+    with pytest.raises(StateError, match=r"reconcile.segment_size: .*set it to 16"):
+        decode(encode(_segment()), 16, 32)
+
+
+def test_pending_row_costs_at_most_64_bytes() -> None:
+    """A million pending must fit: 53 bytes each, and a header with one bit an offset."""
+    segment, _ = decide(Segment.empty(0, 4096), events(*(half(n, immunity=99) for n in range(4096))), 50, RULES)
+    assert len(encode(segment)) < 4096 * 64

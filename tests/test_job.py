@@ -1,0 +1,198 @@
+"""The whole job on the trace of a real broker: land, reconcile, check back, publish, discard."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import expected
+from checkback.demo.producer import ExampleProducer
+from checkback.errors import CheckbackError
+from checkback.inspect.pending import COLUMNS, pending
+from checkback.landing.files import land
+from checkback.reconcile.run import reconcile
+from checkback.settings import Settings
+from checkback.tables import SCHEMAS, TOPIC, Tables
+from conftest import TRACE
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: the trace happened long ago; that is no reason to give its messages up
+_LONG_AGO = {"timeout": "0s", "reserved": "36500d"}
+_CHECK_MAX = 5
+_NOBODY = "http://127.0.0.1:9/check"
+_GONE = frozenset({"g_gone", "g_main1"})
+
+
+def _settings(root: Path, producers: dict[str, Any] | None = None, **transaction: Any) -> Settings:
+    return Settings.model_validate(
+        {
+            "storage": {"root": str(root)},
+            "transaction": _LONG_AGO | transaction,
+            "reconcile": {"partitions": 2, "segment_size": 64, "trigger": "200ms"},
+            "producers": producers or {},
+        }
+    )
+
+
+def _rows(spark: SparkSession, settings: Settings, table: str) -> list[dict[str, Any]]:
+    return [row.asDict(recursive=True) for row in Tables.of(settings.storage).read(spark, table).collect()]
+
+
+def _decisions(spark: SparkSession, settings: Settings) -> dict[int, tuple[str, str | None]]:
+    rows = _rows(spark, settings, "decisions")
+    assert len({row["queue_offset"] for row in rows}) == len(rows), "decided twice"
+    return {row["queue_offset"]: (row["state"], row["reason"]) for row in rows}
+
+
+def _published(spark: SparkSession, settings: Settings) -> list[dict[str, Any]]:
+    tables = Tables.of(settings.storage)
+    topics = {line["real_topic"] for line in expected.lines(TRACE / "half.jsonl")}
+    found = []
+    for topic in topics:
+        if tables.exists(spark, f"topics/{topic}"):
+            assert tables.read(spark, f"topics/{topic}").schema.names == TOPIC.names
+            found += [row | {"topic": topic} for row in _rows(spark, settings, f"topics/{topic}")]
+    return found
+
+
+def _counts(spark: SparkSession, settings: Settings) -> dict[str, int]:
+    counts = {name: len(_rows(spark, settings, name)) for name in SCHEMAS}
+    return counts | {"topics": len(_published(spark, settings))}
+
+
+def _assert_published_once_and_whole(spark: SparkSession, settings: Settings) -> None:
+    """Each committed message is in its topic once, byte for byte; nothing else is."""
+    halves = {line["queue_offset"]: line for line in expected.lines(TRACE / "half.jsonl")}
+    committed = {offset for offset, (state, _) in _decisions(spark, settings).items() if state == "COMMIT"}
+    published = _published(spark, settings)
+    assert sorted(row["half_queue_offset"] for row in published) == sorted(committed)
+    for row in published:
+        half = halves[row["half_queue_offset"]]
+        assert row["topic"] == half["real_topic"]
+        assert bytes(row["body"]) == base64.b64decode(half["body"])
+        assert row["queue_id"] == half["real_queue_id"]
+        for name in ("transaction_id", "producer_group", "tags", "keys", "properties"):
+            assert row[name] == half[name], name
+
+
+@pytest.fixture
+def producers() -> Iterator[dict[str, Any]]:
+    """Endpoints of an example producer for each group; two groups have nobody."""
+    groups = {line["producer_group"] for line in expected.lines(TRACE / "half.jsonl")}
+    with ExampleProducer(TRACE / "check_answers.json") as producer:
+        yield {group: {"endpoints": [_NOBODY] if group in _GONE else producer.endpoints} for group in groups}
+
+
+def test_job_decides_the_trace_in_scheduled_runs(
+    spark: SparkSession, tmp_path: Path, producers: dict[str, Any]
+) -> None:
+    """Run after run until nothing is pending: each transaction is decided as the protocol says."""
+    settings = _settings(tmp_path, producers, check_interval="1ms", check_max=_CHECK_MAX)
+    land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
+    runs = 0
+    while runs == 0 or not pending(spark, settings).isEmpty():
+        reconcile(spark, settings, available_now=True)
+        runs += 1
+        assert runs <= _CHECK_MAX + 1, "checks do not end"
+    assert _decisions(spark, settings) == expected.decisions(TRACE, _CHECK_MAX, _GONE)
+    _assert_published_once_and_whole(spark, settings)
+    checks = _rows(spark, settings, "check_requests")
+    assert len({(row["queue_offset"], row["check_times"]) for row in checks}) == len(checks)
+    assert max(row["check_times"] for row in checks) == _CHECK_MAX
+    assert len(_rows(spark, settings, "check_answers")) == len(checks)
+    halves = {line["queue_offset"]: line for line in expected.lines(TRACE / "half.jsonl")}
+    discarded = _rows(spark, settings, "discarded")
+    assert {row["queue_offset"] for row in discarded} == {
+        offset for offset, (state, _) in _decisions(spark, settings).items() if state == "DISCARD"
+    }
+    for row in discarded:
+        assert bytes(row["body"]) == base64.b64decode(halves[row["queue_offset"]]["body"])
+        assert (row["reason"], row["check_times"]) == ("CHECK_MAX", _CHECK_MAX)
+
+
+def test_job_decides_the_trace_while_it_runs_on(spark: SparkSession, tmp_path: Path, producers: dict[str, Any]) -> None:
+    """Continuously: the same decisions; a stop finishes the batch and returns."""
+    settings = _settings(tmp_path, producers, check_interval="1500ms", check_max=_CHECK_MAX)
+    land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
+    reconcile(
+        spark,
+        settings,
+        available_now=False,
+        meanwhile=lambda stopper: stopper.stop() if pending(spark, settings).isEmpty() else None,
+    )
+    assert _decisions(spark, settings) == expected.decisions(TRACE, _CHECK_MAX, _GONE)
+    _assert_published_once_and_whole(spark, settings)
+
+
+def test_replayed_batch_changes_no_table(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark runs the last batch again when its commit is lost; every table stays as it was."""
+    settings = _settings(tmp_path, check_interval="1h")
+    land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
+    reconcile(spark, settings, available_now=True)
+    before = _counts(spark, settings)
+    assert before["decisions"] > 0
+    assert before["check_requests"] > 0
+    for query in ("reconcile", "check"):
+        commits = Path(Tables.of(settings.storage).checkpoint(query)) / "commits"
+        newest = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
+        (commits / str(newest)).unlink()
+        (commits / f".{newest}.crc").unlink(missing_ok=True)
+    reconcile(spark, settings, available_now=True)
+    assert _counts(spark, settings) == before | {"ticks": before["ticks"] + 1}
+
+
+def test_failed_write_is_made_good_by_the_next_start(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that dies between its tables is done again: what was written is not written twice, the rest is."""
+    settings = _settings(tmp_path, check_interval="1h")
+    land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
+    append = Tables.append
+
+    def fail_once(self: Tables, rows: Any, name: str, *args: Any) -> None:
+        if name == "decisions":
+            raise OSError("no space left on device")
+        append(self, rows, name, *args)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Tables, "append", fail_once)
+        with pytest.raises(CheckbackError, match="no space left"):
+            reconcile(spark, settings, available_now=True)
+    assert _published(spark, settings), "the failure must come after some tables were written"
+    assert not _rows(spark, settings, "decisions")
+    reconcile(spark, settings, available_now=True)
+    _assert_published_once_and_whole(spark, settings)
+    by_ops = {offset for offset, (state, _) in expected.decisions(TRACE, 0).items() if state != "DISCARD"}
+    assert set(_decisions(spark, settings)) == by_ops
+
+
+def test_restart_between_half_and_op_loses_and_repeats_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """The half messages are pending over a restart, as `pending` shows; the ops of the next run decide them."""
+    settings = _settings(tmp_path / "data", check_interval="1h")
+    land(spark, settings, str(TRACE / "half.jsonl"), None, available_now=True)
+    reconcile(spark, settings, available_now=True)
+    assert _decisions(spark, settings) == {}
+    waiting = pending(spark, settings)
+    assert tuple(waiting.columns) == COLUMNS
+    rows = waiting.collect()
+    assert len(rows) == 154
+    assert {row["check_times"] for row in rows} == {1}
+    assert {(row["last_outcome"], row["last_error"]) for row in rows} >= {
+        ("NO_ANSWER", "producers.g_main0 has no endpoints")
+    }
+    shutil.copy(TRACE / "op.jsonl", tmp_path / "ops.jsonl")
+    land(spark, settings, None, str(tmp_path / "ops.jsonl"), available_now=True)
+    reconcile(spark, settings, available_now=True)
+    by_ops = {offset: d for offset, d in expected.decisions(TRACE, 0).items() if d[0] != "DISCARD"}
+    assert _decisions(spark, settings) == by_ops
+    _assert_published_once_and_whole(spark, settings)
+    assert len(pending(spark, settings).collect()) == 154 - len(by_ops)
+    rejected = _rows(spark, settings, "rejected")
+    assert all(row["source"] == "op" for row in rejected)
