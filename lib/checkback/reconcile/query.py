@@ -14,12 +14,12 @@ from checkback.reconcile.publish import Publisher
 from checkback.reconcile.segment import Rules
 
 if TYPE_CHECKING:
-    from checkback.tables import Tables
     from datetime import timedelta
 
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from checkback.settings import Settings, Transaction
+    from checkback.tables import Tables
 
 NAME = "reconcile"
 #: Delta reads at most 1,000 files a batch unless told otherwise. Of `op`, each batch must see all that has landed,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from checkback import tables
 from checkback.reconcile.segment import NOT_STATED, Action, Reason, Source
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from checkback.reconcile.summary import Summary
