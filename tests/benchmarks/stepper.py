@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from checkback.settings import Settings
     from checkback.tables import Tables
@@ -25,9 +26,9 @@ class Stepper:
         self._writer, self._publish = reconcile_query(spark, settings, tables, available_now=False)
         self._go, self._done = threading.Event(), threading.Event()
         self._closing = False
+        self._query: StreamingQuery | None = None
 
     def __enter__(self) -> Stepper:
-        self._query = None
         return self
 
     def __exit__(
