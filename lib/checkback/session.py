@@ -57,6 +57,8 @@ LOCAL: Mapping[str, str] = {
     # What goes wrong comes as an error; warnings of a streaming query in good health fill the screen.
     "spark.log.level": "ERROR",
     "spark.driver.memory": "4g",
+    # On a few cores G1's own threads take time from the batch.
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.jars.packages": DELTA_PACKAGE,

@@ -183,6 +183,20 @@ def test_answer_too_late_frees_the_thread(handler: Handler) -> None:
     assert 0.28 * 1000 <= answer.latency_ms < 0.7 * 1000
 
 
+def test_answer_begun_in_time_then_silence_frees_the_thread() -> None:
+    """A byte just before the end of the time does not start it anew."""
+
+    def handle(received: Received, wire: Wire) -> bool:
+        wire.wait(0.4)
+        wire.send(b"H")
+        wire.wait(3)
+        return False
+
+    answer = answer_of(handle, timeout_s=0.5)
+    assert answer.error == "timed out after 0.5 s"
+    assert answer.latency_ms < 800
+
+
 def test_host_slow_to_take_the_request_frees_the_thread() -> None:
     """A server that does not read what is sent to it cannot hold a thread either."""
     started = time.monotonic()
@@ -255,6 +269,20 @@ def test_connection_closed_twice_is_no_answer() -> None:
         client.ask(request())
         assert client.ask(request()).error == "connection closed without an answer"
         assert len(server.received) == 3
+
+
+def test_connection_opened_anew_is_not_a_stale_one() -> None:
+    """Closed between two checks, then again without an answer: that is no answer, and not asked twice."""
+    responses = iter([reply(says("COMMIT"), Connection="close"), b""])
+
+    def handle(received: Received, wire: Wire) -> bool:
+        wire.send(next(responses))
+        return False
+
+    with Server(handle) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
+        client.ask(request())
+        assert client.ask(request()).error == "connection closed without an answer"
+        assert len(server.received) == 2
 
 
 def test_connection_closed_between_checks_is_replaced() -> None:

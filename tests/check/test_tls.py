@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from check.servers import SHORT, reply, request, says
 from checkback.check.client import CheckClient, Group
+from checkback.check.exchange import Message
 
 if TYPE_CHECKING:
     from checkback.check.exchange import CheckAnswer
@@ -62,11 +64,16 @@ def server(serve: Serve) -> Iterator[int]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
+def server_context(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    return context
+
+
 def over_tls(
     certificate: tuple[Path, Path], answer: Callable[[ssl.SSLSocket], None]
 ) -> Callable[[socket.socket], None]:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*certificate)
+    context = server_context(certificate)
 
     def serve(sock: socket.socket) -> None:
         with context.wrap_socket(sock, server_side=True) as tls:
@@ -140,3 +147,25 @@ def test_body_dripped_over_tls_frees_the_thread(certificate: tuple[Path, Path]) 
         stopped.set()
     assert answer.error == "timed out after 0.3 s"
     assert answer.latency_ms < 700
+
+
+def test_request_not_read_after_a_slow_handshake_frees_the_thread(certificate: tuple[Path, Path]) -> None:
+    """Handshake and sending share the time."""
+    stopped = threading.Event()
+    context = server_context(certificate)
+
+    def serve(sock: socket.socket) -> None:
+        stopped.wait(0.4)
+        with context.wrap_socket(sock, server_side=True):
+            stopped.wait(5)
+
+    large = request(message=Message(body=bytes(16 * 1024 * 1024)))
+    with server(serve) as port:
+        group = Group((f"https://127.0.0.1:{port}/check",), include_body=True)
+        with CheckClient({"orders": group}, 0.6, str(certificate[0])) as client:
+            started = time.monotonic()
+            answer = client.ask(large)
+            elapsed = time.monotonic() - started
+        stopped.set()
+    assert answer.error == "timed out after 0.6 s"
+    assert elapsed < 0.95

@@ -88,7 +88,7 @@ def test_bad_lines_are_rejected_and_good_ones_beside_them_land(house: House, inb
         ("half", f"{halves}/packed.gz", "queue_id: missing", "{}"),
         ("half", f"{halves}/picture.png", "not JSON: Expecting value at character 0", "\x1a"),
         ("half", f"{halves}/picture.png", "not JSON: byte 0 is not UTF-8", "\ufffdPNG\r"),
-        ("half", f"{halves}/picture.png", "not JSON: byte 3 is not UTF-8", "\x00\x00\ufffd\ufffd"),
+        ("half", f"{halves}/picture.png", "not JSON: byte 2 is not UTF-8", "\x00\x00\ufffd\ufffd"),
         ("op", f"{ops}/a.jsonl", 'state: unknown state "LATER", neither COMMIT nor ROLLBACK', op(1, state="LATER")),
     ]
     times = {row.rejected_at for row in house.rows("rejected", "rejected_at")}

@@ -29,6 +29,8 @@ ANSWERS = pa.schema(
         ("failed_tries", pa.list_(pa.struct([("endpoint", pa.string()), ("error", pa.string())]))),
     ]
 )
+#: timeouts in a row that few threads wait for before they give an endpoint up
+_PATIENCE = 8
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,11 @@ class Asker:
     def client(self) -> CheckClient:
         """A client for one task. Raises SettingsError when an endpoint, a secret or the CA file is not fit."""
         return CheckClient(
-            self.groups, self.timeout_s, self.ca_file, connections=self.threads, give_up_after=self.threads
+            self.groups,
+            self.timeout_s,
+            self.ca_file,
+            connections=self.threads,
+            give_up_after=max(self.threads, _PATIENCE),
         )
 
     def ask(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

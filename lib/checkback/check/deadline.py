@@ -142,6 +142,5 @@ class DeadlineAdapter(HTTPAdapter):
         super().init_poolmanager(connections, maxsize, block, ssl_context=self._context, **kwargs)
         self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TLSPool}
 
-    def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:  # noqa: ARG002 - requests' signature
-        """Called by requests: it would load its own authorities into the context at every connection."""
-        conn.cert_reqs = "CERT_REQUIRED"
+    def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
+        """Called by requests, to load its own authorities at every connection: our context has those it needs."""

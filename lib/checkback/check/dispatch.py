@@ -128,12 +128,14 @@ class Dispatch:
                 return
             app = f"{NAME}/{query_id(batch)}"
             # Step 2
-            unanswered = requests
-            if self._may_be_answered(oldest):
-                unanswered = requests.join(self._recorded(requests, oldest, batch_id), KEY, "left_anti")
-                count = unanswered.count()
-            if count:
-                self.ask(unanswered, app, batch_id)
+            if not self._may_be_answered(oldest):
+                self.ask(requests, app, batch_id)
+            else:
+                # Kept, so that the append does not read the table that it appends to: an OPTIMIZE would conflict.
+                unanswered = requests.join(self._recorded(requests, oldest, batch_id), KEY, "left_anti").persist()
+                if unanswered.count():
+                    self.ask(unanswered, app, batch_id)
+                unanswered.unpersist()
             # Step 3
             self.send_ops(self._recorded(requests, oldest, batch_id), app, batch_id)
         finally:

@@ -20,6 +20,20 @@ from checkback.stopping import query_id
 from checkback.tables import TOPIC_PREFIX, Tables
 
 
+#: Settings of a batch's own session (a clone of the query's). The plans are small and known beforehand: planning them
+#: adaptively, stage by stage, and compressing what is read once from the cache cost more than they bring (a quarter of
+#: the batch's time, measured on two cores with 250,000 transactions).
+_CHEAP_PLANS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+}
+
+
+def _plan_cheaply(batch: DataFrame) -> None:
+    for key, value in _CHEAP_PLANS.items():
+        batch.sparkSession.conf.set(key, value)
+
+
 class Publisher:
     """Writes the batches of the reconcile query; foreachBatch calls it.
 
@@ -41,6 +55,7 @@ class Publisher:
 
         Raises StorageError when `half` no longer holds a row that a segment took.
         """
+        _plan_cheaply(batch)
         # Step 1
         actions = batch.persist()
         messages: DataFrame | None = None
