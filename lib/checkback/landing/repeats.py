@@ -70,7 +70,9 @@ def find_repeats(parsed: DataFrame, census: Census, half: DataFrame) -> DataFram
         return None
     stored = half.where(reduce(or_, map(_within, census.ranges))).select(*_KEY)
     narrow = parsed.where(F.col("reason").isNull()).select(*_KEY, *_ORDER)
-    if census.good == census.keys and narrow.join(stored, on=list(_KEY), how="left_semi").isEmpty():
+    if census.good == census.keys and (
+        stored.isEmpty() or narrow.join(stored, on=list(_KEY), how="left_semi").isEmpty()
+    ):
         return None
     place = F.row_number().over(Window.partitionBy(*_KEY).orderBy(*_ORDER))
     known = stored.distinct().withColumn("known", F.lit(True))

@@ -19,7 +19,6 @@ from checkback.reconcile.summary import Summary, sum_up
 from checkback.stopping import query_id
 from checkback.tables import TOPIC_PREFIX, Tables
 
-
 #: Settings of a batch's own session (a clone of the query's). The plans are small and known beforehand: planning them
 #: adaptively, stage by stage, and compressing what is read once from the cache cost more than they bring (a quarter of
 #: the batch's time, measured on two cores with 250,000 transactions).
