@@ -26,7 +26,7 @@ $(STAMP): constraints.txt pyproject.toml | check
 	@$(PY) -m checkback.session prefetch
 	@touch $@
 
-run: install ## a demo: producers, a crash, check-backs, and the tables that come of it
+run: install ## a demonstration on the trace of a real broker: check-backs, decisions, tables
 	@$(PY) -m checkback.demo
 
 test: install ## all tests

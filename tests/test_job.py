@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 #: the trace happened long ago; that is no reason to give its messages up
 _LONG_AGO = {"timeout": "0s", "reserved": "36500d"}
 _CHECK_MAX = 5
+_TRANSACTIONS = 154
 _NOBODY = "http://127.0.0.1:9/check"
 _GONE = frozenset({"g_gone", "g_main1"})
 
@@ -35,7 +36,7 @@ def _settings(root: Path, producers: dict[str, Any] | None = None, **transaction
         {
             "storage": {"root": str(root)},
             "transaction": _LONG_AGO | transaction,
-            "reconcile": {"partitions": 2, "segment_size": 64, "trigger": "200ms"},
+            "reconcile": {"partitions": 2, "segment_size": 64, "trigger": "500ms"},
             "producers": producers or {},
         }
     )
@@ -60,6 +61,10 @@ def _published(spark: SparkSession, settings: Settings) -> list[dict[str, Any]]:
             assert tables.read(spark, f"topics/{topic}").schema.names == TOPIC.names
             found += [row | {"topic": topic} for row in _rows(spark, settings, f"topics/{topic}")]
     return found
+
+
+def _decided(spark: SparkSession, settings: Settings) -> int:
+    return Tables.of(settings.storage).read(spark, "decisions").count()
 
 
 def _counts(spark: SparkSession, settings: Settings) -> dict[str, int]:
@@ -126,8 +131,9 @@ def test_job_decides_the_trace_while_it_runs_on(spark: SparkSession, tmp_path: P
         spark,
         settings,
         available_now=False,
-        meanwhile=lambda stopper: stopper.stop() if pending(spark, settings).isEmpty() else None,
+        meanwhile=lambda stopper: stopper.stop() if _decided(spark, settings) == _TRANSACTIONS else None,
     )
+    assert pending(spark, settings).isEmpty()
     assert _decisions(spark, settings) == expected.decisions(TRACE, 15, _GONE)
     _assert_published_once_and_whole(spark, settings)
 

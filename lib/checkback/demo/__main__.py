@@ -31,7 +31,7 @@ def main(
     trace: Annotated[Path, typer.Option(help="Folder with half.jsonl, op.jsonl and check_answers.json.")] = BUNDLED,
 ) -> None:
     """Run the trace of a real broker through Checkback, with an example producer that answers the checks."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 140)
     try:
         _run(console, root, Trace(trace))
     except CheckbackError as error:
@@ -80,11 +80,11 @@ def _run(console: Console, root: Path, bundled: Trace) -> None:
 
 
 def _settings(root: Path, trace: Trace, endpoints: list[str], secret: str) -> dict[str, Any]:
-    """The broker's own times of the trace, with a shorter interval; one group's producer is gone for ever."""
+    """The broker's own times in the trace; one group's producer is gone for ever."""
     producer = {"endpoints": endpoints, "secret": secret}
     return {
         "storage": {"root": str(root)},
-        "transaction": {"timeout": "4s", "check_interval": "1s"},
+        "transaction": {"timeout": "4s", "check_interval": "2s"},
         "reconcile": {"trigger": "500ms", "partitions": 2},
         "producers": {group: {"endpoints": [NOBODY]} if group == GONE else producer for group in trace.groups()},
     }
