@@ -102,6 +102,7 @@ def spark_settings(settings: Settings) -> dict[str, str]:
     elif not under_spark_submit():
         conf["spark.jars.packages"] = DELTA_PACKAGE
     conf["spark.sql.shuffle.partitions"] = str(settings.reconcile.partitions)
+    conf.setdefault("spark.databricks.delta.snapshotPartitions", str(settings.reconcile.partitions))
     for key, value in settings.spark.items():
         conf[key] = _joined(conf.get(key, ""), value) if key in _LISTS else value
     return conf
@@ -137,9 +138,24 @@ def open_session(settings: Settings, app: str = "checkback") -> SparkSession:
         for key, value in conf.items():
             builder = builder.config(key, value)
         try:
-            return builder.getOrCreate()
+            spark = builder.getOrCreate()
         except Exception as error:
             raise CheckbackError(f"Spark did not start: {reason(error)}", fix="check the spark settings") from error
+        _show_workers_the_package(spark)
+        return spark
+
+
+def _show_workers_the_package(spark: SparkSession) -> None:
+    """Let every Python worker find this package where the driver does, also in a zip of --py-files.
+
+    Spark hands --py-files to the workers of tasks, but not to the one in which it reads a stateful processor's schema
+    (TransformWithStateInPySparkPythonPreInitRunner): that one knows only its environment.
+    """
+    place = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    environment = spark.sparkContext.environment
+    given = environment.get("PYTHONPATH", "")
+    if place not in given.split(os.pathsep):
+        environment["PYTHONPATH"] = os.pathsep.join(part for part in (given, place) if part)
 
 
 @contextlib.contextmanager
