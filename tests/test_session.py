@@ -154,7 +154,8 @@ def test_a_cluster_keeps_its_own_network_settings() -> None:
 
 def test_spark_submit_brings_master_and_jars(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert spark_settings(settings()) == {**REQUIRED, "spark.sql.shuffle.partitions": "4"}
+    theirs = {"spark.sql.shuffle.partitions": "4", "spark.databricks.delta.snapshotPartitions": "4"}
+    assert spark_settings(settings()) == {**REQUIRED, **theirs}
 
 
 def test_spark_defaults_file_has_what_is_required() -> None:
@@ -167,6 +168,11 @@ def test_spark_defaults_file_has_what_is_required() -> None:
 
 def test_session_has_what_is_required(spark: SparkSession) -> None:
     assert {key: spark.conf.get(key) for key in REQUIRED} == REQUIRED
+
+
+def test_every_python_worker_finds_the_package(spark: SparkSession) -> None:
+    """Also the one that reads the stateful processor's schema: it gets no --py-files, only its environment."""
+    assert str(ROOT / "lib") in spark.sparkContext.environment["PYTHONPATH"].split(os.pathsep)
 
 
 def test_running_session_is_taken_changed_and_left_running(spark: SparkSession) -> None:
