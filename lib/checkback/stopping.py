@@ -16,6 +16,8 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JNetworkError
+
 from checkback.errors import CheckbackError
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ _INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling sle
 #: What to do about a failed batch, by Spark's error condition.
 _FIXES = {"[FAILED_READ_FILE": "put the file back as it was and run again: the batch that holds it is taken up again"}
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?$")
+_LOST = (ConnectionError, Py4JNetworkError)
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -88,6 +91,8 @@ class Stopper:
                     due = time.monotonic() + 1
                 _pause(self._queries)
             self._raise_failure()
+        except _LOST as error:
+            raise CheckbackError("lost the connection to Spark", fix="see what Spark says, then run again") from error
         except BaseException:
             self.stop()
             raise
@@ -99,10 +104,16 @@ class Stopper:
 
     def end(self) -> None:
         """Stop every query between two batches: its trigger is active until the batch's commit is written."""
-        for query in self._queries:
-            while not self._hurry and query.isActive and query.status["isTriggerActive"] and query.id not in self._held:
-                time.sleep(_POLL_S)
-            query.stop()
+        with suppress(*_LOST):  # Spark has gone, its queries with it
+            for query in self._queries:
+                while self._in_batch(query):
+                    time.sleep(_POLL_S)
+                query.stop()
+
+    def _in_batch(self, query: StreamingQuery) -> bool:
+        if self._hurry or query.id in self._held:
+            return False
+        return query.isActive and bool(query.status["isTriggerActive"])
 
     def hurry(self) -> None:
         """Ask for a stop that does not wait for batches: ``wait`` raises KeyboardInterrupt."""

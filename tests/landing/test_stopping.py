@@ -124,6 +124,22 @@ def test_failures_in_one_line() -> None:
     assert failure("check", own) is own
 
 
+def test_lost_connection_is_one_line_too() -> None:
+    class Gone:
+        """A query whose JVM has ended."""
+
+        id = "gone"
+
+        @property
+        def isActive(self) -> bool:  # noqa: N802 - Spark's name
+            raise ConnectionRefusedError("[Errno 111] Connection refused")
+
+    stopper = Stopper()
+    stopper._queries.append(Gone())  # type: ignore[arg-type]
+    with pytest.raises(CheckbackError, match="lost the connection to Spark; see what Spark says, then run again"):
+        stopper.wait()
+
+
 def test_stop_outside_the_main_thread() -> None:
     found: list[bool] = []
 
