@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from checkback.demo.producer import read_script, said
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def lines(file: Path) -> list[dict[str, Any]]:

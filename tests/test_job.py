@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +15,14 @@ from checkback.errors import CheckbackError
 from checkback.inspect.pending import COLUMNS, pending
 from checkback.landing.files import land
 from checkback.reconcile.run import reconcile
+from checkback.schemas import SCHEMAS, TOPIC
 from checkback.settings import Settings
-from checkback.tables import SCHEMAS, TOPIC, Tables
+from checkback.tables import Tables
 from conftest import TRACE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 #: the trace happened long ago; that is no reason to give its messages up
@@ -161,15 +163,15 @@ def test_failed_write_is_made_good_by_the_next_start(
     """A batch that dies between its tables is done again: what was written is not written twice, the rest is."""
     settings = _settings(tmp_path, check_interval="1h")
     land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
-    append = Tables.append
+    commit = Tables.commit
 
-    def fail_once(self: Tables, rows: Any, name: str, *args: Any) -> None:
+    def fail_once(self: Tables, spark: SparkSession, name: str, *args: Any) -> None:
         if name == "decisions":
             raise OSError("no space left on device")
-        append(self, rows, name, *args)
+        commit(self, spark, name, *args)
 
     with monkeypatch.context() as broken:
-        broken.setattr(Tables, "append", fail_once)
+        broken.setattr(Tables, "commit", fail_once)
         with pytest.raises(CheckbackError, match="no space left"):
             reconcile(spark, settings, available_now=True)
     assert _published(spark, settings), "the failure must come after some tables were written"

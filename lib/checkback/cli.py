@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PROGRAM = "checkback"
 

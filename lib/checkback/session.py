@@ -15,13 +15,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError, SettingsError
 from checkback.stderr import HeldStderr
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
     from pyspark.sql import SparkSession
 
     from checkback.settings import Settings
@@ -42,6 +43,9 @@ REQUIRED: Mapping[str, str] = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # State values whose schema can evolve.
     "spark.sql.streaming.stateStore.encodingFormat": "avro",
+    # Arrow batches of rows with bodies: a task holds a few at a time.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "25000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
     # One frame a segment: a segment's rows of one batch are decided together.
     "spark.sql.execution.arrow.transformWithStateInPandas.maxRecordsPerBatch": "100000",
     # Timestamps in the tables, in JSON and in Python are UTC.

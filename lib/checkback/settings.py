@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -30,6 +28,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 from typing_extensions import Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 BASE_FILE = "conf/base.yml"
 MASK = "****"
@@ -174,12 +176,17 @@ class _Section(BaseModel):
 
 
 class Storage(_Section):
-    """Where the tables lie: under ``root`` as paths, or in ``catalog``.``schema`` as names."""
+    """Where the tables lie: under ``root`` as paths, or in ``catalog``.``schema`` as names.
+
+    ``writer``: who appends to them. ``auto``: in local folders the tasks write the files and delta-rs commits them,
+    elsewhere Spark does both; ``spark``: always Spark.
+    """
 
     root: Text = "./data"
     catalog: Text | None = None
     schema_: Text | None = Field(default=None, alias="schema")
     checkpoints: Text | None = None
+    writer: Literal["auto", "spark"] = "auto"
 
     @property
     def checkpoints_root(self) -> str:

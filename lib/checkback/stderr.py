@@ -7,7 +7,10 @@ import os
 import re
 import threading
 from collections import deque
-from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 #: Enough of a failed start to find its reason in.
 _HELD = 500

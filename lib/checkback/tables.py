@@ -1,188 +1,24 @@
-"""Checkback's Delta tables: their schemas, where they lie, how they are made and opened.
-
-The names and columns are a contract with everybody who reads the tables. All timestamps are UTC.
-"""
+"""Where Checkback's Delta tables lie, and how they are made, opened and appended to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
-
+from checkback.deltalog import DeltaLog
+from checkback.errors import StorageError
+from checkback.files import FILES_SCHEMA, files_of, to_files
+from checkback.schemas import TOPIC_PREFIX, properties_of, schema_of
 from checkback.session import local_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame, SparkSession
 
+    from checkback.files import File
     from checkback.settings import Storage
-
-_INT, _LONG, _STRING, _BINARY = IntegerType(), LongType(), StringType(), BinaryType()
-_TIME = TimestampType()
-_PROPERTIES = MapType(StringType(), StringType())
-
-
-def _column(name: str, kind: DataType, comment: str) -> StructField:
-    return StructField(name, kind, True, {"comment": comment})
-
-
-_QUEUE_ID = _column("queue_id", _INT, "half queue")
-_QUEUE_OFFSET = _column("queue_offset", _LONG, "offset in the half queue; (queue_id, queue_offset) is the transaction")
-_TRANSACTION_ID = _column("transaction_id", _STRING, "the producer's name of the transaction")
-_GROUP = _column("producer_group", _STRING, "group that sent the half message and answers its checks")
-_REAL_TOPIC = _column("real_topic", _STRING, "topic the message is meant for")
-_CHECK_TIMES = _column("check_times", _INT, "checks so far, this one included")
-_BORN = _column("born_timestamp", _TIME, "when the producer made it, by its own clock")
-_BATCH_ID = _column("batch_id", _LONG, "batch of the query that wrote the row")
-
-HALF = StructType(
-    [
-        _QUEUE_ID,
-        _QUEUE_OFFSET,
-        _TRANSACTION_ID,
-        _GROUP,
-        _REAL_TOPIC,
-        _column("real_queue_id", _INT, "queue of the real topic"),
-        _column("tags", _STRING, "RocketMQ's TAGS"),
-        _column("keys", _STRING, "RocketMQ's KEYS"),
-        _column("properties", _PROPERTIES, "the message's other properties"),
-        _column("body", _BINARY, "the message"),
-        _BORN,
-        _column("store_timestamp", _TIME, "when it landed"),
-        _column("check_immunity_s", _INT, "seconds without checks after birth; null = transaction.timeout"),
-    ]
-)
-OP = StructType(
-    [
-        _QUEUE_ID,
-        _column("half_offset", _LONG, "queue_offset of the half message it ends"),
-        _column("transaction_id", _STRING, "must be the half's; null = not stated (batched form)"),
-        _column("producer_group", _STRING, "must be the half's"),
-        _column("state", _STRING, "COMMIT or ROLLBACK"),
-        _column("source", _STRING, "producer, check or operator"),
-        _column("remark", _STRING, "free text"),
-        _BORN,
-        _column("store_timestamp", _TIME, "when it landed"),
-    ]
-)
-TOPIC = StructType(
-    [
-        _column("half_queue_id", _INT, "queue_id of the half message"),
-        _column("half_queue_offset", _LONG, "queue_offset of the half message"),
-        _column("queue_id", _INT, "the half's real_queue_id"),
-        _TRANSACTION_ID,
-        _GROUP,
-        *HALF.fields[6:10],
-        _BORN,
-        _column("half_store_timestamp", _TIME, "when the half message landed"),
-        _column("committed_at", _TIME, "time of the batch that published it"),
-        _BATCH_ID,
-    ]
-)
-DECISIONS = StructType(
-    [
-        _QUEUE_ID,
-        _QUEUE_OFFSET,
-        _TRANSACTION_ID,
-        _GROUP,
-        _REAL_TOPIC,
-        _column("state", _STRING, "COMMIT, ROLLBACK or DISCARD"),
-        _column("source", _STRING, "whose op decided: producer, check, operator; checkback = no op came"),
-        _column("reason", _STRING, "CHECK_MAX or EXPIRED for a DISCARD, else null"),
-        _column("check_times", _INT, "checks sent before the decision"),
-        _column("decided_at", _TIME, "time of the batch that decided"),
-        _BATCH_ID,
-    ]
-)
-DISCARDED = StructType(
-    [
-        *HALF.fields,
-        _column("check_times", _INT, "checks sent before the discard"),
-        _column("reason", _STRING, "CHECK_MAX or EXPIRED"),
-        _column("discarded_at", _TIME, "time of the batch that discarded it"),
-        _BATCH_ID,
-    ]
-)
-CHECK_REQUESTS = StructType(
-    [
-        _QUEUE_ID,
-        _QUEUE_OFFSET,
-        _TRANSACTION_ID,
-        _GROUP,
-        _REAL_TOPIC,
-        _CHECK_TIMES,
-        _BORN,
-        _column("requested_at", _TIME, "time of the batch that asks"),
-        _BATCH_ID,
-    ]
-)
-CHECK_ANSWERS = StructType(
-    [
-        *CHECK_REQUESTS.fields[:6],
-        _column("endpoint", _STRING, "endpoint that answered, or the last one tried; null = the group has none"),
-        _column("outcome", _STRING, "COMMIT, ROLLBACK, UNKNOWN or NO_ANSWER"),
-        _column("error", _STRING, "why there is no answer"),
-        _column("latency_ms", _INT, "from the first try to the outcome"),
-        _column("answered_at", _TIME, "when the outcome was known"),
-        _column(
-            "failed_tries",
-            ArrayType(
-                StructType([StructField("endpoint", _STRING), StructField("error", _STRING)]), containsNull=False
-            ),
-            "endpoints tried in vain before `endpoint`",
-        ),
-        _column("batch_id", _LONG, "batch of the check query"),
-    ]
-)
-REJECTED = StructType(
-    [
-        _column("source", _STRING, "half or op: what it was meant to be"),
-        _column("raw", _STRING, "the input as it came"),
-        _column("reason", _STRING, "why it could not be taken"),
-        _column("file", _STRING, "file it came from; null = from the tables"),
-        _column("rejected_at", _TIME, "when"),
-    ]
-)
-TICKS = StructType([_column("tick_at", _TIME, "start of a scheduled run; wakes the timers")])
-
-SCHEMAS: Mapping[str, StructType] = {
-    "half": HALF,
-    "op": OP,
-    "decisions": DECISIONS,
-    "discarded": DISCARDED,
-    "check_requests": CHECK_REQUESTS,
-    "check_answers": CHECK_ANSWERS,
-    "rejected": REJECTED,
-    "ticks": TICKS,
-}
-TOPIC_PREFIX = "topics/"
-
-_APPEND_ONLY = {"delta.appendOnly": "true"}
-# Statistics only where files are skipped by them: they cost time in every write.
-_PROPERTIES_OF: Mapping[str, Mapping[str, str]] = {
-    "half": _APPEND_ONLY | {"delta.dataSkippingStatsColumns": "queue_id,queue_offset,store_timestamp"},
-    "op": _APPEND_ONLY | {"delta.dataSkippingStatsColumns": "queue_id,half_offset,store_timestamp"},
-    "decisions": _APPEND_ONLY | {"delta.dataSkippingStatsColumns": "queue_id,queue_offset,decided_at"},
-    TOPIC_PREFIX: {"delta.dataSkippingStatsColumns": "half_queue_id,half_queue_offset,committed_at"},
-}
-
-
-def schema_of(name: str) -> StructType:
-    """The schema of a table by its name: one of SCHEMAS, or ``topics/<topic>``."""
-    return TOPIC if name.startswith(TOPIC_PREFIX) else SCHEMAS[name]
 
 
 def _absolute(place: str) -> str:
@@ -193,22 +29,30 @@ def _absolute(place: str) -> str:
 class Tables:
     """Where the tables lie: under ``root`` as paths, or in ``catalog``.``schema`` as names.
 
-    A table's name here is one of SCHEMAS, or ``topics/<topic>``.
+    A table's name here is one of SCHEMAS, or ``topics/<topic>``. ``by_files``: tasks write the Parquet files and
+    delta-rs commits them (`deltalog`); else Spark does both.
     """
 
     root: str = ""
     catalog: str = ""
     schema: str = ""
     checkpoints: str = ""
+    by_files: bool = False
+    _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, storage: Storage) -> Tables:
-        """The tables that the settings name. A local folder becomes absolute: Spark's working folder may differ."""
+        """The tables that the settings name. A local folder becomes absolute: Spark's working folder may differ.
+
+        Tables in local folders are written by files unless storage.writer says otherwise.
+        """
+        root = _absolute(storage.root)
         return cls(
-            root=_absolute(storage.root),
+            root=root,
             catalog=storage.catalog or "",
             schema=storage.schema_ or "",
             checkpoints=_absolute(storage.checkpoints_root),
+            by_files=storage.writer != "spark" and not storage.catalog and local_path(root) is not None,
         )
 
     def location(self, name: str) -> str:
@@ -223,6 +67,8 @@ class Tables:
 
     def exists(self, spark: SparkSession, name: str) -> bool:
         """Is there such a table?"""
+        if self.by_files:
+            return DeltaLog.exists(self.location(name))
         if self.catalog:
             return spark.catalog.tableExists(self.location(name))
         from delta.tables import DeltaTable
@@ -230,20 +76,22 @@ class Tables:
         return DeltaTable.isDeltaTable(spark, self.location(name))
 
     def create(self, spark: SparkSession, *names: str) -> None:
-        """Make the tables that are not there yet, side by side: each costs a Delta commit."""
+        """Make the tables that are not there yet, side by side. Raises StorageError when one cannot be made."""
         with ThreadPoolExecutor(max_workers=4) as pool:
             list(pool.map(lambda name: self._create(spark, name), names))
 
     def _create(self, spark: SparkSession, name: str) -> None:
+        place = self.location(name)
         if self.exists(spark, name):
+            return
+        if self.by_files:
+            DeltaLog.create(name, place)
             return
         from delta.tables import DeltaTable
 
         builder = DeltaTable.createIfNotExists(spark).addColumns(schema_of(name))
-        place = self.location(name)
         builder = builder.tableName(place) if self.catalog else builder.location(place)
-        kind = TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name
-        for key, value in _PROPERTIES_OF.get(kind, {}).items():
+        for key, value in properties_of(name).items():
             builder = builder.property(key, value)
         builder.execute()
 
@@ -261,10 +109,34 @@ class Tables:
     def append(self, rows: DataFrame, name: str, app: str | None = None, version: int = 0) -> None:
         """Append; with ``app`` once: the same (app, version) is skipped when it comes again.
 
-        That is Delta's idempotent write (https://docs.delta.io/latest/delta-streaming.html, txnAppId, txnVersion).
-        ``rows`` are put in the order of the table's schema; a missing column is an error.
+        ``rows`` are put in the order of the table's schema; a missing column is an error. Without rows nothing is
+        committed. Raises StorageError when the table cannot be written, CheckbackError when another process writes
+        for the same ``app`` at the same time.
         """
-        writer = rows.select(*schema_of(name).names).write.format("delta").mode("append")
+        rows = rows.select(*schema_of(name).names)
+        if not self.by_files:
+            self._append_by_spark(rows, name, app, version)
+        elif app is None or not self.log(name).has(app, version):
+            files, _ = files_of(rows.mapInArrow(to_files(name, self.root), FILES_SCHEMA).toArrow())
+            self.commit(rows.sparkSession, name, files, app, version)
+
+    def commit(
+        self, spark: SparkSession, name: str, files: Sequence[File], app: str | None = None, version: int = 0
+    ) -> None:
+        """Append the rows of files that tasks have written (`files`); see ``append``.
+
+        The files become the table's own, unless somebody has clustered, partitioned or altered it: then Spark reads
+        them and appends the rows.
+        """
+        if self.log(name).appendable():
+            self.log(name).commit(files, app, version)
+        elif files:
+            paths = [f"{self.location(name)}/{file.path}" for file in files]
+            self._append_by_spark(spark.read.schema(schema_of(name)).parquet(*paths), name, app, version)
+
+    def _append_by_spark(self, rows: DataFrame, name: str, app: str | None, version: int) -> None:
+        """Spark's own idempotent write (https://docs.delta.io/latest/delta-streaming.html, txnAppId, txnVersion)."""
+        writer = rows.write.format("delta").mode("append")
         if app is not None:
             writer = writer.option("txnAppId", app).option("txnVersion", version)
         place = self.location(name)
@@ -272,3 +144,11 @@ class Tables:
             writer.saveAsTable(place)
         else:
             writer.save(place)
+
+    def log(self, name: str) -> DeltaLog:
+        """The table's log, opened once. Raises StorageError when there is no such table."""
+        if name not in self._logs:
+            if not self.by_files:
+                raise StorageError("its log is Spark's", self.location(name))
+            self._logs[name] = DeltaLog(name, self.location(name))
+        return self._logs[name]

@@ -21,9 +21,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.load import Load
 from benchmarks.stepper import Stepper
+from checkback.schemas import SCHEMAS
 from checkback.session import open_session
 from checkback.settings import Settings
-from checkback.tables import SCHEMAS, Tables
+from checkback.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable

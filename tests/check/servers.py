@@ -7,10 +7,12 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from checkback.check.exchange import CheckRequest
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 #: a short real timeout, in seconds
 SHORT = 0.3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import time
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,6 +25,9 @@ from check.servers import (
 from checkback.check.client import CheckClient, Group
 from checkback.check.exchange import CheckAnswer, Message
 from checkback.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SECRET_WORD = b"the-body-must-not-be-quoted"
 

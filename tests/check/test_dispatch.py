@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -17,10 +15,14 @@ from check.servers import SHORT, Received, Server, Wire, late, reply, says
 from checkback.check.dispatch import Dispatch, start_check
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import SettingsError
+from checkback.schemas import CHECK_REQUESTS, HALF
 from checkback.settings import Settings
-from checkback.tables import CHECK_REQUESTS, HALF, Tables
+from checkback.tables import Tables
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, Row, SparkSession
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

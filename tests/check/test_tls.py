@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +19,8 @@ from checkback.check.client import CheckClient, Group
 from checkback.check.exchange import Message
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from checkback.check.exchange import CheckAnswer
 
 Serve = Callable[[socket.socket], None]

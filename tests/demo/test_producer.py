@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import requests
@@ -13,6 +13,9 @@ import requests
 from checkback.check.client import CheckClient, Group
 from checkback.check.exchange import CheckRequest
 from checkback.demo.producer import ExampleProducer, read_script, said
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TRACE = Path(__file__).parents[1] / "data" / "rocketmq-trace" / "check_answers.json"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -16,7 +16,7 @@ from checkback.landing.batch import Landing
 from checkback.landing.files import Landed
 from checkback.landing.lines import RAW_MAX
 from checkback.messages import LINE_MAX, parse_half, parse_ops
-from checkback.tables import HALF, OP, REJECTED
+from checkback.schemas import HALF, OP, REJECTED
 from conftest import TRACE
 from landing.house import House, half, op
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from checkback.reconcile.processor import SegmentProcessor
-from checkback.reconcile.segment import Action
+from checkback.reconcile.segment import ACTION, Action
 from reconcile.segments import RULES, SIZE, commit, events, half
 
 KEY = "0/0"
@@ -26,7 +27,9 @@ class Batches:
         if rows:
             frames.append(self.tester.testInPandas(key, pd.DataFrame({"events": [events(*rows).tobytes()]})))
         emitted = [row for frame in frames if len(frame) for row in frame.to_dict("records")]
-        return [(Action(row["action"]).name, row["queue_offset"]) for row in emitted]
+        assert {row["queue_id"] for row in emitted} <= {int(key.split("/", maxsplit=1)[0])}
+        found = [action for row in emitted for action in np.frombuffer(row["actions"], ACTION)]
+        return [(Action(action["action"]).name, int(action["offset"])) for action in found]
 
 
 def test_processor_keeps_a_half_until_its_op() -> None:

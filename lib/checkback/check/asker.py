@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from checkback.check.client import CheckClient, Group
 from checkback.check.exchange import CheckAnswer, CheckRequest, Message
 from checkback.check.turns import ask_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
 
 #: `check_answers` without its batch_id, as Arrow
 ANSWERS = pa.schema(

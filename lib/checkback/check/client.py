@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from threading import Lock
-from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -22,6 +20,9 @@ from checkback.check.signature import Signer
 from checkback.errors import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
     from requests.adapters import HTTPAdapter
     from urllib3.response import BaseHTTPResponse
 

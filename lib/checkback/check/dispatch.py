@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 from checkback.check.asker import ANSWERS, Asker
 from checkback.check.client import Group
 from checkback.check.exchange import COMMIT, ROLLBACK
+from checkback.schemas import CHECK_ANSWERS, CHECK_REQUESTS, HALF
 from checkback.stopping import query_id
-from checkback.tables import CHECK_ANSWERS, CHECK_REQUESTS, HALF, Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from checkback.settings import Settings
+    from checkback.tables import Tables
 
 NAME = "check"
 #: names a check: a transaction's n-th

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Iterator
 from http.client import HTTPException, IncompleteRead, RemoteDisconnected
+from typing import TYPE_CHECKING
 
 from urllib3.exceptions import IncompleteRead as BodyCutShort
 from urllib3.exceptions import ProtocolError, ReadTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TIMED_OUT = "timed out"
 _LONGEST = 200

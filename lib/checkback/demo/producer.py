@@ -14,10 +14,12 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from standardwebhooks import Webhook, WebhookVerificationError
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 #: the failure of a producer in the script
 EXCEPTION = "EXCEPTION"

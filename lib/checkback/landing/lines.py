@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from checkback.messages import Half, Op, Rejected, is_blank, parse_half, parse_ops
-from checkback.tables import HALF, OP
+from checkback.schemas import HALF, OP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,7 +8,6 @@ hundreds of thousands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,8 @@ import numpy as np
 from checkback.reconcile.segment import EVENT, Records
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     import pyarrow as pa
 
 #: columns of the rows to pack: EVENT's, and the half queue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,21 +9,17 @@ import pandas as pd
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from checkback.reconcile.events import parse_key, unpack
-from checkback.reconcile.segment import ACTION, EVENT, Records, Rules, Segment, decide
+from checkback.reconcile.segment import EVENT, Records, Rules, Segment, decide
 from checkback.reconcile.state import NO_TIMER, decode, encode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
 STATE_SCHEMA = "block BINARY"
 #: name of the state variable, for readers of the state store
 STATE_NAME = "segment"
-#: ACTION's fields, the half queue and the batch's time (ms): all integers
-ACTIONS_SCHEMA = (
-    "action INT, queue_id INT, queue_offset BIGINT, check_times INT, detail INT, repeated INT, "
-    "store_us BIGINT, group_hash BIGINT, transaction_hash BIGINT, batch_time BIGINT"
-)
-_RENAMED = {"offset": "queue_offset", "store": "store_us", "group": "group_hash", "transaction": "transaction_hash"}
 
 
 class SegmentProcessor(StatefulProcessor):
@@ -90,7 +85,10 @@ class SegmentProcessor(StatefulProcessor):
 
 
 def _frame(actions: Records, queue_id: int, now: int) -> pd.DataFrame:
-    columns = {_RENAMED.get(name, name): actions[name] for name in ACTION.names or ()}
-    columns["queue_id"] = np.full(len(actions), queue_id, np.int32)
-    columns["batch_time"] = np.full(len(actions), now, np.int64)
-    return pd.DataFrame(columns)
+    return pd.DataFrame(
+        {
+            "queue_id": np.array([queue_id], np.int32),
+            "actions": [actions.tobytes()],
+            "batch_time": np.array([now], np.int64),
+        }
+    )

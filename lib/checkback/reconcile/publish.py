@@ -1,127 +1,195 @@
-"""Publishing a batch: the actions, joined back to `half`, become rows of the tables.
+"""Publishing a batch: the actions, looked up in `half`, become rows of the tables.
 
-Strings and bodies never pass through Python: the actions are integers, and Spark joins them to the very rows of
-`half` that the segments took (queue_id, queue_offset and store_timestamp name a row).
+The actions are integers. They go to the tasks that read `half`, which pick the very rows that the segments took
+(queue_id, queue_offset and store_timestamp name a row) and write them, Arrow in and Parquet out: one pass for all
+tables, no shuffle, no cache. The driver commits what the tasks have written.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
+from typing import TYPE_CHECKING
 
-from pyspark import inheritable_thread_target
-from pyspark.sql import DataFrame
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
 
 from checkback.errors import StorageError
-from checkback.reconcile import rows
+from checkback.files import FILES_SCHEMA, files_of
+from checkback.reconcile import halves, rejected
+from checkback.reconcile.actions import Actions
+from checkback.reconcile.columns import identity_columns, store_us
+from checkback.reconcile.ranges import MAX_RANGES, Range, within
 from checkback.reconcile.segment import Action
-from checkback.reconcile.summary import Summary, sum_up
+from checkback.reconcile.tasks import SURVEY_SCHEMA, picker, reader, selector, surveyor
+from checkback.reconcile.wanted import Wanted
+from checkback.schemas import HALF, TOPIC_PREFIX, schema_of
 from checkback.stopping import query_id
-from checkback.tables import TOPIC_PREFIX, Tables
 
-#: Settings of a batch's own session (a clone of the query's). The plans are small and known beforehand: planning them
-#: adaptively, stage by stage, and compressing what is read once from the cache cost more than they bring (a quarter of
-#: the batch's time, measured on two cores with 250,000 transactions).
-_CHEAP_PLANS = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.inMemoryColumnarStorage.compressed": "false",
-}
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
+    from pyspark.sql import SparkSession
 
-def _plan_cheaply(batch: DataFrame) -> None:
-    for key, value in _CHEAP_PLANS.items():
-        batch.sparkSession.conf.set(key, value)
+    from checkback.files import File
+    from checkback.tables import Tables
+
+#: The plans of a batch are small and known beforehand: planning them adaptively, stage by stage, costs more than it
+#: brings. Set in the batch's own session, a clone of the query's.
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+#: rows that a task picks: fewer tasks, fewer files
+_ROWS_A_TASK = 50_000
+#: Where less than one row in so many is wanted, Spark drops the others before they go to Python.
+_FEW = 4
 
 
 class Publisher:
     """Writes the batches of the reconcile query; foreachBatch calls it.
 
-    Delta's application id is the query's id and the table's name.
+    Delta's application id is the query's id and the table's name, its version the batch id: a batch that is run again
+    leaves out the tables that have it.
     """
 
     def __init__(self, tables: Tables, segment_size: int) -> None:
         self._tables = tables
         self._size = segment_size
-        self._topics: set[str] = set()
+        self._made: set[str] = set()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Publish one batch.
+        """Publish one batch of ACTIONS_SCHEMA.
 
-        Step 1: keep the actions (a second pass would run the stateful operator again) and sum them up.
-        Step 2: fetch what they are about from `half`, in one pass, and keep it; each action must find its row.
-        Step 3: write all tables side by side, each once by its own (application, batch id).
-        Step 4: let go.
-
-        Raises StorageError when `half` no longer holds a row that a segment took.
+        The actions are fetched once: a second pass would run the stateful operator again.
         """
-        _plan_cheaply(batch)
-        # Step 1
-        actions = batch.persist()
-        messages: DataFrame | None = None
-        try:
-            summary = sum_up(actions, self._size)
-            if not summary.counts:
-                return
-            half = self._tables.read(batch.sparkSession, "half").where(summary.covers("queue_offset"))
-            # Step 2
-            messages = rows.acted_on(half, actions, summary).persist()
-            topics = self._topics_of(messages, summary)
-            # Step 3
-            self._write(batch, self._outputs(actions, messages, half, topics, summary, batch_id), batch_id)
-        finally:
-            # Step 4
-            if messages is not None:
-                messages.unpersist()
-            actions.unpersist()
+        batch.sparkSession.conf.set(_ADAPTIVE, "false")
+        actions = Actions.of(batch.toArrow())
+        if len(actions.records):
+            self.publish(batch.sparkSession, actions, batch_id, query_id(batch))
 
-    def _topics_of(self, messages: DataFrame, summary: Summary) -> list[str]:
-        """Topics of the batch's commits; and the proof that the join lost and doubled nothing."""
-        counts = messages.groupBy("action", "real_topic").count().collect()
-        wanted, found = summary.count(*rows.ACTED_ON), sum(row["count"] for row in counts)
-        if found != wanted:
+    def publish(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> None:
+        """Publish the actions of a batch: (app, batch_id) once in each table.
+
+        Step 1: pick the rows that they are about from `half`, and add them to the tables.
+        Step 2: record what was not taken in `rejected`.
+
+        Raises StorageError when `half` no longer holds a row that a segment took; then nothing has been added.
+        """
+        # Step 1
+        wanted = Wanted.of(actions, batch_id)
+        if len(wanted.records):
+            if self._tables.by_files:
+                self._by_files(spark, actions, wanted, app)
+            else:
+                self._by_spark(self._messages(spark, actions, wanted), wanted, app)
+        # Step 2
+        self._reject(spark, actions, batch_id, app)
+
+    def _messages(self, spark: SparkSession, actions: Actions, wanted: Wanted) -> DataFrame:
+        """The rows of `half` among which the wanted ones are, by as few tasks as there is work for.
+
+        Columns: those of `half`, and with ``wanted.identity`` group_hash and transaction_hash. Bodies are null, and
+        not even read, when nobody needs one.
+        """
+        ranges = actions.ranges(self._size, MAX_RANGES)
+        half = self._tables.read(spark, "half").where(within(ranges, "queue_offset"))
+        if sum(span.last - span.first + 1 for span in ranges) > _FEW * len(wanted.records):
+            half = half.join(F.broadcast(_offsets(spark, wanted)), on=["queue_id", "queue_offset"], how="left_semi")
+        names: list[str] = list(HALF.names)
+        if wanted.identity is not None:
+            half = one_of_each(half)
+            names += ["group_hash", "transaction_hash"]
+        if not actions.need_bodies:
+            half = half.withColumn("body", F.lit(None).cast("binary"))
+        return half.select(*names).coalesce(-(-len(wanted.records) // _ROWS_A_TASK))
+
+    def _by_files(self, spark: SparkSession, actions: Actions, wanted: Wanted, app: str) -> None:
+        """One job writes the files of all tables; then each table's are committed."""
+        log = self._tables.log("half")
+        if wanted.identity is None and log.readable():
+            lists = halves.pieces(log.data_files(), wanted)
+            tasks = spark.range(0, len(lists), 1, max(1, len(lists)))
+            work = reader(lists, wanted, actions.need_bodies, self._tables.root)
+        else:
+            tasks, work = self._messages(spark, actions, wanted), picker(wanted, self._tables.root)
+        files, notes = files_of(tasks.mapInArrow(work, FILES_SCHEMA).toArrow())
+        self._prove(wanted, notes)
+        of_table: dict[str, list[File]] = {}
+        for file in files:
+            of_table.setdefault(file.name, []).append(file)
+        self._make(spark, of_table)
+
+        def commit(name: str) -> None:
+            self._tables.commit(spark, name, of_table[name], f"{app}/{name}", wanted.batch_id)
+
+        _side_by_side(commit, of_table)
+
+    def _by_spark(self, messages: DataFrame, wanted: Wanted, app: str) -> None:
+        """A job that looks what there is, then one a table: for tables that only Spark can write."""
+        seen = messages.withColumn("body", F.lit(None).cast("binary"))
+        found = seen.mapInArrow(surveyor(wanted), SURVEY_SCHEMA).toArrow().to_pylist()
+        self._prove(wanted, [row["note"] for row in found if row["note"] is not None])
+        names = sorted({row["name"] for row in found if row["name"] is not None})
+        self._make(messages.sparkSession, names)
+
+        def append(name: str) -> None:
+            mine = messages
+            if name.startswith(TOPIC_PREFIX):
+                mine = messages.where(F.col("real_topic") == name.removeprefix(TOPIC_PREFIX))
+            elif name != "discarded":
+                mine = seen
+            rows = mine.mapInArrow(selector(wanted, name), schema_of(name))
+            self._tables.append(rows, name, f"{app}/{name}", wanted.batch_id)
+
+        _side_by_side(append, names)
+
+    def _prove(self, wanted: Wanted, notes: Iterable[bytes]) -> None:
+        """Stop unless each action has found its row, and only one."""
+        missing, doubled = wanted.missing(notes)
+        if missing or doubled:
             raise StorageError(
-                f"{wanted} half messages were acted on, {found} rows have their offset and store_timestamp",
+                f"of {len(wanted.records)} half messages that a batch acts on, {missing} are not there as they landed "
+                f"and {doubled} more than once",
                 where=self._tables.location("half"),
                 fix="rows were removed from the table or changed in it: restore it to its last good version",
             )
-        return sorted(row["real_topic"] for row in counts if row["action"] == Action.COMMIT)
 
-    def _outputs(
-        self,
-        actions: DataFrame,
-        messages: DataFrame,
-        half: DataFrame,
-        topics: list[str],
-        summary: Summary,
-        batch_id: int,
-    ) -> dict[str, DataFrame]:
-        """Table name to the rows that this batch adds to it; tables without rows are left out."""
-        outputs = {TOPIC_PREFIX + topic: rows.topic_rows(messages, topic, batch_id) for topic in topics}
-        if summary.count(*rows.DECISIONS):
-            outputs["decisions"] = rows.decision_rows(messages, batch_id)
-        if summary.count(Action.DISCARD):
-            outputs["discarded"] = rows.discarded_rows(messages, batch_id)
-        if summary.count(Action.CHECK):
-            outputs["check_requests"] = rows.request_rows(messages, batch_id)
-        rejected = []
-        if summary.count(Action.REJECT_OP, Action.LATE_OP):
-            op = self._tables.read(actions.sparkSession, "op").where(summary.covers("half_offset"))
-            rejected.append(rows.rejected_ops(actions, op, half))
-        if summary.count(Action.REJECT_HALF):
-            rejected.append(rows.rejected_halves(actions, half))
-        if rejected:
-            outputs["rejected"] = reduce(DataFrame.unionByName, rejected)
-        return outputs
+    def _make(self, spark: SparkSession, names: Iterable[str]) -> None:
+        """Make the topic tables that are new."""
+        new = [name for name in names if name.startswith(TOPIC_PREFIX) and name not in self._made]
+        self._tables.create(spark, *new)
+        self._made.update(new)
 
-    def _write(self, batch: DataFrame, outputs: dict[str, DataFrame], batch_id: int) -> None:
-        new = [name for name in outputs if name.startswith(TOPIC_PREFIX) and name not in self._topics]
-        self._tables.create(batch.sparkSession, *new)
-        self._topics.update(new)
-        app = query_id(batch)
+    def _reject(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> None:
+        about = actions.only(Action.REJECT_OP, Action.LATE_OP, Action.REJECT_HALF)
+        if not len(about.records):
+            return
+        ranges: list[Range] = about.ranges(self._size, MAX_RANGES)
+        half = self._tables.read(spark, "half").where(within(ranges, "queue_offset"))
+        rows = rejected.action_rows(spark, about)
+        found = []
+        if about.count(Action.REJECT_OP, Action.LATE_OP):
+            op = self._tables.read(spark, "op").where(within(ranges, "half_offset"))
+            found.append(rejected.rejected_ops(rows, op, half))
+        if about.count(Action.REJECT_HALF):
+            found.append(rejected.rejected_halves(rows, half))
+        self._tables.append(reduce(DataFrame.unionByName, found), "rejected", f"{app}/rejected", batch_id)
 
-        def append(name: str) -> None:
-            self._tables.append(outputs[name], name, f"{app}/{name}", batch_id)
 
-        with ThreadPoolExecutor(max_workers=max(1, len(outputs))) as pool:
-            # Inheritable: the jobs keep the query's name in Spark's UI, and its scheduler pool.
-            list(pool.map(inheritable_thread_target(batch.sparkSession)(append), outputs))
+def one_of_each(half: DataFrame) -> DataFrame:
+    """`half` with one row of those that agree in offset, store_timestamp and identity: always the same one."""
+    key = ["queue_id", "queue_offset", "store_us", "group_hash", "transaction_hash"]
+    names = half.columns
+    half = half.select("*", store_us(), *identity_columns())
+    order = Window.partitionBy(*key).orderBy(F.xxhash64(F.to_json(F.struct(*names))))
+    return half.withColumn("_n", F.row_number().over(order)).where(F.col("_n") == 1).drop("_n", "store_us")
+
+
+def _offsets(spark: SparkSession, wanted: Wanted) -> DataFrame:
+    fields = {"queue_id": wanted.records["queue_id"], "queue_offset": wanted.records["offset"]}
+    rows = pa.table({name: pa.array(values) for name, values in fields.items()})
+    return spark.createDataFrame(rows)
+
+
+def _side_by_side(work: Callable[[str], None], names: Iterable[str]) -> None:
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        list(pool.map(work, names))

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from checkback.reconcile import rows
+from checkback.reconcile.actions import ACTIONS_SCHEMA
+from checkback.reconcile.columns import half_events, op_events
 from checkback.reconcile.events import EVENT_COLUMNS, PACKED_SCHEMA, packer
-from checkback.reconcile.processor import ACTIONS_SCHEMA, SegmentProcessor
+from checkback.reconcile.processor import SegmentProcessor
 from checkback.reconcile.publish import Publisher
 from checkback.reconcile.segment import Rules
 
@@ -48,7 +49,7 @@ def actions(half: DataFrame, op: DataFrame, ticks: DataFrame, settings: Settings
     each batch sees every op that landed before any of its half messages did.
     """
     size = settings.reconcile.segment_size
-    events = rows.half_events(half).union(rows.op_events(op)).union(_no_events(ticks)).select(*EVENT_COLUMNS)
+    events = half_events(half).union(op_events(op)).union(_no_events(ticks)).select(*EVENT_COLUMNS)
     packed = events.mapInArrow(packer(size), PACKED_SCHEMA)
     return packed.groupBy("segment").transformWithStateInPandas(
         statefulProcessor=SegmentProcessor(rules_of(settings.transaction), size),

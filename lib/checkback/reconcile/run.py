@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,10 +9,13 @@ from pyspark.sql import functions as F
 
 from checkback.check.dispatch import check_query
 from checkback.reconcile.query import reconcile_query
+from checkback.schemas import SCHEMAS
 from checkback.stopping import Stopper, stop_on_signal
-from checkback.tables import SCHEMAS, Tables
+from checkback.tables import Tables
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from pyspark.sql import SparkSession
 
     from checkback.settings import Settings

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.reconcile.summary import Range, merge_ranges
+from checkback.reconcile.ranges import Range, merge_ranges
 
 spans = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, 200), st.integers(0, 20)).map(lambda s: Range(s[0], s[1], s[1] + s[2]))

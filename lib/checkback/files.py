@@ -1,0 +1,199 @@
+"""Rows as Parquet files of Delta tables, written where the rows are: in the tasks of a Spark job.
+
+A file belongs to its table only when the driver has committed it (`deltalog`). A file that never is, because its task
+was run twice or its batch failed, is nobody's, and VACUUM removes it: so it is with every writer of Delta tables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from checkback.schemas import arrow_schema, statistics_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+#: bytes of rows that a task keeps before it writes them as a row group
+BUFFER = 64 << 20
+#: what a task that writes files yields: `File`, and whatever else the job has to say
+FILES_SCHEMA = "name STRING, path STRING, size BIGINT, stats STRING, note BINARY"
+_FILES = pa.schema(
+    [("name", pa.string()), ("path", pa.string()), ("size", pa.int64()), ("stats", pa.string()), ("note", pa.binary())]
+)
+# What repeats is kept once a file. Bodies, transaction ids and keys are all different: looking for repeats costs time.
+_UNIQUE = frozenset({"body", "transaction_id", "keys", "raw", "remark"})
+
+
+@dataclass(frozen=True)
+class File:
+    """A Parquet file: ``name`` of its table, ``path`` in the table's folder, bytes, Delta's statistics as JSON."""
+
+    name: str
+    path: str
+    size: int
+    stats: str
+
+
+@dataclass
+class _Open:
+    """A table's file while a task fills it."""
+
+    path: str
+    schema: pa.Schema
+    parts: list[pa.Table] = field(default_factory=list)
+    waiting: int = 0
+    writer: pq.ParquetWriter | None = None
+    rows: int = 0
+    least: dict[str, Any] = field(default_factory=dict)
+    most: dict[str, Any] = field(default_factory=dict)
+
+
+class FileWriter:
+    """Writes rows of several tables side by side, a file a table. Use as a context: an error removes the files.
+
+    ``folder``: where the tables' folders lie.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._files: dict[str, _Open] = {}
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._remove()
+
+    def write(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
+        """Add rows to the table's file. Columns are taken by name and cast to the table's types.
+
+        Raises ArrowInvalid when a value does not fit its column, OSError when it cannot be written.
+        """
+        if not rows.num_rows:
+            return
+        if name not in self._files:
+            os.makedirs(f"{self._folder}/{name}", exist_ok=True)
+            self._files[name] = _Open(f"part-{uuid.uuid4()}.snappy.parquet", arrow_schema(name))
+        file = self._files[name]
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        table = table.select(file.schema.names).cast(file.schema)
+        file.parts.append(table)
+        file.waiting += table.nbytes
+        file.rows += table.num_rows
+        for column in statistics_of(name):
+            _widen(file, column, table.column(column))
+        while sum(file.waiting for file in self._files.values()) > BUFFER:
+            self._flush(max(self._files.items(), key=lambda item: item[1].waiting)[0])
+
+    def close(self) -> list[File]:
+        """Finish all files."""
+        done = []
+        for name, file in self._files.items():
+            self._flush(name)
+            if file.writer is not None:
+                file.writer.close()
+            size = os.path.getsize(f"{self._folder}/{name}/{file.path}")
+            done.append(File(name, file.path, size, _statistics(file)))
+        return done
+
+    def _flush(self, name: str) -> None:
+        file = self._files[name]
+        if not file.parts:
+            return
+        if file.writer is None:
+            repeating = [column for column in file.schema.names if column not in _UNIQUE]
+            repeating += ["properties.key_value.key", "properties.key_value.value"]
+            file.writer = pq.ParquetWriter(
+                f"{self._folder}/{name}/{file.path}",
+                file.schema,
+                compression="snappy",
+                use_dictionary=repeating,
+                write_statistics=list(statistics_of(name)),
+                store_schema=False,
+            )
+        file.writer.write_table(pa.concat_tables(file.parts))
+        file.parts, file.waiting = [], 0
+
+    def _remove(self) -> None:
+        for name, file in self._files.items():
+            with contextlib.suppress(Exception):
+                if file.writer is not None:
+                    file.writer.close()
+            with contextlib.suppress(OSError):
+                os.remove(f"{self._folder}/{name}/{file.path}")
+
+
+def to_files(name: str, folder: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow that writes all rows into files of one table: rows in, FILES_SCHEMA out."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with FileWriter(folder) as writer:
+            for batch in batches:
+                writer.write(name, batch)
+            yield file_rows(writer.close())
+
+    return write
+
+
+def file_rows(files: Iterable[File], note: bytes | None = None) -> pa.RecordBatch:
+    """FILES_SCHEMA: a row a file, and one without a name for the note, if there is one."""
+    rows: list[dict[str, Any]] = [vars(file) for file in files]
+    if note is not None:
+        rows.append({"note": note})
+    return pa.RecordBatch.from_pylist(rows, schema=_FILES)
+
+
+def files_of(rows: pa.Table) -> tuple[list[File], list[bytes]]:
+    """What the tasks of a job yielded: the files, and the notes."""
+    found = rows.to_pylist()
+    files = [File(row["name"], row["path"], row["size"], row["stats"]) for row in found if row["name"] is not None]
+    return files, [row["note"] for row in found if row["note"] is not None]
+
+
+def _widen(file: _Open, column: str, values: pa.ChunkedArray) -> None:
+    if values.null_count:
+        # Not worth a count: a column of which nothing is said is never skipped by.
+        file.least[column] = None
+    span = pc.min_max(values).as_py()
+    if column not in file.least:
+        file.least[column], file.most[column] = span["min"], span["max"]
+    elif file.least[column] is not None:
+        file.least[column] = min(file.least[column], span["min"])
+        file.most[column] = max(file.most[column], span["max"])
+
+
+def _statistics(file: _Open) -> str:
+    """Delta's per-file statistics (PROTOCOL.md of delta-io/delta, Per-file Statistics).
+
+    Timestamps are cut to milliseconds; the greatest is rounded up, so that no reader skips the rows behind it.
+    """
+    known = [column for column, value in file.least.items() if value is not None]
+    up = timedelta(microseconds=999)
+    return json.dumps(
+        {
+            "numRecords": file.rows,
+            "minValues": {column: _plain(file.least[column]) for column in known},
+            "maxValues": {
+                column: _plain(value + up if isinstance(value := file.most[column], datetime) else value)
+                for column in known
+            },
+            "nullCount": dict.fromkeys(known, 0),
+        }
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return value

@@ -1,0 +1,88 @@
+"""The actions of a batch, as the driver holds them: integers, 52 bytes an action."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from checkback.reconcile.ranges import Range, merge_ranges
+from checkback.reconcile.segment import ACTION, Action, Records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+#: what the processor emits: a row for each segment that has actions, with its ACTION records and the batch's time (ms)
+ACTIONS_SCHEMA = "queue_id INT, actions BINARY, batch_time BIGINT"
+#: an ACTION and its half queue
+QUEUED = np.dtype([("queue_id", "<i4"), *ACTION.descr])
+
+DECISIONS = (Action.COMMIT, Action.ROLLBACK, Action.DISCARD)
+#: actions that are about a pending half message, and so about one row of `half`
+ACTED_ON = (*DECISIONS, Action.CHECK)
+
+
+@dataclass(frozen=True)
+class Actions:
+    """QUEUED records in any order, and the batch's time (ms)."""
+
+    records: Records
+    batch_time: int
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> Actions:
+        """From ACTIONS_SCHEMA."""
+        blocks = [np.frombuffer(block, ACTION) for block in rows.column("actions").to_pylist()]
+        records = np.empty(sum(map(len, blocks)), QUEUED)
+        begin = 0
+        for queue_id, block in zip(rows.column("queue_id").to_pylist(), blocks, strict=True):
+            part = records[begin : begin + len(block)]
+            part["queue_id"] = queue_id
+            for name in ACTION.names or ():
+                part[name] = block[name]
+            begin += len(block)
+        return cls(records, max(rows.column("batch_time").to_pylist(), default=0))
+
+    @cached_property
+    def counts(self) -> dict[Action, int]:
+        """Actions by kind; kinds that do not occur are left out."""
+        kinds, counts = np.unique(self.records["action"], return_counts=True)
+        return {Action(kind): int(count) for kind, count in zip(kinds, counts, strict=True)}
+
+    def count(self, *kinds: Action) -> int:
+        """Actions of these kinds."""
+        return sum(self.counts.get(kind, 0) for kind in kinds)
+
+    def only(self, *kinds: Action) -> Actions:
+        """The actions of these kinds."""
+        return Actions(self.records[np.isin(self.records["action"], [int(kind) for kind in kinds])], self.batch_time)
+
+    @property
+    def need_bodies(self) -> bool:
+        """Is any message to be written whole?"""
+        return self.count(Action.COMMIT, Action.DISCARD) > 0
+
+    @property
+    def repeated(self) -> bool:
+        """Does `half` hold a second row that only its content tells from one that is acted on?"""
+        return bool(self.records["repeated"].any())
+
+    def ranges(self, segment_size: int, most: int) -> list[Range]:
+        """The offset ranges that the actions lie in: one a segment, or fewer."""
+        order = np.lexsort((self.records["offset"], self.records["queue_id"]))
+        queue_id, offset = self.records["queue_id"][order], self.records["offset"][order]
+        segment = offset // segment_size
+        last = np.flatnonzero((np.diff(queue_id) != 0) | (np.diff(segment) != 0))
+        starts = np.concatenate([[0], last + 1]) if len(order) else last
+        ends = np.concatenate([last, [len(order) - 1]]) if len(order) else last
+        spans = zip(queue_id[starts].tolist(), offset[starts].tolist(), offset[ends].tolist(), strict=True)
+        return merge_ranges((Range(*span) for span in spans), most)
+
+    def columns(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+        """Some fields as arrays of their own."""
+        return {name: np.ascontiguousarray(self.records[name]) for name in names}

@@ -1,0 +1,57 @@
+"""Rows of `half` and `op` as the integers that segments decide by: Spark columns, so that no string reaches Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from checkback.reconcile.segment import NOT_STATED
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def identity_columns() -> tuple[Column, Column]:
+    """The 64-bit hashes of producer_group and transaction_id, as the segments compare them."""
+    transaction = F.when(F.col("transaction_id").isNull(), F.lit(NOT_STATED)).otherwise(F.xxhash64("transaction_id"))
+    return F.xxhash64("producer_group").alias("group_hash"), transaction.cast("bigint").alias("transaction_hash")
+
+
+def store_us() -> Column:
+    """store_timestamp in microseconds: with the offset it names one row of `half`."""
+    return F.coalesce(F.unix_micros("store_timestamp"), F.lit(0)).alias("store_us")
+
+
+def half_events(half: DataFrame) -> DataFrame:
+    """Rows of `half` as EVENT_COLUMNS."""
+    group, transaction = identity_columns()
+    return half.select(
+        "queue_id",
+        F.col("queue_offset").alias("offset"),
+        F.lit(0).cast("tinyint").alias("kind"),
+        F.lit(0).cast("tinyint").alias("source"),
+        F.coalesce(F.unix_millis("born_timestamp"), F.unix_millis("store_timestamp"), F.lit(0)).alias("born"),
+        store_us().alias("store"),
+        F.coalesce(F.col("check_immunity_s").cast("bigint") * 1000, F.lit(-1)).alias("immunity"),
+        group.alias("group"),
+        transaction.alias("transaction"),
+    )
+
+
+def op_events(op: DataFrame) -> DataFrame:
+    """Rows of `op` as EVENT_COLUMNS."""
+    group, transaction = identity_columns()
+    kind = F.when(F.col("state") == "ROLLBACK", 1).when(F.col("state") == "COMMIT", 2).otherwise(3)
+    source = F.when(F.col("source") == "check", 1).when(F.col("source") == "operator", 2).otherwise(0)
+    return op.select(
+        "queue_id",
+        F.col("half_offset").alias("offset"),
+        kind.cast("tinyint").alias("kind"),
+        source.cast("tinyint").alias("source"),
+        F.coalesce(F.unix_millis("born_timestamp"), F.unix_millis("store_timestamp"), F.lit(0)).alias("born"),
+        store_us().alias("store"),
+        F.lit(-1).cast("bigint").alias("immunity"),
+        group.alias("group"),
+        transaction.alias("transaction"),
+    )

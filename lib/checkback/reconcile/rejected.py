@@ -1,0 +1,112 @@
+"""Rows of `rejected` for the ops and half messages that a batch did not take: joins, DataFrame in, DataFrame out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from checkback.reconcile.columns import identity_columns, store_us
+from checkback.reconcile.segment import NOT_STATED, Action, Reason
+from checkback.schemas import HALF
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from checkback.reconcile.actions import Actions
+
+_ROW_AND_IDENTITY = ["queue_id", "queue_offset", "store_us", "group_hash", "transaction_hash"]
+_FIELDS = {
+    "queue_id": "queue_id",
+    "queue_offset": "offset",
+    "store_us": "store",
+    "group_hash": "group",
+    "transaction_hash": "transaction",
+    "action": "action",
+    "detail": "detail",
+}
+
+REJECTION = {
+    Reason.WRONG_GROUP: "wrong producer_group: not that of the half message",
+    Reason.WRONG_TRANSACTION_ID: "wrong transaction_id: not that of the half message",
+    Reason.NO_HALF: "no half message with this offset came within transaction.reserved",
+    Reason.UNKNOWN_STATE: "unknown state: neither COMMIT nor ROLLBACK",
+}
+
+
+def action_rows(spark: SparkSession, actions: Actions) -> DataFrame:
+    """The actions as rows: queue_id, queue_offset, store_us and both hashes; action, detail, batch_time."""
+    fields = actions.columns(_FIELDS.values())
+    columns = {name: pa.array(fields[field]) for name, field in _FIELDS.items()}
+    rows = spark.createDataFrame(pa.table(columns))
+    return rows.withColumn("batch_time", F.lit(actions.batch_time))
+
+
+def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame) -> DataFrame:
+    """Rows of `rejected` for the ops that were not obeyed.
+
+    An op whose half is decided already (LATE_OP) is a harmless repeat if it is the half's own; only if it is not, it
+    is rejected. The state has forgotten whose the half was: `half` knows.
+    """
+    about = actions.where(F.col("action").isin(int(Action.REJECT_OP), int(Action.LATE_OP)))
+    about = about.select(*_ROW_AND_IDENTITY, "action", "detail", "batch_time").distinct()
+    ops = op.withColumnRenamed("half_offset", "queue_offset").select("*", store_us(), *identity_columns())
+    found = ops.join(F.broadcast(about), on=_ROW_AND_IDENTITY, how="inner")
+    owner = half.groupBy("queue_id", "queue_offset").agg(
+        F.min_by(F.struct(*identity_columns()), store_us()).alias("owner"),
+    )
+    judged = found.join(owner, on=["queue_id", "queue_offset"], how="left")
+    late = F.col("action") == Action.LATE_OP
+    stated = F.col("transaction_hash") != NOT_STATED
+    other_group = late & (F.col("owner.group_hash") != F.col("group_hash"))
+    other_id = late & stated & (F.col("owner.transaction_hash") != F.col("transaction_hash"))
+    reason = (
+        F.when(other_group, F.lit(REJECTION[Reason.WRONG_GROUP]))
+        .when(other_id, F.lit(REJECTION[Reason.WRONG_TRANSACTION_ID]))
+        .when(~late, _text_of(F.col("detail")))
+    )
+    original = F.struct(
+        "queue_id",
+        F.col("queue_offset").alias("half_offset"),
+        "transaction_id",
+        "producer_group",
+        "state",
+        "source",
+        "remark",
+        F.unix_millis("born_timestamp").alias("born_timestamp"),
+    )
+    return judged.select(
+        F.lit("op").alias("source"),
+        F.to_json(original).alias("raw"),
+        reason.alias("reason"),
+        F.lit(None).cast("string").alias("file"),
+        _time_of_batch().alias("rejected_at"),
+    ).where(F.col("reason").isNotNull())
+
+
+def rejected_halves(actions: DataFrame, half: DataFrame) -> DataFrame:
+    """Rows of `rejected` for the half messages whose offset was taken before. Without the body."""
+    about = actions.where(F.col("action") == Action.REJECT_HALF).select(*_ROW_AND_IDENTITY, "batch_time").distinct()
+    rows = half.select("*", store_us(), *identity_columns())
+    found = rows.join(F.broadcast(about), on=_ROW_AND_IDENTITY, how="inner").dropDuplicates(_ROW_AND_IDENTITY)
+    names = [name for name in HALF.names if name != "body"]
+    offset = F.concat_ws("/", "queue_id", "queue_offset")
+    return found.select(
+        F.lit("half").alias("source"),
+        F.to_json(F.struct(*names)).alias("raw"),
+        F.concat(F.lit("repeated (queue_id, queue_offset) "), offset).alias("reason"),
+        F.lit(None).cast("string").alias("file"),
+        _time_of_batch().alias("rejected_at"),
+    )
+
+
+def _time_of_batch() -> Column:
+    return F.timestamp_millis("batch_time")
+
+
+def _text_of(code: Column) -> Column:
+    text = F.lit(None).cast("string")
+    for reason, words in REJECTION.items():
+        text = F.when(code == int(reason), F.lit(words)).otherwise(text)
+    return text

@@ -1,0 +1,210 @@
+"""The columns of Checkback's Delta tables, and what Delta is told of each table.
+
+The names and columns are a contract with everybody who reads the tables. All timestamps are UTC.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+_INT, _LONG, _STRING, _BINARY = IntegerType(), LongType(), StringType(), BinaryType()
+_TIME = TimestampType()
+_PROPERTIES = MapType(StringType(), StringType())
+
+
+def _column(name: str, kind: DataType, comment: str) -> StructField:
+    return StructField(name, kind, True, {"comment": comment})
+
+
+_QUEUE_ID = _column("queue_id", _INT, "half queue")
+_QUEUE_OFFSET = _column("queue_offset", _LONG, "offset in the half queue; (queue_id, queue_offset) is the transaction")
+_TRANSACTION_ID = _column("transaction_id", _STRING, "the producer's name of the transaction")
+_GROUP = _column("producer_group", _STRING, "group that sent the half message and answers its checks")
+_REAL_TOPIC = _column("real_topic", _STRING, "topic the message is meant for")
+_CHECK_TIMES = _column("check_times", _INT, "checks so far, this one included")
+_BORN = _column("born_timestamp", _TIME, "when the producer made it, by its own clock")
+_BATCH_ID = _column("batch_id", _LONG, "batch of the query that wrote the row")
+
+HALF = StructType(
+    [
+        _QUEUE_ID,
+        _QUEUE_OFFSET,
+        _TRANSACTION_ID,
+        _GROUP,
+        _REAL_TOPIC,
+        _column("real_queue_id", _INT, "queue of the real topic"),
+        _column("tags", _STRING, "RocketMQ's TAGS"),
+        _column("keys", _STRING, "RocketMQ's KEYS"),
+        _column("properties", _PROPERTIES, "the message's other properties"),
+        _column("body", _BINARY, "the message"),
+        _BORN,
+        _column("store_timestamp", _TIME, "when it landed"),
+        _column("check_immunity_s", _INT, "seconds without checks after birth; null = transaction.timeout"),
+    ]
+)
+OP = StructType(
+    [
+        _QUEUE_ID,
+        _column("half_offset", _LONG, "queue_offset of the half message it ends"),
+        _column("transaction_id", _STRING, "must be the half's; null = not stated (batched form)"),
+        _column("producer_group", _STRING, "must be the half's"),
+        _column("state", _STRING, "COMMIT or ROLLBACK"),
+        _column("source", _STRING, "producer, check or operator"),
+        _column("remark", _STRING, "free text"),
+        _BORN,
+        _column("store_timestamp", _TIME, "when it landed"),
+    ]
+)
+TOPIC = StructType(
+    [
+        _column("half_queue_id", _INT, "queue_id of the half message"),
+        _column("half_queue_offset", _LONG, "queue_offset of the half message"),
+        _column("queue_id", _INT, "the half's real_queue_id"),
+        _TRANSACTION_ID,
+        _GROUP,
+        *HALF.fields[6:10],
+        _BORN,
+        _column("half_store_timestamp", _TIME, "when the half message landed"),
+        _column("committed_at", _TIME, "time of the batch that published it"),
+        _BATCH_ID,
+    ]
+)
+DECISIONS = StructType(
+    [
+        _QUEUE_ID,
+        _QUEUE_OFFSET,
+        _TRANSACTION_ID,
+        _GROUP,
+        _REAL_TOPIC,
+        _column("state", _STRING, "COMMIT, ROLLBACK or DISCARD"),
+        _column("source", _STRING, "whose op decided: producer, check, operator; checkback = no op came"),
+        _column("reason", _STRING, "CHECK_MAX or EXPIRED for a DISCARD, else null"),
+        _column("check_times", _INT, "checks sent before the decision"),
+        _column("decided_at", _TIME, "time of the batch that decided"),
+        _BATCH_ID,
+    ]
+)
+DISCARDED = StructType(
+    [
+        *HALF.fields,
+        _column("check_times", _INT, "checks sent before the discard"),
+        _column("reason", _STRING, "CHECK_MAX or EXPIRED"),
+        _column("discarded_at", _TIME, "time of the batch that discarded it"),
+        _BATCH_ID,
+    ]
+)
+CHECK_REQUESTS = StructType(
+    [
+        _QUEUE_ID,
+        _QUEUE_OFFSET,
+        _TRANSACTION_ID,
+        _GROUP,
+        _REAL_TOPIC,
+        _CHECK_TIMES,
+        _BORN,
+        _column("requested_at", _TIME, "time of the batch that asks"),
+        _BATCH_ID,
+    ]
+)
+CHECK_ANSWERS = StructType(
+    [
+        *CHECK_REQUESTS.fields[:6],
+        _column("endpoint", _STRING, "endpoint that answered, or the last one tried; null = the group has none"),
+        _column("outcome", _STRING, "COMMIT, ROLLBACK, UNKNOWN or NO_ANSWER"),
+        _column("error", _STRING, "why there is no answer"),
+        _column("latency_ms", _INT, "from the first try to the outcome"),
+        _column("answered_at", _TIME, "when the outcome was known"),
+        _column(
+            "failed_tries",
+            ArrayType(
+                StructType([StructField("endpoint", _STRING), StructField("error", _STRING)]), containsNull=False
+            ),
+            "endpoints tried in vain before `endpoint`",
+        ),
+        _column("batch_id", _LONG, "batch of the check query"),
+    ]
+)
+REJECTED = StructType(
+    [
+        _column("source", _STRING, "half or op: what it was meant to be"),
+        _column("raw", _STRING, "the input as it came"),
+        _column("reason", _STRING, "why it could not be taken"),
+        _column("file", _STRING, "file it came from; null = from the tables"),
+        _column("rejected_at", _TIME, "when"),
+    ]
+)
+TICKS = StructType([_column("tick_at", _TIME, "start of a scheduled run; wakes the timers")])
+
+SCHEMAS: Mapping[str, StructType] = {
+    "half": HALF,
+    "op": OP,
+    "decisions": DECISIONS,
+    "discarded": DISCARDED,
+    "check_requests": CHECK_REQUESTS,
+    "check_answers": CHECK_ANSWERS,
+    "rejected": REJECTED,
+    "ticks": TICKS,
+}
+TOPIC_PREFIX = "topics/"
+
+#: Columns whose ranges each file's statistics hold: those that files are skipped by. They cost time in every write.
+STATISTICS: Mapping[str, tuple[str, ...]] = {
+    "half": ("queue_id", "queue_offset", "store_timestamp"),
+    "op": ("queue_id", "half_offset", "store_timestamp"),
+    "decisions": ("queue_id", "queue_offset", "decided_at"),
+    "discarded": ("queue_id", "queue_offset", "discarded_at"),
+    "check_requests": ("queue_id", "queue_offset", "requested_at"),
+    "check_answers": ("queue_id", "queue_offset", "batch_id", "answered_at"),
+    TOPIC_PREFIX: ("half_queue_id", "half_queue_offset", "committed_at"),
+}
+_APPEND_ONLY = ("half", "op", "decisions")
+
+
+def _kind(name: str) -> str:
+    return TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name
+
+
+def schema_of(name: str) -> StructType:
+    """The schema of a table by its name: one of SCHEMAS, or ``topics/<topic>``."""
+    return TOPIC if name.startswith(TOPIC_PREFIX) else SCHEMAS[name]
+
+
+@cache
+def arrow_schema(name: str) -> pa.Schema:
+    """The schema of a table as Arrow: timestamps are microseconds, UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema_of(name), timezone="UTC").remove_metadata()
+
+
+def statistics_of(name: str) -> tuple[str, ...]:
+    """The columns whose ranges are kept for each file of the table."""
+    return STATISTICS.get(_kind(name), ())
+
+
+def properties_of(name: str) -> dict[str, str]:
+    """Delta's properties of the table (https://docs.delta.io/latest/table-properties.html)."""
+    properties = {"delta.dataSkippingStatsColumns": ",".join(statistics_of(name))} if statistics_of(name) else {}
+    if name in _APPEND_ONLY:
+        properties["delta.appendOnly"] = "true"
+    # The log is read from its last checkpoint on: at most so many commits.
+    return properties | {"delta.checkpointInterval": "20"}

@@ -1,0 +1,51 @@
+"""The actions of a batch at the driver."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkback.reconcile.actions import Actions
+from checkback.reconcile.segment import ACTION, Action
+from reconcile.messages import action, actions
+
+_ROWS = pa.schema([("queue_id", pa.int32()), ("actions", pa.binary()), ("batch_time", pa.int64())])
+
+
+def _block(*offsets: int) -> bytes:
+    records = np.zeros(len(offsets), ACTION)
+    records["offset"], records["action"], records["store"] = offsets, Action.CHECK, 5
+    return records.tobytes()
+
+
+def test_blocks_of_all_segments_become_one_array() -> None:
+    """Each action with the queue of its segment."""
+    rows = [
+        {"queue_id": 1, "actions": _block(4, 5), "batch_time": 9},
+        {"queue_id": 2, "actions": _block(4), "batch_time": 9},
+    ]
+    found = Actions.of(pa.Table.from_pylist(rows, schema=_ROWS))
+    assert found.records[["queue_id", "offset", "store"]].tolist() == [(1, 4, 5), (1, 5, 5), (2, 4, 5)]
+    assert found.batch_time == 9
+    assert found.counts == {Action.CHECK: 3}
+    assert not found.need_bodies
+
+
+def test_batch_without_actions_is_empty() -> None:
+    """No rows, no actions, no ranges."""
+    found = Actions.of(_ROWS.empty_table())
+    assert (len(found.records), found.counts, found.ranges(16, 4)) == (0, {}, [])
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 200)), max_size=40), st.integers(1, 64))
+def test_ranges_cover_all_actions(keys: list[tuple[int, int]], size: int) -> None:
+    """And no range spans a gap between segments."""
+    found = actions(*(action(Action.COMMIT, offset, queue=queue) for queue, offset in keys)).ranges(size, 99)
+    for queue, offset in keys:
+        assert any(span.queue_id == queue and span.first <= offset <= span.last for span in found)
+    used = {(queue, offset // size) for queue, offset in keys}
+    for span in found:
+        for number in range(span.first // size, span.last // size + 1):
+            assert (span.queue_id, number) in used

@@ -1,0 +1,200 @@
+"""Publishing on real tables: by files and by Spark, the same rows; a missing message stops it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from chispa import assert_df_equality
+from deltalake import DeltaTable
+
+from checkback.errors import StorageError
+from checkback.files import FileWriter
+from checkback.reconcile import halves as half_files
+from checkback.reconcile.columns import identity_columns
+from checkback.reconcile.publish import Publisher
+from checkback.reconcile.segment import Action, Reason, Source
+from checkback.reconcile.wanted import Wanted
+from checkback.schemas import SCHEMAS
+from checkback.tables import Tables
+from reconcile.frames import half_frame
+from reconcile.messages import BATCH_ID, T0_US, T1, action, actions, half, halves
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+APP = "query"
+OUTPUTS = ("topics/a", "topics/b", "decisions", "discarded", "check_requests")
+
+
+class House:
+    """Tables with some half messages, and a batch at a time."""
+
+    def __init__(self, spark: SparkSession, root: Path, by_files: bool) -> None:
+        self.spark = spark
+        self.tables = Tables(root=str(root), by_files=by_files)
+        self.files = Tables(root=str(root), by_files=True)
+        self.files.create(spark, *SCHEMAS)
+
+    def land(self, *rows: dict[str, Any]) -> None:
+        """Append half messages."""
+        with FileWriter(self.files.root) as writer:
+            writer.write("half", halves(*rows))
+            self.files.commit(self.spark, "half", writer.close())
+
+    def publish(self, *rows: tuple[Any, ...]) -> None:
+        """A batch of actions."""
+        Publisher(self.tables, segment_size=16).publish(self.spark, actions(*rows), BATCH_ID, APP)
+
+    def offsets(self, name: str) -> list[int]:
+        """Queue offsets in a table."""
+        column = "half_queue_offset" if name.startswith("topics/") else "queue_offset"
+        return sorted(row[0] for row in self.files.read(self.spark, name).select(column).collect())
+
+
+@pytest.fixture(params=["by files", "by Spark"])
+def house(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> House:
+    """Both ways to write."""
+    return House(spark, tmp_path, by_files=request.param == "by files")
+
+
+_BATCH = (
+    action(Action.COMMIT, 1, detail=Source.CHECK),
+    action(Action.COMMIT, 2),
+    action(Action.ROLLBACK, 3),
+    action(Action.DISCARD, 4, detail=Reason.CHECK_MAX),
+    action(Action.CHECK, 5),
+)
+
+
+def _messages() -> list[dict[str, Any]]:
+    return [half(offset, "ab"[offset % 2]) for offset in range(8)]
+
+
+def test_batch_is_published_once(house: House) -> None:
+    """Each action in its table; the batch that comes again changes nothing."""
+    house.land(*_messages()[:3])
+    house.land(*_messages()[3:])
+    for _ in range(2):
+        house.publish(*_BATCH)
+        found = {name: house.offsets(name) for name in OUTPUTS}
+        assert found == {
+            "topics/a": [2],
+            "topics/b": [1],
+            "decisions": [1, 2, 3, 4],
+            "discarded": [4],
+            "check_requests": [5],
+        }
+
+
+def test_both_ways_write_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Column by column."""
+    houses = [House(spark, tmp_path / str(by_files), by_files) for by_files in (True, False)]
+    for house in houses:
+        house.land(*_messages())
+        house.publish(*_BATCH)
+    for name in OUTPUTS:
+        one, other = (house.files.read(spark, name).orderBy("transaction_id") for house in houses)
+        assert_df_equality(one, other)
+
+
+def test_message_that_is_gone_stops_the_batch(house: House) -> None:
+    """Nothing of the batch is written: a decision without its message would be a lost message."""
+    house.land(*_messages()[:2])
+    with pytest.raises(StorageError, match="of 5 half messages that a batch acts on, 4 are not there"):
+        house.publish(*_BATCH)
+    assert house.offsets("decisions") == []
+    assert not Path(house.files.location("topics/b"), "_delta_log").exists()
+
+
+def test_message_that_is_there_twice_stops_the_batch(house: House) -> None:
+    """The segment saw it once."""
+    house.land(*_messages())
+    house.land(half(1, "b"))
+    with pytest.raises(StorageError, match="and 1 more than once"):
+        house.publish(*_BATCH)
+
+
+def test_rows_that_cannot_be_told_apart_are_published_once(house: House) -> None:
+    """Same offset, same microsecond, same identity: one of them."""
+    house.land(half(1, "a"), half(1, "b"))
+    hashes = house.tables.read(house.spark, "half").select(*identity_columns()).first()
+    assert hashes is not None
+    house.publish(action(Action.COMMIT, 1, repeated=1, group=hashes[0], transaction=hashes[1]))
+    assert house.offsets("decisions") == [1]
+    assert len([name for name in ("topics/a", "topics/b") if Path(house.files.location(name)).exists()]) == 1
+
+
+def test_few_of_many_are_found(house: House) -> None:
+    """Some rows of a large range, in files of several queues."""
+    house.land(*(half(offset, "a", queue=queue) for queue in (0, 1) for offset in range(100)))
+    house.publish(action(Action.COMMIT, 0), action(Action.COMMIT, 99), action(Action.COMMIT, 50, queue=1))
+    assert house.offsets("topics/a") == [0, 50, 99]
+
+
+def test_table_that_somebody_clustered_is_written_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """delta-rs must not append to it; the rows arrive all the same, once."""
+    house = House(spark, tmp_path, by_files=True)
+    house.land(*_messages())
+    house.files.create(spark, "topics/b")
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/topics/b` CLUSTER BY (half_queue_offset)")
+    for _ in range(2):
+        house.publish(*_BATCH)
+    assert house.offsets("topics/b") == [1]
+    assert house.offsets("decisions") == [1, 2, 3, 4]
+
+
+def test_half_rewritten_by_spark_is_still_read(spark: SparkSession, tmp_path: Path) -> None:
+    """OPTIMIZE writes the files anew, with Spark's kind of timestamps."""
+    house = House(spark, tmp_path, by_files=True)
+    for message in _messages():
+        house.land(message)
+    spark.sql(f"OPTIMIZE delta.`{tmp_path}/half`")
+    assert len(DeltaTable(f"{tmp_path}/half").file_uris()) == 1
+    house.publish(*_BATCH)
+    row = house.files.read(spark, "topics/b").first()
+    assert row is not None
+    assert (row["half_store_timestamp"].timestamp() * 1_000_000, bytes(row["body"])) == (T0_US, b"\x01")
+    assert row["committed_at"].timestamp() == T1.timestamp()
+    assert row["properties"] == {"k": "v"}
+
+
+def test_bodies_are_read_only_where_they_are_written(tmp_path: Path) -> None:
+    """A batch of checks leaves them in the file."""
+    with FileWriter(str(tmp_path)) as writer:
+        writer.write("half", halves(half(1)))
+        (file,) = writer.close()
+    piece = half_files.Piece(f"{tmp_path}/half/{file.path}", file.size)
+    wanted = Wanted.of(actions(action(Action.CHECK, 1)), BATCH_ID)
+    for with_body, bodies in ((True, [b"\x01"]), (False, [None])):
+        found = [row["body"] for batch in half_files.read(piece, wanted, with_body) for row in batch.to_pylist()]
+        assert found == bodies
+    nothing = Wanted.of(actions(action(Action.CHECK, 2)), BATCH_ID)
+    assert not list(half_files.read(piece, nothing, with_body=True))
+
+
+def test_large_batch_is_spread_over_tasks(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every piece in one list, a large file by its row groups; one task for few rows."""
+    house = House(spark, tmp_path, by_files=True)
+    for first in range(0, 40, 10):
+        house.land(*(half(offset) for offset in range(first, first + 10)))
+    files = house.files.log("half").data_files()
+    wanted = Wanted.of(actions(*(action(Action.COMMIT, offset) for offset in range(5, 25))), BATCH_ID)
+    assert [len(some) for some in half_files.pieces(files, wanted)] == [3]
+    monkeypatch.setattr(half_files, "_ROWS_A_TASK", 5)
+    assert sorted(len(some) for some in half_files.pieces(files, wanted)) == [1, 1, 1]
+    monkeypatch.setattr(half_files, "_LARGE", 0)
+    assert all(piece.row_groups == (0,) for some in half_files.pieces(files, wanted) for piece in some)
+
+
+def test_rows_without_statistics_are_found(spark: SparkSession, tmp_path: Path) -> None:
+    """A table that others made need not have any."""
+    house = House(spark, tmp_path, by_files=True)
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/half` SET TBLPROPERTIES ('delta.dataSkippingNumIndexedCols' = '0')")
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/half` UNSET TBLPROPERTIES ('delta.dataSkippingStatsColumns')")
+    rows = half_frame(spark, *_messages())
+    rows.write.format("delta").mode("append").save(f"{tmp_path}/half")
+    assert all(not file.spans for file in house.files.log("half").data_files())
+    house.publish(*_BATCH)
+    assert house.offsets("decisions") == [1, 2, 3, 4]

@@ -1,0 +1,124 @@
+"""A table's log: once for each (application, version), whoever else writes."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from checkback.deltalog import DeltaLog
+from checkback.errors import CheckbackError, StorageError
+from checkback.files import File, FileWriter
+from checkback.schemas import SCHEMAS, arrow_schema, properties_of
+
+
+def _file(root: Path, number: int = 0, name: str = "op") -> File:
+    with FileWriter(str(root)) as writer:
+        writer.write(name, pa.Table.from_pylist([{"queue_id": number}], schema=arrow_schema(name)))
+        (file,) = writer.close()
+    return file
+
+
+def _log(root: Path, name: str = "op") -> DeltaLog:
+    DeltaLog.create(name, str(root / name))
+    return DeltaLog(name, str(root / name))
+
+
+def _queues(root: Path) -> list[int]:
+    return sorted(DeltaTable(str(root / "op")).to_pyarrow_table().column("queue_id").to_pylist())
+
+
+@pytest.mark.parametrize("name", [*SCHEMAS, "topics/a"])
+def test_table_has_its_columns_and_properties(tmp_path: Path, name: str) -> None:
+    """With the comments: they are the table's documentation. Made twice, it stays."""
+    for _ in range(2):
+        assert _log(tmp_path, name).appendable()
+    table = DeltaTable(str(tmp_path / name))
+    assert table.version() == 0
+    assert [field.name for field in table.schema().fields] == arrow_schema(name).names
+    assert all("comment" in field.metadata for field in table.schema().fields)
+    assert table.metadata().configuration == properties_of(name)
+
+
+def test_version_is_committed_once(tmp_path: Path) -> None:
+    """A batch that comes again is skipped, with a fresh log too; the next is not."""
+    log = _log(tmp_path)
+    log.commit([_file(tmp_path, 1)], "app", 4)
+    log.commit([_file(tmp_path, 2)], "app", 4)
+    DeltaLog("op", str(tmp_path / "op")).commit([_file(tmp_path, 3)], "app", 3)
+    log.commit([_file(tmp_path, 4)], "app", 5)
+    log.commit([_file(tmp_path, 5)], "other", 4)
+    assert _queues(tmp_path) == [1, 4, 5]
+    assert log.has("app", 5)
+    assert not log.has("app", 6)
+    assert not log.has("nobody", 0)
+
+
+def test_second_writer_of_an_application_is_refused(tmp_path: Path) -> None:
+    """It has not seen the first one's commit, and would write the batch again."""
+    first, second = _log(tmp_path), _log(tmp_path)
+    mine, other = _file(tmp_path, 1), _file(tmp_path, 2)
+
+    def meanwhile(*_: object) -> bool:
+        first.commit([mine], "app", 0)
+        return False
+
+    second.has = meanwhile  # type: ignore[assignment,method-assign]  # between look-up and commit
+    with pytest.raises(CheckbackError, match="another process writes the same batches"):
+        second.commit([other], "app", 0)
+    assert _queues(tmp_path) == [1]
+
+
+def test_log_is_read_from_its_checkpoints(tmp_path: Path) -> None:
+    """After many commits the log is short again, and nothing is forgotten."""
+    log = _log(tmp_path)
+    for version in range(45):
+        log.commit([_file(tmp_path, version)], "app", version)
+    assert (tmp_path / "op" / "_delta_log" / "_last_checkpoint").exists()
+    assert _queues(tmp_path) == list(range(45))
+    assert DeltaLog("op", str(tmp_path / "op")).has("app", 44)
+
+
+def _append_many(root: str, writer: int) -> None:
+    log = DeltaLog("op", f"{root}/op")
+    for number in range(20):
+        log.commit([_file(Path(root), 100 * writer + number)], f"app-{writer}", number)
+
+
+def test_writers_of_several_processes_lose_nothing(tmp_path: Path) -> None:
+    """As `land` and `reconcile` write `op`, each in a process of its own."""
+    _log(tmp_path)
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_append_many, args=(str(tmp_path), writer)) for writer in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    assert _queues(tmp_path) == sorted(100 * writer + number for writer in range(3) for number in range(20))
+
+
+def test_files_of_a_table_with_their_ranges(tmp_path: Path) -> None:
+    """What is skipped by."""
+    log = _log(tmp_path)
+    log.commit([_file(tmp_path, 7)])
+    (file,) = log.data_files()
+    assert file.spans["queue_id"] == (7, 7)
+    assert "half_offset" not in file.spans  # it is null
+    assert pq.read_table(file.path).num_rows == 1
+    assert log.readable()
+
+
+def test_missing_or_broken_table_is_one_line(tmp_path: Path) -> None:
+    """What, where, what to do."""
+    with pytest.raises(StorageError, match="there is no such table"):
+        DeltaLog("op", str(tmp_path / "op"))
+    log = _log(tmp_path)
+    log.commit([_file(tmp_path)])
+    (tmp_path / "op" / "_delta_log" / "00000000000000000001.json").write_text("{broken")
+    with pytest.raises(StorageError, match="log cannot be read"):
+        DeltaLog("op", str(tmp_path / "op")).data_files()
