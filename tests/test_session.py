@@ -181,7 +181,7 @@ def test_running_session_is_taken_changed_and_left_running(spark: SparkSession) 
     try:
         wanted = settings(reconcile={"partitions": 3}, spark={"spark.sql.session.timeZone": "Asia/Tokyo"})
         with running_session(wanted) as same:
-            assert same is spark
+            assert same.sparkContext is spark.sparkContext
             assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
             assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
         assert spark.range(1).count() == 1
