@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from checkback.deltalog import DeltaLog
 from checkback.errors import StorageError
-from checkback.files import FILES_SCHEMA, files_of, to_files
+from checkback.files import FILES_SCHEMA, FileWriter, files_of, to_files
 from checkback.schemas import TOPIC_PREFIX, properties_of, schema_of
 from checkback.session import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from checkback.files import File
@@ -119,6 +120,21 @@ class Tables:
         elif app is None or not self.log(name).has(app, version):
             files, _ = files_of(rows.mapInArrow(to_files(name, self.root), FILES_SCHEMA).toArrow())
             self.commit(rows.sparkSession, name, files, app, version)
+
+    def append_arrow(
+        self, spark: SparkSession, rows: pa.Table, name: str, app: str | None = None, version: int = 0
+    ) -> None:
+        """Append rows that the driver has; see ``append``."""
+        if not rows.num_rows:
+            return
+        if not self.by_files:
+            frame = spark.createDataFrame(rows).select(*schema_of(name).names)
+            self._append_by_spark(frame, name, app, version)
+        elif app is None or not self.log(name).has(app, version):
+            with FileWriter(self.root) as writer:
+                writer.write(name, rows)
+                files = writer.close()
+            self.commit(spark, name, files, app, version)
 
     def commit(
         self, spark: SparkSession, name: str, files: Sequence[File], app: str | None = None, version: int = 0

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, Row, SparkSession
+    import pyarrow as pa
+    from pyspark.sql import Row, SparkSession
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 BORN = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=timezone.utc)
@@ -33,23 +34,23 @@ NAMES = ("check_requests", "check_answers", "op", "half")
 class CrashBeforeOps(Dispatch):
     """Crashes between the two writes of every batch."""
 
-    def send_ops(self, answers: DataFrame, app: str, batch_id: int) -> None:  # noqa: ARG002 - the base class's
+    def send_ops(self, spark: SparkSession, answers: pa.Table, app: str, batch_id: int) -> None:  # noqa: ARG002 - the base class's
         raise RuntimeError("crash point: before the ops")
 
 
 class CrashBeforeAnswers(Dispatch):
     """Crashes before anybody is asked."""
 
-    def ask(self, requests: DataFrame, app: str, batch_id: int) -> None:  # noqa: ARG002 - the base class's
+    def ask(self, spark: SparkSession, requests: pa.Table, app: str, batch_id: int) -> pa.Table:  # noqa: ARG002 - the base class's
         raise RuntimeError("crash point: before the answers")
 
 
 class Bench:
     """Tables of one test, and runs of the check query on them."""
 
-    def __init__(self, spark: SparkSession, root: Path) -> None:
+    def __init__(self, spark: SparkSession, root: Path, by_files: bool = True) -> None:
         self.spark, self.root = spark, root
-        self.tables = Tables(root=str(root))
+        self.tables = Tables(root=str(root), by_files=by_files)
         self.tables.create(spark, *NAMES)
 
     def request(self, *rows: tuple[int, str, str, int], requested_at: datetime | None = None) -> None:
@@ -200,6 +201,21 @@ def test_crash_before_answers_then_asked_once_nothing_decided_no_op(bench: Bench
     bench.run(config)
     assert bench.versions() == before | {"check_answers": before["check_answers"] + 1}
     assert producer.checks_by_transaction == {"u": 1}
+
+
+def test_tables_of_sparks_own_are_asked_about_alike(
+    spark: SparkSession, tmp_path: Path, producer: ExampleProducer
+) -> None:
+    """Where Spark writes the tables: a crash between the two writes, then the recorded answer counts."""
+    bench = Bench(spark, tmp_path, by_files=False)
+    config = settings(orders={"endpoints": producer.endpoints, "secret": SECRET})
+    bench.request((1, "orders", "c", 1), (2, "orders", "u", 1))
+    with pytest.raises(StreamingQueryException, match="crash point: before the ops"):
+        bench.run(config, CrashBeforeOps)
+    producer.change_mind("c", "ROLLBACK")
+    bench.run(config)
+    assert (bench.answers()["c"], bench.ops()) == (("COMMIT", None), {"c": "COMMIT"})
+    assert producer.checks_by_transaction == {"c": 1, "u": 1}
 
 
 def test_checkpoint_lost_answered_checks_are_not_asked_again(bench: Bench, producer: ExampleProducer) -> None:

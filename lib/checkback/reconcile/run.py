@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 from checkback.check.dispatch import check_query
 from checkback.reconcile.query import reconcile_query
-from checkback.schemas import SCHEMAS
+from checkback.schemas import SCHEMAS, arrow_schema
 from checkback.stopping import Stopper, stop_on_signal
 from checkback.tables import Tables
 
@@ -65,8 +66,8 @@ def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Sto
 
 def _tick(spark: SparkSession, tables: Tables) -> None:
     """Append a row to `ticks`: a scheduled run fires its timers only in a batch, and a batch needs a new row."""
-    tick = spark.range(1).select(F.current_timestamp().alias("tick_at"))
-    tables.append(tick, "ticks")
+    tick = pa.table({"tick_at": [datetime.now(timezone.utc)]}).cast(arrow_schema("ticks"))
+    tables.append_arrow(spark, tick, "ticks")
 
 
 @contextmanager

@@ -1,0 +1,62 @@
+"""Check requests with their half messages, for the groups that want the body with the check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from checkback.reconcile.ranges import MAX_RANGES, Range, merge_ranges, within
+from checkback.schemas import CHECK_REQUESTS, HALF
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.tables import Tables
+
+_KEY = ["queue_id", "queue_offset", "check_times"]
+#: what a request's half message has in common with it
+_SAME_HALF = ["queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic", "born_timestamp"]
+_MESSAGE = StructType([HALF[name] for name in ("tags", "keys", "properties", "body")])
+
+
+def with_messages(spark: SparkSession, tables: Tables, requests: pa.Table, groups: Sequence[str]) -> DataFrame:
+    """``requests`` (CHECK_REQUESTS) as the asker takes them: identity, born_ms, and ``message``.
+
+    That is a struct of tags, keys, properties and body of the half message for the ``groups`` that want it, else null.
+    """
+    rows = spark.createDataFrame(requests)
+    identity, born = CHECK_REQUESTS.names[:6], F.unix_millis("born_timestamp").alias("born_ms")
+    bare = F.lit(None).cast(_MESSAGE).alias("message")
+    wanted = F.coalesce(F.col("producer_group").isin(list(groups)), F.lit(False))
+    named = requests.filter(pa.array([group in groups for group in requests.column("producer_group").to_pylist()]))
+    if not named.num_rows:
+        return rows.select(*identity, born, bare)
+    half = tables.read(spark, "half").where(within(_ranges(named), "queue_offset"))
+    both = rows.where(~wanted).select("*", bare).unionByName(_join(rows.where(wanted), half))
+    return both.select(*identity, born, "message")
+
+
+def _join(requests: DataFrame, half: DataFrame) -> DataFrame:
+    """``requests`` with the ``message`` of their half; one row each, however often it landed, and if it is gone."""
+    messages = half.select(
+        *(F.col(name).alias(f"half_{name}") for name in _SAME_HALF), F.struct(*_MESSAGE.names).alias("message")
+    )
+    same = reduce(and_, (F.col(name).eqNullSafe(F.col(f"half_{name}")) for name in _SAME_HALF))
+    return requests.join(messages, same, "left").dropDuplicates(_KEY).select(*requests.columns, "message")
+
+
+def _ranges(requests: pa.Table) -> list[Range]:
+    """The offsets of the requests: one range a queue."""
+    queue_id, offset = (requests.column(name).to_numpy() for name in ("queue_id", "queue_offset"))
+    spans = []
+    for queue in np.unique(queue_id):
+        offsets = offset[queue_id == queue]
+        spans.append(Range(int(queue), int(offsets.min()), int(offsets.max())))
+    return merge_ranges(spans, MAX_RANGES)

@@ -1,0 +1,64 @@
+"""Check requests and answers as Arrow: told apart by their key, and the answers that are recorded already."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F
+
+from checkback.schemas import arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from checkback.tables import Tables
+
+#: names a check: a transaction's n-th
+KEY = np.dtype([("queue_id", "<i4"), ("queue_offset", "<i8"), ("check_times", "<i4")])
+#: how far the clocks of the machines may be apart
+SKEW = timedelta(minutes=5)
+
+
+def keys(rows: pa.Table) -> np.ndarray[Any, Any]:
+    """The KEY of each row."""
+    found = np.empty(rows.num_rows, KEY)
+    for name in KEY.names or ():
+        found[name] = rows.column(name).to_numpy()
+    return found
+
+
+def once(requests: pa.Table) -> pa.Table:
+    """The requests, each once."""
+    _, first = np.unique(keys(requests), return_index=True)
+    return requests.take(pa.array(np.sort(first)))
+
+
+def recorded(spark: SparkSession, tables: Tables, oldest: datetime | None, batch_id: int) -> pa.Table:
+    """What `check_answers` says of requests that are no older than ``oldest``, or were in this batch.
+
+    Nothing is answered before it is asked: by that, files are skipped. None = all answers.
+    """
+    schema = arrow_schema("check_answers")
+    since = None if oldest is None else oldest - SKEW
+    if tables.by_files and tables.log("check_answers").readable():
+        found = [
+            pq.read_table(file.path, coerce_int96_timestamp_unit="us").cast(schema)
+            for file in tables.log("check_answers").data_files()
+            if _may_hold(file.spans, since, batch_id)
+        ]
+        return pa.concat_tables([schema.empty_table(), *found])
+    answers = tables.read(spark, "check_answers")
+    if since is not None:
+        answers = answers.where((F.col("batch_id") == batch_id) | (F.col("answered_at") >= F.lit(since)))
+    return answers.select(*schema.names).toArrow().cast(schema)
+
+
+def _may_hold(spans: dict[str, tuple[Any, Any]], since: datetime | None, batch_id: int) -> bool:
+    times, batches = spans.get("answered_at"), spans.get("batch_id")
+    if since is None or times is None or batches is None:
+        return True
+    return bool(times[1] >= since or batches[0] <= batch_id <= batches[1])
