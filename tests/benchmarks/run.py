@@ -142,7 +142,7 @@ def steady_latency(root: str) -> None:
 
 def start_up(root: str) -> None:
     """`checkback reconcile --available-now` with nothing to do, as a process."""
-    command = [sys.executable, "-m", "checkback.cli", "reconcile", "--available-now", "--set", f"storage.root={root}"]
+    command = [sys.executable, "-m", "checkback", "reconcile", "--available-now", "--set", f"storage.root={root}"]
     seconds = []
     for attempt in range(START_UPS + 1):
         began = time.perf_counter()
