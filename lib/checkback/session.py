@@ -58,8 +58,8 @@ LOCAL: Mapping[str, str] = {
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.enabled": "false",
-    # What goes wrong comes as an error; warnings of a streaming query in good health fill the screen.
-    "spark.log.level": "ERROR",
+    # What goes wrong comes as an error, in one line; its stack is for --debug.
+    "spark.log.level": "FATAL",
     "spark.driver.memory": "4g",
     # On a few cores G1's own threads take time from the batch.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
@@ -103,6 +103,8 @@ def spark_settings(settings: Settings) -> dict[str, str]:
     conf = dict(REQUIRED)
     if not under_spark_submit() and settings.spark.get("spark.master", "local").startswith("local"):
         conf |= LOCAL
+        if _log.isEnabledFor(logging.DEBUG):
+            conf["spark.log.level"] = "WARN"
     elif not under_spark_submit():
         conf["spark.jars.packages"] = DELTA_PACKAGE
     conf["spark.sql.shuffle.partitions"] = str(settings.reconcile.partitions)

@@ -41,6 +41,10 @@ _INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling sle
 #: What to do about a failed batch, by Spark's error condition.
 _FIXES = {"[FAILED_READ_FILE": "put the file back as it was and run again: the batch that holds it is taken up again"}
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?$")
+#: Messages that only point to the cause.
+_SAYS_NOTHING = re.compile(
+    r"Exception thrown in awaitResult|Boxed Exception|java\.util\.concurrent\.ExecutionException"
+)
 _LOST = (ConnectionError, Py4JNetworkError)
 _TRACEBACK = "Traceback (most recent call last):"
 
@@ -204,8 +208,7 @@ def failure(query: str | None, error: BaseException) -> CheckbackError:
 
 def one_line(error: BaseException) -> str:
     """What an error of Spark, Java or Python says, without its stack."""
-    java = getattr(error, "java_exception", None)  # a Py4JJavaError, which itself says only "an error occurred"
-    text = str(java.getMessage() or java.toString()) if java is not None else str(error)
+    text = next((text for text in _messages(error) if not _SAYS_NOTHING.match(text)), str(error))
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
@@ -214,6 +217,18 @@ def one_line(error: BaseException) -> str:
         after = lines[max(number for number, line in enumerate(lines) if _TRACEBACK in line) + 1 :]
         lines = [line for line in after if not line[0].isspace()] or lines
     return _SQLSTATE.sub("", lines[0])
+
+
+def _messages(error: BaseException | None) -> Iterator[str]:
+    """What an error says, then its causes."""
+    while error is not None:
+        java = getattr(error, "java_exception", None)  # a Py4JJavaError, which itself says only "an error occurred"
+        if java is None:
+            yield str(error)
+        while java is not None:
+            yield str(java.getMessage() or java.toString())
+            java = java.getCause()
+        error = getattr(error, "_cause", None)  # of an exception that PySpark made of one from Java
 
 
 def _pause(queries: Sequence[StreamingQuery]) -> None:

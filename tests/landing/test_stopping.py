@@ -116,6 +116,16 @@ def test_error_of_a_worker_is_named_and_not_its_stack(spark: SparkSession) -> No
     assert str(failure("land-half", caught.value)) == "query land-half: ValueError: row 7 is odd"
 
 
+def test_cause_is_told_and_not_its_wrapper(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(1).write.parquet(str(tmp_path / "gone"))
+    rows = spark.read.parquet(str(tmp_path / "gone"))
+    for file in (tmp_path / "gone").iterdir():
+        file.unlink()
+    with pytest.raises(Exception, match="awaitResult") as caught:
+        rows.toArrow()
+    assert "FAILED_READ_FILE" in str(failure("reconcile", caught.value))
+
+
 def test_failures_in_one_line() -> None:
     assert str(failure("check", ValueError("a\nb"))) == "query check: a"
     assert str(failure(None, ValueError())) == "ValueError"
