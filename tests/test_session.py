@@ -7,9 +7,10 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from checkback.errors import SettingsError
 from checkback.session import (
@@ -17,6 +18,7 @@ from checkback.session import (
     DELTA_PACKAGE,
     LOCAL,
     REQUIRED,
+    frame,
     java_check,
     local_path,
     open_session,
@@ -27,9 +29,6 @@ from checkback.session import (
 )
 from checkback.settings import Settings
 from checkback.stderr import HeldStderr
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parent.parent
 
@@ -188,6 +187,15 @@ def test_running_session_is_taken_changed_and_left_running(spark: SparkSession) 
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", before)
         spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_frame_of_a_batch_leaves_the_active_session_alone(spark: SparkSession) -> None:
+    spark.createDataFrame(pa.table({"id": [1]})).count()  # makes it the active one
+    clone = spark.newSession()
+    assert frame(clone, pa.table({"id": [1]})).count() == 1
+    active = SparkSession.getActiveSession()
+    assert active is not None
+    assert active._jsparkSession.equals(spark._jsparkSession)
 
 
 def test_setting_that_a_running_session_cannot_take_is_told(

@@ -23,7 +23,8 @@ from checkback.stderr import HeldStderr
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from checkback.settings import Settings
 
@@ -176,6 +177,22 @@ def running_session(settings: Settings, app: str = "checkback") -> Iterator[Spar
     finally:
         if not borrowed:
             spark.stop()
+
+
+def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Arrow rows as a DataFrame.
+
+    PySpark makes the session of createDataFrame the active one of the whole process, not only of the thread: after a
+    batch, whose session is a clone, whoever asks for the active session would get that clone.
+    """
+    from pyspark.sql import SparkSession
+
+    before = getattr(SparkSession, "_activeSession", None)
+    try:
+        return spark.createDataFrame(rows)
+    finally:
+        if before is not None:
+            SparkSession._activeSession = before
 
 
 def java_check(environ: Mapping[str, str] = os.environ) -> str:

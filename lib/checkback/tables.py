@@ -10,7 +10,7 @@ from checkback.deltalog import DeltaLog
 from checkback.errors import StorageError
 from checkback.files import FILES_SCHEMA, FileWriter, files_of, to_files
 from checkback.schemas import TOPIC_PREFIX, properties_of, schema_of
-from checkback.session import local_path
+from checkback.session import frame, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,8 +128,7 @@ class Tables:
         if not rows.num_rows:
             return
         if not self.by_files:
-            frame = spark.createDataFrame(rows).select(*schema_of(name).names)
-            self._append_by_spark(frame, name, app, version)
+            self._append_by_spark(frame(spark, rows).select(*schema_of(name).names), name, app, version)
         elif app is None or not self.log(name).has(app, version):
             with FileWriter(self.root) as writer:
                 writer.write(name, rows)

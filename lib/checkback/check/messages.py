@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
@@ -14,8 +13,11 @@ from pyspark.sql.types import StructType
 
 from checkback.reconcile.ranges import MAX_RANGES, Range, merge_ranges, within
 from checkback.schemas import CHECK_REQUESTS, HALF
+from checkback.session import frame
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame, SparkSession
 
     from checkback.tables import Tables
@@ -31,7 +33,7 @@ def with_messages(spark: SparkSession, tables: Tables, requests: pa.Table, group
 
     That is a struct of tags, keys, properties and body of the half message for the ``groups`` that want it, else null.
     """
-    rows = spark.createDataFrame(requests)
+    rows = frame(spark, requests)
     identity, born = CHECK_REQUESTS.names[:6], F.unix_millis("born_timestamp").alias("born_ms")
     bare = F.lit(None).cast(_MESSAGE).alias("message")
     wanted = F.coalesce(F.col("producer_group").isin(list(groups)), F.lit(False))

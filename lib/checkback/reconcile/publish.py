@@ -25,6 +25,7 @@ from checkback.reconcile.segment import Action
 from checkback.reconcile.tasks import SURVEY_SCHEMA, picker, reader, selector, surveyor
 from checkback.reconcile.wanted import Wanted
 from checkback.schemas import HALF, TOPIC_PREFIX, schema_of
+from checkback.session import frame
 from checkback.stopping import query_id
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def one_of_each(half: DataFrame) -> DataFrame:
 def _offsets(spark: SparkSession, wanted: Wanted) -> DataFrame:
     fields = {"queue_id": wanted.records["queue_id"], "queue_offset": wanted.records["offset"]}
     rows = pa.table({name: pa.array(values) for name, values in fields.items()})
-    return spark.createDataFrame(rows)
+    return frame(spark, rows)
 
 
 def _side_by_side(work: Callable[[str], None], names: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from checkback.reconcile.columns import identity_columns, store_us
 from checkback.reconcile.segment import NOT_STATED, Action, Reason
 from checkback.schemas import HALF
+from checkback.session import frame
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -39,8 +40,7 @@ def action_rows(spark: SparkSession, actions: Actions) -> DataFrame:
     """The actions as rows: queue_id, queue_offset, store_us and both hashes; action, detail, batch_time."""
     fields = actions.columns(_FIELDS.values())
     columns = {name: pa.array(fields[field]) for name, field in _FIELDS.items()}
-    rows = spark.createDataFrame(pa.table(columns))
-    return rows.withColumn("batch_time", F.lit(actions.batch_time))
+    return frame(spark, pa.table(columns)).withColumn("batch_time", F.lit(actions.batch_time))
 
 
 def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame) -> DataFrame:
