@@ -18,11 +18,11 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from checkback.errors import CheckbackError, StorageError
+from checkback.errors import FencedError, StorageError
 from checkback.schemas import properties_of, schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from checkback.files import File
 
@@ -107,32 +107,55 @@ class DeltaLog:
         """Append the files, with ``app`` once: the same (app, version) is skipped when it comes again.
 
         That is Delta's transaction identifier (PROTOCOL.md of delta-io/delta); Spark's txnAppId and txnVersion write
-        the same. Raises CheckbackError when another process commits for ``app`` at the same time, StorageError when
+        the same. Raises FencedError when another process commits for ``app`` at the same time, StorageError when
         the log cannot be written.
         """
-        if not files or (app is not None and self.has(app, version)):
-            return
+        if files and (app is None or not self.has(app, version)):
+            self._append(files, {} if app is None else {app: version})
+
+    def versions(self, apps: Iterable[str]) -> dict[str, int | None]:
+        """The last version that each application has committed; None = it never has."""
+        self._update()
+        return {app: self._table.transaction_version(app) for app in apps}
+
+    def commit_after(
+        self, files: Sequence[File], expected: Mapping[str, int | None], versions: Mapping[str, int]
+    ) -> None:
+        """Append the files, and take each application from its ``expected`` version to the one of ``versions``.
+
+        Without files only the versions are committed. So an application whose every commit names the version that it
+        wrote itself has no second writer: whoever writes a version between, seen or not, makes the next commit fail.
+        Raises FencedError: nothing is committed then. Raises StorageError when the log cannot be read or written;
+        ``versions`` tells afterwards whether the commit was made.
+        """
+        found = self.versions(expected)
+        if found != dict(expected):
+            raise self._fenced()
+        self._append(files, versions)
+
+    def _append(self, files: Sequence[File], versions: Mapping[str, int]) -> None:
         now = round(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [
             AddAction(file.path, file.size, {}, now, True, file.stats) for file in files
         ]
-        transactions = None if app is None else [Transaction(app, version, now)]
+        transactions = [Transaction(app, version, now) for app, version in versions.items()]
         try:
             self._table.create_write_transaction(
                 actions,
                 "append",
                 self._table.schema(),
-                commit_properties=CommitProperties(app_transactions=transactions),
+                commit_properties=CommitProperties(app_transactions=transactions or None),
                 post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
         except CommitFailedError as error:
             if "Concurrent transaction" in str(error):
-                raise CheckbackError(
-                    "another process writes the same batches", self._place, "stop one of the two, then run again"
-                ) from error
+                raise self._fenced() from error
             raise StorageError(f"the commit failed: {_first_line(error)}", self._place) from error
         except (DeltaError, OSError) as error:
             raise StorageError(f"the commit failed: {_first_line(error)}", self._place) from error
+
+    def _fenced(self) -> FencedError:
+        return FencedError("another process writes the same batches", self._place, "stop one of the two, then run again")
 
     def _update(self) -> None:
         try:

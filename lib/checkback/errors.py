@@ -38,5 +38,9 @@ class StorageError(CheckbackError):
     """A table or checkpoint cannot be read or written."""
 
 
+class FencedError(CheckbackError):
+    """Another process has taken over what this one was writing: it must stop."""
+
+
 class StateError(CheckbackError):
     """The bytes of a segment's state are not what this version can read."""

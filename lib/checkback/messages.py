@@ -109,11 +109,19 @@ def parse_half(line: bytes) -> Half:
     Raises Rejected. Topics are held to TopicValidator (without ``%`` and ``|``, which RocketMQ keeps for itself).
     """
     fields = _object(line)
+    return half_of(fields, _integer(fields, "queue_id", INT_MAX), _integer(fields, "queue_offset", LONG_MAX))
+
+
+def half_of(fields: Mapping[str, Any], queue_id: int, queue_offset: int) -> Half:
+    """The half message of a JSON object's fields, by ``parse_half``'s rules, where somebody else counts the offsets.
+
+    Raises Rejected.
+    """
     tags, keys = _optional_text(fields, "tags"), _optional_text(fields, "keys")
     properties = _properties(fields, tags, keys)
     return Half(
-        queue_id=_integer(fields, "queue_id", INT_MAX),
-        queue_offset=_integer(fields, "queue_offset", LONG_MAX),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
         transaction_id=_transaction_id(fields),
         producer_group=_name(fields, "producer_group", GROUP_MAX),
         real_topic=_topic(fields),
@@ -139,13 +147,27 @@ def parse_ops(line: bytes) -> list[Op]:
         stated = fields.get("transaction_id") is not None
         transaction_id = _transaction_id(fields) if stated else None
     else:
-        offsets = [_integer(fields, "half_offset", LONG_MAX)]
-        transaction_id = _transaction_id(fields)
+        return [op_of(fields)]
     queue_id = _integer(fields, "queue_id", INT_MAX)
     group = _name(fields, "producer_group", GROUP_MAX)
     state = _state(fields)
     born = _integer(fields, "born_timestamp", MS_MAX)
     return [Op(queue_id, offset, transaction_id, group, state, born) for offset in offsets]
+
+
+def op_of(fields: Mapping[str, Any]) -> Op:
+    """The op message of a JSON object's fields that names one half message, with its transaction id.
+
+    Raises Rejected.
+    """
+    return Op(
+        queue_id=_integer(fields, "queue_id", INT_MAX),
+        half_offset=_integer(fields, "half_offset", LONG_MAX),
+        transaction_id=_transaction_id(fields),
+        producer_group=_name(fields, "producer_group", GROUP_MAX),
+        state=_state(fields),
+        born_timestamp=_integer(fields, "born_timestamp", MS_MAX),
+    )
 
 
 def _refuse_constant(name: str) -> NoReturn:

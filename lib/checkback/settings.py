@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 BASE_FILE = "conf/base.yml"
 MASK = "****"
 ENV_REFERENCE = "env:"
+#: What of a producer group stands in the environment only.
+SECRETS = ("secret", "token")
 
 _UNITS = (
     ("d", timedelta(days=1)),
@@ -49,6 +51,8 @@ _DURATION = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)")
 LONGEST = timedelta(days=36500)
 _GROUP = re.compile(r"[a-zA-Z0-9_-]{1,120}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+# RFC 6750's b64token: what may follow "Bearer" in a header.
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
 # Spark's own spark.redaction.regex, and the account keys of Azure storage.
 _SECRET_CONF = re.compile(r"(?i)secret|password|token|access[.]?key|account[.]?key")
 
@@ -149,6 +153,17 @@ def _secret(value: object) -> object:
     return value
 
 
+def _token(value: object) -> object:
+    text = value.get_secret_value() if isinstance(value, SecretStr) else value
+    if not isinstance(text, str):
+        return value
+    if text.startswith(ENV_REFERENCE):
+        _refuse(f"{ENV_REFERENCE}NAME is resolved when settings are loaded, not here", "give the token itself")
+    if not _TOKEN.fullmatch(text):
+        _refuse("is not a bearer token", "use 16 to 512 of A-Z a-z 0-9 . _ ~ + / -, as `openssl rand -hex 32` makes")
+    return value
+
+
 def _conf_key(name: str) -> str:
     if not name.startswith("spark."):
         _refuse("is not a Spark setting", "its name begins with spark.")
@@ -165,6 +180,7 @@ _Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(for
 DurationFromZero = Annotated[_Duration, AfterValidator(_not_negative)]
 PositiveDuration = Annotated[_Duration, AfterValidator(_positive)]
 Count = Annotated[StrictInt, Field(ge=1)]
+QueueId = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
 Text = Annotated[str, Field(min_length=1)]
 GroupName = Annotated[str, AfterValidator(_group)]
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
@@ -226,11 +242,38 @@ class Check(_Section):
     ca_file: Text | None = None
 
 
+class Gateway(_Section):
+    """The HTTP door for producers. It alone writes the half queues ``queues``; sizes are in bytes.
+
+    ``remember``, ``remember_max``: how long, and how many, half messages are known from memory, so that one sent again
+    keeps its offset. ``max_waiting``: messages accepted and not yet committed. ``timeout``: for a request to arrive.
+    """
+
+    host: Text = "127.0.0.1"
+    port: Annotated[StrictInt, Field(ge=0, le=65535)] = 8900
+    queues: Annotated[list[QueueId], Field(min_length=1, max_length=64)] = [0]
+    gather: DurationFromZero = timedelta(milliseconds=30)
+    remember: PositiveDuration = timedelta(minutes=10)
+    remember_max: Count = 1_000_000
+    max_waiting: Count = 20_000
+    max_body: Annotated[StrictInt, Field(ge=1024, le=1 << 30)] = 16 << 20
+    max_headers: Annotated[StrictInt, Field(ge=1024, le=1 << 20)] = 32 << 10
+    timeout: PositiveDuration = timedelta(seconds=10)
+    reject_transactions: StrictBool = False
+
+    @model_validator(mode="after")
+    def _queues_differ(self) -> Self:
+        if len(set(self.queues)) != len(self.queues):
+            _refuse("gateway.queues names a queue twice", "name each once")
+        return self
+
+
 class Producer(_Section):
-    """A producer group: where and how it is asked."""
+    """A producer group: where and how it is asked, and the token it sends with."""
 
     endpoints: list[Endpoint] = []
     secret: Annotated[SecretStr | None, BeforeValidator(_secret)] = None
+    token: Annotated[SecretStr | None, BeforeValidator(_token)] = None
     include_body: StrictBool = False
 
 
@@ -241,6 +284,7 @@ class Settings(_Section):
     transaction: Transaction = Transaction()
     reconcile: Reconcile = Reconcile()
     check: Check = Check()
+    gateway: Gateway = Gateway()
     producers: dict[GroupName, Producer] = {}
     spark: dict[Annotated[str, AfterValidator(_conf_key)], Annotated[str, BeforeValidator(_conf_value)]] = {}
 
@@ -282,8 +326,9 @@ def flatten(settings: Settings) -> dict[str, Any]:
         elif section == "producers":
             for group, values in fields.items():
                 flat |= {f"producers.{group}.{key}": value for key, value in values.items()}
-                if values["secret"] is not None:
-                    flat[f"producers.{group}.secret"] = MASK
+                for key in SECRETS:
+                    if values[key] is not None:
+                        flat[f"producers.{group}.{key}"] = MASK
         else:
             flat |= {f"{section}.{key}": value for key, value in fields.items()}
     return flat

@@ -18,12 +18,13 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from checkback.errors import SettingsError
-from checkback.settings import BASE_FILE, ENV_REFERENCE, Producer
+from checkback.settings import BASE_FILE, ENV_REFERENCE, SECRETS, Producer
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 ENV_PREFIX = "CHECKBACK__"
+_EXAMPLES = {"secret": "whsec_...", "token": "..."}
 OVERRIDE = "--set"
 
 KeyPath = tuple[str, ...]
@@ -185,7 +186,7 @@ def _value(path: KeyPath, text: str, origin: str) -> Any:
 
 
 def _is_secret(path: KeyPath) -> bool:
-    return len(path) == 3 and path[0] == "producers" and path[2] == "secret"
+    return len(path) == 3 and path[0] == "producers" and path[2] in SECRETS
 
 
 def _resolved(leaf: Leaf, environ: Mapping[str, str], used: bool) -> Leaf:
@@ -199,12 +200,12 @@ def _resolved(leaf: Leaf, environ: Mapping[str, str], used: bool) -> Leaf:
     if not (isinstance(leaf.value, str) and leaf.value.startswith(ENV_REFERENCE)):
         if leaf.origin.startswith(ENV_PREFIX):
             return leaf
-        raise SettingsError("a secret in plain text is refused", where, fix)
+        raise SettingsError(f"a {leaf.path[2]} in plain text is refused", where, fix)
     name = leaf.value[len(ENV_REFERENCE) :]
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise SettingsError("what follows env: is not the name of a variable", where, fix)
     if used and not environ.get(name):
-        raise SettingsError(f"the environment variable {name} is not set", where, f"export {name}=whsec_...")
+        raise SettingsError(f"the environment variable {name} is not set", where, f"export {name}={_EXAMPLES[leaf.path[2]]}")
     return leaf._replace(value=environ[name]) if used else leaf
 
 
@@ -296,7 +297,7 @@ def _origin(path: Sequence[str | int], origins: Mapping[KeyPath, str]) -> str:
 
 
 def _nearest(model: type[BaseModel], path: Sequence[str]) -> str:
-    """The valid dotted key most like the path: as a whole, and in its last word."""
+    """The valid dotted key most like the path: as a whole, and in a word that is like its last."""
     group = path[1] if len(path) > 2 else "GROUP"
     keys: list[KeyPath] = [("producers", group, name) for name in _names(Producer)]
     for section, field in model.model_fields.items():
@@ -307,7 +308,7 @@ def _nearest(model: type[BaseModel], path: Sequence[str]) -> str:
 
     def likeness(key: KeyPath) -> float:
         whole = difflib.SequenceMatcher(None, ".".join(key), ".".join(path).lower()).ratio()
-        return whole + difflib.SequenceMatcher(None, key[-1], path[-1].lower()).ratio()
+        return whole + max(difflib.SequenceMatcher(None, name, path[-1].lower()).ratio() for name in key)
 
     nearest: KeyPath = max(keys, key=likeness)
     return ".".join(nearest)
