@@ -108,7 +108,7 @@ def parse_half(line: bytes) -> Half:
 
     Raises Rejected. Topics are held to TopicValidator (without ``%`` and ``|``, which RocketMQ keeps for itself).
     """
-    fields = _object(line)
+    fields = fields_of(line)
     return half_of(fields, _integer(fields, "queue_id", INT_MAX), _integer(fields, "queue_offset", LONG_MAX))
 
 
@@ -141,7 +141,11 @@ def parse_ops(line: bytes) -> list[Op]:
     Raises Rejected: a list with one bad offset is rejected whole. The batched form is the body of RocketMQ's own
     op messages (TransactionalMessageUtil.buildOffsetKey); they state no transaction id, so there it may be left out.
     """
-    fields = _object(line)
+    return ops_of(fields_of(line))
+
+
+def ops_of(fields: Mapping[str, Any]) -> list[Op]:
+    """The op messages of a JSON object's fields, by ``parse_ops``'s rules. Raises Rejected."""
     if "half_offsets" in fields:
         offsets = _offsets(fields)
         stated = fields.get("transaction_id") is not None
@@ -177,7 +181,8 @@ def _refuse_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def _object(line: bytes) -> dict[str, Any]:
+def fields_of(line: bytes) -> dict[str, Any]:
+    """The fields of the JSON object on a line of UTF-8. Raises Rejected."""
     if len(line) > LINE_MAX:
         raise Rejected(f"line: over {LINE_MAX // 1024**2} MiB")
     try:
