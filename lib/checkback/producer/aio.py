@@ -1,0 +1,155 @@
+"""AsyncTransactionProducer: the same for asyncio, over httpx."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from checkback.check.failure import describe
+from checkback.errors import CheckbackError
+from checkback.producer.address import HALF, OP, Address, certificates
+from checkback.producer.attempts import Attempts, Patience
+from checkback.producer.listener import (
+    AsyncTransactionListener,
+    LocalTransactionState,
+    TransactionListener,
+    failed,
+    logger,
+    state_of,
+)
+from checkback.producer.message import Message, half_json, identified, op_json
+from checkback.producer.replies import MAX_REPLY, GatewayError, Reply, place, read_reply
+from checkback.producer.result import SendStatus, TransactionSendResult, not_stored
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+_PATIENCE = Patience()
+
+
+class AsyncTransactionProducer:
+    """TransactionProducer for asyncio: the same arguments and results; needs httpx (``checkback[producer]``).
+
+    ``listener``: an AsyncTransactionListener, which runs in the event loop, or a TransactionListener, whose methods
+    run in a thread. A task that is cancelled sends no op: the check-back asks.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        gateway_url: str,
+        listener: AsyncTransactionListener | TransactionListener,
+        *,
+        token: str | None = None,
+        patience: Patience = _PATIENCE,
+        ca_file: str | None = None,
+        connections: int = 32,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        try:
+            import httpx
+        except ImportError as error:
+            raise CheckbackError("httpx is not installed", "", "pip install 'checkback[producer]'") from error
+        self._address = Address(group, gateway_url, token)
+        self._listener = listener
+        self._patience = patience
+        self._clock, self._timer, self._sleep = clock, timer, sleep
+        self._lost = (httpx.HTTPError, httpx.StreamError, asyncio.TimeoutError, OSError)
+        self._client = httpx.AsyncClient(
+            headers=self._address.headers(),
+            verify=certificates(ca_file),
+            timeout=patience.timeout_s,
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> AsyncTransactionProducer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections that are kept alive."""
+        await self._client.aclose()
+
+    async def send_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
+        """As TransactionProducer.send_in_transaction, step by step."""
+        message = identified(message)
+        half = half_json(self._address.group, message, self._now_ms())
+        # Step 1
+        try:
+            queue_id, queue_offset = place(await self._post(HALF, half, message.transaction_id), HALF)
+        except GatewayError as error:
+            return not_stored(message.transaction_id, error)
+        # Step 2
+        local_error: Exception | None = None
+        try:
+            state = state_of(await self._execute(message, arg), message.transaction_id)
+        except Exception as error:  # noqa: BLE001 - RocketMQ's: whatever it is, the check-back finds out
+            state, local_error = failed(error, message.transaction_id, "execute_local_transaction"), error
+        # Step 3
+        op_error: GatewayError | None = None
+        if state is not LocalTransactionState.UNKNOWN:
+            op = op_json(
+                self._address.group, message.transaction_id, queue_id, queue_offset, state.value, self._now_ms()
+            )
+            try:
+                await self._post(OP, op, message.transaction_id)
+            except GatewayError as error:
+                logger.warning("transaction %s: %s did not land: %s", message.transaction_id, state.value, error)
+                op_error = error
+        return TransactionSendResult(
+            send_status=SendStatus.SEND_OK,
+            transaction_id=message.transaction_id,
+            local_transaction_state=state,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            op_sent=state is not LocalTransactionState.UNKNOWN and op_error is None,
+            op_error=op_error,
+            local_error=local_error,
+        )
+
+    async def _execute(self, message: Message, arg: Any) -> LocalTransactionState | None:
+        if isinstance(self._listener, AsyncTransactionListener):
+            return await self._listener.execute_local_transaction(message, arg)
+        return await asyncio.to_thread(self._listener.execute_local_transaction, message, arg)
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    async def _post(self, path: str, body: bytes, transaction_id: str) -> dict[str, Any]:
+        """The object of a 200, of as many tries as patience allows. Raises GatewayError."""
+        attempts = Attempts(self._patience, self._timer())
+        while True:
+            timeout_s = attempts.timeout(self._timer())
+            try:
+                reply = await asyncio.wait_for(self._send(path, body), timeout_s)
+            except self._lost as error:
+                wait = attempts.after_failure(self._timer())
+                if wait is None:
+                    raise GatewayError(
+                        describe(error, timeout_s), self._address.url(path), "see that the gateway runs"
+                    ) from error
+            else:
+                wait = attempts.after_reply(reply, self._timer())
+                if wait is None:
+                    return read_reply(reply, self._address.url(path), transaction_id, attempts.lost)
+            await self._sleep(wait)
+
+    async def _send(self, path: str, body: bytes) -> Reply:
+        async with self._client.stream("POST", self._address.url(path), content=body) as response:
+            content = b""
+            async for part in response.aiter_raw():
+                content += part
+                if len(content) > MAX_REPLY:
+                    break
+            headers = response.headers
+            return Reply(response.status_code, content, headers.get("Content-Type", ""), headers.get("Retry-After"))

@@ -1,0 +1,158 @@
+"""The barrier: a local transaction that has been answered ROLLBACK cannot commit any more.
+
+The idea is DTM's branch barrier. A check that finds nothing cannot know whether the local transaction is lost or only
+late. So it does not look, it writes: a rollback mark under the transaction's id, unless there is a commit mark. The
+local transaction writes its commit mark first of all, in the same database transaction as the business's own changes.
+The key is unique, so one of the two wins, and the database decides which.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from checkback.errors import CheckbackError
+from checkback.producer.listener import LocalTransactionState
+from checkback.producer.marks import fit, insert_once
+
+# isort: split
+from sqlalchemy import Column, Connection, DateTime, MetaData, String, Table, delete, select, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.pool import StaticPool
+from sqlalchemy.schema import CreateTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Engine
+
+#: PostgreSQL: lock_not_available, serialization_failure, deadlock_detected
+_PG_BUSY = frozenset({"55P03", "40001", "40P01"})
+
+
+class BarrierError(CheckbackError):
+    """A local transaction met a mark. ``state``: the one that was there first, which is what the listener should say.
+
+    ROLLBACK: a check has been told so, and nothing may commit. COMMIT: it has committed before.
+    """
+
+    def __init__(self, what: str, where: str = "", fix: str = "", state: str = "") -> None:
+        super().__init__(what, where, fix)
+        self.args = (what, where, fix, state)
+        self.state = LocalTransactionState(state)
+
+
+class Barrier:
+    """Marks of local transactions in the business's own database: SQLite or PostgreSQL, through SQLAlchemy 2.
+
+    ``bind``: an engine, or a connection that nobody else uses; ``table``: its name, one for each producer group that
+    makes transaction ids of its own; ``wait_s``: how long a check waits for a local transaction that is under way.
+    Raises CheckbackError for another database, or an engine whose connections are all one.
+    """
+
+    def __init__(self, bind: Engine | Connection, table: str = "checkback_barrier", wait_s: float = 2.0) -> None:
+        fit(bind.dialect, "Barrier")
+        if not isinstance(bind, Connection) and isinstance(bind.pool, StaticPool):
+            raise CheckbackError(
+                "all connections of the engine are one: a check would see what is not committed",
+                "Barrier",
+                "use a database in a file",
+            )
+        self._bind = bind
+        self._wait_ms = max(1, round(wait_s * 1000))  # 0 is for ever in PostgreSQL
+        #: for migrations: one row a transaction
+        self.table = Table(
+            table,
+            MetaData(),
+            Column("transaction_id", String(1024), primary_key=True),
+            Column("state", String(8), nullable=False),
+            Column("marked_at", DateTime(timezone=True), nullable=False),
+        )
+
+    def create_table(self) -> None:
+        """Create the table where there is none: at deployment, before the first transaction."""
+        with self._begin() as connection:
+            connection.execute(CreateTable(self.table, if_not_exists=True))
+
+    @contextmanager
+    def local_transaction(self, transaction_id: str) -> Iterator[Connection]:
+        """A connection in a transaction that begins with the commit mark; the end of the block commits both.
+
+        Raises BarrierError, before the block runs, when there is a mark already.
+        """
+        with self._begin() as connection:
+            self.mark(connection, transaction_id)
+            yield connection
+
+    def mark(self, connection: Connection, transaction_id: str) -> None:
+        """Write the commit mark in the transaction that ``connection`` is in: for an ORM session or asyncio's run_sync.
+
+        Do it before the business's own statements: it then waits for no lock of theirs. Raises BarrierError when there
+        is a mark already; the transaction must then be rolled back.
+        """
+        if insert_once(connection, self.table, _row(transaction_id, LocalTransactionState.COMMIT)):
+            return
+        state = self._state(connection, transaction_id)
+        told = "a check was told ROLLBACK" if state is LocalTransactionState.ROLLBACK else "it has committed before"
+        raise BarrierError(told, f"transaction {transaction_id}", "do nothing, and say what state says", state.value)
+
+    def check(self, transaction_id: str) -> LocalTransactionState:
+        """What ``check_local_transaction`` is to say: COMMIT, or ROLLBACK, and then it can never commit.
+
+        UNKNOWN while the local transaction is under way and does not end within ``wait_s``. The rollback mark is
+        committed before this returns.
+        """
+        try:
+            with self._begin() as connection, self._patience(connection):
+                insert_once(connection, self.table, _row(transaction_id, LocalTransactionState.ROLLBACK))
+                state = self._state(connection, transaction_id)
+        except DBAPIError as error:
+            if not _busy(error):
+                raise
+            return LocalTransactionState.UNKNOWN
+        return state
+
+    def purge(self, older_than: timedelta = timedelta(days=7)) -> int:
+        """Delete marks older than that; how many. Keep them longer than transaction.reserved, 72 hours by default."""
+        before = datetime.now(timezone.utc) - older_than
+        with self._begin() as connection:
+            return connection.execute(delete(self.table).where(self.table.c.marked_at < before)).rowcount
+
+    def _state(self, connection: Connection, transaction_id: str) -> LocalTransactionState:
+        found = select(self.table.c.state).where(self.table.c.transaction_id == transaction_id)
+        return LocalTransactionState(connection.execute(found).scalar_one())
+
+    @contextmanager
+    def _begin(self) -> Iterator[Connection]:
+        if isinstance(self._bind, Connection):
+            with self._bind.begin():
+                yield self._bind
+        else:
+            with self._bind.begin() as connection:
+                yield connection
+
+    @contextmanager
+    def _patience(self, connection: Connection) -> Iterator[None]:
+        """Locks are waited for no longer than wait_s."""
+        if connection.dialect.name == "postgresql":
+            connection.execute(text(f"SET LOCAL lock_timeout = {self._wait_ms}"))
+            yield
+            return
+        before = connection.execute(text("PRAGMA busy_timeout")).scalar_one()
+        connection.execute(text(f"PRAGMA busy_timeout = {self._wait_ms}"))
+        try:
+            yield
+        finally:
+            connection.execute(text(f"PRAGMA busy_timeout = {before}"))
+
+
+def _row(transaction_id: str, state: LocalTransactionState) -> dict[str, Any]:
+    return {"transaction_id": transaction_id, "state": state.value, "marked_at": datetime.now(timezone.utc)}
+
+
+def _busy(error: DBAPIError) -> bool:
+    """Is it a lock that another transaction holds?"""
+    code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    locked = isinstance(error, OperationalError) and "locked" in str(error.orig)  # SQLite has no more on Python 3.10
+    return code in _PG_BUSY or locked

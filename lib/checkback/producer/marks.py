@@ -1,0 +1,47 @@
+"""What the barrier and the idempotent consumer share: marks in a business database, by SQLAlchemy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from checkback.errors import CheckbackError
+
+try:
+    from sqlalchemy.dialects import postgresql, sqlite
+except ImportError as missing:
+    raise CheckbackError("SQLAlchemy is not installed", "", "pip install 'checkback[barrier]'") from missing
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Dialect, Table
+
+DIALECTS = ("sqlite", "postgresql")
+
+
+def fit(dialect: Dialect, where: str) -> None:
+    """Raise CheckbackError for a database whose locks this module does not know."""
+    if dialect.name not in DIALECTS:
+        raise CheckbackError(f"{dialect.name} is not supported", where, "use SQLite or PostgreSQL")
+
+
+def insert_once(connection: Connection, table: Table, values: dict[str, Any]) -> bool:
+    """True when the row is new; False when its key was there, committed or of this transaction.
+
+    Another transaction that has inserted the key and not ended is waited for: PostgreSQL waits for the row, SQLite for
+    the database's write lock. Raises CheckbackError in autocommit mode, where a mark would outlive its transaction.
+    """
+    if _autocommits(connection):
+        raise CheckbackError(
+            "the connection commits by itself", table.name, "use one with transactions, not isolation_level=AUTOCOMMIT"
+        )
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = insert(table).values(values).on_conflict_do_nothing()
+    return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
+
+
+def _autocommits(connection: Connection) -> bool:
+    driver: Any = connection.connection.dbapi_connection
+    if connection.dialect.name == "sqlite":
+        # isolation_level None with a BEGIN of one's own is SQLAlchemy's recipe for savepoints: that has a transaction.
+        own = driver.isolation_level is None or getattr(driver, "autocommit", None) is True
+        return own and not driver.in_transaction
+    return getattr(driver, "autocommit", False) is True

@@ -1,0 +1,71 @@
+"""Messages as a producer gives them, and the JSON that the gateway takes. No network."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from checkback.messages import parse_half
+
+
+@dataclass(frozen=True)
+class Message:
+    """What is to be published in ``topic`` when the local transaction commits.
+
+    ``check_immunity_s``: how long the local transaction may take before anybody asks, in seconds (None: the server's
+    transaction.timeout). ``real_queue_id``: the queue of the topic. ``transaction_id``: empty, and the producer makes
+    a unique one (RocketMQ's UNIQ_KEY); or a key of your own, unique in the producer group, with which a message sent
+    again after a crash still lands once. The limits are RocketMQ's, see docs/protocol.md.
+    """
+
+    topic: str
+    body: bytes = field(repr=False)
+    tags: str | None = None
+    keys: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    check_immunity_s: int | None = None
+    real_queue_id: int = 0
+    transaction_id: str = ""
+
+
+def identified(message: Message) -> Message:
+    """The message with a transaction id: its own, or a new one that no other producer makes."""
+    return message if message.transaction_id else replace(message, transaction_id=uuid.uuid4().hex)
+
+
+def half_json(group: str, message: Message, born_ms: int) -> bytes:
+    """The body of POST /v1/half. ``born_ms``: ms since the epoch, when the transaction began.
+
+    Raises messages.Rejected for what no gateway takes (RocketMQ: Validators.checkMessage): nothing need be sent.
+    """
+    fields = {
+        "transaction_id": message.transaction_id,
+        "producer_group": group,
+        "real_topic": message.topic,
+        "real_queue_id": message.real_queue_id,
+        "tags": message.tags,
+        "keys": message.keys,
+        "properties": dict(message.properties),
+        "body": base64.b64encode(message.body).decode("ascii"),
+        "born_timestamp": born_ms,
+        "check_immunity_s": message.check_immunity_s,
+    }
+    # One rule for all that comes in: what `land` takes, once it has the place that the gateway gives it.
+    parse_half(json.dumps({**fields, "queue_id": 0, "queue_offset": 0}).encode())
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def op_json(group: str, transaction_id: str, queue_id: int, queue_offset: int, state: str, born_ms: int) -> bytes:
+    """The body of POST /v1/op: ``state`` is COMMIT or ROLLBACK."""
+    fields = {
+        "queue_id": queue_id,
+        "half_offset": queue_offset,
+        "transaction_id": transaction_id,
+        "producer_group": group,
+        "state": state,
+        "born_timestamp": born_ms,
+    }
+    return json.dumps(fields, separators=(",", ":")).encode()
