@@ -97,12 +97,11 @@ class Wanted:
         if offsets is None or queues is None or queues[0] != queues[1]:
             rows = self.records["offset"][first:last]
             return bool(len(rows)) and (offsets is None or bool(((rows >= offsets[0]) & (rows <= offsets[1])).any()))
-        begin, end = np.searchsorted(self.records["offset"][first:last], [offsets[0], offsets[1] + 1])
-        return bool(begin < end)
+        begin, end = _run_of(self.records["offset"][first:last], *offsets)
+        return begin < end
 
     def _between(self, name: str, least: int, most: int) -> tuple[int, int]:
-        begin, end = np.searchsorted(self.records[name], [least, most + 1])
-        return int(begin), int(end)
+        return _run_of(self.records[name], least, most)
 
     def missing(self, notes: Iterable[bytes]) -> tuple[int, int]:
         """(records that no task found, records found more than once), from the tasks' notes (`Found`)."""
@@ -114,6 +113,11 @@ class Wanted:
             total += _COUNT.unpack_from(note)[0]
         found = int(seen.sum())
         return len(seen) - found, total - found
+
+
+def _run_of(values: Numbers, least: int, most: int) -> tuple[int, int]:
+    """Where the values from least to most, both included, begin and end. Not by most + 1: that may be no number."""
+    return int(np.searchsorted(values, least, "left")), int(np.searchsorted(values, most, "right"))
 
 
 class Found:
