@@ -155,7 +155,9 @@ class DeltaLog:
             raise StorageError(f"the commit failed: {_first_line(error)}", self._place) from error
 
     def _fenced(self) -> FencedError:
-        return FencedError("another process writes the same batches", self._place, "stop one of the two, then run again")
+        return FencedError(
+            "another process writes the same batches", self._place, "stop one of the two, then run again"
+        )
 
     def _update(self) -> None:
         try:

@@ -1,0 +1,269 @@
+"""The HTTP API: routes, their OpenAPI description, and problems for whatever goes wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Body, FastAPI, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+from starlette.exceptions import HTTPException
+
+from checkback import __version__
+from checkback.gateway import bodies, models
+from checkback.gateway.guard import Guard
+from checkback.gateway.problems import CODES, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.types import ASGIApp
+
+    from checkback.gateway.door import Door
+    from checkback.gateway.metrics import Metrics
+    from checkback.gateway.tokens import Groups
+    from checkback.settings import Gateway
+
+    Handler = Callable[[Request], Awaitable[Response]]
+
+_HALF = {
+    "transaction_id": "order-4711",
+    "producer_group": "orders",
+    "real_topic": "payments",
+    "tags": "created",
+    "keys": "4711",
+    "properties": {"region": "eu"},
+    "body": "eyJhbW91bnQiOiA0Mn0=",
+}
+_OP = {
+    "queue_id": 0,
+    "half_offset": 12,
+    "transaction_id": "order-4711",
+    "producer_group": "orders",
+    "state": "COMMIT",
+}
+_STORED = {"transaction_id": "order-4711", "queue_id": 0, "queue_offset": 12}
+_ENDED = {**_STORED, "state": "COMMIT", "repeated": False}
+_ALWAYS = (400, 401, 408, 413, 415, 421, 431, 500, 503)
+
+
+def _example(value: dict[str, Any]) -> Any:
+    return Body(openapi_examples={"example": {"value": value}})
+
+
+def _responses(model: type[Any], example: dict[str, Any], *statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The answers of a route: its model, and a problem for each status with the codes that it may have."""
+    responses: dict[int | str, dict[str, Any]] = {
+        200: {"model": model, "content": {"application/json": {"example": example}}}
+    }
+    for status in sorted({*_ALWAYS, *statuses}):
+        codes = [code for code, (of, _) in CODES.items() if of == status]
+        responses[status] = {
+            "description": ", ".join(codes),
+            "content": {
+                "application/problem+json": {
+                    "schema": {"$ref": "#/components/schemas/Problem"},
+                    "examples": {code: {"value": Problem(code, "...").members()} for code in codes},
+                }
+            },
+        }
+    return responses
+
+
+class Answer(Response):
+    """JSON, written by orjson."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """The bytes of a JSON value."""
+        return orjson.dumps(content)
+
+
+def _answer(answer: dict[str, Any] | Problem) -> Response:
+    if isinstance(answer, Problem):
+        return Answer(answer.members(), answer.status, answer.headers(), media_type="application/problem+json")
+    return Answer(answer)
+
+
+def create_app(door: Door, metrics: Metrics, settings: Gateway) -> ASGIApp:
+    """The ASGI application of an open door."""
+    app = FastAPI(
+        title="Checkback gateway",
+        version=__version__,
+        description="Half messages and ops for Checkback. An answer of 200 means: committed to the Delta table.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.include_router(_messages(_handlers(door)))
+    app.include_router(_questions(door, metrics))
+    _describe(app, door.tokens.needed)
+
+    @app.exception_handler(HTTPException)
+    async def _http(_: Request, error: HTTPException) -> Response:
+        codes = {404: "not_found", 405: "method_not_allowed"}
+        answer = _answer(Problem(codes.get(error.status_code, "internal"), "see /openapi.json"))
+        answer.headers.update(error.headers or {})
+        return answer
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        field = str(first["loc"][-1])
+        return _answer(Problem("unfit", f"{field}: {first['msg']}", {"field": field}))
+
+    return Guard(
+        app,
+        metrics,
+        max_body=settings.max_body,
+        max_headers=settings.max_headers,
+        loopback_only=not door.tokens.needed,
+    )
+
+
+def _handlers(door: Door) -> dict[str, Handler]:
+    """What the routes for messages do, by the name of the route."""
+
+    def groups_of(request: Request) -> Groups | Problem:
+        return door.tokens.groups(request.headers.get("authorization", "").encode("latin-1"))
+
+    def one(take: Callable[[list[Any], Groups], Awaitable[list[Any]]]) -> Handler:
+        async def handle(request: Request) -> Response:
+            groups = groups_of(request)
+            if isinstance(groups, Problem):
+                return _answer(groups)
+            fields = bodies.object_of(await request.body())
+            return _answer(fields if isinstance(fields, Problem) else (await take([fields], groups))[0])
+
+        return handle
+
+    def many(name: str, take: Callable[[list[Any], Groups], Awaitable[list[Any]]]) -> Handler:
+        async def handle(request: Request) -> Response:
+            groups = groups_of(request)
+            if isinstance(groups, Problem):
+                return _answer(groups)
+            items = bodies.items_of(await request.body(), name)
+            if isinstance(items, Problem):
+                return _answer(items)
+            answers = await take(items, groups)
+            return Answer(
+                {
+                    "results": [
+                        answer.members() if isinstance(answer, Problem) else {"status": 200, **answer}
+                        for answer in answers
+                    ]
+                }
+            )
+
+        return handle
+
+    return {
+        "half": one(door.halves.take),
+        "halves": many("messages", door.halves.take),
+        "op": one(door.ops.take),
+        "ops": many("ops", door.ops.take),
+    }
+
+
+def _messages(handlers: dict[str, Handler]) -> APIRouter:
+    """The routes for messages. Their signatures are the description; the handlers read the body themselves.
+
+    So a message is parsed once, by the rules that every half message and op is held to.
+    """
+
+    class Direct(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Any]:
+            return handlers[self.name]
+
+    router = APIRouter(route_class=Direct, prefix="/v1", tags=["messages"])
+
+    @router.post("/half", responses=_responses(models.Stored, _STORED, 403, 409, 422))
+    async def half(message: Annotated[models.HalfMessage, _example(_HALF)]) -> None:
+        """Send a half message. Sent again, it keeps its offset and is stored once."""
+
+    @router.post("/halves", responses=_responses(models.StoredResults, {"results": [{"status": 200, **_STORED}]}, 422))
+    async def halves(batch: Annotated[models.Halves, _example({"messages": [_HALF]})]) -> None:
+        """Send several half messages. Each has a result of its own, in order; they are not one transaction."""
+
+    @router.post("/op", responses=_responses(models.Ended, _ENDED, 403, 404, 409, 422))
+    async def op(message: Annotated[models.Op, _example(_OP)]) -> None:
+        """End a transaction. The first op stands."""
+
+    @router.post("/ops", responses=_responses(models.EndedResults, {"results": [{"status": 200, **_ENDED}]}, 422))
+    async def ops(batch: Annotated[models.Ops, _example({"ops": [_OP]})]) -> None:
+        """End several transactions. Each has a result of its own, in order."""
+
+    return router
+
+
+def _questions(door: Door, metrics: Metrics) -> APIRouter:
+    router = APIRouter()
+    described = {**_STORED, "producer_group": "orders", "real_topic": "payments", "state": "PENDING", "reason": None}
+    described |= {"check_times": 0, "born_timestamp": 1795227064579, "decided_at": None}
+
+    @router.get(
+        "/v1/transactions/{transaction_id:path}",
+        tags=["transactions"],
+        responses=_responses(models.Transaction, described, 403, 404, 422),
+    )
+    async def transaction(
+        request: Request,
+        transaction_id: Annotated[str, Path(min_length=1, max_length=1024)],
+        producer_group: Annotated[str, Query(pattern="^[a-zA-Z0-9_-]+$", max_length=120)],
+    ) -> Response:
+        """What became of a transaction."""
+        groups = door.tokens.groups(request.headers.get("authorization", "").encode("latin-1"))
+        if isinstance(groups, Problem):
+            return _answer(groups)
+        return _answer(await door.transaction(transaction_id, producer_group, groups))
+
+    @router.get("/healthz", tags=["operation"], responses={200: {"model": models.Health}})
+    async def healthz() -> Response:
+        """Is the process alive?"""
+        return Answer({"status": "ok"})
+
+    @router.get("/readyz", tags=["operation"], responses=_responses(models.Health, {"status": "ok"}))
+    async def readyz() -> Response:
+        """Does it take messages?"""
+        return (
+            Answer({"status": "ok"})
+            if door.condition.ready
+            else _answer(Problem("stopping", "it takes no messages now"))
+        )
+
+    @router.get("/metrics", tags=["operation"], response_class=Response)
+    async def prometheus() -> Response:
+        """Metrics in Prometheus's text format."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return router
+
+
+def _describe(app: FastAPI, tokens: bool) -> None:
+    """What FastAPI does not know of the API: problems instead of its own errors, and the token."""
+    described = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema:
+            return app.openapi_schema
+        schema = described()
+        components = schema.setdefault("components", {})
+        schemas = components.setdefault("schemas", {})
+        schemas.pop("HTTPValidationError", None)
+        schemas.pop("ValidationError", None)
+        schemas["Problem"] = models.Problem.model_json_schema()
+        if tokens:
+            components["securitySchemes"] = {
+                "token": HTTPBearer().model.model_dump(exclude_none=True, mode="json", by_alias=True)
+            }
+            for path, methods in schema["paths"].items():
+                if path.startswith("/v1/"):
+                    for operation in methods.values():
+                        operation["security"] = [{"token": []}]
+        app.openapi_schema = schema
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation extends it

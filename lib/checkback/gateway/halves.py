@@ -1,0 +1,166 @@
+"""Half messages at the door: judged, gathered, given their offsets, committed, answered."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from checkback.gateway import bodies
+from checkback.gateway.committer import Committer
+from checkback.gateway.condition import now_ms
+from checkback.gateway.ledger import Kept, Verdict, fingerprint, judge_half, name_of
+from checkback.gateway.problems import Answer, Problem
+from checkback.gateway.store import half_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from checkback.gateway.condition import Condition
+    from checkback.gateway.ledger import Ledger
+    from checkback.gateway.metrics import Metrics
+    from checkback.gateway.store import Appender
+    from checkback.gateway.tokens import Groups, Tokens
+    from checkback.messages import Half
+    from checkback.settings import Gateway
+
+#: What a message needs in memory beside its body, about.
+_OVERHEAD = 1024
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A half message on its way into the table; its offset is assigned when its commit begins."""
+
+    half: Half
+    name: str
+    fingerprint: int
+    done: asyncio.Future[None] | None = None
+    queue_id: int = -1
+    queue_offset: int = -1
+    problem: Problem | None = None
+
+
+class Halves:
+    """The half messages' way into the table. All of one commit go to one queue; the queues take turns.
+
+    So a file holds a single range of offsets, which is what readers skip files by.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        tokens: Tokens,
+        ledger: Ledger,
+        table: Appender,
+        metrics: Metrics,
+        condition: Condition,
+    ) -> None:
+        self._rejecting = gateway.reject_transactions
+        self._tokens = tokens
+        self._ledger = ledger
+        self._table = table
+        self._metrics = metrics
+        self._condition = condition
+        self._on_the_way: dict[str, _Entry] = {}
+        self._turn = 0
+        self.commits: Committer[_Entry] = Committer("half", self, gateway.gather.total_seconds(), gateway.max_waiting)
+
+    async def take(self, messages: Sequence[object], groups: Groups) -> list[Answer]:
+        """The answer to each message, once it is committed."""
+        now = now_ms()
+        fit = [self._fit(fields, groups, now) for fields in messages]
+        new: list[_Entry] = []
+        admitted = [half if isinstance(half, Problem) else self._admit(half, new) for half in fit]
+        if new:
+            done = self.commits.submit(new, sum(len(entry.half.body) + _OVERHEAD for entry in new))
+            for entry in new:
+                entry.done = done
+        return [await _settled(*one) if isinstance(one, tuple) else one for one in admitted]
+
+    def _fit(self, fields: object, groups: Groups, now: int) -> Half | Problem:
+        half = bodies.half(fields, now)
+        if isinstance(half, Problem):
+            return half
+        problem = self._tokens.refused(half.producer_group, groups)
+        if problem is None and self._rejecting:
+            problem = Problem("transactions_rejected", "gateway.reject_transactions is on: only ops are taken")
+        return problem or half
+
+    def _admit(self, half: Half, new: list[_Entry]) -> Answer | tuple[_Entry, int]:
+        """The answer if it is known; else the message that is on its way under this name, and the fingerprint."""
+        name, content = name_of(half.producer_group, half.transaction_id), fingerprint(half)
+        known = self._ledger.named(name)
+        if known is not None:
+            same = judge_half(known, content) is Verdict.REPEATED
+            return _stored(half.transaction_id, known) if same else _other_content(known)
+        entry = self._on_the_way.get(name)
+        if entry is None:
+            refusal = self.commits.refusal(len(new) + 1, len(half.body))
+            if refusal is not None:
+                return refusal
+            entry = self._on_the_way[name] = _Entry(half, name, content)
+            new.append(entry)
+        return entry, content
+
+    def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Half], int]:
+        """The messages with their offsets, and the time."""
+        queue_id = self._ledger.queues[self._turn % len(self._ledger.queues)]
+        self._turn += 1
+        halves = []
+        for queue_offset, entry in enumerate(batch, start=self._ledger.next_offset(queue_id)):
+            entry.queue_id, entry.queue_offset = queue_id, queue_offset
+            halves.append(entry.half._replace(queue_id=queue_id, queue_offset=queue_offset))
+        return halves, now_ms()
+
+    def write(self, prepared: Any) -> None:
+        """Commit to `half`."""
+        halves, stored = prepared
+        with self._metrics.commit_seconds("half"):
+            self._table.append(half_rows(halves, stored))
+
+    def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:
+        """Remember them."""
+        halves, stored = prepared
+        self._ledger.landed(
+            Kept(
+                half.queue_id,
+                half.queue_offset,
+                entry.name,
+                entry.fingerprint,
+                half.real_topic,
+                half.born_timestamp,
+                stored,
+            )
+            for half, entry in zip(halves, batch, strict=True)
+        )
+        for entry in batch:
+            del self._on_the_way[entry.name]
+        self._condition.worked()
+        self._metrics.committed("half", len(batch))
+        self._metrics.last_offset(halves[-1].queue_id, halves[-1].queue_offset)
+
+    def failed(self, batch: Sequence[_Entry], error: Exception) -> None:
+        """Forget them: the next commit gives their offsets to others."""
+        problem = self._condition.failed(error)
+        for entry in batch:
+            entry.problem = problem
+            del self._on_the_way[entry.name]
+
+
+async def _settled(entry: _Entry, content: int) -> Answer:
+    """The answer to a message of this content, once the one that is on its way has landed."""
+    if entry.done is not None:
+        await asyncio.shield(entry.done)
+    if entry.problem is not None:
+        return entry.problem
+    return _stored(entry.half.transaction_id, entry) if entry.fingerprint == content else _other_content(entry)
+
+
+def _stored(transaction_id: str, first: Kept | _Entry) -> Answer:
+    return {"transaction_id": transaction_id, "queue_id": first.queue_id, "queue_offset": first.queue_offset}
+
+
+def _other_content(first: Kept | _Entry) -> Problem:
+    place = {"queue_id": first.queue_id, "queue_offset": first.queue_offset}
+    return Problem("contradiction", "the group has sent this transaction_id with another content", place)

@@ -1,0 +1,145 @@
+"""What the gateway remembers of recent half messages, and what follows for a half or an op. No I/O, no clock.
+
+The rules are those of RocketMQ's EndTransactionProcessor, and two that it lacks: a half message sent again is the
+same one, and the first op stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from checkback.messages import Half, Op
+
+
+class Kept(NamedTuple):
+    """What is remembered of a half message. ``state`` is the first op's, None = none yet. Times in ms."""
+
+    queue_id: int
+    queue_offset: int
+    name: str
+    fingerprint: int
+    real_topic: str
+    born_timestamp: int
+    stored: int
+    state: str | None = None
+
+
+class Verdict(Enum):
+    """What becomes of a message at the door."""
+
+    NEW = "new"
+    REPEATED = "repeated"
+    CONTRADICTION = "contradiction"
+    UNKNOWN_OFFSET = "unknown_offset"
+    WRONG_GROUP = "wrong_group"
+    WRONG_TRANSACTION_ID = "wrong_transaction_id"
+
+
+def name_of(producer_group: str, transaction_id: str) -> str:
+    """The transaction's name across groups: no group's name has a slash."""
+    return f"{producer_group}/{transaction_id}"
+
+
+def fingerprint(half: Half) -> int:
+    """64 bits of what the producer sent, but for the time: it may be the gateway's, and differ when sent again."""
+    rest = (
+        half.real_topic,
+        half.real_queue_id,
+        half.tags,
+        half.keys,
+        sorted(half.properties.items()),
+        half.check_immunity_s,
+    )
+    digest = hashlib.blake2b(half.body, digest_size=8)
+    digest.update(repr(rest).encode())
+    return int.from_bytes(digest.digest(), "big")
+
+
+def judge_half(known: Kept | None, content: int) -> Verdict:
+    """NEW, REPEATED (the same content), or CONTRADICTION (another one under the same name)."""
+    if known is None:
+        return Verdict.NEW
+    return Verdict.REPEATED if known.fingerprint == content else Verdict.CONTRADICTION
+
+
+def judge_op(known: Kept | None, op: Op) -> Verdict:
+    """What an op is to the half message that it names; None = there is no such half message."""
+    if known is None:
+        return Verdict.UNKNOWN_OFFSET
+    group, _, transaction_id = known.name.partition("/")
+    if op.producer_group != group:
+        return Verdict.WRONG_GROUP
+    if op.transaction_id != transaction_id:
+        return Verdict.WRONG_TRANSACTION_ID
+    if known.state is None:
+        return Verdict.NEW
+    return Verdict.REPEATED if known.state == op.state else Verdict.CONTRADICTION
+
+
+class Ledger:
+    """The half messages that the gateway remembers, and the next offset of each queue."""
+
+    def __init__(self, next_offsets: Mapping[int, int]) -> None:
+        """``next_offsets``: by queue, the first offset that no half message has."""
+        self._next = dict(next_offsets)
+        # In the order of landing: the oldest are forgotten first.
+        self._by_offset: dict[tuple[int, int], Kept] = {}
+        self._by_name: dict[str, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        """How many half messages are remembered."""
+        return len(self._by_offset)
+
+    @property
+    def queues(self) -> tuple[int, ...]:
+        """The queues that the gateway owns."""
+        return tuple(self._next)
+
+    def next_offset(self, queue_id: int) -> int:
+        """The first offset of the queue that no half message has. Raises KeyError for a queue of somebody else."""
+        return self._next[queue_id]
+
+    def assigned(self, queue_id: int, queue_offset: int) -> bool:
+        """Has the offset been given out? Others' queues: no."""
+        return 0 <= queue_offset < self._next.get(queue_id, 0)
+
+    def named(self, name: str) -> Kept | None:
+        """The first half message of a transaction, if it is remembered."""
+        place = self._by_name.get(name)
+        return None if place is None else self._by_offset[place]
+
+    def at(self, queue_id: int, queue_offset: int) -> Kept | None:
+        """The half message at an offset, if it is remembered."""
+        return self._by_offset.get((queue_id, queue_offset))
+
+    def landed(self, halves: Iterable[Kept]) -> None:
+        """Remember half messages that are in the table; their offsets are given out. Known ones stay as they are."""
+        for half in halves:
+            place = (half.queue_id, half.queue_offset)
+            self._next[half.queue_id] = max(self._next[half.queue_id], half.queue_offset + 1)
+            self._by_offset.setdefault(place, half)
+            self._by_name.setdefault(half.name, place)
+
+    def ended(self, queue_id: int, queue_offset: int, state: str) -> None:
+        """Remember the op of a half message. The first stands; of one that is forgotten nothing is kept."""
+        half = self.at(queue_id, queue_offset)
+        if half is not None and half.state is None:
+            self._by_offset[queue_id, queue_offset] = half._replace(state=state)
+
+    def forget(self, before: int, most: int) -> int:
+        """Forget what was stored before a time (ms), and the oldest beyond ``most``. Returns how many."""
+        forgotten = 0
+        while self._by_offset:
+            place, half = next(iter(self._by_offset.items()))
+            if half.stored >= before and len(self._by_offset) <= most:
+                break
+            del self._by_offset[place]
+            if self._by_name.get(half.name) == place:
+                del self._by_name[half.name]
+            forgotten += 1
+        return forgotten

@@ -1,0 +1,79 @@
+"""What Prometheus is told. No label comes from a request, but for the route, the method and the status."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+_COMMIT_SECONDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
+_ANSWER_SECONDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """The gateway's metrics, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "checkback_gateway_requests", "Requests answered", ["route", "status"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "checkback_gateway_request_seconds",
+            "From a request's headers to its answer",
+            ["route"],
+            buckets=_ANSWER_SECONDS,
+            registry=self.registry,
+        )
+        self._rows = Counter("checkback_gateway_rows", "Rows committed", ["table"], registry=self.registry)
+        self._commits = Histogram(
+            "checkback_gateway_commit_seconds",
+            "Writing and committing a batch, failed ones too",
+            ["table"],
+            buckets=_COMMIT_SECONDS,
+            registry=self.registry,
+        )
+        self._waiting = Gauge(
+            "checkback_gateway_waiting", "Messages accepted and not yet committed", ["table"], registry=self.registry
+        )
+        self._remembered = Gauge(
+            "checkback_gateway_remembered", "Half messages known from memory", registry=self.registry
+        )
+        self._offset = Gauge(
+            "checkback_gateway_last_offset", "Last offset committed", ["queue_id"], registry=self.registry
+        )
+        self._answered: dict[tuple[str, int], Counter] = {}
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """A request was answered; ``route`` is a path of the API, never what the client sent."""
+        counter = self._answered.get((route, status))
+        if counter is None:
+            counter = self._answered[route, status] = self._requests.labels(route, str(status))
+        counter.inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def committed(self, table: str, rows: int) -> None:
+        """Rows were committed."""
+        self._rows.labels(table).inc(rows)
+
+    def commit_seconds(self, table: str) -> AbstractContextManager[object]:
+        """Times a commit."""
+        return self._commits.labels(table).time()
+
+    def last_offset(self, queue_id: int, queue_offset: int) -> None:
+        """The last offset of a queue."""
+        self._offset.labels(str(queue_id)).set(queue_offset)
+
+    def watch(self, waiting: dict[str, Callable[[], int]], remembered: Callable[[], int]) -> None:
+        """What is asked for when metrics are read: messages waiting by table, half messages remembered."""
+        for table, count in waiting.items():
+            self._waiting.labels(table).set_function(count)
+        self._remembered.set_function(remembered)
+
+    def text(self) -> bytes:
+        """The exposition format, text."""
+        return generate_latest(self.registry)

@@ -1,0 +1,149 @@
+"""The bodies of requests and answers, as OpenAPI describes them.
+
+What is taken is decided by `messages`; a test holds both together.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
+
+from checkback import messages
+from checkback.gateway.bodies import BATCH_MAX, REMARK_MAX
+
+_NAME = r"^[a-zA-Z0-9_-]+$"
+QueueId = Annotated[int, Field(strict=True, ge=0, le=messages.INT_MAX, description="half queue")]
+Offset = Annotated[int, Field(strict=True, ge=0, le=messages.LONG_MAX, description="offset in the half queue")]
+TransactionId = Annotated[
+    str, Field(min_length=1, max_length=messages.TRANSACTION_ID_MAX, description="the producer's name of it")
+]
+Group = Annotated[str, Field(pattern=_NAME, max_length=messages.GROUP_MAX, description="the sender's producer group")]
+Topic = Annotated[str, Field(pattern=_NAME, max_length=messages.TOPIC_MAX, description="topic it is meant for")]
+Born = Annotated[
+    int, Field(strict=True, ge=0, le=messages.MS_MAX, description="ms since the epoch, by the sender's clock")
+]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class HalfMessage(_Request):
+    """A half message: delivered once its transaction is committed."""
+
+    transaction_id: TransactionId
+    producer_group: Group
+    real_topic: Topic
+    body: Base64Bytes = Field(description="base64; at most 4 MiB decoded")
+    real_queue_id: Annotated[int, Field(strict=True, ge=0, le=messages.INT_MAX)] | None = Field(
+        default=0, description="queue of the real topic"
+    )
+    tags: str | None = Field(default=None, description="RocketMQ's TAGS")
+    keys: str | None = Field(default=None, description="RocketMQ's KEYS")
+    properties: dict[str, str] | None = Field(default={}, description="at most 32 KiB with tags and keys")
+    born_timestamp: Born | None = Field(default=None, description="ms since the epoch; null = when it came")
+    check_immunity_s: Annotated[int, Field(strict=True, le=messages.INT_MAX)] | None = Field(
+        default=None, description="seconds without checks; null or negative = transaction.timeout"
+    )
+
+
+class Halves(_Request):
+    """Half messages, taken each for itself."""
+
+    messages: list[HalfMessage] = Field(min_length=1, max_length=BATCH_MAX)
+
+
+class Op(_Request):
+    """The end of a transaction."""
+
+    queue_id: QueueId
+    half_offset: Offset = Field(description="queue_offset of the half message that it ends")
+    transaction_id: TransactionId
+    producer_group: Group
+    state: Literal["COMMIT", "ROLLBACK"]
+    remark: str | None = Field(default=None, max_length=REMARK_MAX, description="free text")
+    born_timestamp: Born | None = Field(default=None, description="ms since the epoch; null = when it came")
+
+
+class Ops(_Request):
+    """Ops, taken each for itself."""
+
+    ops: list[Op] = Field(min_length=1, max_length=BATCH_MAX)
+
+
+class Stored(BaseModel):
+    """The half message is in the table."""
+
+    transaction_id: TransactionId
+    queue_id: QueueId
+    queue_offset: Offset
+
+
+class Ended(BaseModel):
+    """The op is in the table."""
+
+    transaction_id: TransactionId
+    queue_id: QueueId
+    queue_offset: Offset
+    state: Literal["COMMIT", "ROLLBACK"]
+    repeated: bool = Field(description="it had come before; nothing new was stored")
+
+
+class Problem(BaseModel):
+    """What is wrong (RFC 9457)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str = Field(description="what a program branches on")
+
+
+class StoredOne(Stored):
+    """One of several half messages is in the table."""
+
+    status: Literal[200]
+
+
+class EndedOne(Ended):
+    """One of several ops is in the table."""
+
+    status: Literal[200]
+
+
+class StoredResults(BaseModel):
+    """What became of each half message, in order."""
+
+    results: list[StoredOne | Problem]
+
+
+class EndedResults(BaseModel):
+    """What became of each op, in order."""
+
+    results: list[EndedOne | Problem]
+
+
+class Transaction(BaseModel):
+    """What is known of a transaction."""
+
+    transaction_id: TransactionId
+    producer_group: Group
+    real_topic: Topic
+    queue_id: QueueId
+    queue_offset: Offset
+    state: Literal["PENDING", "COMMIT", "ROLLBACK", "DISCARD"] = Field(
+        description="the decision; before it the first op, or PENDING"
+    )
+    reason: str | None = Field(description="CHECK_MAX or EXPIRED for a DISCARD")
+    check_times: int = Field(description="checks sent so far")
+    born_timestamp: Born
+    decided_at: int | None = Field(description="ms since the epoch; null = not decided yet")
+
+
+class Health(BaseModel):
+    """How the gateway is."""
+
+    status: Literal["ok"]

@@ -1,0 +1,192 @@
+"""Ops at the door: judged by the half message that they name, gathered, committed, answered."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from checkback.errors import CheckbackError
+from checkback.gateway import bodies
+from checkback.gateway.committer import Committer
+from checkback.gateway.condition import now_ms
+from checkback.gateway.ledger import Kept, Verdict, judge_op
+from checkback.gateway.problems import Answer, Problem
+from checkback.gateway.store import op_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from checkback.gateway.condition import Condition
+    from checkback.gateway.ledger import Ledger
+    from checkback.gateway.metrics import Metrics
+    from checkback.gateway.older import Place
+    from checkback.gateway.store import Appender
+    from checkback.gateway.tokens import Groups, Tokens
+    from checkback.messages import Op
+    from checkback.settings import Gateway
+
+    #: half messages that are in the tables, each with how it ended; blocks
+    Find = Callable[[Collection[Place]], dict[Place, Kept]]
+
+#: What an op needs in memory, about.
+_SIZE = 1024
+
+
+@dataclass(eq=False)
+class _Entry:
+    """An op on its way into the table."""
+
+    op: Op
+    remark: str | None
+    done: asyncio.Future[None] | None = None
+    problem: Problem | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where its half message is."""
+        return self.op.queue_id, self.op.half_offset
+
+
+class Ops:
+    """The ops' way into the table."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        tokens: Tokens,
+        ledger: Ledger,
+        table: Appender,
+        metrics: Metrics,
+        condition: Condition,
+        find: Find,
+        thread: ThreadPoolExecutor,
+    ) -> None:
+        self._tokens = tokens
+        self._ledger = ledger
+        self._table = table
+        self._metrics = metrics
+        self._condition = condition
+        self._find = find
+        self._thread = thread
+        self._on_the_way: dict[Place, _Entry] = {}
+        self.commits: Committer[_Entry] = Committer("op", self, gateway.gather.total_seconds(), gateway.max_waiting)
+
+    async def take(self, messages: Sequence[object], groups: Groups) -> list[Answer]:
+        """The answer to each op, once it is committed. Of several for one half message the first stands."""
+        now = now_ms()
+        fit = [self._fit(fields, groups, now) for fields in messages]
+        answers: dict[int, Answer] = {number: one for number, one in enumerate(fit) if isinstance(one, Problem)}
+        left = {number: one for number, one in enumerate(fit) if not isinstance(one, Problem)}
+        while left:
+            known = await self._known({entry.place for entry in left.values()})
+            new: list[_Entry] = []
+            admitted = {number: self._admit(entry, known, new) for number, entry in left.items()}
+            if new:
+                done = self.commits.submit(new, _SIZE * len(new))
+                for entry in new:
+                    entry.done = done
+            behind = {}
+            for number, one in admitted.items():
+                if not isinstance(one, _Entry):
+                    answers[number] = one
+                    continue
+                if one.done is not None:
+                    await asyncio.shield(one.done)
+                if one is left[number]:
+                    answers[number] = one.problem or _ended(one.op, repeated=False)
+                else:
+                    behind[number] = left[number]
+            # Behind one for the same half message, which has landed by now, or failed.
+            left = behind
+        return [answers[number] for number in range(len(messages))]
+
+    def _fit(self, fields: object, groups: Groups, now: int) -> _Entry | Problem:
+        parsed = bodies.op(fields, now)
+        if isinstance(parsed, Problem):
+            return parsed
+        return self._tokens.refused(parsed[0].producer_group, groups) or _Entry(*parsed)
+
+    def _admit(self, entry: _Entry, recalled: dict[Place, Kept] | Problem, new: list[_Entry]) -> Answer | _Entry:
+        """The answer if it is known, else the op that is on its way for the half message."""
+        op, place = entry.op, entry.place
+        known = self._ledger.at(*place)
+        if known is None and self._ledger.assigned(*place):
+            if isinstance(recalled, Problem):
+                return recalled
+            known = recalled.get(place)
+        verdict = judge_op(known, op)
+        if verdict is not Verdict.NEW:
+            return _judged(op, verdict, known)
+        if place in self._on_the_way:
+            return self._on_the_way[place]
+        refusal = self.commits.refusal(len(new) + 1, _SIZE)
+        if refusal is not None:
+            return refusal
+        self._on_the_way[place] = entry
+        new.append(entry)
+        return entry
+
+    async def _known(self, places: set[Place]) -> dict[Place, Kept] | Problem:
+        """The half messages at those of the places that are forgotten, looked up in the tables and remembered again."""
+        forgotten = [place for place in places if self._ledger.at(*place) is None and self._ledger.assigned(*place)]
+        if not forgotten:
+            return {}
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._thread, self._find, forgotten)
+        except (CheckbackError, OSError) as error:
+            return self._condition.failed(error)
+        now = now_ms()
+        # One that has come to be known meanwhile stays: it knows the ops that came meanwhile, too.
+        self._ledger.landed(half._replace(stored=now) for half in found.values())
+        return found
+
+    def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Op], list[str | None], int]:
+        """The ops, their remarks, and the time."""
+        return [entry.op for entry in batch], [entry.remark for entry in batch], now_ms()
+
+    def write(self, prepared: Any) -> None:
+        """Commit to `op`."""
+        with self._metrics.commit_seconds("op"):
+            self._table.append(op_rows(*prepared))
+
+    def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:  # noqa: ARG002 - as Book has it
+        """Remember them."""
+        for entry in batch:
+            self._ledger.ended(*entry.place, entry.op.state)
+            del self._on_the_way[entry.place]
+        self._condition.worked()
+        self._metrics.committed("op", len(batch))
+
+    def failed(self, batch: Sequence[_Entry], error: Exception) -> None:
+        """Forget them."""
+        problem = self._condition.failed(error)
+        for entry in batch:
+            entry.problem = problem
+            del self._on_the_way[entry.place]
+
+
+def _ended(op: Op, repeated: bool) -> Answer:
+    return {
+        "transaction_id": op.transaction_id,
+        "queue_id": op.queue_id,
+        "queue_offset": op.half_offset,
+        "state": op.state,
+        "repeated": repeated,
+    }
+
+
+def _judged(op: Op, verdict: Verdict, known: Kept | None) -> Answer:
+    if verdict is Verdict.REPEATED:
+        return _ended(op, repeated=True)
+    if verdict is Verdict.CONTRADICTION and known is not None:
+        return Problem("contradiction", f"the transaction has ended with {known.state}", {"first_state": known.state})
+    return Problem(verdict.value, _DETAILS[verdict])
+
+
+_DETAILS = {
+    Verdict.UNKNOWN_OFFSET: "queue_id, half_offset: no half message of this gateway is there",
+    Verdict.WRONG_GROUP: "producer_group: the half message is another group's",
+    Verdict.WRONG_TRANSACTION_ID: "transaction_id: the half message has another",
+}

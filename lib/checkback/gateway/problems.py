@@ -1,0 +1,73 @@
+"""Problems (RFC 9457): every answer that is no success is a JSON object that says what is wrong, and a code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+#: code -> (status, title). The codes are a contract: clients branch on them.
+CODES: dict[str, tuple[int, str]] = {
+    "malformed": (400, "The request is not well-formed JSON of the right shape"),
+    "unauthorized": (401, "A valid token is needed"),
+    "unknown_group": (403, "The producer group is not known here"),
+    "forbidden_group": (403, "The token is another group's"),
+    "not_found": (404, "There is no such thing"),
+    "unknown_offset": (404, "There is no half message at this offset"),
+    "unknown_transaction": (404, "There is no such transaction"),
+    "method_not_allowed": (405, "The method is not allowed here"),
+    "too_slow": (408, "The request took too long to arrive"),
+    "contradiction": (409, "It contradicts what came first"),
+    "body_too_large": (413, "The request's body is too large"),
+    "unsupported_media_type": (415, "The body must be application/json"),
+    "wrong_host": (421, "The request is for another host"),
+    "unfit": (422, "A field is not fit"),
+    "wrong_group": (422, "The half message is another group's"),
+    "wrong_transaction_id": (422, "The half message has another transaction id"),
+    "headers_too_large": (431, "The request's headers are too large"),
+    "internal": (500, "The gateway failed"),
+    "queue_full": (503, "The queue is full"),
+    "transactions_rejected": (503, "Half messages are refused for now"),
+    "storage_unavailable": (503, "The tables cannot be written or read now"),
+    "stopping": (503, "The gateway is stopping"),
+}
+#: seconds
+RETRY_AFTER = 1
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An answer that is no success.
+
+    ``detail`` never shows a token or a message's body; ``more`` are further members.
+    """
+
+    code: str
+    detail: str
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return CODES[self.code][0]
+
+    def members(self) -> dict[str, Any]:
+        """The problem as JSON has it."""
+        status, title = CODES[self.code]
+        return {
+            "type": f"urn:checkback:problem:{self.code}",
+            "title": title,
+            "status": status,
+            "detail": self.detail,
+            "code": self.code,
+            **self.more,
+        }
+
+    def headers(self) -> dict[str, str]:
+        """The headers that belong to the status."""
+        if self.code == "unauthorized":
+            return {"www-authenticate": 'Bearer realm="checkback"'}
+        return {"retry-after": str(RETRY_AFTER)} if self.status == 503 else {}
+
+
+#: what a message is answered: the members of the success, or a problem
+Answer = dict[str, Any] | Problem

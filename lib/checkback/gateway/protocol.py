@@ -1,0 +1,80 @@
+"""uvicorn's HTTP protocol with two limits that it lacks: the time that a request takes to arrive, its head."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from checkback.gateway.problems import Problem
+
+if TYPE_CHECKING:
+    from asyncio.events import TimerHandle
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """A connection. From a request's first byte (for the first one: from the connect) to its last runs a timer."""
+
+    timeout_s = 10.0
+    max_head = 64 << 10
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._timer: TimerHandle | None = None
+        self._head: int | None = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """As uvicorn's."""
+        super().connection_made(transport)
+        self._start()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As uvicorn's."""
+        self._stop()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """As uvicorn's; a head that grows too large before it ends is answered 431."""
+        if self._timer is None:
+            self._start()
+        super().data_received(data)
+        if self._head is not None and self._timer is not None:
+            self._head += len(data)
+            if self._head > self.max_head:
+                self._refuse(Problem("headers_too_large", f"more than {self.max_head} bytes"))
+
+    def on_headers_complete(self) -> None:
+        """As uvicorn's."""
+        self._head = None
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """As uvicorn's."""
+        self._stop()
+        self._head = 0
+        super().on_message_complete()
+
+    def _start(self) -> None:
+        self._timer = self.loop.call_later(self.timeout_s, self._late)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._refuse(Problem("too_slow", f"not all of it came within {self.timeout_s:g} seconds"))
+
+    def _refuse(self, problem: Problem) -> None:
+        """Answer and close; a connection that has sent nothing, or waits behind another answer, is only closed."""
+        self._stop()
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            body = orjson.dumps(problem.members())
+            head = f"HTTP/1.1 {problem.status} \r\ncontent-type: application/problem+json\r\n"
+            head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            self.transport.write(head.encode() + body)
+        self.transport.close()

@@ -1,0 +1,144 @@
+"""The command `gateway`: opens the door, serves HTTP until a signal, and finishes what it has accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ipaddress
+import signal
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from checkback.errors import CheckbackError, SettingsError
+from checkback.gateway.api import create_app
+from checkback.gateway.door import Door
+from checkback.gateway.metrics import Metrics
+from checkback.gateway.protocol import LimitedProtocol
+from checkback.gateway.store import folder_of
+from checkback.gateway.tokens import Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from checkback.settings import Gateway, Settings
+
+#: For requests that were accepted to be committed and answered after a signal.
+_GRACE_S = 30
+_BACKLOG = 2048
+
+
+def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT; what was accepted is committed and answered first.
+
+    Raises SettingsError, StorageError, and FencedError when another gateway has taken over a queue.
+    """
+    gateway = settings.gateway
+    folder_of(settings.storage)
+    if not Tokens(settings.producers).needed and not _is_loopback(gateway.host):
+        raise SettingsError(
+            f"without tokens it serves this machine only, not {gateway.host}",
+            "gateway.host",
+            "give the groups tokens (producers.GROUP.token), or use 127.0.0.1",
+        )
+    # Before the queues are claimed: a second start on the same port must not disturb the first.
+    with _listening(gateway) as sock, _quiet_signals():
+        error = asyncio.run(_serve(settings, sock), debug=False)
+    if error is not None:
+        raise error
+
+
+async def _serve(settings: Settings, sock: socket.socket) -> CheckbackError | None:
+    failure: CheckbackError | None = None
+    metrics = Metrics()
+
+    def stop(error: CheckbackError) -> None:
+        nonlocal failure
+        failure = failure or error
+        server.should_exit = True
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if task.exception() is not None:
+            stop(CheckbackError(f"unexpected {type(task.exception()).__name__}", "committing"))
+
+    door = await asyncio.to_thread(Door, settings, metrics, stop)
+    # What was read at the start stays; looking through it for garbage would only take time.
+    gc.collect()
+    gc.freeze()
+    server = uvicorn.Server(_config(settings.gateway, create_app(door, metrics, settings.gateway)))
+    commits = asyncio.create_task(door.run())
+    commits.add_done_callback(ended)
+    host, port = sock.getsockname()[:2]
+    print(
+        f"checkback gateway: http://{_shown(host)}:{port}, queues {', '.join(map(str, door.ledger.queues))}", flush=True
+    )
+    await server.serve(sockets=[sock])
+    door.close()
+    await asyncio.wait([commits])
+    return failure
+
+
+def _config(gateway: Gateway, app: object) -> uvicorn.Config:
+    protocol = type(
+        "Protocol",
+        (LimitedProtocol,),
+        {"timeout_s": gateway.timeout.total_seconds(), "max_head": gateway.max_headers},
+    )
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]  # any ASGI application
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+
+
+@contextmanager
+def _listening(gateway: Gateway) -> Iterator[socket.socket]:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            gateway.host, gateway.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise SettingsError(
+            f"{gateway.host}: {error.strerror}", "gateway.host", "name an address of this machine"
+        ) from error
+    with sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(address)
+            sock.listen(_BACKLOG)
+        except OSError as error:
+            where = f"{gateway.host}:{gateway.port}"
+            raise SettingsError(f"cannot listen: {error.strerror}", where, "choose another gateway.port") from error
+        yield sock
+
+
+@contextmanager
+def _quiet_signals() -> Iterator[None]:
+    """Take a signal that uvicorn raises again once it has stopped for it: the work is done, and the exit code is 0."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,156 @@
+"""The tables `half` and `op` as the gateway writes them: claimed, appended to, and read again at the start."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from checkback.deltalog import DeltaLog
+from checkback.errors import FencedError, SettingsError, StorageError
+from checkback.files import FileWriter
+from checkback.schemas import arrow_schema
+from checkback.session import local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from checkback.messages import Half, Op
+    from checkback.settings import Storage
+
+_EPOCH = 32
+#: Who decided by the op: the producer itself.
+SOURCE = "producer"
+
+
+class OutcomeUnknownError(StorageError):
+    """Whether a commit was made cannot be found out: only a new start, which reads the table, can tell."""
+
+
+def folder_of(storage: Storage) -> str:
+    """The tables' folder. Raises SettingsError when they do not lie in a local folder, or Spark has to write them."""
+    root = local_path(storage.root)
+    fix = "give it a local folder, or land from files or Kafka"
+    if storage.catalog:
+        raise SettingsError("the gateway writes tables in local folders only, not in a catalog", "storage.catalog", fix)
+    if root is None:
+        raise SettingsError("the gateway writes tables in local folders only", "storage.root", fix)
+    if storage.writer == "spark":
+        raise SettingsError("the gateway writes without Spark", "storage.writer", "set it to auto")
+    return root.rstrip("/") or "/"
+
+
+class Appender:
+    """One table, of which this process alone writes some queues. Blocks; for one thread at a time.
+
+    Each queue is an application of Delta's transaction identifiers, ``gateway/<queue_id>``. Its version is an epoch,
+    which every start counts up (`claim`), and a number of commits within it. Every commit names the version before
+    it, so the writer of an older epoch fails at its next commit.
+    """
+
+    def __init__(self, root: str, name: str, queues: Sequence[int]) -> None:
+        """Makes the table if it is not there. Raises StorageError."""
+        self._root = root
+        self._name = name
+        self.place = f"{root}/{name}"
+        DeltaLog.create(name, self.place)
+        self._log = DeltaLog(name, self.place)
+        if not self._log.appendable():
+            raise StorageError(
+                "somebody has clustered, partitioned or altered the table: the gateway cannot append to it",
+                self.place,
+                "land from files or Kafka",
+            )
+        self._apps = [f"gateway/{queue_id}" for queue_id in queues]
+        self._versions: dict[str, int | None] = {}
+
+    def epoch(self) -> int:
+        """The last epoch in which any of the queues was claimed; 0 = never."""
+        return max((version or 0) >> _EPOCH for version in self._log.versions(self._apps).values())
+
+    def claim(self, epoch: int) -> None:
+        """From now on only this process commits for the queues. Raises FencedError when one of a later start does."""
+        while True:
+            found = self._log.versions(self._apps)
+            if any((version or 0) >> _EPOCH >= epoch for version in found.values()):
+                raise _fenced(self.place)
+            versions = dict.fromkeys(self._apps, epoch << _EPOCH)
+            try:
+                self._log.commit_after([], found, versions)
+            except FencedError:
+                continue  # somebody else's commit came between; its epoch decides
+            self._versions = {**versions}
+            return
+
+    def append(self, rows: pa.Table) -> None:
+        """Commit the rows.
+
+        Raises FencedError when the queues are another gateway's now, OutcomeUnknownError when nobody knows, and
+        StorageError or OSError when nothing was committed.
+        """
+        versions = {app: (version or 0) + 1 for app, version in self._versions.items()}
+        with FileWriter(self._root) as writer:
+            writer.write(self._name, rows)
+            files = writer.close()
+        # Outside of the writer's context, which removes the files on an error: they may be the table's by then.
+        try:
+            self._log.commit_after(files, self._versions, versions)
+        except FencedError as error:
+            raise _fenced(self.place) from error
+        except StorageError as error:
+            if not self._made(versions, error):
+                raise
+        self._versions = {**versions}
+
+    def _made(self, versions: dict[str, int], error: StorageError) -> bool:
+        """Was the commit made after all? No other gateway writes these versions: its epoch is another."""
+        try:
+            found = self._log.versions(self._apps)
+        except StorageError as unread:
+            raise OutcomeUnknownError(
+                error.what, error.where, "repair the table's folder, then start again"
+            ) from unread
+        if found == versions:
+            return True
+        if found != self._versions:
+            raise _fenced(self.place) from error
+        return False
+
+
+def claim(half: Appender, op: Appender) -> None:
+    """Make the queues this process's own in both tables: of several that start, the one of the last epoch has both.
+
+    Raises FencedError.
+    """
+    epoch = 1 + max(half.epoch(), op.epoch())
+    half.claim(epoch)
+    op.claim(epoch)
+
+
+def half_rows(halves: Sequence[Half], stored: int) -> pa.Table:
+    """Rows of `half`; ``stored`` in ms."""
+    schema = arrow_schema("half")
+    columns: dict[str, Any] = dict(zip(halves[0]._fields, zip(*halves, strict=True), strict=True))
+    columns["properties"] = [list(half.properties.items()) for half in halves]
+    return _table(schema, columns, stored, len(halves))
+
+
+def op_rows(ops: Sequence[Op], remarks: Sequence[str | None], stored: int) -> pa.Table:
+    """Rows of `op`; ``stored`` in ms."""
+    schema = arrow_schema("op")
+    columns: dict[str, Any] = dict(zip(ops[0]._fields, zip(*ops, strict=True), strict=True))
+    columns["source"] = [SOURCE] * len(ops)
+    columns["remark"] = remarks
+    return _table(schema, columns, stored, len(ops))
+
+
+def _table(schema: pa.Schema, columns: dict[str, Any], stored: int, rows: int) -> pa.Table:
+    columns["born_timestamp"] = [born * 1000 for born in columns["born_timestamp"]]
+    columns["store_timestamp"] = itertools.repeat(stored * 1000, rows)
+    arrays = [pa.array(columns[field.name], field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _fenced(place: str) -> FencedError:
+    return FencedError("another gateway has taken over a queue of this one", place, "let only one own each queue")
