@@ -88,7 +88,7 @@ class CheckApp:
         if group not in signed_for:
             raise RefusedError(403, "not this service's producer group")
         # Step 4
-        self._verifier.take(headers, group)
+        self._verifier.take(headers, body, group)
         # Step 5: not in time is a 503, so that the check goes on to another endpoint, where one may know.
         state = await self._in_time(self._ask(self._listeners[group], check), 503, "the listener took too long")
         return answer_json(check.transaction_id, state.value)

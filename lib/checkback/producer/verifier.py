@@ -51,11 +51,12 @@ class Verifier:
             raise RefusedError(401, "not signed, or signed more than five minutes ago")
         return groups
 
-    def take(self, headers: Mapping[str, str], group: str) -> None:
+    def take(self, headers: Mapping[str, str], body: bytes, group: str) -> None:
         """Take a verified request, once. Raises RefusedError, 409, when it was there before."""
         if self._webhooks[group] is None:
             return
-        if not self._replays.take(headers["webhook-id"], int(headers["webhook-timestamp"]), time.time()):
+        timestamp = int(headers["webhook-timestamp"])
+        if not self._replays.take(headers["webhook-id"], timestamp, body, time.time()):
             raise RefusedError(409, "this very request was here before")
 
 

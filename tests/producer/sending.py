@@ -1,0 +1,107 @@
+"""One way to call both producers: what holds for the one holds for the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from checkback.producer import (
+    AsyncTransactionListener,
+    AsyncTransactionProducer,
+    CheckRequest,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+    TransactionSendResult,
+)
+from checkback.producer.attempts import Patience
+
+MESSAGE = Message(
+    topic="payments",
+    body=b"\x00amount 42\xff",
+    tags="created",
+    keys="4711",
+    properties={"region": "eu"},
+    check_immunity_s=30,
+    real_queue_id=2,
+)
+BORN = 1_795_227_064.579
+Returned = object
+Local = Callable[[Message, Any], Any]
+
+
+class Listener(TransactionListener):
+    """Says what ``local`` returns, and remembers the calls."""
+
+    def __init__(self, local: Local) -> None:
+        self.calls: list[tuple[Message, Any]] = []
+        self.checks: list[CheckRequest] = []
+        self._local = local
+
+    def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState | None:
+        self.calls.append((message, arg))
+        state: LocalTransactionState | None = self._local(message, arg)
+        return state
+
+    def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
+        self.checks.append(check)
+        return LocalTransactionState.UNKNOWN
+
+
+class AsyncListener(AsyncTransactionListener):
+    """The same for asyncio."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    async def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState | None:
+        await asyncio.sleep(0)
+        return self._listener.execute_local_transaction(message, arg)
+
+    async def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
+        await asyncio.sleep(0)
+        return self._listener.check_local_transaction(check)
+
+
+@dataclass
+class Sender:
+    """Sends one message and ends; ``slept`` are the waits, which take no time."""
+
+    kind: str
+    slept: list[float] = field(default_factory=list)
+
+    def send(
+        self,
+        url: str,
+        local: Local,
+        message: Message = MESSAGE,
+        arg: Any = None,
+        *,
+        group: str = "orders",
+        token: str | None = None,
+        patience: Patience | None = None,
+    ) -> tuple[TransactionSendResult, Listener]:
+        """(the result, the listener)."""
+        listener = Listener(local)
+        options: dict[str, Any] = {"token": token, "patience": patience or Patience(), "clock": lambda: BORN}
+        if self.kind == "sync":
+            with TransactionProducer(group, url, listener, sleep=self.slept.append, **options) as producer:
+                return producer.send_in_transaction(message, arg), listener
+        return asyncio.run(self._send(group, url, listener, message, arg, options)), listener
+
+    async def _send(
+        self, group: str, url: str, listener: Listener, message: Message, arg: Any, options: dict[str, Any]
+    ) -> TransactionSendResult:
+        async def sleep(seconds: float) -> None:
+            self.slept.append(seconds)
+
+        own = AsyncListener(listener) if self.kind == "async" else listener
+        async with AsyncTransactionProducer(group, url, own, sleep=sleep, **options) as producer:
+            return await producer.send_in_transaction(message, arg)
+
+
+#: "async, thread": a TransactionListener with AsyncTransactionProducer
+SENDERS = ("sync", "async", "async, thread")

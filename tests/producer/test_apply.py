@@ -1,0 +1,106 @@
+"""Each message is applied once, on real databases."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from checkback.errors import CheckbackError
+from checkback.producer import MessageApply, consumed
+
+
+@pytest.fixture
+def business(engine: Engine) -> Engine:
+    MessageApply().create_table(engine)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE credit (amount BIGINT)"))
+    return engine
+
+
+def credit(connection: Connection, offset: int, topic: str = "payments", queue: int = 0) -> bool:
+    with consumed(connection, topic, queue, offset) as fresh:
+        if fresh:
+            connection.execute(text("INSERT INTO credit VALUES (:amount)"), {"amount": offset})
+        return fresh
+
+
+def credits_of(engine: Engine) -> list[int]:
+    with engine.connect() as connection:
+        return sorted(connection.scalars(text("SELECT amount FROM credit")))
+
+
+def test_message_read_again_is_not_applied_again(business: Engine) -> None:
+    for fresh in (True, False, False):
+        with business.begin() as connection:
+            assert credit(connection, 7) is fresh
+            assert credit(connection, 7) is False
+    assert credits_of(business) == [7]
+
+
+def test_topic_queue_and_offset_name_a_message(business: Engine) -> None:
+    with business.begin() as connection:
+        assert credit(connection, 1)
+        assert credit(connection, 2)
+        assert credit(connection, 1, queue=1)
+        assert credit(connection, 1, topic="refunds")
+        assert credit(connection, 2**62)
+
+
+def test_transaction_rolled_back_takes_the_mark_with_it(business: Engine) -> None:
+    with business.connect() as connection:
+        assert credit(connection, 7)
+        connection.rollback()
+    assert credits_of(business) == []
+    with business.begin() as connection:
+        assert credit(connection, 7)
+    assert credits_of(business) == [7]
+
+
+def test_block_that_fails_is_undone_alone(business: Engine) -> None:
+    """The batch goes on without it, and it is fresh the next time."""
+
+    def fail(connection: Connection) -> None:
+        with consumed(connection, "payments", 0, 2) as fresh:
+            assert fresh
+            connection.execute(text("INSERT INTO credit VALUES (2)"))
+            raise ZeroDivisionError
+
+    with business.begin() as connection:
+        assert credit(connection, 1)
+        with pytest.raises(ZeroDivisionError):
+            fail(connection)
+        with pytest.raises(Exception, match="no_such_table"), consumed(connection, "payments", 0, 3):
+            connection.execute(text("INSERT INTO no_such_table VALUES (3)"))
+        assert credit(connection, 4)
+    assert credits_of(business) == [1, 4]
+    with business.begin() as connection:
+        assert [credit(connection, offset) for offset in (1, 2, 3, 4)] == [False, True, True, False]
+    assert credits_of(business) == [1, 2, 3, 4]
+
+
+def test_block_that_fails_with_its_transaction_leaves_nothing(business: Engine) -> None:
+    with pytest.raises(ZeroDivisionError), business.begin() as connection:  # noqa: SIM117
+        with consumed(connection, "payments", 0, 2):
+            raise ZeroDivisionError
+    with business.begin() as connection:
+        assert credit(connection, 2)
+
+
+def test_consumers_raced_apply_each_message_once(business: Engine) -> None:
+    def work(offset: int) -> bool:
+        with business.begin() as connection:
+            return credit(connection, offset)
+
+    with ThreadPoolExecutor(6) as pool:
+        fresh = list(pool.map(work, [offset for offset in range(50) for _ in range(4)]))
+    assert sum(fresh) == 50
+    assert credits_of(business) == list(range(50))
+
+
+def test_autocommit_is_refused(business: Engine) -> None:
+    own = business.execution_options(isolation_level="AUTOCOMMIT")
+    with own.connect() as connection, pytest.raises(CheckbackError, match="commits by itself"):
+        credit(connection, 1)
+    assert credits_of(business) == []
