@@ -7,26 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 from fastapi import APIRouter, Body, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
 from checkback import __version__
-from checkback.gateway import bodies, models
+from checkback.gateway import models
+from checkback.gateway.direct import direct
 from checkback.gateway.guard import Guard
 from checkback.gateway.problems import CODES, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from starlette.types import ASGIApp
 
     from checkback.gateway.door import Door
     from checkback.gateway.metrics import Metrics
-    from checkback.gateway.tokens import Groups
     from checkback.settings import Gateway
-
-    Handler = Callable[[Request], Awaitable[Response]]
 
 _HALF = {
     "transaction_id": "order-4711",
@@ -98,7 +93,7 @@ def create_app(door: Door, metrics: Metrics, settings: Gateway) -> ASGIApp:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.include_router(_messages(_handlers(door)))
+    app.include_router(_messages())
     app.include_router(_questions(door, metrics))
     _describe(app, door.tokens.needed)
 
@@ -117,6 +112,7 @@ def create_app(door: Door, metrics: Metrics, settings: Gateway) -> ASGIApp:
 
     return Guard(
         app,
+        direct(door),
         metrics,
         max_body=settings.max_body,
         max_headers=settings.max_headers,
@@ -124,61 +120,12 @@ def create_app(door: Door, metrics: Metrics, settings: Gateway) -> ASGIApp:
     )
 
 
-def _handlers(door: Door) -> dict[str, Handler]:
-    """What the routes for messages do, by the name of the route."""
-
-    def groups_of(request: Request) -> Groups | Problem:
-        return door.tokens.groups(request.headers.get("authorization", "").encode("latin-1"))
-
-    def one(take: Callable[[list[Any], Groups], Awaitable[list[Any]]]) -> Handler:
-        async def handle(request: Request) -> Response:
-            groups = groups_of(request)
-            if isinstance(groups, Problem):
-                return _answer(groups)
-            fields = bodies.object_of(await request.body())
-            return _answer(fields if isinstance(fields, Problem) else (await take([fields], groups))[0])
-
-        return handle
-
-    def many(name: str, take: Callable[[list[Any], Groups], Awaitable[list[Any]]]) -> Handler:
-        async def handle(request: Request) -> Response:
-            groups = groups_of(request)
-            if isinstance(groups, Problem):
-                return _answer(groups)
-            items = bodies.items_of(await request.body(), name)
-            if isinstance(items, Problem):
-                return _answer(items)
-            answers = await take(items, groups)
-            return Answer(
-                {
-                    "results": [
-                        answer.members() if isinstance(answer, Problem) else {"status": 200, **answer}
-                        for answer in answers
-                    ]
-                }
-            )
-
-        return handle
-
-    return {
-        "half": one(door.halves.take),
-        "halves": many("messages", door.halves.take),
-        "op": one(door.ops.take),
-        "ops": many("ops", door.ops.take),
-    }
-
-
-def _messages(handlers: dict[str, Handler]) -> APIRouter:
-    """The routes for messages. Their signatures are the description; the handlers read the body themselves.
+def _messages() -> APIRouter:
+    """The routes for messages, for the description: the guard has them answered by `direct`.
 
     So a message is parsed once, by the rules that every half message and op is held to.
     """
-
-    class Direct(APIRoute):
-        def get_route_handler(self) -> Callable[[Request], Any]:
-            return handlers[self.name]
-
-    router = APIRouter(route_class=Direct, prefix="/v1", tags=["messages"])
+    router = APIRouter(prefix="/v1", tags=["messages"])
 
     @router.post("/half", responses=_responses(models.Stored, _STORED, 403, 409, 422))
     async def half(message: Annotated[models.HalfMessage, _example(_HALF)]) -> None:

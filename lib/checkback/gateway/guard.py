@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
 from checkback.gateway.problems import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from checkback.gateway.metrics import Metrics
 
+    #: (authorization, body) -> (status, body, media type, further headers)
+    Direct = Callable[[bytes, bytes], Awaitable[tuple[int, bytes, bytes, Mapping[str, str] | None]]]
+
 #: Headers of one request; the bytes of all are a setting.
 HEADERS_MAX = 64
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+JSON = b"application/json"
 PROBLEM_JSON = b"application/problem+json"
 _log = logging.getLogger("checkback.gateway")
 
@@ -25,12 +31,22 @@ _log = logging.getLogger("checkback.gateway")
 class Guard:
     """ASGI middleware: limits on headers and body, the media type, the host, metrics, and a problem for every failure.
 
+    ``direct``: what answers a POST to these paths at once. The layers of ``app`` would take longer than the answer.
     ``loopback_only``: without tokens, only requests for this machine are taken. A page in a browser that reaches the
     port under another name (DNS rebinding) is for another host, and its forms are no JSON.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, max_body: int, max_headers: int, loopback_only: bool) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        direct: Mapping[str, Direct],
+        metrics: Metrics,
+        max_body: int,
+        max_headers: int,
+        loopback_only: bool,
+    ) -> None:
         self._app = app
+        self._direct = direct
         self._metrics = metrics
         self._max_body = max_body
         self._max_headers = max_headers
@@ -43,29 +59,26 @@ class Guard:
                 await self._app(scope, receive, send)
             return
         began = time.perf_counter()
-        status = 0
-
-        async def counted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
+        sent = _Sent(send)
+        direct = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
         try:
             body = self._unfit_head(scope) or await self._body(receive)
             if body is None:
                 return  # the client has gone
             if isinstance(body, Problem):
-                await _answer(counted, body)
+                await sent.answer(body.status, orjson.dumps(body.members()), PROBLEM_JSON, body.headers(), close=True)
+            elif direct is not None:
+                await sent.answer(*await direct(_header(scope, b"authorization"), body))
             else:
-                await self._app(scope, _received(body), counted)
+                await self._app(scope, _received(body), sent)
         except Exception as error:  # noqa: BLE001 - the client gets a problem, the log the reason without the request
             _log.error("a request failed: %s", type(error).__name__, exc_info=_log.isEnabledFor(logging.DEBUG))
-            if not status:
-                await _answer(counted, Problem("internal", "an error of the gateway; its log says more"))
+            if not sent.status:
+                problem = Problem("internal", "an error of the gateway; its log says more")
+                await sent.answer(500, orjson.dumps(problem.members()), PROBLEM_JSON)
         finally:
-            route = getattr(scope.get("route"), "path_format", "other")
-            self._metrics.answered(route, status, time.perf_counter() - began)
+            route = scope["path"] if direct is not None else getattr(scope.get("route"), "path_format", "other")
+            self._metrics.answered(route, sent.status, time.perf_counter() - began)
 
     def _unfit_head(self, scope: Scope) -> Problem | None:
         headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -124,10 +137,31 @@ def _name_of(host: bytes) -> str:
     return name.partition(":")[0]
 
 
-async def _answer(send: Send, problem: Problem) -> None:
-    body = orjson.dumps(problem.members())
-    headers: list[Any] = [(b"content-type", PROBLEM_JSON), (b"content-length", str(len(body)).encode())]
-    headers += [(name.encode(), value.encode()) for name, value in problem.headers().items()]
-    headers.append((b"connection", b"close"))  # what is left of the request is not read
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _header(scope: Scope, wanted: bytes) -> bytes:
+    return next((value for name, value in scope["headers"] if name == wanted), b"")
+
+
+class _Sent:
+    """Passes an answer on, and keeps its status; 0 = there was none."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        await self._send(message)
+
+    async def answer(
+        self, status: int, body: bytes, kind: bytes, more: Mapping[str, str] | None = None, close: bool = False
+    ) -> None:
+        """Send a whole answer; ``close`` when the rest of the request is not read."""
+        headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+        if more:
+            headers += [(name.encode(), value.encode()) for name, value in more.items()]
+        if close:
+            headers.append((b"connection", b"close"))
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})

@@ -103,42 +103,40 @@ class Halves:
             new.append(entry)
         return entry, content
 
-    def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Half], int]:
-        """The messages with their offsets, and the time."""
+    def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Half], int, int, int]:
+        """The messages, their queue and first offset, and the time."""
         queue_id = self._ledger.queues[self._turn % len(self._ledger.queues)]
         self._turn += 1
-        halves = []
-        for queue_offset, entry in enumerate(batch, start=self._ledger.next_offset(queue_id)):
+        first = self._ledger.next_offset(queue_id)
+        for queue_offset, entry in enumerate(batch, start=first):
             entry.queue_id, entry.queue_offset = queue_id, queue_offset
-            halves.append(entry.half._replace(queue_id=queue_id, queue_offset=queue_offset))
-        return halves, now_ms()
+        return [entry.half for entry in batch], queue_id, first, now_ms()
 
     def write(self, prepared: Any) -> None:
         """Commit to `half`."""
-        halves, stored = prepared
         with self._metrics.commit_seconds("half"):
-            self._table.append(half_rows(halves, stored))
+            self._table.append(half_rows(*prepared))
 
     def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:
         """Remember them."""
-        halves, stored = prepared
+        stored = prepared[-1]
         self._ledger.landed(
             Kept(
-                half.queue_id,
-                half.queue_offset,
+                entry.queue_id,
+                entry.queue_offset,
                 entry.name,
                 entry.fingerprint,
-                half.real_topic,
-                half.born_timestamp,
+                entry.half.real_topic,
+                entry.half.born_timestamp,
                 stored,
             )
-            for half, entry in zip(halves, batch, strict=True)
+            for entry in batch
         )
         for entry in batch:
             del self._on_the_way[entry.name]
         self._condition.worked()
         self._metrics.committed("half", len(batch))
-        self._metrics.last_offset(halves[-1].queue_id, halves[-1].queue_offset)
+        self._metrics.last_offset(batch[-1].queue_id, batch[-1].queue_offset)
 
     def failed(self, batch: Sequence[_Entry], error: Exception) -> None:
         """Forget them: the next commit gives their offsets to others."""
@@ -150,8 +148,9 @@ class Halves:
 
 async def _settled(entry: _Entry, content: int) -> Answer:
     """The answer to a message of this content, once the one that is on its way has landed."""
+    # Not shielded: those who wait are only cancelled when the process ends without waiting for anybody.
     if entry.done is not None:
-        await asyncio.shield(entry.done)
+        await entry.done
     if entry.problem is not None:
         return entry.problem
     return _stored(entry.half.transaction_id, entry) if entry.fingerprint == content else _other_content(entry)

@@ -46,15 +46,16 @@ class Metrics:
         self._offset = Gauge(
             "checkback_gateway_last_offset", "Last offset committed", ["queue_id"], registry=self.registry
         )
-        self._answered: dict[tuple[str, int], Counter] = {}
+        self._answered: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """A request was answered; ``route`` is a path of the API, never what the client sent."""
-        counter = self._answered.get((route, status))
-        if counter is None:
-            counter = self._answered[route, status] = self._requests.labels(route, str(status))
-        counter.inc()
-        self._seconds.labels(route).observe(seconds)
+        children = self._answered.get((route, status))
+        if children is None:
+            children = self._requests.labels(route, str(status)), self._seconds.labels(route)
+            self._answered[route, status] = children
+        children[0].inc()
+        children[1].observe(seconds)
 
     def committed(self, table: str, rows: int) -> None:
         """Rows were committed."""

@@ -93,7 +93,7 @@ class Ops:
                     answers[number] = one
                     continue
                 if one.done is not None:
-                    await asyncio.shield(one.done)
+                    await one.done
                 if one is left[number]:
                     answers[number] = one.problem or _ended(one.op, repeated=False)
                 else:

@@ -8,7 +8,7 @@ import ipaddress
 import signal
 import socket
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvicorn
 
@@ -21,13 +21,14 @@ from checkback.gateway.store import folder_of
 from checkback.gateway.tokens import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
 
     from checkback.settings import Gateway, Settings
 
 #: For requests that were accepted to be committed and answered after a signal.
 _GRACE_S = 30
 _BACKLOG = 2048
+T = TypeVar("T")
 
 
 def serve(settings: Settings) -> None:
@@ -45,9 +46,17 @@ def serve(settings: Settings) -> None:
         )
     # Before the queues are claimed: a second start on the same port must not disturb the first.
     with _listening(gateway) as sock, _quiet_signals():
-        error = asyncio.run(_serve(settings, sock), debug=False)
+        error = _run(_serve(settings, sock))
     if error is not None:
         raise error
+
+
+def _run(main: Coroutine[Any, Any, T]) -> T:
+    try:
+        import uvloop
+    except ModuleNotFoundError:  # it is not for every platform
+        return asyncio.run(main)
+    return uvloop.run(main)
 
 
 async def _serve(settings: Settings, sock: socket.socket) -> CheckbackError | None:

@@ -128,10 +128,12 @@ def claim(half: Appender, op: Appender) -> None:
     op.claim(epoch)
 
 
-def half_rows(halves: Sequence[Half], stored: int) -> pa.Table:
-    """Rows of `half`; ``stored`` in ms."""
+def half_rows(halves: Sequence[Half], queue_id: int, first: int, stored: int) -> pa.Table:
+    """Rows of `half` at the queue's offsets from ``first`` on; ``stored`` in ms."""
     schema = arrow_schema("half")
     columns: dict[str, Any] = dict(zip(halves[0]._fields, zip(*halves, strict=True), strict=True))
+    columns["queue_id"] = itertools.repeat(queue_id, len(halves))
+    columns["queue_offset"] = range(first, first + len(halves))
     columns["properties"] = [list(half.properties.items()) for half in halves]
     return _table(schema, columns, stored, len(halves))
 
