@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from landing.jars import Jars
+
 TRACE = Path(__file__).parent / "data" / "rocketmq-trace"
 
 
@@ -23,12 +25,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark session for all tests, on two cores."""
+def kafka_jars(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Jars | str:
+    """The JARs of Kafka's tests, or why there are none."""
+    from checkback.errors import CheckbackError
+    from landing.jars import find_jars
+
+    cache = pytestconfig.cache
+    try:
+        return find_jars(tmp_path_factory.mktemp("jars") if cache is None else cache.mkdir("kafka"))
+    except CheckbackError as error:
+        return str(error)
+
+
+@pytest.fixture(scope="session")
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark session for all tests, on two cores; with Kafka's JARs if tests of Kafka are among them."""
     from checkback.session import open_session
     from checkback.settings import Settings
 
     warehouse = tmp_path_factory.mktemp("warehouse")
+    kafka = any("kafka_jars" in getattr(item, "fixturenames", ()) for item in request.session.items)
+    jars = request.getfixturevalue("kafka_jars") if kafka else ""
     settings = Settings.model_validate(
         {
             "reconcile": {"partitions": 2},
@@ -36,6 +53,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                 "spark.master": "local[2]",
                 "spark.sql.warehouse.dir": str(warehouse),
                 "spark.driver.extraJavaOptions": f"-Dderby.system.home={warehouse}",
+                "spark.jars": "" if isinstance(jars, str) else ",".join(jars.source),
             },
         }
     )

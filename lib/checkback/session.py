@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+KAFKA_SOURCE = "spark-sql-kafka-0-10"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 OLDEST_JAVA = 17
 
@@ -99,8 +100,18 @@ def under_spark_submit() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def spark_settings(settings: Settings) -> dict[str, str]:
-    """The Spark settings of a new session; those of ``settings.spark`` win, lists are joined."""
+def kafka_package() -> str:
+    """The package of Spark's Kafka source, of the Spark that is installed."""
+    from pyspark import __version__
+
+    return f"org.apache.spark:{KAFKA_SOURCE}_2.13:{__version__}"
+
+
+def spark_settings(settings: Settings, kafka: bool = False) -> dict[str, str]:
+    """The Spark settings of a new session; those of ``settings.spark`` win, lists are joined.
+
+    With ``kafka`` Spark's Kafka source is among its packages, unless the user's own ``spark.jars`` has it.
+    """
     conf = dict(REQUIRED)
     if not under_spark_submit() and settings.spark.get("spark.master", "local").startswith("local"):
         conf |= LOCAL
@@ -108,6 +119,8 @@ def spark_settings(settings: Settings) -> dict[str, str]:
             conf["spark.log.level"] = "WARN"
     elif not under_spark_submit():
         conf["spark.jars.packages"] = DELTA_PACKAGE
+    if kafka and not under_spark_submit() and KAFKA_SOURCE not in settings.spark.get("spark.jars", ""):
+        conf["spark.jars.packages"] += f",{kafka_package()}"
     conf["spark.sql.shuffle.partitions"] = str(settings.reconcile.partitions)
     conf.setdefault("spark.databricks.delta.snapshotPartitions", str(settings.reconcile.partitions))
     for key, value in settings.spark.items():
@@ -115,8 +128,8 @@ def spark_settings(settings: Settings) -> dict[str, str]:
     return conf
 
 
-def open_session(settings: Settings, app: str = "checkback") -> SparkSession:
-    """The running session, or a new one.
+def open_session(settings: Settings, app: str = "checkback", kafka: bool = False) -> SparkSession:
+    """The running session, or a new one; a new one can read from Kafka if ``kafka``.
 
     Raises SettingsError when Java or Delta's JARs are missing, CheckbackError when Spark does not start.
     """
@@ -132,7 +145,7 @@ def open_session(settings: Settings, app: str = "checkback") -> SparkSession:
     if running is not None:
         return _adapted(running, settings)
 
-    conf = spark_settings(settings)
+    conf = spark_settings(settings, kafka)
     with contextlib.ExitStack() as stack:
         if under_spark_submit():
             _require_delta_jars()
@@ -166,12 +179,12 @@ def _show_workers_the_package(spark: SparkSession) -> None:
 
 
 @contextlib.contextmanager
-def running_session(settings: Settings, app: str = "checkback") -> Iterator[SparkSession]:
+def running_session(settings: Settings, app: str = "checkback", kafka: bool = False) -> Iterator[SparkSession]:
     """The session of ``open_session``; stopped at the end if it was opened here."""
     from pyspark.sql import SparkSession
 
     borrowed = SparkSession.getActiveSession() is not None or "DATABRICKS_RUNTIME_VERSION" in os.environ
-    spark = open_session(settings, app)
+    spark = open_session(settings, app, kafka)
     try:
         yield spark
     finally:
@@ -311,8 +324,9 @@ def _start_jvm(conf: Mapping[str, str], held: HeldStderr) -> None:
     except Exception as error:
         lines = held.lines()
         if any("unresolved dependency" in line or "download failed" in line for line in lines):
+            whose = "Delta Lake's and Kafka's" if KAFKA_SOURCE in conf["spark.jars.packages"] else "Delta Lake's"
             raise CheckbackError(
-                "Delta Lake's JARs could not be fetched",
+                f"{whose} JARs could not be fetched",
                 conf.get("spark.jars.packages", ""),
                 "connect to Maven Central once, or name a mirror in spark.jars.repositories",
             ) from error

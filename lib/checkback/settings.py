@@ -38,6 +38,8 @@ MASK = "****"
 ENV_REFERENCE = "env:"
 #: What of a producer group stands in the environment only.
 SECRETS = ("secret", "token")
+#: Options of Kafka whose values stand in the environment only.
+SECRET_OPTION = re.compile(r"(?i)password|secret|token|jaas|\.key$")
 
 _UNITS = (
     ("d", timedelta(days=1)),
@@ -268,6 +270,17 @@ class Gateway(_Section):
         return self
 
 
+class Kafka(_Section):
+    """What `land --kafka` reads: ``queue_base`` is the half queue of the half topic's partition 0.
+
+    ``options`` are Kafka's own consumer options, as ``security.protocol``; their values are never shown.
+    """
+
+    queue_base: QueueId = 0
+    max_records: Count = 100_000
+    options: dict[Text, Annotated[SecretStr, BeforeValidator(_conf_value)]] = {}
+
+
 class Producer(_Section):
     """A producer group: where and how it is asked, and the token it sends with."""
 
@@ -285,6 +298,7 @@ class Settings(_Section):
     reconcile: Reconcile = Reconcile()
     check: Check = Check()
     gateway: Gateway = Gateway()
+    kafka: Kafka = Kafka()
     producers: dict[GroupName, Producer] = {}
     spark: dict[Annotated[str, AfterValidator(_conf_key)], Annotated[str, BeforeValidator(_conf_value)]] = {}
 
@@ -323,6 +337,9 @@ def flatten(settings: Settings) -> dict[str, Any]:
     for section, fields in settings.model_dump(mode="json", by_alias=True).items():
         if section == "spark":
             flat |= {key: MASK if _SECRET_CONF.search(key) else value for key, value in fields.items()}
+        elif section == "kafka":
+            options = {f"kafka.options.{key}": MASK for key in fields.pop("options")}
+            flat |= {f"kafka.{key}": value for key, value in fields.items()} | options
         elif section == "producers":
             for group, values in fields.items():
                 flat |= {f"producers.{group}.{key}": value for key, value in values.items()}

@@ -18,14 +18,15 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from checkback.errors import SettingsError
-from checkback.settings import BASE_FILE, ENV_REFERENCE, SECRETS, Producer
+from checkback.settings import BASE_FILE, ENV_REFERENCE, SECRET_OPTION, SECRETS, Producer
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 ENV_PREFIX = "CHECKBACK__"
-_EXAMPLES = {"secret": "whsec_...", "token": "..."}
 OVERRIDE = "--set"
+_OPTIONS = ("kafka", "options")
+_EXAMPLES = {"secret": "whsec_...", "token": "..."}
 
 KeyPath = tuple[str, ...]
 S = TypeVar("S", bound=BaseModel)
@@ -101,6 +102,8 @@ def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Leaf]:
     if path[:1] == ("spark",) and len(path) > 1:
         name = ".".join(path[1:])
         yield Leaf(("spark", name if name.startswith("spark.") else f"spark.{name}"), value, origin)
+    elif path[:2] == _OPTIONS and len(path) > 3:
+        yield from _leaves((*_OPTIONS, ".".join(path[2:])), value, origin)  # Kafka's names have dots
     elif isinstance(value, Mapping) and value:
         for key, below in value.items():
             if not isinstance(key, str):
@@ -186,7 +189,13 @@ def _value(path: KeyPath, text: str, origin: str) -> Any:
 
 
 def _is_secret(path: KeyPath) -> bool:
+    if path[:2] == _OPTIONS:
+        return len(path) == 3 and SECRET_OPTION.search(path[2]) is not None
     return len(path) == 3 and path[0] == "producers" and path[2] in SECRETS
+
+
+def _is_reference(leaf: Leaf) -> bool:
+    return isinstance(leaf.value, str) and leaf.value.startswith(ENV_REFERENCE)
 
 
 def _resolved(leaf: Leaf, environ: Mapping[str, str], used: bool) -> Leaf:
@@ -194,10 +203,11 @@ def _resolved(leaf: Leaf, environ: Mapping[str, str], used: bool) -> Leaf:
 
     Of a leaf that is not ``used``, because a later layer has its own, the variable need not be set.
     """
-    if not _is_secret(leaf.path) or leaf.value is None:
+    refers = _is_reference(leaf) and leaf.path[:2] == _OPTIONS
+    if not (_is_secret(leaf.path) or refers) or leaf.value is None:
         return leaf
     where, fix = _where(leaf.path, leaf.origin), 'put it in an environment variable and write "env:NAME" here'
-    if not (isinstance(leaf.value, str) and leaf.value.startswith(ENV_REFERENCE)):
+    if not _is_reference(leaf):
         if leaf.origin.startswith(ENV_PREFIX):
             return leaf
         raise SettingsError(f"a {leaf.path[2]} in plain text is refused", where, fix)
@@ -205,7 +215,9 @@ def _resolved(leaf: Leaf, environ: Mapping[str, str], used: bool) -> Leaf:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise SettingsError("what follows env: is not the name of a variable", where, fix)
     if used and not environ.get(name):
-        raise SettingsError(f"the environment variable {name} is not set", where, f"export {name}={_EXAMPLES[leaf.path[2]]}")
+        raise SettingsError(
+            f"the environment variable {name} is not set", where, f"export {name}={_EXAMPLES.get(leaf.path[2], '...')}"
+        )
     return leaf._replace(value=environ[name]) if used else leaf
 
 
@@ -254,7 +266,7 @@ def _explained(
         what, fix = error["msg"].replace("Input should be", "must be"), _FIX.get(kind, "correct it")
         for long, short in (("greater than or equal to", "at least"), ("less than or equal to", "at most")):
             what = what.replace(long, short)
-        if isinstance(value, bool | int | float | str) and path[0] not in ("producers", "spark"):
+        if isinstance(value, bool | int | float | str) and path[0] not in ("producers", "kafka", "spark"):
             what = f"is {value!r}, {what}"
     if more:
         fix += f" ({more} more wrong)"

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checkback.landing.files import Landed, land
+from checkback.landing.files import land
 from checkback.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
+    from checkback.landing.run import Landed
     from checkback.settings import Settings
 
 

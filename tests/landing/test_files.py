@@ -13,8 +13,8 @@ import pytest
 
 from checkback.errors import CheckbackError, SettingsError
 from checkback.landing.batch import Landing
-from checkback.landing.files import Landed
 from checkback.landing.lines import RAW_MAX
+from checkback.landing.run import Landed
 from checkback.messages import LINE_MAX, parse_half, parse_ops
 from checkback.schemas import HALF, OP, REJECTED
 from conftest import TRACE

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 import pyarrow as pa
 
 from checkback.landing import lines
-from checkback.landing.lines import RAW_MAX, Kind, parser
+from checkback.landing.lines import LINES, RAW_MAX, Kind, parser
 from landing.house import half, op
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
@@ -29,7 +29,7 @@ def batch_of(*texts: bytes, file: str = "file:///in/a%20b.jsonl") -> pa.RecordBa
 
 
 def parse(kind: Kind, *batches: pa.RecordBatch) -> list[dict[str, object]]:
-    return [row for batch in parser(kind)(iter(batches)) for row in batch.to_pylist()]
+    return [row for batch in parser(kind, LINES[kind])(iter(batches)) for row in batch.to_pylist()]
 
 
 def test_half_row() -> None:
@@ -79,7 +79,7 @@ def test_rejected_line_keeps_its_text_up_to_a_limit() -> None:
 
 def test_batches_are_cut_and_empty_ones_left_out(monkeypatch: object) -> None:
     blank, full = batch_of(b"", b" "), batch_of(*[half(number).encode() for number in range(25_000)])
-    batches = [*parser("half")(iter([blank, full]))]
+    batches = [*parser("half", LINES["half"])(iter([blank, full]))]
     assert [batch.num_rows for batch in batches] == [lines._ROWS_MAX, lines._ROWS_MAX, 5_000]
 
 

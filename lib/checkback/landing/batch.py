@@ -1,4 +1,4 @@
-"""What one batch of lines becomes: rows of `half` or `op`, and rows of `rejected`."""
+"""What one batch of inputs becomes: rows of `half` or `op`, and rows of `rejected`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from checkback.landing.lines import RAW_MAX, SCHEMAS, Kind, parser
+from checkback.landing.lines import RAW_MAX, SCHEMAS, Kind, Reader, parser
 from checkback.landing.repeats import find_repeats, take_census
 
 if TYPE_CHECKING:
@@ -25,16 +25,17 @@ class Landing:
     Step 3: write good rows. Step 4: write rejected ones. Each write is skipped when the batch has done it before.
     """
 
-    def __init__(self, tables: Tables, kind: Kind) -> None:
+    def __init__(self, tables: Tables, kind: Kind, reader: Reader) -> None:
         self.tables = tables
         self.kind = kind
+        self.reader = reader
         self.taken = 0
         self.rejected = 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Take a batch of (line, file, file_time, file_block, store_timestamp)."""
+        """Take a batch of (line, file, file_time, file_block, store_timestamp, and what the reader wants besides)."""
         lines = batch.withColumn("row", F.monotonically_increasing_id())
-        with _kept(lines.mapInArrow(parser(self.kind), SCHEMAS[self.kind])) as parsed:
+        with _kept(lines.mapInArrow(parser(self.kind, self.reader), SCHEMAS[self.kind])) as parsed:
             if self.kind == "half":
                 self._half(lines, parsed, batch_id)
             else:
@@ -92,7 +93,7 @@ def _bad(parsed: DataFrame) -> DataFrame:
 
 
 def _repeated(lines: DataFrame, repeats: DataFrame) -> DataFrame:
-    """raw, reason, file, rejected_at of repeated half messages. Their text is read from the files once more."""
+    """raw, reason, file, rejected_at of repeated half messages. Their text is read from the source once more."""
     text = F.col("line").cast("string")  # valid UTF-8: it has been parsed
     which = F.format_string("repeated (queue_id, queue_offset) %d/%d", "queue_id", "queue_offset")
     found = lines.select("line", "store_timestamp", "row").join(F.broadcast(repeats), on="row", how="inner")

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError
-from checkback.landing.batch import Landing
+from checkback.landing.lines import LINES
+from checkback.landing.run import Inlet, Landed, run
 from checkback.landing.source import Source, check_all
-from checkback.stopping import stop_on_signal
-from checkback.tables import Tables
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from checkback.landing.lines import Kind
     from checkback.settings import Settings
-
-
-@dataclass(frozen=True)
-class Landed:
-    """Rows that a run took into `half` and `op`, and lines that it put into `rejected`."""
-
-    half: int = 0
-    op: int = 0
-    rejected: int = 0
 
 
 def land(spark: SparkSession, settings: Settings, half: str | None, op: str | None, available_now: bool) -> Landed:
@@ -46,27 +32,5 @@ def land(spark: SparkSession, settings: Settings, half: str | None, op: str | No
     sources = {kind: Source.find(spark, path) for kind, path in paths if path}
     if not sources:
         raise SettingsError("no files to land", fix="give --half PATH, --op PATH or both")
-    tables = Tables.of(settings.storage)
-    tables.create(spark, *sources, "rejected")
-    landings = {kind: Landing(tables, kind) for kind in sources}
-    writers = {kind: _writer(spark, source, tables, kind) for kind, source in sources.items()}
-    with stop_on_signal() as stopper:
-        if available_now:
-            for kind, writer in writers.items():
-                stopper.start(writer.trigger(availableNow=True), landings[kind])
-                stopper.wait()
-        else:
-            for kind, writer in writers.items():
-                stopper.start(writer.trigger(processingTime=_interval(settings.reconcile.trigger)), landings[kind])
-            stopper.wait(meanwhile=lambda: check_all(spark, sources.values()))
-    taken = {kind: landing.taken for kind, landing in landings.items()}
-    return Landed(**taken, rejected=sum(landing.rejected for landing in landings.values()))
-
-
-def _writer(spark: SparkSession, source: Source, tables: Tables, kind: Kind) -> DataStreamWriter:
-    name = f"land-{kind}"
-    return source.lines(spark).writeStream.queryName(name).option("checkpointLocation", tables.checkpoint(name))
-
-
-def _interval(trigger: timedelta) -> str:
-    return f"{round(trigger.total_seconds() * 1000)} milliseconds"
+    inlets = {kind: Inlet(source.lines(spark), f"land-{kind}", LINES[kind]) for kind, source in sources.items()}
+    return run(spark, settings, inlets, available_now, meanwhile=lambda: check_all(spark, sources.values()))

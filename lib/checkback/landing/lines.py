@@ -1,9 +1,12 @@
-"""Lines of files -> rows of `half` or `op`, a batch of Arrow at a time; what is no message keeps its text and why."""
+"""Inputs -> rows of `half` or `op`, a batch of Arrow at a time; what is no message keeps its text and why.
+
+An input is a line of a file, or a record of Kafka: a Reader says how it becomes messages.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -13,18 +16,40 @@ from checkback.messages import Half, Op, Rejected, is_blank, parse_half, parse_o
 from checkback.schemas import HALF, OP
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     Batches = Iterator[pa.RecordBatch]
     Message = Half | Op
 
 Kind = Literal["half", "op"]
-#: Bytes that are kept of a line that is rejected.
+
+
+class Reader(NamedTuple):
+    """How an input becomes messages: ``read`` gets its ``columns``, returns none for what may be passed over.
+
+    ``read`` raises Rejected. It goes to the workers by its name.
+    """
+
+    columns: tuple[str, ...]
+    read: Callable[..., Sequence[Message]]
+
+
+def _half_of_line(line: bytes) -> Sequence[Half]:
+    return () if is_blank(line) else (parse_half(line),)
+
+
+def _ops_of_line(line: bytes) -> Sequence[Op]:
+    return () if is_blank(line) else parse_ops(line)
+
+
+#: Lines of files. Blank ones are passed over.
+LINES: Mapping[Kind, Reader] = {"half": Reader(("line",), _half_of_line), "op": Reader(("line",), _ops_of_line)}
+#: Bytes that are kept of an input that is rejected.
 RAW_MAX = 8 * 1024 * 1024
 #: A line of ops may bring 100,000 rows: batches are cut so that no column outgrows Arrow's 2 GiB.
 _ROWS_MAX = 10_000
 
-#: Where a line stood, and the time of the batch that read it. Its rows keep them.
+#: Where an input stood, and the time of the batch that read it. Its rows keep them.
 PLACE = StructType(
     [
         StructField("file", StringType()),
@@ -36,7 +61,7 @@ PLACE = StructType(
 )
 _VERDICT = [StructField("raw", StringType()), StructField("reason", StringType())]
 _FIELDS: dict[Kind, tuple[str, ...]] = {"half": Half._fields, "op": Op._fields}
-#: Parsed rows: a message, or ``raw`` and ``reason`` of a line that is none; then PLACE.
+#: Parsed rows: a message, or ``raw`` and ``reason`` of an input that is none; then PLACE.
 SCHEMAS: dict[Kind, StructType] = {
     "half": StructType([*(HALF[name] for name in Half._fields), *_VERDICT, *PLACE]),
     "op": StructType([*(OP[name] for name in Op._fields), *_VERDICT, *PLACE]),
@@ -55,21 +80,24 @@ _TYPES = {
 }
 
 
-def parser(kind: Kind) -> Callable[[Batches], Batches]:
-    """For ``mapInArrow``: batches of (line BINARY, PLACE) -> batches of SCHEMAS[kind]. Blank lines have no row."""
-    return partial(_parse, kind)
+def parser(kind: Kind, reader: Reader) -> Callable[[Batches], Batches]:
+    """For ``mapInArrow``: batches of (line BINARY, PLACE, the reader's columns) -> batches of SCHEMAS[kind].
+
+    An input that is rejected has one row, one that holds several messages as many, one that is passed over none.
+    """
+    return partial(_parse, kind, reader)
 
 
-def _parse(kind: Kind, batches: Batches) -> Batches:
+def _parse(kind: Kind, reader: Reader, batches: Batches) -> Batches:
     for batch in batches:
-        yield from _Rows(kind, batch).parsed()
+        yield from _Rows(kind, reader, batch).parsed()
 
 
 class _Rows:
-    """Rows of one batch of lines, in their order."""
+    """Rows of one batch of inputs, in their order."""
 
-    def __init__(self, kind: Kind, lines: pa.RecordBatch) -> None:
-        self.kind, self.lines = kind, lines
+    def __init__(self, kind: Kind, reader: Reader, lines: pa.RecordBatch) -> None:
+        self.kind, self.reader, self.lines = kind, reader, lines
         self.empty = (None,) * len(_FIELDS[kind])
         self.clear()
 
@@ -80,14 +108,13 @@ class _Rows:
         self.places: list[int] = []
 
     def parsed(self) -> Batches:
-        for place, line in enumerate(self.lines.column("line").to_pylist()):
-            if is_blank(line):
-                continue
+        inputs = zip(*(self.lines.column(name).to_pylist() for name in self.reader.columns), strict=True)
+        for place, given in enumerate(inputs):
             try:
-                messages: Sequence[Message] = (parse_half(line),) if self.kind == "half" else parse_ops(line)
+                messages = self.reader.read(*given)
             except Rejected as error:
                 self.messages.append(self.empty)
-                self.raws.append(line[:RAW_MAX].decode("utf-8", "replace"))
+                self.raws.append(self.raw(place))
                 self.reasons.append(error.reason)
                 self.places.append(place)
             else:
@@ -100,6 +127,10 @@ class _Rows:
                 self.clear()
         if self.places:
             yield self.batch()
+
+    def raw(self, place: int) -> str | None:
+        line: bytes | None = self.lines.column("line")[place].as_py()
+        return None if line is None else line[:RAW_MAX].decode("utf-8", "replace")
 
     def batch(self) -> pa.RecordBatch:
         fields = zip(_FIELDS[self.kind], zip(*self.messages, strict=True), strict=True)

@@ -1,0 +1,230 @@
+"""Records of a real broker land once, beside what files bring, and what goes wrong with Kafka is one line."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checkback.errors import CheckbackError, SettingsError
+from checkback.landing.batch import Landing
+from checkback.landing.kafka import land
+from checkback.landing.run import Landed
+from checkback.settings import Settings
+from landing.broker import Kafka, changed, running_broker
+from landing.house import House, half, op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from landing.jars import Jars
+
+_NUMBERS = itertools.count()
+_UNPLACED = ("queue_id", "queue_offset")
+
+
+@pytest.fixture(scope="module")
+def kafka(spark: SparkSession, kafka_jars: Jars | str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    if isinstance(kafka_jars, str):
+        pytest.skip(kafka_jars)
+    with running_broker(kafka_jars.broker, tmp_path_factory.mktemp("broker")) as servers:
+        client = Kafka(spark, servers)
+        yield client
+        client.close()
+
+
+@pytest.fixture
+def topics(kafka: Kafka) -> tuple[str, str]:
+    """A half topic of two partitions and an op topic, new for each test."""
+    number = next(_NUMBERS)
+    return kafka.create(f"half-{number}", 2), kafka.create(f"op_{number}.x")
+
+
+def take(house: House, kafka: Kafka, half_topic: str | None, op_topic: str | None = None, base: int = 0) -> Landed:
+    settings = house.settings.model_copy(update={"kafka": house.settings.kafka.model_copy(update={"queue_base": base})})
+    return land(house.spark, settings, kafka.servers, half_topic, op_topic, available_now=True)
+
+
+def unplaced(queue_offset: int, **changes: object) -> str:
+    """A half message as its producer sends it to Kafka: where it will lie it does not know."""
+    return changed(half(queue_offset), leave=_UNPLACED, **changes)
+
+
+def test_records_land_once_and_bad_ones_are_rejected_beside_them(
+    house: House, kafka: Kafka, topics: tuple[str, str]
+) -> None:
+    halves, ops = topics
+    kafka.send(halves, unplaced(0))
+    kafka.send(halves, None)
+    kafka.send(halves, changed(half(2), queue_id=5))
+    kafka.send(halves, changed(half(7), queue_id=5))
+    kafka.send(halves, changed(half(4), queue_id=0))
+    kafka.send(halves, b"\xff")
+    kafka.send(halves, " ")
+    kafka.send(halves, changed(unplaced(7), leave=("born_timestamp",)), timestamp_ms=1_600_000_000_123)
+    sent = kafka.send(halves, unplaced(0), partition=1)
+    named = changed(op(0), leave=("queue_id", "half_offset"), partition=sent.partition, offset=sent.offset)
+    kafka.send(ops, named)
+    kafka.send(ops, op(7, queue_id=5))
+    kafka.send(
+        ops, changed(op(0), leave=("queue_id", "half_offset", "transaction_id"), partition=0, half_offsets="0,2,")
+    )
+    kafka.send(ops, changed(named, queue_id=5))
+    kafka.send(ops, changed(named, half_offset=3))
+    kafka.send(ops, None)
+    assert take(house, kafka, halves, ops, base=5) == Landed(half=4, op=4, rejected=8)
+
+    assert house.rows("half", "queue_id", "queue_offset", "transaction_id") == [
+        (5, 0, "t0"),
+        (5, 2, "t2"),
+        (5, 7, "t7"),
+        (6, 0, "t0"),
+    ]
+    born = {(row.queue_id, row.queue_offset): row.born_timestamp.timestamp() for row in house.rows("half")}
+    assert born[5, 0] == 1_700_000_000
+    assert born[5, 7] == 1_600_000_000.123
+    assert house.rows("op", "queue_id", "half_offset", "source") == [
+        (5, 0, "producer"),
+        (5, 2, "producer"),
+        (5, 7, "producer"),
+        (6, 0, "producer"),
+    ]
+    found = house.tables.read(house.spark, "rejected").collect()
+    rejected = {(row.source, row.file): (row.reason, row.raw) for row in found}
+    assert rejected == {
+        ("half", f"kafka:{halves}/0/1"): ("record: no value (a tombstone)", None),
+        ("half", f"kafka:{halves}/0/3"): ("queue_offset: is not the record's, 3", changed(half(7), queue_id=5)),
+        ("half", f"kafka:{halves}/0/4"): ("queue_id: is not the record's, 5", half(4)),
+        ("half", f"kafka:{halves}/0/5"): ("not JSON: byte 0 is not UTF-8", "\ufffd"),
+        ("half", f"kafka:{halves}/0/6"): ("not JSON: Expecting value at character 1", " "),
+        ("op", f"kafka:{ops}/0/3"): ("queue_id: is not that of the partition, 6", changed(named, queue_id=5)),
+        ("op", f"kafka:{ops}/0/4"): ("half_offset: is not the offset, 0", changed(named, half_offset=3)),
+        ("op", f"kafka:{ops}/0/5"): ("record: no value (a tombstone)", None),
+    }
+
+    # Killed between the writes and the note that they are done: the batch runs again, its rows are there already.
+    versions = house.versions()
+    house.forget_last_batch("land-kafka-half")
+    house.forget_last_batch("land-kafka-op")
+    take(house, kafka, halves, ops, base=5)
+    assert house.commits("land-kafka-half") == house.commits("land-kafka-op") == [0]
+    assert house.versions() == versions
+    # What comes later lands, what has landed does not.
+    kafka.send(halves, unplaced(1), partition=1)
+    assert take(house, kafka, halves, ops, base=5) == Landed(half=1)
+
+
+def test_aborted_transactions_of_kafka_do_not_land(house: House, kafka: Kafka, topics: tuple[str, str]) -> None:
+    kafka.send_in_transaction(topics[0], [unplaced(0), unplaced(1)], commit=False)
+    (place,) = kafka.send_in_transaction(topics[0], [unplaced(2)], commit=True)
+    assert take(house, kafka, topics[0]) == Landed(half=1)
+    assert house.rows("half", "queue_offset", "transaction_id") == [(place.offset, "t2")]
+    options = {"isolation.level": "read_uncommitted"}
+    other = Settings.model_validate(
+        {"storage": {"root": str(house.root.parent / "other")}, "kafka": {"options": options}}
+    )
+    assert land(house.spark, other, kafka.servers, topics[0], None, available_now=True) == Landed(half=3)
+
+
+def test_files_and_kafka_share_a_table(house: House, kafka: Kafka, topics: tuple[str, str], inbox: Path) -> None:
+    (inbox / "a.jsonl").write_text(half(0))
+    assert house.land(half=inbox) == Landed(half=1)
+    kafka.send(topics[0], unplaced(0, transaction_id="kafka's own"))
+    kafka.send(topics[0], unplaced(1))
+    # Without a base the queues are the same: what came first stays.
+    assert take(house, kafka, topics[0]) == Landed(half=1, rejected=1)
+    assert house.rows("half", "queue_offset", "transaction_id") == [(0, "t0"), (1, "t1")]
+    assert house.rows("rejected", "file", "reason", "raw") == [
+        (
+            f"kafka:{topics[0]}/0/0",
+            "repeated (queue_id, queue_offset) 0/0",
+            unplaced(0, transaction_id="kafka's own"),
+        )
+    ]
+
+
+def test_signal_lets_the_batch_finish_and_no_batch_is_over_the_limit(
+    house: House, kafka: Kafka, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_batch, sizes = Landing.__call__, []
+
+    def take_and_be_told_to_stop(landing: Landing, batch: DataFrame, batch_id: int) -> None:
+        sizes.append(batch.count())
+        if len(sizes) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        take_batch(landing, batch, batch_id)
+
+    monkeypatch.setattr(Landing, "__call__", take_and_be_told_to_stop)
+    kafka.send_all(topics[0], [unplaced(number) for number in range(250)])
+    settings = house.settings.model_copy(update={"kafka": house.settings.kafka.model_copy(update={"max_records": 100})})
+    landed = land(house.spark, settings, kafka.servers, topics[0], None, available_now=False)
+    assert landed == Landed(half=200)
+    assert sizes == [100, 100]
+    assert house.commits("land-kafka-half") == [0, 1]
+    assert not house.spark.streams.active
+    assert take(house, kafka, topics[0]) == Landed(half=50)
+    ids = {(row.queue_offset, row.transaction_id) for row in house.rows("half")}
+    assert ids == {(number, f"t{number}") for number in range(250)}
+
+
+def test_records_that_are_gone_before_they_were_read_end_the_query(
+    house: House, kafka: Kafka, topics: tuple[str, str]
+) -> None:
+    kafka.send(topics[0], unplaced(0))
+    assert take(house, kafka, topics[0]) == Landed(half=1)
+    for number in (1, 2, 3):
+        kafka.send(topics[0], unplaced(number))
+    kafka.forget(topics[0], before=3)
+    with pytest.raises(CheckbackError) as caught:
+        take(house, kafka, topics[0])
+    checkpoint = house.tables.checkpoint("land-kafka-half")
+    line = str(caught.value)
+    assert line.startswith("query land-kafka-half: records of Kafka were removed before they were read: ")
+    assert f"topic partition {topics[0]}-0" in line
+    assert line.endswith(f"to go on with those that are left, remove {checkpoint}: what has landed is known")
+    assert len(house.rows("half")) == 1
+    # As the line says.
+    kafka.send(topics[0], unplaced(4))
+    shutil.rmtree(checkpoint)
+    assert take(house, kafka, topics[0]) == Landed(half=2)
+
+
+def test_missing_topic_and_missing_brokers_are_told_at_once(house: House, kafka: Kafka) -> None:
+    with pytest.raises(SettingsError) as missing:
+        take(house, kafka, "no-such-topic")
+    told = f"no-such-topic: there is no such topic at {kafka.servers}; create it or check its name"
+    assert str(missing.value) == told
+    quick = {"default.api.timeout.ms": "500", "request.timeout.ms": "400"}
+    hasty = Settings.model_validate({"storage": {"root": str(house.root)}, "kafka": {"options": quick}})
+    with pytest.raises(CheckbackError) as gone:
+        land(house.spark, hasty, "127.0.0.1:9", "half", None, available_now=True)
+    assert str(gone.value) == "127.0.0.1:9: no Kafka broker answers; check --kafka, kafka.options and the brokers"
+    assert not house.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"security.protocol": "hush", "ssl.key.password": "hush"}, "check --kafka and kafka.options"),
+        (
+            {"security.protocol": "SASL_PLAINTEXT", "sasl.jaas.config": "org.x.Module hush hush;"},
+            "sasl.jaas.config is not one that Kafka understands",
+        ),
+    ],
+)
+def test_wrong_options_are_told_without_their_values(
+    house: House, kafka: Kafka, options: dict[str, str], told: str
+) -> None:
+    settings = Settings.model_validate({"storage": {"root": str(house.root)}, "kafka": {"options": options}})
+    with pytest.raises(SettingsError) as caught:
+        land(house.spark, settings, kafka.servers, "half", None, available_now=True)
+    assert told in str(caught.value)
+    assert "hush" not in str(caught.value)
+    assert "\n" not in str(caught.value)
