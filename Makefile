@@ -6,7 +6,7 @@ PY := .venv/bin/python
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help check install run test test-fast lint zip bench clean
+.PHONY: help check install run run-trace test test-fast lint zip bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +26,10 @@ $(STAMP): constraints.txt pyproject.toml | check
 	@$(PY) -m checkback.session prefetch
 	@touch $@
 
-run: install ## a demonstration on the trace of a real broker: check-backs, decisions, tables
+run: install ## a demonstration: two services and their databases, killed now and then; the books must balance
+	@$(PY) -m checkback.demo.bank
+
+run-trace: install ## a demonstration on the trace of a real broker: check-backs, decisions, tables
 	@$(PY) -m checkback.demo
 
 test: install ## all tests

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import secrets
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from checkback.demo.folder import make_anew
 from checkback.demo.producer import ExampleProducer
 from checkback.demo.trace import BUNDLED, Trace
-from checkback.errors import CheckbackError, SettingsError
+from checkback.errors import CheckbackError
 
 if TYPE_CHECKING:
     from checkback.stopping import Stopper
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 #: answers nobody's checks: nothing listens on the discard port
 NOBODY = "http://127.0.0.1:9/check"
 GONE = "g_gone"
-_MARK = ".checkback-demo"
 
 
 def main(
@@ -47,7 +46,7 @@ def _run(console: Console, root: Path, bundled: Trace) -> None:
     from checkback.settings import Settings
     from checkback.tables import Tables
 
-    _make_anew(root)
+    make_anew(root)
     secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
     starting = console.status("starting Spark (the first time it fetches Delta's JARs)")
     with starting as status, ExampleProducer(bundled.answers, secret=secret) as producer:
@@ -88,16 +87,6 @@ def _settings(root: Path, trace: Trace, endpoints: list[str], secret: str) -> di
         "reconcile": {"trigger": "500ms", "partitions": 2},
         "producers": {group: {"endpoints": [NOBODY]} if group == GONE else producer for group in trace.groups()},
     }
-
-
-def _make_anew(root: Path) -> None:
-    """An empty folder; one that this demonstration did not make is left alone."""
-    mark = root / _MARK
-    if root.exists() and any(root.iterdir()) and not mark.exists():
-        raise SettingsError("the folder is not empty", where=str(root), fix="give another --root")
-    shutil.rmtree(root, ignore_errors=True)
-    root.mkdir(parents=True)
-    mark.touch()
 
 
 if __name__ == "__main__":

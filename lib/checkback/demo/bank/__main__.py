@@ -1,0 +1,74 @@
+"""`python -m checkback.demo.bank`: runs the example, shows its progress, and compares the books."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from checkback.demo.bank.plan import ACCOUNTS, OPENING, Fate, transfers
+from checkback.demo.bank.run import Outcome, run
+from checkback.demo.folder import make_anew
+from checkback.errors import CheckbackError
+
+_COLOUR = {"COMMIT": "green", "ROLLBACK": "yellow", "DISCARD": "red"}
+
+
+def main(
+    root: Annotated[Path, typer.Option(help="Folder for databases and tables; made anew.")] = Path("data/bank"),
+    count: Annotated[int, typer.Option("--transfers", min=1, max=100_000, help="How many.")] = 120,
+    seed: Annotated[int, typer.Option(help="Which plan.")] = 1,
+) -> None:
+    """Transfer money between two services that are killed now and then, and see that the books balance."""
+    from checkback.session import open_session
+
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    try:
+        make_anew(root)
+        with console.status("starting") as status:
+            outcome = run(root.resolve(), count, seed, open_session, status.update)
+    except CheckbackError as error:
+        print(f"checkback: {error}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from error
+    _show(console, outcome, seed, count)
+    console.print(f"\nThe tables: {root}/data, the databases and logs beside them.")
+    console.print(f"Look at them: checkback pending --set storage.root={root}/data")
+    faults = outcome.books.faults()
+    for fault in faults:
+        print(f"checkback: {fault}", file=sys.stderr)
+    raise typer.Exit(1 if faults else 0)
+
+
+def _show(console: Console, outcome: Outcome, seed: int, count: int) -> None:
+    books = outcome.books
+    ends: dict[tuple[str, str], int] = {}
+    for transfer in transfers(seed, count):
+        state, source, checks = books.decisions.get(transfer.transaction_id, ("killed before it was sent", "", 0))
+        end = f"[{_COLOUR.get(state, 'white')}]{state}[/]" + (f" by {source}" if source else "")
+        key = (transfer.fate.value, end + (" after a check" if checks and source == "producer" else ""))
+        ends[key] = ends.get(key, 0) + 1
+    table = Table("what befell the transfer", "how it ended", "transfers", box=None)
+    order = [fate.value for fate in Fate]
+    for (fate, end), number in sorted(ends.items(), key=lambda item: (order.index(item[0][0]), item[0][1])):
+        table.add_row(fate, end, str(number))
+    console.print(table)
+    money = Table("", "before", "after", box=None)
+    money.add_row("accounts service, all accounts", str(ACCOUNTS * OPENING), str(books.debtors))
+    money.add_row("credits service, all accounts", "0", str(books.creditors))
+    money.add_row("both", str(ACCOUNTS * OPENING), str(books.debtors + books.creditors))
+    console.print("", money)
+    console.print(
+        f"\n{count} transfers in {outcome.seconds:.0f} s; the accounts service was killed {outcome.deaths['accounts']} "
+        f"times, the credits service {outcome.deaths['credits']} times; {books.checks} checks were sent."
+    )
+    console.print("[red]The books do not balance.[/]" if books.faults() else "[green]The books balance.[/]")
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app()

@@ -1,0 +1,155 @@
+"""The accounts service: debits accounts in local transactions, and answers checks. A process that may be killed.
+
+`python -m checkback.demo.bank.accounts DATABASE GATEWAY PORT SEED COUNT`. Started again, it goes on with the transfers
+that it has not begun; about those that it had begun, the check-back asks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+
+from checkback.demo.bank.plan import ACCOUNTS, GROUP, OPENING, TOPIC, Fate, Transfer, transfers
+from checkback.producer import (
+    Barrier,
+    BarrierError,
+    CheckRequest,
+    CheckServer,
+    LocalTransactionState,
+    Message,
+    SendStatus,
+    TransactionListener,
+    TransactionProducer,
+    check_app,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: the environment variable that holds the group's secret
+SECRET = "CHECKBACK_DEMO_SECRET"  # noqa: S105 - a name
+_THREADS = 4
+_AGAIN_S = 0.5
+
+_META = MetaData()
+ACCOUNT = Table("account", _META, Column("id", Integer, primary_key=True), Column("balance", Integer, nullable=False))
+DEBIT = Table(
+    "debit",
+    _META,
+    Column("transaction_id", String, primary_key=True),
+    Column("account", Integer, nullable=False),
+    Column("amount", Integer, nullable=False),
+)
+#: transfers that were begun, whatever came of them
+BEGUN = Table("begun", _META, Column("number", Integer, primary_key=True))
+
+
+class TooLittleMoneyError(Exception):
+    """The account does not hold the amount."""
+
+
+def open_books(file: Path | str) -> Engine:
+    """The service's database, made if it is new."""
+    engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": 30})
+    _META.create_all(engine)
+    Barrier(engine).create_table()
+    with engine.begin() as connection:
+        if connection.execute(select(func.count()).select_from(ACCOUNT)).scalar_one() == 0:
+            connection.execute(insert(ACCOUNT), [{"id": number, "balance": OPENING} for number in range(ACCOUNTS)])
+    return engine
+
+
+class Debit(TransactionListener):
+    """The local transaction: the debit, behind a barrier, so that an answer to a check holds for ever."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._barrier = Barrier(engine)
+
+    def execute_local_transaction(self, message: Message, arg: Transfer) -> LocalTransactionState | None:
+        """Take the amount from the debtor's account."""
+        if arg.fate is Fate.KILLED_BEFORE:
+            _die()
+        try:
+            with self._barrier.local_transaction(message.transaction_id) as connection:
+                _debit(connection, message.transaction_id, arg)
+        except TooLittleMoneyError:
+            return LocalTransactionState.ROLLBACK
+        except BarrierError as error:
+            return error.state
+        if arg.fate is Fate.KILLED_AFTER:
+            _die()
+        return LocalTransactionState.UNKNOWN if arg.fate is Fate.SILENT else LocalTransactionState.COMMIT
+
+    def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
+        """COMMIT if the debit is there; else ROLLBACK, and it can never be made."""
+        return self._barrier.check(check.transaction_id)
+
+
+def _debit(connection: Connection, transaction_id: str, transfer: Transfer) -> None:
+    enough = (ACCOUNT.c.id == transfer.debtor) & (ACCOUNT.c.balance >= transfer.amount)
+    debited = update(ACCOUNT).where(enough).values(balance=ACCOUNT.c.balance - transfer.amount)
+    if connection.execute(debited).rowcount == 0:
+        raise TooLittleMoneyError
+    row = {"transaction_id": transaction_id, "account": transfer.debtor, "amount": transfer.amount}
+    connection.execute(insert(DEBIT), row)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _begin(engine: Engine, transfer: Transfer) -> bool:
+    """Note that the transfer is begun; False when it was begun before, in an earlier life of the service."""
+    try:
+        with engine.begin() as connection:
+            connection.execute(insert(BEGUN), {"number": transfer.number})
+    except IntegrityError:
+        return False
+    return True
+
+
+def main(arguments: list[str]) -> int:
+    """Answer checks until the process is ended, and send what is not begun."""
+    file, gateway, port, seed, count = arguments
+    engine = open_books(file)
+    listener = Debit(engine)
+    plan = transfers(int(seed), int(count))
+
+    def send(transfer: Transfer) -> None:
+        message = Message(topic=TOPIC, body=transfer.body(), transaction_id=transfer.transaction_id)
+        # While the gateway is away: sent again under its own id, a message lands once.
+        mine = _begin(engine, transfer)
+        while mine and producer.send_in_transaction(message, transfer).send_status is SendStatus.NO_ANSWER:
+            time.sleep(_AGAIN_S)
+
+    app = check_app({GROUP: listener}, secret=os.environ[SECRET])
+    with CheckServer(app, port=int(port)), TransactionProducer(GROUP, gateway, listener) as producer:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(send, plan))
+        while True:  # checks may come as long as anything is pending
+            time.sleep(3600)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""Both services' books and Checkback's tables as a bystander reads them, for progress and for the final balance."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from checkback.demo.bank.plan import ACCOUNTS, OPENING, TOPIC
+
+
+@dataclass(frozen=True)
+class Books:
+    """What both services hold, and what Checkback has decided."""
+
+    begun: int
+    debits: dict[str, int]
+    debtors: int
+    creditors: int
+    credited: int
+    landed: int
+    decisions: dict[str, tuple[str, str, int]]
+    checks: int
+
+    @classmethod
+    def read(cls, root: Path) -> Books:
+        """As they are now."""
+        accounts, credits_ = root / "accounts.db", root / "credits.db"
+        rows = _rows(root / "data" / "decisions", "transaction_id", "state", "source", "check_times")
+        return cls(
+            begun=_one(accounts, "SELECT count(*) FROM begun"),
+            debits=dict(_all(accounts, "SELECT transaction_id, amount FROM debit")),
+            debtors=_one(accounts, "SELECT sum(balance) FROM account"),
+            creditors=_one(credits_, "SELECT sum(balance) FROM account"),
+            credited=_one(credits_, "SELECT count(*) FROM message_apply"),
+            landed=len(_rows(root / "data" / "half", "queue_offset")),
+            decisions={row["transaction_id"]: (row["state"], row["source"], row["check_times"]) for row in rows},
+            checks=len(_rows(root / "data" / "check_requests", "queue_offset")),
+        )
+
+    @property
+    def states(self) -> Counter[str]:
+        """Decisions by state."""
+        return Counter(state for state, _, _ in self.decisions.values())
+
+    @property
+    def pending(self) -> int:
+        """Transactions that have landed and are not decided."""
+        return self.landed - len(self.decisions)
+
+    def finished(self, transfers: int) -> bool:
+        """Is every transfer begun, every transaction decided, and every committed one credited?"""
+        return self.begun == transfers and self.pending == 0 and self.credited == self.states["COMMIT"]
+
+    def faults(self) -> list[str]:
+        """What does not balance, in words; empty when all does."""
+        found = []
+        total = ACCOUNTS * OPENING
+        if self.debtors + self.creditors != total:
+            found.append(f"{self.debtors} + {self.creditors} is not {total}: money was lost or made")
+        committed = {name for name, (state, _, _) in self.decisions.items() if state == "COMMIT"}
+        if lost := sorted(set(self.debits) - committed):
+            found.append(f"debited and not committed: {', '.join(lost)}")
+        if made := sorted(committed - set(self.debits)):
+            found.append(f"committed and not debited: {', '.join(made)}")
+        if sum(self.debits.values()) != self.creditors:
+            found.append(f"{sum(self.debits.values())} was debited and {self.creditors} credited")
+        return found
+
+    def line(self, transfers: int) -> str:
+        """One line of progress."""
+        states = self.states
+        return (
+            f"[bold]{self.begun:4}[/] of {transfers} begun  [bold]{self.pending:3}[/] pending  "
+            f"[green]{states['COMMIT']:4}[/] committed  [yellow]{states['ROLLBACK']:3}[/] rolled back  "
+            f"[red]{states['DISCARD']:3}[/] discarded  [cyan]{self.checks:4}[/] checks sent  "
+            f"[green]{self.credited:4}[/] credited"
+        )
+
+
+def topic_table(root: Path) -> Path:
+    """Folder of the table that the credits service reads."""
+    return root / "data" / "topics" / TOPIC
+
+
+def _rows(place: Path, *columns: str) -> list[dict[str, Any]]:
+    if not DeltaTable.is_deltatable(str(place)):
+        return []
+    rows: list[dict[str, Any]] = DeltaTable(str(place)).to_pyarrow_table(columns=list(columns)).to_pylist()
+    return rows
+
+
+def _all(file: Path, query: str) -> list[Any]:
+    with closing(sqlite3.connect(file, timeout=30)) as connection:
+        return connection.execute(query).fetchall()
+
+
+def _one(file: Path, query: str) -> int:
+    return int(_all(file, query)[0][0] or 0)

@@ -1,0 +1,92 @@
+"""The processes of the example: gateway, accounts, credits; who dies is started again."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import requests
+
+from checkback.errors import CheckbackError
+
+#: seconds that a killed service stays away: checks meet nobody meanwhile
+AWAY_S = 3.0
+_START_S = 30.0
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+@dataclass
+class Service:
+    """A process of this package's, its output in a log."""
+
+    module: str
+    arguments: Sequence[str]
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    deaths: int = 0
+    _process: subprocess.Popen[bytes] | None = None
+    _died: float | None = None
+
+    def start(self) -> None:
+        """Start it, or start it again."""
+        command = [sys.executable, "-m", self.module, *self.arguments]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **self.environment}
+            )
+        self._died = None
+
+    def watch(self, now: float) -> None:
+        """Start it again when it was away long enough. Raises CheckbackError when it has ended by itself."""
+        if self._process is None or self._process.poll() is None:
+            return
+        if self._process.returncode >= 0:
+            raise CheckbackError(f"{self.module} has ended by itself", str(self.log), "see the log")
+        if self._died is None:
+            self._died = now
+            self.deaths += 1
+        elif now - self._died >= AWAY_S:
+            self.start()
+
+    def kill(self) -> None:
+        """End it without a word, as a power cut does."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+
+    def stop(self) -> None:
+        """End it; it may finish what it does."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        if self._process is not None:
+            self._process.wait()
+
+
+def wait_until_ready(url: str, service: Service) -> None:
+    """Return when the gateway takes requests. Raises CheckbackError when it does not."""
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline:
+        service.watch(time.monotonic())
+        try:
+            if requests.get(f"{url}/readyz", timeout=1).status_code == requests.codes.ok:
+                return
+        except requests.RequestException:
+            pass
+        time.sleep(0.1)
+    raise CheckbackError("the gateway does not answer", url, f"see {service.log}")

@@ -1,0 +1,64 @@
+"""The transfers of the example, and what befalls each: made up from a seed, without any I/O."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+TOPIC = "transfers"
+GROUP = "accounts"
+#: accounts of each service, and what each of the debited ones begins with
+ACCOUNTS = 20
+OPENING = 1_000
+
+
+class Fate(str, Enum):
+    """What befalls a transfer; the values are what the report says."""
+
+    PLAIN = "nothing"
+    POOR = "there is too little money: rolled back"
+    SILENT = "debited, but the listener says UNKNOWN"
+    KILLED_BEFORE = "the service is killed before its local commit"
+    KILLED_AFTER = "the service is killed between local commit and op"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """``amount`` from one account of the accounts service to one of the credits service."""
+
+    number: int
+    debtor: int
+    creditor: int
+    amount: int
+    fate: Fate
+
+    @property
+    def transaction_id(self) -> str:
+        """A name of its own, so that a transfer sent again after a crash lands once."""
+        return f"transfer-{self.number}"
+
+    def body(self) -> bytes:
+        """What the credits service is to do."""
+        return json.dumps({"creditor": self.creditor, "amount": self.amount}).encode()
+
+
+def transfers(seed: int, count: int) -> list[Transfer]:
+    """The plan: most are plain; every kind of trouble comes at least once when there are 20 or more."""
+    random = Random(seed)
+    fates = [Fate.PLAIN] * count
+    troubles = [Fate.POOR] * (count // 8) + [Fate.SILENT] * (count // 10)
+    troubles += [Fate.KILLED_BEFORE, Fate.KILLED_AFTER] * max(1, count // 60)
+    for number, fate in zip(random.sample(range(count), min(count, len(troubles))), troubles, strict=False):
+        fates[number] = fate
+    return [
+        Transfer(
+            number=number,
+            debtor=random.randrange(ACCOUNTS),
+            creditor=random.randrange(ACCOUNTS),
+            amount=ACCOUNTS * OPENING if fate is Fate.POOR else random.randrange(1, 20),
+            fate=fate,
+        )
+        for number, fate in enumerate(fates)
+    ]

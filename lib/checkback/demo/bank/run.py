@@ -1,0 +1,103 @@
+"""The example from end to end: services, gateway and reconcile, until the books can be compared."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from checkback.demo.bank import accounts
+from checkback.demo.bank.books import Books, topic_table
+from checkback.demo.bank.credits import open_books
+from checkback.demo.bank.house import Service, free_port, wait_until_ready
+from checkback.demo.bank.plan import GROUP
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from checkback.stopping import Stopper
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How it ended: the books, how often the services were killed, and seconds from the first transfer."""
+
+    books: Books
+    deaths: dict[str, int]
+    seconds: float
+
+
+def run(root: Path, count: int, seed: int, open_spark: Callable[[Any], SparkSession], tell: Tell) -> Outcome:
+    """Run ``count`` transfers of the plan ``seed`` in the empty folder ``root``; ``tell`` gets a line of progress.
+
+    Raises CheckbackError when a process ends by itself or a query fails.
+    """
+    from checkback.reconcile.run import reconcile
+    from checkback.settings import load
+
+    gateway_port, check_port = free_port(), free_port()
+    secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
+    os.environ[accounts.SECRET] = secret  # the settings name the variable; the file does not hold the secret
+    config = root / "checkback.yml"
+    config.write_text(yaml.safe_dump(settings_of(root, gateway_port, check_port)), "utf-8")
+    settings = load(config).settings
+    accounts.open_books(root / "accounts.db")
+    open_books(root / "credits.db")
+
+    url = f"http://127.0.0.1:{gateway_port}"
+    told = [str(root / "accounts.db"), url, str(check_port), str(seed), str(count)]
+    gateway = Service("checkback", ["gateway", "--config", str(config)], root / "gateway.log")
+    debits = Service("checkback.demo.bank.accounts", told, root / "accounts.log")
+    read = [str(root / "credits.db"), str(topic_table(root))]
+    credits_ = Service("checkback.demo.bank.credits", read, root / "credits.log")
+    services = {"gateway": gateway, "accounts": debits, "credits": credits_}
+
+    tell("starting Spark and the gateway")
+    spark = open_spark(settings)
+    try:
+        gateway.start()
+        wait_until_ready(url, gateway)
+        began = time.monotonic()
+        debits.start()
+        credits_.start()
+
+        def watch(stopper: Stopper) -> None:
+            for service in services.values():
+                service.watch(time.monotonic())
+            books = Books.read(root)
+            tell(books.line(count))
+            # In the middle of their work: what is stored, or applied, stays so once.
+            if books.begun > count // 3 and gateway.deaths == 0:
+                gateway.kill()
+            if books.credited > count // 4 and credits_.deaths == 0:
+                credits_.kill()
+            if books.finished(count):
+                stopper.stop()
+
+        reconcile(spark, settings, available_now=False, meanwhile=watch)
+    finally:
+        for service in services.values():
+            service.stop()
+    deaths = {name: service.deaths for name, service in services.items()}
+    return Outcome(Books.read(root), deaths, time.monotonic() - began)
+
+
+def settings_of(root: Path, gateway_port: int, check_port: int) -> dict[str, Any]:
+    """Times short enough to watch."""
+    endpoint = f"http://127.0.0.1:{check_port}/check"
+    return {
+        "storage": {"root": str(root / "data")},
+        "transaction": {"timeout": "4s", "check_interval": "2s"},
+        "reconcile": {"trigger": "500ms", "partitions": 2},
+        "gateway": {"port": gateway_port},
+        "producers": {GROUP: {"endpoints": [endpoint], "secret": f"env:{accounts.SECRET}"}},
+    }

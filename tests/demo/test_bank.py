@@ -1,0 +1,115 @@
+"""The example of two services: their local transactions, and the books after a run with kills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+
+from checkback.demo.bank.accounts import ACCOUNT as DEBITED
+from checkback.demo.bank.accounts import Debit
+from checkback.demo.bank.accounts import open_books as open_debits
+from checkback.demo.bank.books import Books
+from checkback.demo.bank.credits import ACCOUNT as CREDITED
+from checkback.demo.bank.credits import apply
+from checkback.demo.bank.credits import open_books as open_credits
+from checkback.demo.bank.plan import ACCOUNTS, GROUP, OPENING, TOPIC, Fate, Transfer, transfers
+from checkback.demo.bank.run import run
+from checkback.producer import CheckRequest, LocalTransactionState, Message
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_COUNT = 60
+_SEND = Message(topic=TOPIC, body=b"", transaction_id="transfer-1")
+
+
+def _check(name: str) -> CheckRequest:
+    return CheckRequest(0, 0, name, GROUP, TOPIC, 1, 0)
+
+
+def _transfer(amount: int, fate: Fate = Fate.PLAIN) -> Transfer:
+    return Transfer(number=1, debtor=3, creditor=4, amount=amount, fate=fate)
+
+
+@given(st.integers(), st.integers(20, 300))
+def test_plan_is_the_seeds_and_has_every_trouble(seed: int, count: int) -> None:
+    """The same for the same seed: a run can be done again."""
+    plan = transfers(seed, count)
+    assert plan == transfers(seed, count)
+    assert [transfer.number for transfer in plan] == list(range(count))
+    assert {transfer.fate for transfer in plan} == set(Fate)
+
+
+def test_debit_commits_once_and_says_so_when_asked(tmp_path: Path) -> None:
+    """Run again, it changes nothing."""
+    engine = open_debits(tmp_path / "a.db")
+    listener = Debit(engine)
+    for _ in range(2):
+        assert listener.execute_local_transaction(_SEND, _transfer(10)) is LocalTransactionState.COMMIT
+    assert listener.check_local_transaction(_check("transfer-1")) is LocalTransactionState.COMMIT
+    with engine.connect() as connection:
+        total = connection.execute(select(func.sum(DEBITED.c.balance))).scalar_one()
+    assert total == ACCOUNTS * OPENING - 10
+
+
+@pytest.mark.parametrize("amount", [OPENING + 1])
+def test_debit_without_money_rolls_back(tmp_path: Path, amount: int) -> None:
+    """And stays so."""
+    listener = Debit(open_debits(tmp_path / "a.db"))
+    assert listener.execute_local_transaction(_SEND, _transfer(amount)) is LocalTransactionState.ROLLBACK
+    assert listener.check_local_transaction(_check("transfer-1")) is LocalTransactionState.ROLLBACK
+
+
+def test_debit_cannot_be_made_after_a_check_was_told_rollback(tmp_path: Path) -> None:
+    """The barrier: the answer holds for ever."""
+    listener = Debit(open_debits(tmp_path / "a.db"))
+    assert listener.check_local_transaction(_check("transfer-1")) is LocalTransactionState.ROLLBACK
+    assert listener.execute_local_transaction(_SEND, _transfer(10)) is LocalTransactionState.ROLLBACK
+
+
+def test_credit_is_applied_once(tmp_path: Path) -> None:
+    """However often the message is read."""
+    engine = open_credits(tmp_path / "c.db")
+    body = _transfer(10).body()
+    assert [apply(engine, 0, 7, body) for _ in range(3)] == [True, False, False]
+    with engine.connect() as connection:
+        assert connection.execute(select(func.sum(CREDITED.c.balance))).scalar_one() == 10
+
+
+def test_faults_of_the_books_are_named() -> None:
+    """Money lost, a debit that was not published, a message without a debit."""
+    books = Books(2, {"a": 5}, ACCOUNTS * OPENING - 5, 3, 1, 2, {"b": ("COMMIT", "producer", 0)}, 0)
+    assert [fault.split(":")[0] for fault in books.faults()] == [
+        f"{ACCOUNTS * OPENING - 5} + 3 is not {ACCOUNTS * OPENING}",
+        "debited and not committed",
+        "committed and not debited",
+        "5 was debited and 3 credited",
+    ]
+
+
+def test_books_balance_after_a_run_with_kills(spark: SparkSession, tmp_path: Path) -> None:
+    """Gateway, producer and consumer are killed; each transfer is made whole or not at all."""
+    seed = Random().randrange(10**6)
+    print(f"seed {seed}; logs in {tmp_path}")
+    outcome = run(tmp_path, _COUNT, seed, lambda _: spark, print)
+    books = outcome.books
+    assert books.faults() == []
+    assert books.finished(_COUNT)
+    assert all(deaths > 0 for deaths in outcome.deaths.values()), outcome.deaths
+    for transfer in transfers(seed, _COUNT):
+        if transfer.transaction_id not in books.decisions:
+            continue  # killed before its half message was sent
+        state, source, _ = books.decisions[transfer.transaction_id]
+        if transfer.fate is Fate.POOR:
+            assert state == "ROLLBACK"
+        if transfer.fate is Fate.KILLED_BEFORE:
+            assert (state, source) == ("ROLLBACK", "check")
+        if transfer.fate in (Fate.KILLED_AFTER, Fate.SILENT):
+            assert source == "check"
+        assert (state == "COMMIT") == (transfer.transaction_id in books.debits)
