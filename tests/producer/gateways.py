@@ -63,7 +63,7 @@ class StubGateway:
     def _half(self, fields: dict[str, Any]) -> bytes:
         for offset, half in enumerate(self.halves):
             if half["transaction_id"] == fields["transaction_id"]:
-                same = half == fields
+                same = {**half, "born_timestamp": 0} == {**fields, "born_timestamp": 0}
                 return self._placed(fields, offset) if same else problem(409, "contradiction")
         self.halves.append(fields)
         return self._placed(fields, len(self.halves) - 1)

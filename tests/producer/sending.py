@@ -13,11 +13,11 @@ from checkback.producer import (
     CheckRequest,
     LocalTransactionState,
     Message,
+    Patience,
     TransactionListener,
     TransactionProducer,
     TransactionSendResult,
 )
-from checkback.producer.attempts import Patience
 
 MESSAGE = Message(
     topic="payments",

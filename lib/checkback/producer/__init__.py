@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.check.exchange import CheckRequest
 from checkback.producer.aio import AsyncTransactionProducer
+from checkback.producer.attempts import Patience
 from checkback.producer.endpoint import check_app
 from checkback.producer.listener import AsyncTransactionListener, LocalTransactionState, TransactionListener
 from checkback.producer.message import Message
@@ -35,6 +36,7 @@ __all__ = [
     "LocalTransactionState",
     "Message",
     "MessageApply",
+    "Patience",
     "SendStatus",
     "TransactionListener",
     "TransactionProducer",

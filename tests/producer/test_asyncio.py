@@ -1,0 +1,68 @@
+"""What only asyncio can do: many transactions at once in one loop, and tasks that are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from checkback.producer import (
+    AsyncTransactionListener,
+    AsyncTransactionProducer,
+    CheckRequest,
+    LocalTransactionState,
+    Message,
+)
+from producer.gateways import StubGateway
+
+
+class Together(AsyncTransactionListener):
+    """Ends no local transaction until ``count`` have begun."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self.begun = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState | None:
+        self._left -= 1
+        if self._left == 0:
+            self.begun.set()
+        await asyncio.wait_for(self.go_on.wait(), 20)
+        return LocalTransactionState.COMMIT
+
+    async def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
+        raise NotImplementedError
+
+
+def test_local_transactions_run_side_by_side() -> None:
+    async def run(url: str) -> int:
+        listener = Together(50)
+        async with AsyncTransactionProducer("orders", url, listener) as producer:
+            sending = asyncio.gather(*(producer.send_in_transaction(Message("t", b"1")) for _ in range(50)))
+            await asyncio.wait_for(listener.begun.wait(), 20)
+            listener.go_on.set()
+            return sum(result.op_sent for result in await sending)
+
+    with StubGateway() as gateway:
+        assert asyncio.run(run(gateway.url)) == 50
+        assert len(gateway.ops) == 50
+
+
+def test_task_cancelled_in_its_local_transaction_sends_no_op() -> None:
+    """Nobody knows what became of it: the check-back asks."""
+
+    async def run(url: str) -> None:
+        listener = Together(1)
+        async with AsyncTransactionProducer("orders", url, listener) as producer:
+            sending = asyncio.create_task(producer.send_in_transaction(Message("t", b"1")))
+            await asyncio.wait_for(listener.begun.wait(), 20)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+
+    with StubGateway() as gateway:
+        asyncio.run(run(gateway.url))
+        assert len(gateway.halves) == 1
+        assert not gateway.ops

@@ -1,0 +1,42 @@
+"""The page's example runs as it is printed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from check.servers import request
+from checkback.check.client import CheckClient, Group
+from checkback.producer import LocalTransactionState, SendStatus
+from producer.gateways import StubGateway
+
+PAGE = Path(__file__).parents[2] / "docs" / "producer.md"
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+def test_service_in_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    table = 'text("CREATE TABLE orders (id INTEGER PRIMARY KEY, amount INTEGER)")'
+    code = found.group(1).replace(
+        "\n\n\nclass", f"\nwith engine.begin() as made:\n    made.execute({table})\n\n\nclass", 1
+    )
+    names: dict[str, Any] = {"SECRET": SECRET, "TOKEN": "token", "__name__": "example"}
+    with StubGateway() as gateway:
+        for printed, here in (("http://127.0.0.1:8900", gateway.url), ("port=8901", "port=0")):
+            assert printed in code
+            code = code.replace(printed, here)
+        exec(compile(code, str(PAGE), "exec"), names)  # noqa: S102 - the page's own code
+        assert [op["state"] for op in gateway.ops] == ["COMMIT"]
+    result = names["result"]
+    assert result.send_status is SendStatus.SEND_OK
+    # The listener on its own, asked by Checkback's client.
+    app = names["check_app"]({"orders": names["orders"]}, secret=SECRET)
+    with names["CheckServer"](app) as server, CheckClient({"orders": Group((server.url,), SECRET)}, 5) as client:
+        assert client.ask(request(transaction_id=result.transaction_id)).outcome == "COMMIT"
+        assert client.ask(request(transaction_id="never seen", offset=8)).outcome == "ROLLBACK"
+    assert names["barrier"].check("never seen") is LocalTransactionState.ROLLBACK
