@@ -21,13 +21,14 @@ class Together(AsyncTransactionListener):
     """Ends no local transaction until ``count`` have begun."""
 
     def __init__(self, count: int) -> None:
-        self._left = count
+        self.seen: list[tuple[Message, Any]] = []
+        self._count = count
         self.begun = asyncio.Event()
         self.go_on = asyncio.Event()
 
     async def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState | None:
-        self._left -= 1
-        if self._left == 0:
+        self.seen.append((message, arg))
+        if len(self.seen) == self._count:
             self.begun.set()
         await asyncio.wait_for(self.go_on.wait(), 20)
         return LocalTransactionState.COMMIT

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from check.servers import request
 from checkback.check.client import CheckClient, Group
 from checkback.producer import LocalTransactionState, SendStatus
 from producer.gateways import StubGateway
+
+if TYPE_CHECKING:
+    import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "producer.md"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

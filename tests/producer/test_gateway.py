@@ -140,7 +140,7 @@ def test_op_that_contradicts_an_earlier_one_is_reported(gateway: Gateway) -> Non
 
 
 def test_one_producer_many_threads(gateway: Gateway) -> None:
-    listener = Listener(lambda message, arg: COMMIT if arg % 2 else ROLLBACK)
+    listener = Listener(lambda _, arg: COMMIT if arg % 2 else ROLLBACK)
     with TransactionProducer("orders", gateway.url, listener, token=TOKEN) as producer, ThreadPoolExecutor(16) as pool:
         sent = list(pool.map(lambda n: producer.send_in_transaction(Message("many", b"%d" % n), n), range(160)))
     assert all(result.op_sent for result in sent)
