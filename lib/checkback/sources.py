@@ -266,7 +266,8 @@ def _explained(
         what, fix = error["msg"].replace("Input should be", "must be"), _FIX.get(kind, "correct it")
         for long, short in (("greater than or equal to", "at least"), ("less than or equal to", "at most")):
             what = what.replace(long, short)
-        if isinstance(value, bool | int | float | str) and path[0] not in ("producers", "kafka", "spark"):
+        hidden = path[0] in ("producers", "spark") or path[:2] == _OPTIONS
+        if isinstance(value, bool | int | float | str) and not hidden:
             what = f"is {value!r}, {what}"
     if more:
         fix += f" ({more} more wrong)"

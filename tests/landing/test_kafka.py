@@ -6,11 +6,17 @@ import itertools
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from checkback.errors import CheckbackError, SettingsError
+from checkback.landing import kafka as landing_kafka
 from checkback.landing.batch import Landing
 from checkback.landing.kafka import land
 from checkback.landing.run import Landed
@@ -20,7 +26,6 @@ from landing.house import House, half, op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -207,6 +212,50 @@ def test_missing_topic_and_missing_brokers_are_told_at_once(house: House, kafka:
         land(house.spark, hasty, "127.0.0.1:9", "half", None, available_now=True)
     assert str(gone.value) == "127.0.0.1:9: no Kafka broker answers; check --kafka, kafka.options and the brokers"
     assert not house.root.exists()
+
+
+def test_spark_without_its_kafka_source_is_told_what_to_bring(
+    house: House, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landing_kafka, "_SOURCE", (*landing_kafka._SOURCE, "no.such.Class"))
+    with pytest.raises(SettingsError) as caught:
+        take(house, kafka, "half")
+    told = "--kafka: Spark's Kafka source is missing; start Spark with --packages org.apache.spark:spark-sql-kafka-0-10"
+    assert str(caught.value).startswith(told)
+
+
+def test_killed_process_has_landed_each_record_once(
+    house: House, kafka: Kafka, kafka_jars: Jars, topics: tuple[str, str]
+) -> None:
+    """Kill -9 of `checkback land` between its batches or in one; the next start takes up what is left."""
+    kafka.send_all(topics[0], [unplaced(number) for number in range(2_000)])
+    command = [str(Path(sys.executable).parent / "checkback"), "land", "--kafka", kafka.servers]
+    command += ["--half-topic", topics[0], "--queue-base", "3"]
+    for setting in (
+        f"storage.root={house.root}",
+        f"spark.jars={','.join(kafka_jars.source)}",
+        "kafka.max_records=100",
+        "reconcile.trigger=0s",
+    ):
+        command += ["--set", setting]
+    log = house.root / "half" / "_delta_log"
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 180
+        # The table's own first version, and two batches.
+        while process.poll() is None and time.monotonic() < deadline and len([*log.glob("*.json")]) < 3:
+            time.sleep(0.05)
+        assert process.poll() is None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        _, said = process.communicate()
+    before = len(house.rows("half"))
+    assert 200 <= before < 2_000, said
+    assert take(house, kafka, topics[0], base=3).half >= 2_000 - before - 100
+    rows = house.rows("half", "queue_id", "queue_offset", "transaction_id")
+    assert rows == [(3, number, f"t{number}") for number in range(2_000)]
+    assert not house.rows("rejected")
 
 
 @pytest.mark.parametrize(
