@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import subprocess
 import sys
@@ -85,10 +86,9 @@ def test_transaction_failed_is_rollback_and_may_not_be_tried_again(barrier: Barr
 def test_transaction_under_way_is_unknown_then_what_it_became(barrier: Barrier, engine: Engine) -> None:
     """A check does not decide over the head of a local transaction that has begun, and does not wait for ever."""
     impatient = Barrier(engine, wait_s=0.1)
-    with barrier.local_transaction("t1") as connection:
+    with ThreadPoolExecutor(1) as pool, barrier.local_transaction("t1") as connection:
         connection.execute(text("INSERT INTO account VALUES ('t1')"))
-        with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(impatient.check, "t1").result(DEADLINE) is UNKNOWN
+        assert pool.submit(impatient.check, "t1").result(DEADLINE) is UNKNOWN
     assert impatient.check("t1") is COMMIT
 
 
@@ -219,6 +219,30 @@ def test_mark_in_a_session_of_the_orm(barrier: Barrier, engine: Engine) -> None:
         barrier.mark(session.connection(), "t1")
         session.execute(text("INSERT INTO account VALUES ('t1')"))
     assert barrier.check("t1") is COMMIT
+
+
+def test_mark_in_asyncio(barrier: Barrier, engine: Engine, database_url: str) -> None:
+    """SQLAlchemy's asyncio, and the check in a thread."""
+    pytest.importorskip("aiosqlite", reason="aiosqlite is not installed")
+    asynchronous = pytest.importorskip("sqlalchemy.ext.asyncio")
+
+    async def run() -> list[LocalTransactionState]:
+        own = asynchronous.create_async_engine(database_url.replace("sqlite:", "sqlite+aiosqlite:"))
+        async with own.begin() as connection:
+            await connection.run_sync(barrier.mark, "t1")
+            await connection.execute(text("INSERT INTO account VALUES ('t1')"))
+        async with own.connect() as connection:
+            await connection.run_sync(barrier.mark, "t2")
+            await connection.rollback()
+        autocommit = own.execution_options(isolation_level="AUTOCOMMIT")
+        async with autocommit.connect() as connection:
+            with pytest.raises(CheckbackError, match="commits by itself"):
+                await connection.run_sync(barrier.mark, "t3")
+        await own.dispose()
+        return [await asyncio.to_thread(barrier.check, name) for name in ("t1", "t2", "t3")]
+
+    assert asyncio.run(run()) == [COMMIT, ROLLBACK, ROLLBACK]
+    assert paid(engine) == {"t1": 1}
 
 
 def test_barrier_of_a_connection(barrier: Barrier, engine: Engine) -> None:

@@ -39,9 +39,10 @@ def insert_once(connection: Connection, table: Table, values: dict[str, Any]) ->
 
 
 def _autocommits(connection: Connection) -> bool:
-    driver: Any = connection.connection.dbapi_connection
+    adapter: Any = connection.connection.dbapi_connection
     if connection.dialect.name == "sqlite":
+        driver: Any = connection.connection.driver_connection  # asyncio's adapter has no in_transaction
         # isolation_level None with a BEGIN of one's own is SQLAlchemy's recipe for savepoints: that has a transaction.
         own = driver.isolation_level is None or getattr(driver, "autocommit", None) is True
         return own and not driver.in_transaction
-    return getattr(driver, "autocommit", False) is True
+    return getattr(adapter, "autocommit", False) is True
