@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def serving(app: Any) -> Iterator[str]:
-    """The address while it is served, with its lifespan."""
+    """The address while it is served; its lifespan must work."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=5))
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="on", log_config=None, timeout_graceful_shutdown=5))
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
     try:

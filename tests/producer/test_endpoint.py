@@ -334,6 +334,11 @@ def test_address_taken_is_one_line(server: CheckServer, listener: Listener) -> N
         CheckServer(check_app(listener, secret=SECRET), port=port)
 
 
+def test_app_is_served_by_any_asgi_server(listener: Listener) -> None:
+    with serving(check_app(listener, secret=SECRET)) as url:
+        assert ask(f"{url}/wherever").outcome == "COMMIT"
+
+
 def test_app_mounts_in_starlette(listener: Listener) -> None:
     """As a route at its path; as a mount under a path that ends in a slash. The client follows no redirect."""
     applications = pytest.importorskip("starlette.applications", reason="starlette is not installed")

@@ -33,6 +33,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 MAX_REQUEST = 64 * 1024
 #: stands for every group that the secret signs; no group has this name
 _ANY = ""
+#: of a Content-Length that is worth reading
+_DIGITS = 18
 
 
 class CheckApp:
@@ -156,7 +158,7 @@ def _headers(scope: Scope) -> dict[str, str]:
 async def _read(receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
     """The body. Raises RefusedError, 413, before more than ``limit`` bytes are held."""
     stated = headers.get("content-length", "0")
-    if not stated.isdecimal() or int(stated) > limit:
+    if not stated.isdecimal() or len(stated) > _DIGITS or int(stated) > limit:
         raise RefusedError(413, "the request is too large")
     body, more = b"", True
     while more:
