@@ -113,6 +113,31 @@ def test_files_of_a_table_with_their_ranges(tmp_path: Path) -> None:
     assert log.readable()
 
 
+def test_files_that_cannot_hold_a_row_are_left_out(tmp_path: Path) -> None:
+    """By the ranges of their columns; one that says nothing of a column may hold any."""
+    log = _log(tmp_path)
+    for number in (1, 5, 9):
+        log.commit([_file(tmp_path, number)])
+
+    def found(least: int, most: int) -> list[int]:
+        return sorted(file.spans["queue_id"][0] for file in log.data_files({"queue_id": (least, most)}))
+
+    assert (found(0, 4), found(5, 5), found(2, 9), found(10, 20)) == ([1], [5], [5, 9], [])
+    assert len(log.data_files({"half_offset": (0, 0)})) == 3
+
+
+def test_another_process_between_two_commits_is_noticed(tmp_path: Path) -> None:
+    """Whatever a log has seen before."""
+    mine, other = _log(tmp_path), _log(tmp_path)
+    mine.commit([_file(tmp_path, 1)], "app", 1)
+    other.commit([_file(tmp_path, 2)], "app", 2)
+    mine.commit([_file(tmp_path, 4)], "app", 2)  # there already
+    mine.commit([_file(tmp_path, 5)], "app", 3)
+    other.data_files()
+    other.commit([_file(tmp_path, 6)], "app", 3)
+    assert _queues(tmp_path) == [1, 2, 5]
+
+
 def test_missing_or_broken_table_is_one_line(tmp_path: Path) -> None:
     """What, where, what to do."""
     with pytest.raises(StorageError, match="there is no such table"):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -81,10 +82,18 @@ class DeltaLog:
         protocol = self._table.protocol()
         return protocol.min_reader_version == 1 and not self._table.metadata().partition_columns
 
-    def data_files(self) -> list[DataFile]:
-        """The files that the table consists of now."""
+    def data_files(self, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
+        """The files that the table consists of now, without those that by their statistics hold no row ``within``.
+
+        ``within``: (least, greatest) of columns. A file without statistics of a column may hold any.
+        """
         self._update()
         actions = pa.table(self._table.get_add_actions(flatten=True))
+        for name, (least, most) in (within or {}).items():
+            if f"min.{name}" in actions.schema.names:
+                below, above = actions.column(f"max.{name}"), actions.column(f"min.{name}")
+                outside = pc.or_kleene(pc.less(below, least), pc.greater(above, most))
+                actions = actions.filter(pc.invert(outside.fill_null(False)))
         names = [name[4:] for name in actions.schema.names if name.startswith("min.")]
         return [
             DataFile(
@@ -99,8 +108,7 @@ class DeltaLog:
 
     def has(self, app: str, version: int) -> bool:
         """Has the application committed this version, or a later one?"""
-        self._update()
-        last = self._table.transaction_version(app)
+        last = self.versions([app])[app]
         return last is not None and last >= version
 
     def commit(self, files: Sequence[File], app: str | None = None, version: int = 0) -> None:

@@ -107,7 +107,7 @@ class Publisher:
         """One job writes the files of all tables; then each table's are committed."""
         log = self._tables.log("half")
         if wanted.identity is None and log.readable():
-            lists = halves.pieces(log.data_files(), wanted)
+            lists = halves.pieces(log.data_files(wanted.spans()), wanted)
             tasks = spark.range(0, len(lists), 1, max(1, len(lists)))
             work = reader(lists, wanted, actions.need_bodies, self._tables.root)
         else:

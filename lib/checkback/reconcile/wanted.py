@@ -100,6 +100,11 @@ class Wanted:
         begin, end = _run_of(self.records["offset"][first:last], *offsets)
         return begin < end
 
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """(least, greatest) of queue_id and queue_offset."""
+        columns = {"queue_id": self.records["queue_id"], "queue_offset": self.records["offset"]}
+        return {name: (int(values.min()), int(values.max())) for name, values in columns.items() if len(values)}
+
     def _between(self, name: str, least: int, most: int) -> tuple[int, int]:
         return _run_of(self.records[name], least, most)
 
