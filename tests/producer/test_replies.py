@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.producer import GatewayError
-from checkback.producer.replies import MAX_REPLY, Reply, place, read_reply
+from checkback.producer.replies import MAX_REPLY, Reply, read_place, read_reply
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -26,7 +26,7 @@ KINDS = st.sampled_from(["", "application/json", "application/problem+json", "ap
 
 def read(reply: Reply, lost: bool) -> tuple[int, int] | GatewayError:
     try:
-        return place(read_reply(reply, "/v1/half", "t1", lost), "/v1/half")
+        return read_place(read_reply(reply, "/v1/half", "t1", lost), "/v1/half")
     except GatewayError as error:
         return error
 
@@ -50,14 +50,14 @@ def test_reply_is_a_place_or_a_gateway_error(status: int, body: bytes, kind: str
 @given(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))
 def test_place_is_read(queue_id: int, queue_offset: int) -> None:
     body = json.dumps({"transaction_id": "t1", "queue_id": queue_id, "queue_offset": queue_offset}).encode()
-    assert place(read_reply(Reply(200, body), "/v1/half", "t1", lost=True), "") == (queue_id, queue_offset)
+    assert read_place(read_reply(Reply(200, body), "/v1/half", "t1", lost=True), "") == (queue_id, queue_offset)
 
 
 @pytest.mark.parametrize("field", ["queue_id", "queue_offset"])
 @pytest.mark.parametrize("value", [None, True, -1, 1.0, "1"])
 def test_place_that_is_none_is_an_error(field: str, value: object) -> None:
     with pytest.raises(GatewayError, match="no queue_id and queue_offset"):
-        place({"queue_id": 0, "queue_offset": 0, field: value}, "/v1/half")
+        read_place({"queue_id": 0, "queue_offset": 0, field: value}, "/v1/half")
 
 
 def test_reply_too_long_is_no_reply() -> None:

@@ -15,12 +15,11 @@ from checkback.producer.listener import (
     LocalTransactionState,
     TransactionListener,
     failed,
-    logger,
     state_of,
 )
 from checkback.producer.message import Message, half_json, identified, op_json
-from checkback.producer.replies import MAX_REPLY, GatewayError, Reply, place, read_reply
-from checkback.producer.result import SendStatus, TransactionSendResult, not_stored
+from checkback.producer.replies import MAX_REPLY, GatewayError, Reply, read_place, read_reply
+from checkback.producer.result import TransactionSendResult, not_stored, stored
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -83,39 +82,28 @@ class AsyncTransactionProducer:
     async def send_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
         """As TransactionProducer.send_in_transaction, step by step."""
         message = identified(message)
+        transaction_id = message.transaction_id
         half = half_json(self._address.group, message, self._now_ms())
         # Step 1
         try:
-            queue_id, queue_offset = place(await self._post(HALF, half, message.transaction_id), HALF)
+            place = read_place(await self._post(HALF, half, transaction_id), HALF)
         except GatewayError as error:
-            return not_stored(message.transaction_id, error)
+            return not_stored(transaction_id, error)
         # Step 2
         local_error: Exception | None = None
         try:
-            state = state_of(await self._execute(message, arg), message.transaction_id)
+            state = state_of(await self._execute(message, arg), transaction_id)
         except Exception as error:  # noqa: BLE001 - RocketMQ's: whatever it is, the check-back finds out
-            state, local_error = failed(error, message.transaction_id, "execute_local_transaction"), error
+            state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
         # Step 3
         op_error: GatewayError | None = None
         if state is not LocalTransactionState.UNKNOWN:
-            op = op_json(
-                self._address.group, message.transaction_id, queue_id, queue_offset, state.value, self._now_ms()
-            )
             try:
-                await self._post(OP, op, message.transaction_id)
+                op = op_json(self._address.group, transaction_id, *place, state.value, self._now_ms())
+                await self._post(OP, op, transaction_id)
             except GatewayError as error:
-                logger.warning("transaction %s: %s did not land: %s", message.transaction_id, state.value, error)
                 op_error = error
-        return TransactionSendResult(
-            send_status=SendStatus.SEND_OK,
-            transaction_id=message.transaction_id,
-            local_transaction_state=state,
-            queue_id=queue_id,
-            queue_offset=queue_offset,
-            op_sent=state is not LocalTransactionState.UNKNOWN and op_error is None,
-            op_error=op_error,
-            local_error=local_error,
-        )
+        return stored(transaction_id, place, state, local_error, op_error)
 
     async def _execute(self, message: Message, arg: Any) -> LocalTransactionState | None:
         if isinstance(self._listener, AsyncTransactionListener):

@@ -71,7 +71,7 @@ def read_reply(reply: Reply, path: str, transaction_id: str, lost: bool) -> dict
     return fields
 
 
-def place(fields: dict[str, Any], path: str) -> tuple[int, int]:
+def read_place(fields: dict[str, Any], path: str) -> tuple[int, int]:
     """(queue_id, queue_offset) of the half message. Raises GatewayError when the reply has none."""
     queue_id, queue_offset = fields.get("queue_id"), fields.get("queue_offset")
     if type(queue_id) is not int or type(queue_offset) is not int or queue_id < 0 or queue_offset < 0:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from checkback.producer.listener import LocalTransactionState
+from checkback.producer.listener import LocalTransactionState, logger
 
 if TYPE_CHECKING:
     from checkback.producer.replies import GatewayError
@@ -58,4 +58,26 @@ def not_stored(transaction_id: str, error: GatewayError) -> TransactionSendResul
         transaction_id=transaction_id,
         local_transaction_state=LocalTransactionState.ROLLBACK,
         half_error=error,
+    )
+
+
+def stored(
+    transaction_id: str,
+    place: tuple[int, int],
+    state: LocalTransactionState,
+    local_error: Exception | None,
+    op_error: GatewayError | None,
+) -> TransactionSendResult:
+    """The result of a half message at ``place``, whose local transaction has run. An op that did not land is logged."""
+    if op_error is not None:
+        logger.warning("transaction %s: %s did not land: %s", transaction_id, state.value, op_error)
+    return TransactionSendResult(
+        send_status=SendStatus.SEND_OK,
+        transaction_id=transaction_id,
+        local_transaction_state=state,
+        queue_id=place[0],
+        queue_offset=place[1],
+        op_sent=state is not LocalTransactionState.UNKNOWN and op_error is None,
+        op_error=op_error,
+        local_error=local_error,
     )

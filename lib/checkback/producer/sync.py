@@ -16,10 +16,10 @@ from checkback.check.failure import describe
 from checkback.errors import CheckbackError
 from checkback.producer.address import HALF, OP, Address, certificates
 from checkback.producer.attempts import Attempts, Patience
-from checkback.producer.listener import LocalTransactionState, TransactionListener, failed, logger, state_of
+from checkback.producer.listener import LocalTransactionState, TransactionListener, failed, state_of
 from checkback.producer.message import Message, half_json, identified, op_json
-from checkback.producer.replies import MAX_REPLY, GatewayError, Reply, place, read_reply
-from checkback.producer.result import SendStatus, TransactionSendResult, not_stored
+from checkback.producer.replies import MAX_REPLY, GatewayError, Reply, read_place, read_reply
+from checkback.producer.result import TransactionSendResult, not_stored, stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,39 +89,28 @@ class TransactionProducer:
         Raises messages.Rejected for a message that is not fit; nothing was sent then.
         """
         message = identified(message)
+        transaction_id = message.transaction_id
         half = half_json(self._address.group, message, self._now_ms())
         # Step 1
         try:
-            queue_id, queue_offset = place(self._post(HALF, half, message.transaction_id), HALF)
+            place = read_place(self._post(HALF, half, transaction_id), HALF)
         except GatewayError as error:
-            return not_stored(message.transaction_id, error)
+            return not_stored(transaction_id, error)
         # Step 2
         local_error: Exception | None = None
         try:
-            state = state_of(self._listener.execute_local_transaction(message, arg), message.transaction_id)
+            state = state_of(self._listener.execute_local_transaction(message, arg), transaction_id)
         except Exception as error:  # noqa: BLE001 - RocketMQ's: whatever it is, the check-back finds out
-            state, local_error = failed(error, message.transaction_id, "execute_local_transaction"), error
+            state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
         # Step 3
         op_error: GatewayError | None = None
         if state is not LocalTransactionState.UNKNOWN:
-            op = op_json(
-                self._address.group, message.transaction_id, queue_id, queue_offset, state.value, self._now_ms()
-            )
             try:
-                self._post(OP, op, message.transaction_id)
+                op = op_json(self._address.group, transaction_id, *place, state.value, self._now_ms())
+                self._post(OP, op, transaction_id)
             except GatewayError as error:
-                logger.warning("transaction %s: %s did not land: %s", message.transaction_id, state.value, error)
                 op_error = error
-        return TransactionSendResult(
-            send_status=SendStatus.SEND_OK,
-            transaction_id=message.transaction_id,
-            local_transaction_state=state,
-            queue_id=queue_id,
-            queue_offset=queue_offset,
-            op_sent=state is not LocalTransactionState.UNKNOWN and op_error is None,
-            op_error=op_error,
-            local_error=local_error,
-        )
+        return stored(transaction_id, place, state, local_error, op_error)
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)

@@ -1,0 +1,90 @@
+"""HTTPS in both directions: certificates are verified by the producer, and shown by its check server."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from check.servers import request
+from checkback.check.client import CheckClient, Group
+from checkback.errors import CheckbackError, SettingsError
+from checkback.producer import (
+    AsyncTransactionProducer,
+    CheckServer,
+    Patience,
+    SendStatus,
+    TransactionProducer,
+    TransactionSendResult,
+    check_app,
+)
+from producer.sending import MESSAGE, Listener
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OPENSSL = shutil.which("openssl")
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """(certificate, key) of 127.0.0.1, signed by itself."""
+    if OPENSSL is None:
+        pytest.skip("no openssl to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    files = str(folder / "crt.pem"), str(folder / "key.pem")
+    command = (
+        f"{OPENSSL} req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=checkback -addext subjectAltName=IP:127.0.0.1"
+    )
+    subprocess.run([*command.split(), "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
+    return files
+
+
+def test_check_server_shows_its_certificate(certificate: tuple[str, str]) -> None:
+    app = check_app(Listener(lambda *_: None), secret=SECRET)
+    with CheckServer(app, certificate=certificate[0], key=certificate[1]) as server:
+        assert server.url.startswith("https://")
+        groups = {"orders": Group((server.url,), SECRET)}
+        with CheckClient(groups, 5, certificate[0]) as trusting, CheckClient(groups, 5) as doubting:
+            assert trusting.ask(request()).outcome == "UNKNOWN"
+            assert "certificate not accepted" in str(doubting.ask(request(offset=8)).error)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_producer_verifies_the_gateways_certificate(certificate: tuple[str, str], kind: str) -> None:
+    """What answers here is no gateway, and says so: with the authority in ca_file the request gets that far."""
+    app = check_app(Listener(lambda *_: None), secret=SECRET)
+
+    async def asynchronously(url: str, options: dict[str, Any]) -> TransactionSendResult:
+        async with AsyncTransactionProducer("orders", url, Listener(lambda *_: None), **options) as producer:
+            return await producer.send_in_transaction(MESSAGE)
+
+    def send(url: str, **options: Any) -> TransactionSendResult:
+        options["patience"] = Patience(retries=0)
+        if kind == "async":
+            return asyncio.run(asynchronously(url, options))
+        with TransactionProducer("orders", url, Listener(lambda *_: None), **options) as producer:
+            return producer.send_in_transaction(MESSAGE)
+
+    with CheckServer(app, path="/v1/half", certificate=certificate[0], key=certificate[1]) as server:
+        url = server.url.removesuffix("/v1/half")
+        doubting, trusting = send(url), send(url, ca_file=certificate[0])
+    assert doubting.send_status is SendStatus.NO_ANSWER
+    assert "certificate not accepted" in str(doubting.half_error)
+    assert trusting.send_status is SendStatus.REJECTED
+    assert trusting.half_error is not None
+    assert trusting.half_error.status == 401
+
+
+def test_files_not_fit_are_one_line(certificate: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "no.pem").write_text("no certificate")
+    listener = Listener(lambda *_: None)
+    for file in (str(tmp_path / "no.pem"), str(tmp_path / "missing.pem")):
+        with pytest.raises(SettingsError):
+            TransactionProducer("orders", "https://127.0.0.1", listener, ca_file=file)
+        with pytest.raises(CheckbackError, match="cannot be read as PEM"):
+            CheckServer(check_app(listener, secret=SECRET), certificate=file, key=certificate[1])
