@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.gateway import BODY_BYTES, measure
 from benchmarks.load import Load
 from benchmarks.stepper import Stepper
 from checkback.schemas import SCHEMAS
@@ -38,6 +39,7 @@ STEADY_BATCH = 20_000
 STEADY_BATCHES = 30
 PENDING = 1_000_000
 START_UPS = 3
+GATEWAY_ROUNDS = 3
 
 
 def report(name: str, value: float, unit: str, n: int, **more: Any) -> None:
@@ -152,10 +154,31 @@ def start_up(root: str) -> None:
     report("start_up", statistics.median(seconds[1:]), "s", START_UPS)
 
 
+def gateway(root: str) -> None:
+    """Half messages acknowledged by `checkback gateway`, the load generator beside it: one a request, and 100."""
+    for name, connections, batch in (("gateway_single", 256, 1), ("gateway_batch", 32, 100)):
+        rates, p99s = [], []
+        for load in measure(f"{root}/{name}", connections, batch, GATEWAY_ROUNDS):
+            rates.append(load.acknowledged / load.elapsed)
+            p99s.append(statistics.quantiles(load.seconds, n=100, method="inclusive")[98])
+            say(f"{name}: {rates[-1]:.0f} half messages/s acknowledged, p99 {p99s[-1] * 1000:.0f} ms")
+        report(
+            name,
+            statistics.median(rates),
+            "half messages/s",
+            GATEWAY_ROUNDS,
+            p99_ms=round(statistics.median(p99s) * 1000),
+            connections=connections,
+            batch=batch,
+            body_bytes=BODY_BYTES,
+        )
+
+
 BENCHES: dict[str, Callable[[str], None]] = {
     "catch_up": catch_up,
     "steady_latency": steady_latency,
     "start_up": start_up,
+    "gateway": gateway,
 }
 
 

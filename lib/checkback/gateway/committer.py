@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -58,6 +59,7 @@ class Committer(Generic[T]):
         self._tickets: deque[_Ticket[T]] = deque()
         self._came = asyncio.Event()
         self._closed = False
+        self._hurry = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"commit-{name}")
         #: messages accepted and not yet committed, and their bytes
         self.waiting = 0
@@ -92,15 +94,21 @@ class Committer(Generic[T]):
                     continue
                 # Those that came while the last commit ran have been gathered already.
                 pause = self._tickets[0].came + self._gather_s - loop.time()
-                if pause > 0 and self.waiting < COMMIT_ROWS and not self._closed:
-                    await asyncio.sleep(pause)
+                if pause > 0 and self.waiting < COMMIT_ROWS and not self._hurry.is_set():
+                    with suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(self._hurry.wait(), pause)
                 await self._commit(self._taken())
         finally:
             self._thread.shutdown(wait=False)
 
+    def hurry(self) -> None:
+        """Gather no longer: what is there is committed at once."""
+        self._hurry.set()
+
     def close(self) -> None:
         """Nothing more will be submitted."""
         self._closed = True
+        self.hurry()
         self._came.set()
 
     def _taken(self) -> list[_Ticket[T]]:

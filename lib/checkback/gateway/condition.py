@@ -26,7 +26,7 @@ class Condition:
 
     def __init__(self, stop: Callable[[CheckbackError], None]) -> None:
         self._stop = stop
-        self._ill = False
+        self._ill = self._lost = False
         self.stopping = False
 
     @property
@@ -45,8 +45,9 @@ class Condition:
         whether it was made, ends the gateway: to go on could give an offset twice.
         """
         if isinstance(error, FencedError | OutcomeUnknownError) or not isinstance(error, CheckbackError | OSError):
-            if not self.stopping:
-                self.stopping = True
+            self.stopping = True
+            if not self._lost:
+                self._lost = True
                 own = isinstance(error, CheckbackError)
                 self._stop(error if own else CheckbackError(f"unexpected {type(error).__name__}"))  # type: ignore[arg-type]
             return Problem("stopping", "the gateway cannot go on; send it again")

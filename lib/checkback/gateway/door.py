@@ -66,6 +66,12 @@ class Door:
             forgetting.cancel()
             self._thread.shutdown(wait=False)
 
+    def hurry(self) -> None:
+        """Answer those who wait as soon as can be: the process is to end."""
+        self.condition.stopping = True
+        self.halves.commits.hurry()
+        self.ops.commits.hurry()
+
     def close(self) -> None:
         """Take nothing more; ``run`` ends when what was accepted is committed."""
         self.condition.stopping = True

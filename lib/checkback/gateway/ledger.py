@@ -109,7 +109,7 @@ class Ledger:
         return 0 <= queue_offset < self._next.get(queue_id, 0)
 
     def named(self, name: str) -> Kept | None:
-        """The first half message of a transaction, if it is remembered."""
+        """The half message of a transaction, if it is remembered."""
         place = self._by_name.get(name)
         return None if place is None else self._by_offset[place]
 
@@ -118,12 +118,16 @@ class Ledger:
         return self._by_offset.get((queue_id, queue_offset))
 
     def landed(self, halves: Iterable[Kept]) -> None:
-        """Remember half messages that are in the table; their offsets are given out. Known ones stay as they are."""
+        """Remember half messages that are in the table; their offsets are given out. Known ones stay as they are.
+
+        Of several with one name the last to be remembered is found by it, because it is forgotten last.
+        """
         for half in halves:
             place = (half.queue_id, half.queue_offset)
             self._next[half.queue_id] = max(self._next[half.queue_id], half.queue_offset + 1)
-            self._by_offset.setdefault(place, half)
-            self._by_name.setdefault(half.name, place)
+            if place not in self._by_offset:
+                self._by_offset[place] = half
+                self._by_name[half.name] = place
 
     def ended(self, queue_id: int, queue_offset: int, state: str) -> None:
         """Remember the op of a half message. The first stands; of one that is forgotten nothing is kept."""

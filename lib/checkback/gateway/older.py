@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,11 +18,11 @@ from checkback.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
-    from datetime import datetime
 
     from checkback.deltalog import DataFile
 
 Place = tuple[int, int]
+_END = datetime.max.replace(tzinfo=timezone.utc)
 _KEY = ("queue_id", "queue_offset")
 _OP_KEY = ("queue_id", "half_offset")
 
@@ -47,7 +48,7 @@ class Older:
     def next_offset(self, queue_id: int) -> int:
         """The first offset of the queue that no row of `half` has. Raises StorageError."""
         last = -1
-        files = [file for file in self._files("half") if _covers(file, "queue_id", {queue_id})]
+        files = self._files("half", {"queue_id": (queue_id, queue_id)})
         for file in sorted(files, key=lambda file: _greatest(file, "queue_offset"), reverse=True):
             if _greatest(file, "queue_offset") <= last:
                 break
@@ -62,7 +63,8 @@ class Older:
     def recent(self, queues: Collection[int], since: datetime, most: int) -> list[Kept]:
         """The last ``most`` half messages stored since then, in the order of landing, with their first op."""
         wanted = (pc.field("store_timestamp") >= since) & pc.field("queue_id").isin(list(queues))
-        files = [file for file in self._files("half") if _covers(file, "queue_id", queues) and not _older(file, since)]
+        within = {"queue_id": (min(queues), max(queues)), "store_timestamp": (since, _END)}
+        files = self._files("half", within)
         files.sort(key=lambda file: file.spans.get("store_timestamp", (since, since))[1], reverse=True)
         parts: list[pa.Table] = []
         rows = 0
@@ -76,12 +78,7 @@ class Older:
         )[-most:]
         if not kept:
             return []
-        ops = [
-            _read(file, "op", None, wanted)
-            for file in self._files("op")
-            if _covers(file, "queue_id", queues) and not _older(file, since)
-        ]
-        states = _first_ops(ops)
+        states = _first_ops([_read(file, "op", None, wanted) for file in self._files("op", within)])
         return [half._replace(state=states.get((half.queue_id, half.queue_offset))) for half in kept]
 
     def find(self, places: Collection[Place]) -> dict[Place, Kept]:
@@ -125,16 +122,16 @@ class Older:
         by_queue: dict[int, list[int]] = {}
         for queue_id, queue_offset in places:
             by_queue.setdefault(queue_id, []).append(queue_offset)
-        files = self._files(table) if places else []
         for queue_id, offsets in by_queue.items():
+            files = self._files(table, {queue: (queue_id, queue_id), offset: (min(offsets), max(offsets))})
             wanted = (pc.field(queue) == queue_id) & pc.field(offset).isin(offsets)
             for file in files:
-                if _covers(file, queue, [queue_id]) and _covers(file, offset, offsets):
+                if _covers(file, offset, offsets):
                     rows = _read(file, table, None, wanted)
                     if rows.num_rows:
                         yield rows
 
-    def _files(self, table: str) -> list[DataFile]:
+    def _files(self, table: str, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
         place = f"{self._root}/{table}"
         if table not in self._logs:
             if not DeltaLog.exists(place):
@@ -143,7 +140,7 @@ class Older:
             if not log.readable():
                 raise StorageError("its rows are not simply those of its Parquet files", place, "rewrite the table")
             self._logs[table] = log
-        return self._logs[table].data_files()
+        return self._logs[table].data_files(within)
 
 
 def _covers(file: DataFile, column: str, values: Collection[int]) -> bool:
@@ -154,11 +151,6 @@ def _covers(file: DataFile, column: str, values: Collection[int]) -> bool:
 def _greatest(file: DataFile, column: str) -> float:
     span = file.spans.get(column)
     return float("inf") if span is None else span[1]
-
-
-def _older(file: DataFile, since: datetime) -> bool:
-    span = file.spans.get("store_timestamp")
-    return span is not None and span[1] < since
 
 
 def _read(file: DataFile, table: str, columns: Sequence[str] | None, wanted: pc.Expression) -> pa.Table:

@@ -76,7 +76,7 @@ async def _serve(settings: Settings, sock: socket.socket) -> CheckbackError | No
     # What was read at the start stays; looking through it for garbage would only take time.
     gc.collect()
     gc.freeze()
-    server = uvicorn.Server(_config(settings.gateway, create_app(door, metrics, settings.gateway)))
+    server = _Server(_config(settings.gateway, create_app(door, metrics, settings.gateway)), door)
     commits = asyncio.create_task(door.run())
     commits.add_done_callback(ended)
     host, port = sock.getsockname()[:2]
@@ -87,6 +87,19 @@ async def _serve(settings: Settings, sock: socket.socket) -> CheckbackError | No
     door.close()
     await asyncio.wait([commits])
     return failure
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn, which waits for the requests that it has: they are not to wait for others to gather with."""
+
+    def __init__(self, config: uvicorn.Config, door: Door) -> None:
+        super().__init__(config)
+        self._door = door
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's."""
+        self._door.hurry()
+        await super().shutdown(sockets)
 
 
 def _config(gateway: Gateway, app: object) -> uvicorn.Config:

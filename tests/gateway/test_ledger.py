@@ -1,0 +1,142 @@
+"""The ledger: what is new, the same again, or wrong; offsets; what is forgotten. As a table, and against a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkback.gateway.ledger import Kept, Ledger, Verdict, fingerprint, judge_half, judge_op, name_of
+from checkback.messages import Half, Op
+
+HALF = Half(0, 7, "t", "orders", "payments", 0, "tag", "key", {"a": "1", "b": "2"}, b"body", 1000, 30)
+KEPT = Kept(0, 7, "orders/t", fingerprint(HALF), "payments", 1000, 2000)
+OP = Op(0, 7, "t", "orders", "COMMIT", 3000)
+
+
+@pytest.mark.parametrize(
+    ("known", "op", "verdict"),
+    [
+        (KEPT, OP, Verdict.NEW),
+        (KEPT, OP._replace(state="ROLLBACK"), Verdict.NEW),
+        (None, OP, Verdict.UNKNOWN_OFFSET),
+        (KEPT, OP._replace(producer_group="other"), Verdict.WRONG_GROUP),
+        (KEPT, OP._replace(producer_group="order"), Verdict.WRONG_GROUP),
+        (KEPT, OP._replace(transaction_id="u"), Verdict.WRONG_TRANSACTION_ID),
+        (KEPT, OP._replace(transaction_id=""), Verdict.WRONG_TRANSACTION_ID),
+        (KEPT, OP._replace(producer_group="other", transaction_id="u"), Verdict.WRONG_GROUP),
+        (KEPT._replace(state="COMMIT"), OP, Verdict.REPEATED),
+        (KEPT._replace(state="COMMIT"), OP._replace(state="ROLLBACK"), Verdict.CONTRADICTION),
+        (KEPT._replace(state="ROLLBACK"), OP, Verdict.CONTRADICTION),
+        (KEPT._replace(state="DISCARD"), OP, Verdict.CONTRADICTION),
+        (KEPT._replace(state="COMMIT"), OP._replace(transaction_id="u"), Verdict.WRONG_TRANSACTION_ID),
+        (KEPT._replace(name="orders/a/b"), OP._replace(transaction_id="a/b"), Verdict.NEW),
+    ],
+)
+def test_op_is_judged_by_its_half(known: Kept | None, op: Op, verdict: Verdict) -> None:
+    """Group before transaction id before state, as EndTransactionProcessor asks."""
+    assert judge_op(known, op) is verdict
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        HALF._replace(real_topic="refunds"),
+        HALF._replace(real_queue_id=1),
+        HALF._replace(tags=None),
+        HALF._replace(keys="tag", tags="key"),
+        HALF._replace(properties={"a": "1"}),
+        HALF._replace(properties={"a": "2", "b": "1"}),
+        HALF._replace(body=b"bodY"),
+        HALF._replace(body=b""),
+        HALF._replace(check_immunity_s=None),
+    ],
+)
+def test_other_content_is_a_contradiction(other: Half) -> None:
+    assert judge_half(KEPT, fingerprint(other)) is Verdict.CONTRADICTION
+
+
+def test_same_content_is_the_same_message() -> None:
+    """Wherever it lies, whenever it was born, in whatever order its properties come."""
+    again = HALF._replace(queue_offset=-1, born_timestamp=5, properties={"b": "2", "a": "1"})
+    assert judge_half(KEPT, fingerprint(again)) is Verdict.REPEATED
+    assert judge_half(None, fingerprint(again)) is Verdict.NEW
+
+
+@dataclass
+class Model:
+    """The ledger in plain words: a list of what has landed, searched from the front."""
+
+    known: list[Kept] = field(default_factory=list)
+    next: dict[int, int] = field(default_factory=lambda: {0: 0, 5: 3})
+
+    def at(self, queue_id: int, queue_offset: int) -> Kept | None:
+        return next((one for one in self.known if (one.queue_id, one.queue_offset) == (queue_id, queue_offset)), None)
+
+    def landed(self, half: Kept) -> None:
+        if self.at(half.queue_id, half.queue_offset) is None:
+            self.known.append(half)
+        self.next[half.queue_id] = max(self.next[half.queue_id], half.queue_offset + 1)
+
+    def ended(self, queue_id: int, queue_offset: int, state: str) -> None:
+        half = self.at(queue_id, queue_offset)
+        if half is not None and half.state is None:
+            self.known[self.known.index(half)] = half._replace(state=state)
+
+    def forget(self, before: int, most: int) -> None:
+        while self.known and (self.known[0].stored < before or len(self.known) > most):
+            self.known.pop(0)
+
+
+_QUEUES = st.sampled_from([0, 5])
+_OFFSETS = st.integers(0, 8)
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("land"), _QUEUES, st.sampled_from("abcd"), st.integers(0, 5)),
+        st.tuples(st.just("recall"), _QUEUES, _OFFSETS, st.integers(0, 5)),
+        st.tuples(st.just("end"), _QUEUES, _OFFSETS, st.sampled_from(["COMMIT", "ROLLBACK"])),
+        st.tuples(st.just("forget"), st.integers(0, 9), st.integers(0, 6), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@given(_STEPS)
+def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]]) -> None:
+    """Whatever lands, ends and is forgotten: offsets go up without a gap, and lookups find what the model has."""
+    model, ledger = Model(), Ledger({0: 0, 5: 3})
+    for now, (step, first, second, third) in enumerate(steps):
+        if step == "land":
+            half = Kept(first, ledger.next_offset(first), name_of("g", str(second)), now, "topic", 0, now)
+            ledger.landed([half])
+            model.landed(half)
+        elif step == "recall" and ledger.assigned(first, int(str(second))):
+            half = Kept(first, int(str(second)), name_of("g", str(third)), now, "topic", 0, now)
+            ledger.landed([half])
+            model.landed(half)
+        elif step == "end":
+            ledger.ended(first, int(str(second)), str(third))
+            model.ended(first, int(str(second)), str(third))
+        elif step == "forget":
+            before = len(ledger)
+            assert ledger.forget(first, int(str(second))) == before - len(ledger)
+            model.forget(first, int(str(second)))
+        assert len(ledger) == len(model.known)
+        for queue_id, next_offset in model.next.items():
+            assert ledger.next_offset(queue_id) == next_offset
+            assert not ledger.assigned(queue_id, next_offset)
+            for queue_offset in range(-1, 10):
+                assert ledger.at(queue_id, queue_offset) == model.at(queue_id, queue_offset)
+        for half in model.known:
+            found = ledger.named(half.name)
+            assert found == next(one for one in reversed(model.known) if one.name == half.name)
+
+
+def test_offsets_of_others_queues_are_not_ours() -> None:
+    ledger = Ledger({1: 10})
+    assert ledger.queues == (1,)
+    assert ledger.assigned(1, 9)
+    assert not ledger.assigned(0, 0)
+    assert not ledger.assigned(1, 10)

@@ -1,0 +1,184 @@
+"""What a client may do wrong below JSON: too slow, too much, broken off, junk. The gateway answers and lives on."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from checkback.gateway import bodies, models
+from checkback.gateway.problems import CODES, Problem
+from gateway.process import PATIENCE_S, Gateway, half
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    root = tmp_path_factory.mktemp("tables")
+    with Gateway(root, "gateway.timeout=400ms", "gateway.max_body=50000", "gateway.gather=0s") as running:
+        yield running
+
+
+def spoken(gateway: Gateway, *parts: bytes) -> bytes:
+    """What a client hears that says this and waits until the gateway hangs up."""
+    with socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S) as connection:
+        for part in parts:
+            connection.sendall(part)
+        heard = b""
+        while more := connection.recv(65536):
+            heard += more
+    return heard
+
+
+def problem(heard: bytes) -> dict[str, Any]:
+    head, _, body = heard.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head
+    members: dict[str, Any] = json.loads(body)
+    assert head.startswith(b"HTTP/1.1 %d " % members["status"])
+    return members
+
+
+HEAD = b"POST /v1/half HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b""],
+        [b"POST /v1/ha"],
+        [HEAD],
+        [HEAD + b"Content-Length: 100\r\n\r\n"],
+        [HEAD + b"Content-Length: 100\r\n\r\n", b"{"],
+        [HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"5\r\n12345\r\n"],
+    ],
+)
+def test_request_that_does_not_come_is_not_waited_for(gateway: Gateway, parts: list[bytes]) -> None:
+    """Its connection is closed after gateway.timeout, wherever it stopped."""
+    assert problem(spoken(gateway, *parts))["code"] == "too_slow"
+
+
+def test_connection_may_rest_between_requests(gateway: Gateway) -> None:
+    """The timeout is a request's, not a connection's."""
+    with socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S) as connection:
+        for _ in range(2):
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            heard = b""
+            while not heard.endswith(b"}"):
+                heard += connection.recv(65536)
+            assert heard.startswith(b"HTTP/1.1 200")
+            connection.settimeout(0.8)
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+            connection.settimeout(PATIENCE_S)
+
+
+def test_head_that_never_ends_is_cut_off(gateway: Gateway) -> None:
+    assert problem(spoken(gateway, HEAD, *[b"x-%d: %s\r\n" % (n, b"y" * 1000) for n in range(40)]))["status"] == 431
+
+
+def test_client_that_hangs_up_is_no_failure(gateway: Gateway) -> None:
+    """In the middle of its body, or before the answer."""
+    for content in (b"{", json.dumps(half("gone")).encode()):
+        length = len(content) + (content == b"{")
+        with socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S) as connection:
+            connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % length + content)
+    assert gateway.post("/v1/half", half("gone")).status_code == 200
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+HALF = st.fixed_dictionaries(
+    {},
+    optional={
+        "transaction_id": st.text(max_size=5) | JUNK,
+        "producer_group": st.sampled_from(["orders", "a b", ""]) | JUNK,
+        "real_topic": st.sampled_from(["payments", "rmq_sys_x", "a%b"]) | JUNK,
+        "real_queue_id": st.integers(-1, 2**31) | JUNK,
+        "tags": st.text(max_size=3) | JUNK,
+        "keys": st.text(max_size=3) | JUNK,
+        "properties": st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2) | JUNK,
+        "body": st.binary(max_size=9).map(lambda body: base64.b64encode(body).decode()) | JUNK,
+        "born_timestamp": st.integers(-1, 2**48) | JUNK,
+        "check_immunity_s": st.integers(-2, 2**31) | JUNK,
+    },
+)
+OP = st.fixed_dictionaries(
+    {},
+    optional={
+        "queue_id": st.integers(-1, 2) | JUNK,
+        "half_offset": st.integers(-1, 2**63) | JUNK,
+        "transaction_id": st.text(max_size=5) | JUNK,
+        "producer_group": st.sampled_from(["orders", "a b", ""]) | JUNK,
+        "state": st.sampled_from(["COMMIT", "ROLLBACK", "UNKNOWN"]) | JUNK,
+        "remark": st.text(max_size=3) | JUNK,
+        "born_timestamp": st.integers(-1, 2**48) | JUNK,
+    },
+)
+CONTENT = st.one_of(
+    JUNK,
+    HALF,
+    OP,
+    st.fixed_dictionaries({"messages": st.lists(HALF | JUNK, max_size=4) | JUNK}),
+    st.fixed_dictionaries({"ops": st.lists(OP | JUNK, max_size=4) | JUNK}),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(path=st.sampled_from(["/v1/half", "/v1/halves", "/v1/op", "/v1/ops"]), content=CONTENT)
+def test_no_body_makes_the_gateway_fail(gateway: Gateway, path: str, content: object) -> None:
+    """Whatever JSON comes: an answer of the contract, never a 5xx."""
+    answer = gateway.post(path, content)
+    assert answer.status_code in (200, 400, 404, 409, 422)
+    results = answer.json().get("results", [answer.json()]) if answer.status_code == 200 else [answer.json()]
+    for result in results:
+        assert "queue_offset" in result or result["status"] == CODES[result["code"]][0] < 500
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=200))
+def test_no_bytes_make_the_gateway_fail(gateway: Gateway, content: bytes) -> None:
+    """Neither as a body, nor as a path, nor in a question."""
+    headers = {"Content-Type": "application/json"}
+    answer = requests.post(f"{gateway.url}/v1/halves", data=content, headers=headers, timeout=PATIENCE_S)
+    assert answer.status_code in (400, 422)
+    text = content.decode("latin-1").replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+    assert gateway.get(f"/v1/transactions/x{text}", producer_group="orders").status_code in (404, 422)
+    assert gateway.get("/v1/transactions/x", producer_group=text).status_code in (404, 422)
+
+
+def fits(model: Any, content: object) -> bool:
+    try:
+        TypeAdapter(model).validate_python(content)
+    except ValidationError:
+        return False
+    return True
+
+
+@settings(max_examples=400, deadline=None)
+@given(HALF)
+def test_what_is_taken_is_what_is_described(content: dict[str, Any]) -> None:
+    """The OpenAPI description and the rules of `messages`, but for the limits that a schema cannot say."""
+    taken = bodies.half(dict(content), 0)
+    if isinstance(taken, Problem):
+        unsaid = str(content.get("real_topic")).startswith(("rmq_sys_", "RMQ_SYS_"))
+        assert unsaid or not fits(models.HalfMessage, content), taken.detail
+    else:
+        assert fits(models.HalfMessage, content)
+
+
+@settings(max_examples=400, deadline=None)
+@given(OP)
+def test_what_op_is_taken_is_what_is_described(content: dict[str, Any]) -> None:
+    assert isinstance(bodies.op(dict(content), 0), Problem) != fits(models.Op, content)
