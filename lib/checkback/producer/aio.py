@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
+    import httpx
+
 _PATIENCE = Patience()
 
 
@@ -58,14 +60,23 @@ class AsyncTransactionProducer:
         self._patience = patience
         self._clock, self._timer, self._sleep = clock, timer, sleep
         self._lost = (httpx.HTTPError, httpx.StreamError, asyncio.TimeoutError, OSError)
-        self._client = httpx.AsyncClient(
-            headers=self._address.headers(),
-            verify=certificates(ca_file),
-            timeout=patience.timeout_s,
-            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
-            follow_redirects=False,
-            trust_env=False,
-        )
+        certified = certificates(ca_file)
+
+        def client() -> httpx.AsyncClient:
+            return httpx.AsyncClient(
+                headers=self._address.headers(),
+                verify=certified,
+                timeout=patience.timeout_s,
+                limits=httpx.Limits(max_connections=1),
+                follow_redirects=False,
+                trust_env=False,
+            )
+
+        # A client for each connection, the last one used first: the pool of httpx looks through all its connections
+        # several times a request, which at 64 of them costs more than all the rest.
+        self._client = client
+        self._clients: list[httpx.AsyncClient] = []
+        self._connections = asyncio.Semaphore(connections)
 
     async def __aenter__(self) -> AsyncTransactionProducer:
         return self
@@ -77,7 +88,8 @@ class AsyncTransactionProducer:
 
     async def close(self) -> None:
         """Close the connections that are kept alive."""
-        await self._client.aclose()
+        for client in self._clients:
+            await client.aclose()
 
     async def send_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
         """As TransactionProducer.send_in_transaction, step by step."""
@@ -117,9 +129,11 @@ class AsyncTransactionProducer:
         """The object of a 200, of as many tries as patience allows. Raises GatewayError."""
         attempts = Attempts(self._patience, self._timer())
         while True:
-            timeout_s = attempts.timeout(self._timer())
+            timeout_s = self._patience.timeout_s
             try:
-                reply = await asyncio.wait_for(self._send(path, body), timeout_s)
+                async with self._connections:
+                    timeout_s = attempts.timeout(self._timer())
+                    reply = await asyncio.wait_for(self._send(path, body), timeout_s)
             except self._lost as error:
                 wait = attempts.after_failure(self._timer())
                 if wait is None:
@@ -133,11 +147,15 @@ class AsyncTransactionProducer:
             await self._sleep(wait)
 
     async def _send(self, path: str, body: bytes) -> Reply:
-        async with self._client.stream("POST", self._address.url(path), content=body) as response:
-            content = b""
-            async for part in response.aiter_raw():
-                content += part
-                if len(content) > MAX_REPLY:
-                    break
-            headers = response.headers
-            return Reply(response.status_code, content, headers.get("Content-Type", ""), headers.get("Retry-After"))
+        client = self._clients.pop() if self._clients else self._client()
+        try:
+            async with client.stream("POST", self._address.url(path), content=body) as response:
+                content = b""
+                async for part in response.aiter_raw():
+                    content += part
+                    if len(content) > MAX_REPLY:
+                        break
+                headers = response.headers
+                return Reply(response.status_code, content, headers.get("Content-Type", ""), headers.get("Retry-After"))
+        finally:
+            self._clients.append(client)
