@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,9 +12,12 @@ import pytest
 from deltalake import DeltaTable
 
 from checkback.deltalog import DeltaLog
-from checkback.errors import CheckbackError, StorageError
+from checkback.errors import CheckbackError, FencedError, StorageError
 from checkback.files import File, FileWriter
 from checkback.schemas import SCHEMAS, arrow_schema, properties_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def _file(root: Path, number: int = 0, name: str = "op") -> File:
@@ -71,6 +75,39 @@ def test_second_writer_of_an_application_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckbackError, match="another process writes the same batches"):
         second.commit([other], "app", 0)
     assert _queues(tmp_path) == [1]
+
+
+def test_commit_after_the_versions_it_wrote_itself(tmp_path: Path) -> None:
+    """Several applications in one commit, with files or without."""
+    log = _log(tmp_path)
+    log.commit_after([], {"a": None, "b": None}, {"a": 7, "b": 9})
+    log.commit_after([_file(tmp_path, 1)], {"a": 7, "b": 9}, {"a": 8, "b": 10})
+    assert DeltaLog("op", str(tmp_path / "op")).versions(["a", "b", "c"]) == {"a": 8, "b": 10, "c": None}
+    assert _queues(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("app", ["a", "b"])
+def test_version_that_somebody_wrote_between_fails_the_commit(tmp_path: Path, seen: bool, app: str) -> None:
+    """Of any of its applications, whether the commit has seen it or meets it; also an empty one, a claim."""
+    log, other = _log(tmp_path), _log(tmp_path)
+    log.commit_after([], {"a": None, "b": None}, {"a": 1, "b": 1})
+    mine = _file(tmp_path, 1)
+    if seen:
+        other.commit_after([], {app: 1}, {app: 5})
+    else:
+        look_up = log.versions
+
+        def meanwhile(apps: Iterable[str]) -> dict[str, int | None]:
+            found = look_up(apps)
+            other.commit_after([], {app: 1}, {app: 5})
+            return found
+
+        log.versions = meanwhile  # type: ignore[method-assign]  # between look-up and commit
+    with pytest.raises(FencedError, match="another process"):
+        log.commit_after([mine], {"a": 1, "b": 1}, {"a": 2, "b": 2})
+    assert _queues(tmp_path) == []
+    assert other.versions([app]) == {app: 5}
 
 
 def test_log_is_read_from_its_checkpoints(tmp_path: Path) -> None:

@@ -382,6 +382,43 @@ def test_secret_refused_without_showing_it(secret: object, environ: dict[str, st
     assert told in line
 
 
+TOKEN = "0123456789abcdef"
+
+
+def test_token_is_resolved_from_the_environment_and_masked() -> None:
+    """As a secret is."""
+    config = write("my.yml", {"producers": {"orders": {"token": "env:ORDERS_TOKEN"}}})
+    loaded = load(config, [], {"ORDERS_TOKEN": TOKEN})
+    token = loaded.settings.producers["orders"].token
+    assert token is not None
+    assert token.get_secret_value() == TOKEN
+    assert flatten(loaded.settings)["producers.orders.token"] == "****"
+    assert TOKEN not in str(loaded.settings)
+
+
+@pytest.mark.parametrize(
+    ("token", "environ", "told"),
+    [
+        (TOKEN, {}, "a token in plain text is refused"),
+        ("env:T", {}, "the environment variable T is not set"),
+        ("env:T", {"T": "short"}, "is not a bearer token"),
+        ("env:T", {"T": f"{TOKEN} {TOKEN}"}, "is not a bearer token"),
+        ("env:T", {"T": f"{TOKEN}\r\n"}, "is not a bearer token"),
+    ],
+)
+def test_token_refused_without_showing_it(token: object, environ: dict[str, str], told: str) -> None:
+    line = refusal({"producers": {"orders": {"token": token}}}, environ=environ)
+    assert line.startswith("producers.orders.token (my.yml): ")
+    assert told in line
+    assert TOKEN not in line
+    assert "short" not in line
+
+
+@pytest.mark.parametrize("queues", [[], [1, 1], [-1], [2**31], ["0"], list(range(65))])
+def test_queues_of_the_gateway_are_its_own(queues: object) -> None:
+    assert refusal({"gateway": {"queues": queues}}).startswith("gateway")
+
+
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -97,8 +97,8 @@ def test_groups_without_tokens_are_still_a_list() -> None:
 def test_token_of_two_groups_is_both() -> None:
     producers = {"a": {"token": ORDERS}, "b": {"token": ORDERS}, "c": {"token": STOCK}}
     tokens = Tokens(Settings.model_validate({"producers": producers}).producers)
-    assert tokens.groups(f"Bearer {ORDERS}".encode()) == {"a", "b"}
-    assert tokens.groups(f"Bearer {STOCK}".encode()) == {"c"}
+    assert tokens.groups(f"Bearer {ORDERS}".encode()) == frozenset("ab")
+    assert tokens.groups(f"Bearer {STOCK}".encode()) == frozenset("c")
 
 
 @pytest.mark.parametrize(
