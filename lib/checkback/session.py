@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+#: Name of Spark's Kafka source among packages and JARs (`land --kafka` only).
 KAFKA_SOURCE = "spark-sql-kafka-0-10"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 OLDEST_JAVA = 17
@@ -324,11 +325,14 @@ def _start_jvm(conf: Mapping[str, str], held: HeldStderr) -> None:
     except Exception as error:
         lines = held.lines()
         if any("unresolved dependency" in line or "download failed" in line for line in lines):
-            whose = "Delta Lake's and Kafka's" if KAFKA_SOURCE in conf["spark.jars.packages"] else "Delta Lake's"
+            kafka = KAFKA_SOURCE in conf.get("spark.jars.packages", "")
+            whose, own = (
+                ("Delta Lake's and Kafka's", ", or Kafka's own JARs in spark.jars") if kafka else ("Delta Lake's", "")
+            )
             raise CheckbackError(
                 f"{whose} JARs could not be fetched",
                 conf.get("spark.jars.packages", ""),
-                "connect to Maven Central once, or name a mirror in spark.jars.repositories",
+                f"connect to Maven Central once, or name a mirror in spark.jars.repositories{own}",
             ) from error
         why = next((line for line in lines if re.search(r"(Error|Exception)\b", line)), reason(error))
         raise CheckbackError(f"Spark did not start: {why}", fix="check Java and the spark settings") from error

@@ -20,6 +20,8 @@ from checkback.landing import kafka as landing_kafka
 from checkback.landing.batch import Landing
 from checkback.landing.kafka import land
 from checkback.landing.run import Landed
+from checkback.reconcile.run import reconcile
+from checkback.session import kafka_package
 from checkback.settings import Settings
 from landing.broker import Kafka, changed, running_broker
 from landing.house import House, half, op
@@ -126,6 +128,22 @@ def test_records_land_once_and_bad_ones_are_rejected_beside_them(
     assert take(house, kafka, halves, ops, base=5) == Landed(half=1)
 
 
+def test_transactions_of_kafka_are_decided(house: House, kafka: Kafka, topics: tuple[str, str]) -> None:
+    """A producer sends its half, learns where it lies, and ends it by that; beside a file's queue."""
+    halves, ops = topics
+    ends = [(0, "a", "COMMIT"), (0, "b", "ROLLBACK"), (1, "c", "COMMIT")]
+    for partition, name, state in ends:
+        sent = kafka.send(halves, unplaced(0, transaction_id=name), partition)
+        place = {"partition": sent.partition, "offset": sent.offset}
+        kafka.send(ops, changed(op(0), leave=("queue_id", "half_offset"), transaction_id=name, state=state, **place))
+    assert take(house, kafka, halves, ops, base=1) == Landed(half=3, op=3)
+    reconcile(house.spark, house.settings, available_now=True)
+    decided = house.rows("decisions", "queue_id", "queue_offset", "transaction_id", "state")
+    assert decided == [(1, 0, "a", "COMMIT"), (1, 1, "b", "ROLLBACK"), (2, 0, "c", "COMMIT")]
+    published = house.rows("topics/orders_created", "half_queue_id", "half_queue_offset", "transaction_id", "body")
+    assert published == [(1, 0, "a", b"hi"), (2, 0, "c", b"hi")]
+
+
 def test_aborted_transactions_of_kafka_do_not_land(house: House, kafka: Kafka, topics: tuple[str, str]) -> None:
     kafka.send_in_transaction(topics[0], [unplaced(0), unplaced(1)], commit=False)
     (place,) = kafka.send_in_transaction(topics[0], [unplaced(2)], commit=True)
@@ -220,8 +238,8 @@ def test_spark_without_its_kafka_source_is_told_what_to_bring(
     monkeypatch.setattr(landing_kafka, "_SOURCE", (*landing_kafka._SOURCE, "no.such.Class"))
     with pytest.raises(SettingsError) as caught:
         take(house, kafka, "half")
-    told = "--kafka: Spark's Kafka source is missing; start Spark with --packages org.apache.spark:spark-sql-kafka-0-10"
-    assert str(caught.value).startswith(told)
+    told = f"--kafka: Spark's Kafka source is missing; add {kafka_package()} to --packages"
+    assert str(caught.value) == told
 
 
 def test_killed_process_has_landed_each_record_once(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,21 @@ def test_kafka_source_is_a_package_more_only_where_it_is_wanted() -> None:
     # Who has the JARs brings them, as where no repository can be reached.
     own = Settings.model_validate({"spark": {"spark.jars": "/jars/spark-sql-kafka-0-10_2.13-4.2.0.jar"}})
     assert spark_settings(own, kafka=True)["spark.jars.packages"] == DELTA_PACKAGE
+
+
+@pytest.mark.spark
+def test_jars_that_cannot_be_fetched_are_one_line(folder: Path) -> None:
+    # A repository in an empty folder: nothing is asked of the network.
+    (folder / "offline.xml").write_text(
+        """<ivysettings><settings defaultResolver="empty"/><resolvers><filesystem name="empty">
+        <artifact pattern="/nowhere/[artifact].[ext]"/></filesystem></resolvers></ivysettings>"""
+    )
+    command = [str(Path(sys.executable).parent / "checkback"), "land", "--kafka", "127.0.0.1:9", *TOPICS]
+    command += ["--set", "spark.jars.ivySettings=offline.xml", "--set", "spark.jars.ivy=ivy"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (1, "", 1)
+    assert "Delta Lake's and Kafka's JARs could not be fetched" in run.stderr
+    assert run.stderr.endswith(", or Kafka's own JARs in spark.jars\n")
 
 
 def test_spark_submit_brings_the_kafka_source(monkeypatch: pytest.MonkeyPatch) -> None:

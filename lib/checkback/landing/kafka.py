@@ -127,9 +127,7 @@ def require_source(spark: SparkSession) -> None:
     """Raise SettingsError when Spark's Kafka source is not on the class path."""
     jvm: Any = spark.sparkContext._jvm
     if not all(jvm.org.apache.spark.util.Utils.classIsLoadable(name) for name in _SOURCE):
-        raise SettingsError(
-            "Spark's Kafka source is missing", "--kafka", f"start Spark with --packages {kafka_package()}"
-        )
+        raise SettingsError("Spark's Kafka source is missing", "--kafka", f"add {kafka_package()} to --packages")
 
 
 def check_topics(spark: SparkSession, topics: Iterable[str], options: Mapping[str, str]) -> None:
