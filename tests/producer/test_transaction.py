@@ -260,11 +260,20 @@ def test_message_not_fit_is_refused_before_it_is_sent(sender: Sender, message: M
 
 
 @pytest.mark.parametrize(
-    "url", ["", "localhost:80", "ftp://host", "http://u:p@host", "http://host/#a", "http://host?q=1", "http://h st"]
+    "url",
+    [
+        *("", "localhost:80", "ftp://host", "http://u:p@host", "http://host/#a", "http://host?q=1", "http://h st"),
+        *("http://*", "http://.h", "http://[::1", "http://h:99999", "http://h:0"),
+    ],
 )
 def test_url_not_fit_is_refused(sender: Sender, url: str) -> None:
     with pytest.raises(SettingsError):
         sender.send(url, saying(COMMIT))
+
+
+def test_host_that_cannot_be_looked_up_is_no_answer(sender: Sender) -> None:
+    result, _ = sender.send("http://a..b", saying(COMMIT))
+    assert result.send_status is SendStatus.NO_ANSWER
 
 
 @pytest.mark.parametrize("token", ["", " ", "a\nb", "\u00fc"])

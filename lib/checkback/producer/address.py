@@ -7,6 +7,8 @@ import ssl
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+import requests
+
 from checkback.errors import SettingsError
 from checkback.producer.message import Message, half_json
 
@@ -67,7 +69,8 @@ def _fit(url: str) -> bool:
         return False
     try:
         parts = urlsplit(url)
+        requests.Request("POST", url).prepare()
         fit = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
+    except (ValueError, requests.RequestException):
         return False
     return fit and "@" not in parts.netloc and not parts.query and not parts.fragment

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from checkback.check.failure import describe
-from checkback.errors import CheckbackError
+from checkback.errors import CheckbackError, SettingsError
 from checkback.producer.address import HALF, OP, Address, certificates
 from checkback.producer.attempts import Attempts, Patience
 from checkback.producer.listener import (
@@ -56,10 +56,14 @@ class AsyncTransactionProducer:
         except ImportError as error:
             raise CheckbackError("httpx is not installed", "", "pip install 'checkback[producer]'") from error
         self._address = Address(group, gateway_url, token)
+        try:
+            httpx.URL(gateway_url)
+        except httpx.InvalidURL:
+            raise SettingsError("is not a gateway's URL", "gateway_url", "write http(s)://host[:port][/path]") from None
         self._listener = listener
         self._patience = patience
         self._clock, self._timer, self._sleep = clock, timer, sleep
-        self._lost = (httpx.HTTPError, httpx.StreamError, asyncio.TimeoutError, OSError)
+        self._lost = (httpx.HTTPError, httpx.StreamError, asyncio.TimeoutError, OSError, UnicodeError)
         certified = certificates(ca_file)
 
         def client() -> httpx.AsyncClient:

@@ -59,6 +59,10 @@ class TransactionProducer:
         if inspect.iscoroutinefunction(listener.execute_local_transaction):
             raise CheckbackError("is a listener for asyncio", "listener", "use AsyncTransactionProducer")
         self._address = Address(group, gateway_url, token)
+        self._templates = {
+            path: requests.Request("POST", self._address.url(path), headers=self._address.headers()).prepare()
+            for path in (HALF, OP)
+        }
         self._listener = listener
         self._patience = patience
         self._clock, self._timer, self._sleep = clock, timer, sleep
@@ -135,9 +139,11 @@ class TransactionProducer:
             self._sleep(wait)
 
     def _send(self, path: str, body: bytes, timeout_s: float) -> Reply:
-        prepared = requests.Request("POST", self._address.url(path), headers=self._address.headers(), data=body)
+        prepared = self._templates[path].copy()
+        prepared.body = body
+        prepared.headers["Content-Length"] = str(len(body))
         total = Timeout(total=timeout_s)
-        sent = self._adapter.send(prepared.prepare(), stream=True, timeout=total)  # type: ignore[arg-type]  # requests takes urllib3's Timeout; its stubs do not
+        sent = self._adapter.send(prepared, stream=True, timeout=total)  # type: ignore[arg-type]  # requests takes urllib3's Timeout; its stubs do not
         response: BaseHTTPResponse = sent.raw
         try:
             content = _read(response)
