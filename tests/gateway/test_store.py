@@ -84,7 +84,7 @@ def test_commit_that_was_made_all_the_same_is_found_in_the_log(tmp_path: Path) -
 def test_commit_of_which_nobody_knows_ends_the_gateway(tmp_path: Path, made: bool) -> None:
     appender = _appender(tmp_path)
     _Failing(appender, made, readable=False)
-    with pytest.raises(OutcomeUnknownError, match="cannot be read"):
+    with pytest.raises(OutcomeUnknownError, match="is not known"):
         _append(appender, 0)
 
 

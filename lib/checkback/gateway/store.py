@@ -108,9 +108,8 @@ class Appender:
         try:
             found = self._log.versions(self._apps)
         except StorageError as unread:
-            raise OutcomeUnknownError(
-                error.what, error.where, "repair the table's folder, then start again"
-            ) from unread
+            what = f"whether a commit was made is not known: {error.what}"
+            raise OutcomeUnknownError(what, error.where, "repair the table's folder, then start again") from unread
         if found == versions:
             return True
         if found != self._versions:
