@@ -59,9 +59,14 @@ def certificates(ca_file: str | None) -> ssl.SSLContext:
     """
     try:
         return ssl.create_default_context(cafile=ca_file)
-    except OSError as error:  # ssl.SSLError is one: not PEM
-        reason = os.strerror(error.errno) if isinstance(error, FileNotFoundError) and error.errno else "not PEM"
-        raise SettingsError(f"{ca_file}: {reason}", "ca_file", "name a file of PEM certificates") from error
+    except OSError as error:
+        raise not_pem(ca_file, error) from error
+
+
+def not_pem(ca_file: str | None, error: OSError) -> SettingsError:
+    """The error to raise when no authorities could be read; ssl.SSLError is an OSError too."""
+    reason = os.strerror(error.errno) if isinstance(error, FileNotFoundError) and error.errno else "not PEM"
+    return SettingsError(f"{ca_file}: {reason}", "ca_file", "name a file of PEM certificates")
 
 
 def _fit(url: str) -> bool:

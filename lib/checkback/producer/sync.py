@@ -14,7 +14,7 @@ from urllib3.exceptions import HTTPError
 from checkback.check.deadline import DeadlineAdapter
 from checkback.check.failure import describe
 from checkback.errors import CheckbackError
-from checkback.producer.address import HALF, OP, Address, certificates
+from checkback.producer.address import HALF, OP, Address, not_pem
 from checkback.producer.attempts import Attempts, Patience
 from checkback.producer.listener import LocalTransactionState, TransactionListener, failed, state_of
 from checkback.producer.message import Message, half_json, identified, op_json
@@ -66,8 +66,10 @@ class TransactionProducer:
         self._listener = listener
         self._patience = patience
         self._clock, self._timer, self._sleep = clock, timer, sleep
-        certificates(ca_file)  # for its error
-        self._adapter = DeadlineAdapter(ca_file, hosts=1, connections=connections)
+        try:
+            self._adapter = DeadlineAdapter(ca_file, hosts=1, connections=connections)
+        except OSError as error:
+            raise not_pem(ca_file, error) from error
 
     def __enter__(self) -> TransactionProducer:
         return self
