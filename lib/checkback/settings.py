@@ -338,8 +338,9 @@ def flatten(settings: Settings) -> dict[str, Any]:
         if section == "spark":
             flat |= {key: MASK if _SECRET_CONF.search(key) else value for key, value in fields.items()}
         elif section == "kafka":
-            options = {f"kafka.options.{key}": MASK for key in fields.pop("options")} or {"kafka.options": {}}
-            flat |= {f"kafka.{key}": value for key, value in fields.items()} | options
+            options = fields.pop("options")
+            flat |= {f"kafka.{key}": value for key, value in fields.items()}
+            flat |= {f"kafka.options.{key}": MASK for key in options} if options else {"kafka.options": {}}
         elif section == "producers":
             for group, values in fields.items():
                 flat |= {f"producers.{group}.{key}": value for key, value in values.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,7 +41,8 @@ def test_half_lies_where_kafka_put_it(base: int, partition: int, offset: int, st
     name=st.sampled_from(["queue_id", "queue_offset"]), stated=st.one_of(st.booleans(), st.floats(), st.text(), OFFSETS)
 )
 def test_half_that_says_another_place_is_rejected(name: str, stated: object) -> None:
-    value = changed(UNPLACED.decode(), **{name: stated})
+    place: dict[str, Any] = {name: stated}
+    value = changed(UNPLACED.decode(), **place)
     if type(stated) is int and stated == {"queue_id": 8, "queue_offset": 3}[name]:
         assert read_half(7, value.encode(), 1, 3, AT)
         return
@@ -80,7 +82,7 @@ def test_op_may_name_its_half_as_kafka_or_as_the_table_does(base: int, partition
         ),
     ],
 )
-def test_op_that_names_no_half_is_rejected(names: dict[str, object], reason: str) -> None:
+def test_op_that_names_no_half_is_rejected(names: dict[str, Any], reason: str) -> None:
     with pytest.raises(Rejected) as caught:
         read_ops(5, changed(UNNAMED, **names).encode(), 0, 0, AT)
     assert caught.value.reason == reason
@@ -88,8 +90,9 @@ def test_op_that_names_no_half_is_rejected(names: dict[str, object], reason: str
 
 def test_birth_is_the_messages_own_else_the_records() -> None:
     assert read_half(0, UNPLACED, 0, 0, AT)[0].born_timestamp == 1_700_000_000_000
-    for given_birth in ({"leave": ("born_timestamp",)}, {"born_timestamp": None}):
-        value = changed(UNPLACED.decode(), **given_birth).encode()  # type: ignore[arg-type]
+    births: list[dict[str, Any]] = [{"leave": ("born_timestamp",)}, {"born_timestamp": None}]
+    for given_birth in births:
+        value = changed(UNPLACED.decode(), **given_birth).encode()
         assert read_half(0, value, 0, 0, AT)[0].born_timestamp == AT
     line = changed(op(0), leave=("born_timestamp",)).encode()
     assert read_ops(0, line, 0, 0, AT)[0].born_timestamp == AT

@@ -34,8 +34,8 @@ _SOURCE = (
 _ADMIN = "org.apache.kafka.clients.admin.AdminClient"
 #: How long the first question to the brokers may take; Kafka's own default is a minute, three times.
 _PATIENCE_MS = "10000"
-#: How Spark begins to say that failOnDataLoss has struck.
-_LOSS = "Some data may have been lost"
+#: How Spark says that failOnDataLoss has struck.
+_LOSS = re.compile(r"KAFKA_DATA_LOSS|(?i:some data may have been (lost|missed))")
 _UNKNOWN = ("UnknownTopicOrPartitionException", "InvalidTopicException")
 _UNREACHABLE = ("TimeoutException", "DisconnectException")
 
@@ -75,13 +75,13 @@ def land(
     try:
         return run(spark, settings, inlets, available_now)
     except CheckbackError as error:
-        raise _with_loss_named(error, settings) from error
+        if _LOSS.search(error.what):
+            raise _loss(error, settings) from error
+        raise
 
 
-def _with_loss_named(error: CheckbackError, settings: Settings) -> CheckbackError:
-    """Spark's long advice about lost records as one line; any other error as it is."""
-    if not error.what.startswith(_LOSS):
-        return error
+def _loss(error: CheckbackError, settings: Settings) -> CheckbackError:
+    """Spark's long advice about lost records as one line."""
     reason = re.search(r"Reason: ([^\n]*)", str(error.__cause__))
     what = "records of Kafka were removed before they were read" + (f": {reason[1]}" if reason else "")
     place = Tables.of(settings.storage).checkpoint(error.where.removeprefix("query "))
