@@ -32,8 +32,8 @@ run: install ## a demonstration: two services and their databases, killed now an
 run-trace: install ## a demonstration on the trace of a real broker: check-backs, decisions, tables
 	@$(PY) -m checkback.demo
 
-test: install ## all tests
-	@$(PY) -m pytest -q
+test: install ## all tests: those with Spark one after the other, the others beside them
+	@$(PY) -m pytest -q -n 2 --dist loadgroup
 
 test-fast: install ## the tests that need no Spark
 	@$(PY) -m pytest -q -m "not spark"

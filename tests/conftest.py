@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -14,14 +15,19 @@ if TYPE_CHECKING:
 
     from landing.jars import Jars
 
+# How long an example takes says nothing on a machine that does other things, too.
+hypothesis.settings.register_profile("checkback", deadline=None)
+hypothesis.settings.load_profile("checkback")
+
 TRACE = Path(__file__).parent / "data" / "rocketmq-trace"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts Spark, so that `make test-fast` can leave it out."""
+    """Mark what starts Spark, so that `make test-fast` can leave it out, and one process runs all of it."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")
