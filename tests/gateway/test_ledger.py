@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checkback.gateway.ledger import Kept, Ledger, Verdict, fingerprint, judge_half, judge_op, name_of
@@ -104,6 +104,8 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
+@example([("land", 0, "a", 0), ("end", 0, 0, "COMMIT"), ("end", 0, 0, "ROLLBACK")])
+@example([("land", 0, "a", 0), ("land", 0, "a", 0), ("forget", 0, 1, None)])
 def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]]) -> None:
     """Whatever lands, ends and is forgotten: offsets go up without a gap, and lookups find what the model has."""
     model, ledger = Model(), Ledger({0: 0, 5: 3})
