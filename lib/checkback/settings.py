@@ -340,7 +340,9 @@ def flatten(settings: Settings) -> dict[str, Any]:
         elif section == "kafka":
             options = fields.pop("options")
             flat |= {f"kafka.{key}": value for key, value in fields.items()}
-            flat |= {f"kafka.options.{key}": MASK for key in options} if options else {"kafka.options": {}}
+            flat |= {f"kafka.options.{key}": MASK for key in options}
+            if not options:
+                flat["kafka.options"] = {}
         elif section == "producers":
             for group, values in fields.items():
                 flat |= {f"producers.{group}.{key}": value for key, value in values.items()}
