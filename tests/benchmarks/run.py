@@ -156,7 +156,7 @@ def start_up(root: str) -> None:
 
 def gateway(root: str) -> None:
     """Half messages acknowledged by `checkback gateway`, the load generator beside it: one a request, and 100."""
-    for name, connections, batch in (("gateway_single", 256, 1), ("gateway_batch", 32, 100)):
+    for name, connections, batch in (("gateway_single", 384, 1), ("gateway_batch", 32, 100)):
         rates, p99s = [], []
         for load in measure(f"{root}/{name}", connections, batch, GATEWAY_ROUNDS):
             rates.append(load.acknowledged / load.elapsed)
