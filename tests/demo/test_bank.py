@@ -25,7 +25,7 @@ from checkback.producer import CheckRequest, LocalTransactionState, Message
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_COUNT = 60
+_COUNT = 40
 _SEND = Message(topic=TOPIC, body=b"", transaction_id="transfer-1")
 
 
