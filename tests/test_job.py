@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: the trace happened long ago; that is no reason to give its messages up
 _LONG_AGO = {"timeout": "0s", "reserved": "36500d"}
-_CHECK_MAX = 5
+_CHECK_MAX = 3
 _TRANSACTIONS = 154
 _NOBODY = "http://127.0.0.1:9/check"
 _GONE = frozenset({"g_gone", "g_main1"})

@@ -242,6 +242,7 @@ def test_spark_without_its_kafka_source_is_told_what_to_bring(
     assert str(caught.value) == told
 
 
+@pytest.mark.skipif("CHECKBACK_SLOW" not in os.environ, reason="takes a minute: run it with CHECKBACK_SLOW=1")
 def test_killed_process_has_landed_each_record_once(
     house: House, kafka: Kafka, kafka_jars: Jars, topics: tuple[str, str]
 ) -> None:
