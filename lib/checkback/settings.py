@@ -135,12 +135,20 @@ def _endpoint(url: str) -> str:
     return url
 
 
-def _secret(value: object) -> object:
+def _resolved(value: object, noun: str) -> str | None:
+    """The text of a secret value; None when it is no text at all, which pydantic refuses."""
     text = value.get_secret_value() if isinstance(value, SecretStr) else value
     if not isinstance(text, str):
-        return value
+        return None
     if text.startswith(ENV_REFERENCE):
-        _refuse(f"{ENV_REFERENCE}NAME is resolved when settings are loaded, not here", "give the secret itself")
+        _refuse(f"{ENV_REFERENCE}NAME is resolved when settings are loaded, not here", f"give the {noun} itself")
+    return text
+
+
+def _secret(value: object) -> object:
+    text = _resolved(value, "secret")
+    if text is None:
+        return value
     from standardwebhooks import Webhook
 
     # Webhook skips what is not base64: a mistyped secret would silently become another one.
@@ -156,12 +164,8 @@ def _secret(value: object) -> object:
 
 
 def _token(value: object) -> object:
-    text = value.get_secret_value() if isinstance(value, SecretStr) else value
-    if not isinstance(text, str):
-        return value
-    if text.startswith(ENV_REFERENCE):
-        _refuse(f"{ENV_REFERENCE}NAME is resolved when settings are loaded, not here", "give the token itself")
-    if not _TOKEN.fullmatch(text):
+    text = _resolved(value, "token")
+    if text is not None and not _TOKEN.fullmatch(text):
         _refuse("is not a bearer token", "use 16 to 512 of A-Z a-z 0-9 . _ ~ + / -, as `openssl rand -hex 32` makes")
     return value
 

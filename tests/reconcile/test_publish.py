@@ -182,7 +182,7 @@ def test_large_batch_is_spread_over_tasks(spark: SparkSession, tmp_path: Path, m
     files = house.files.log("half").data_files()
     wanted = Wanted.of(actions(*(action(Action.COMMIT, offset) for offset in range(5, 25))), BATCH_ID)
     assert [len(some) for some in half_files.pieces(files, wanted)] == [3]
-    monkeypatch.setattr(half_files, "_ROWS_A_TASK", 5)
+    monkeypatch.setattr(half_files, "ROWS_A_TASK", 5)
     assert sorted(len(some) for some in half_files.pieces(files, wanted)) == [1, 1, 1]
     monkeypatch.setattr(half_files, "_LARGE", 0)
     assert all(piece.row_groups == (0,) for some in half_files.pieces(files, wanted) for piece in some)

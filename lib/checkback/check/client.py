@@ -18,6 +18,7 @@ from checkback.check.exchange import MAX_ANSWER, NO_ANSWER, CheckAnswer, CheckRe
 from checkback.check.failure import TIMED_OUT, causes, describe
 from checkback.check.signature import Signer
 from checkback.errors import SettingsError
+from checkback.urls import postable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,7 +48,7 @@ class _Endpoint:
     """One URL, prepared once, and how often in a row it was too late."""
 
     def __init__(self, url: str, where: str) -> None:
-        if not _fit(url):
+        if not postable(url):
             # The URL is not quoted: it may hold a password.
             raise SettingsError(
                 "an endpoint is not a URL to POST to", where, "write http(s)://host[:port]/path, without user and #"
@@ -203,17 +204,6 @@ class CheckClient:
             raise
         finally:
             response.release_conn()
-
-
-def _fit(url: str) -> bool:
-    """Is it a URL to POST to, without credentials? requests must agree."""
-    try:
-        parts = urlsplit(url)
-        requests.Request("POST", url).prepare()
-        fit = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except (ValueError, requests.RequestException):
-        return False
-    return fit and "@" not in parts.netloc and not parts.fragment
 
 
 def _read(response: BaseHTTPResponse) -> bytes:

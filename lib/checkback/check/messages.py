@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from checkback.check.recorded import KEY
 from checkback.reconcile.ranges import MAX_RANGES, Range, merge_ranges, within
 from checkback.schemas import CHECK_REQUESTS, HALF
 from checkback.session import frame
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from checkback.tables import Tables
 
-_KEY = ["queue_id", "queue_offset", "check_times"]
 #: what a request's half message has in common with it
 _SAME_HALF = ["queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic", "born_timestamp"]
 _MESSAGE = StructType([HALF[name] for name in ("tags", "keys", "properties", "body")])
@@ -51,7 +51,9 @@ def _join(requests: DataFrame, half: DataFrame) -> DataFrame:
         *(F.col(name).alias(f"half_{name}") for name in _SAME_HALF), F.struct(*_MESSAGE.names).alias("message")
     )
     same = reduce(and_, (F.col(name).eqNullSafe(F.col(f"half_{name}")) for name in _SAME_HALF))
-    return requests.join(messages, same, "left").dropDuplicates(_KEY).select(*requests.columns, "message")
+    return (
+        requests.join(messages, same, "left").dropDuplicates(list(KEY.names or ())).select(*requests.columns, "message")
+    )
 
 
 def _ranges(requests: pa.Table) -> list[Range]:

@@ -7,10 +7,9 @@ import ssl
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-import requests
-
 from checkback.errors import SettingsError
 from checkback.producer.message import Message, half_json
+from checkback.urls import postable
 
 HALF, OP = "/v1/half", "/v1/op"
 _PROBE = Message("probe", b"", transaction_id="probe")
@@ -70,12 +69,5 @@ def not_pem(ca_file: str | None, error: OSError) -> SettingsError:
 
 
 def _fit(url: str) -> bool:
-    if any(char <= " " or char in "\x7f\\" for char in url):
-        return False
-    try:
-        parts = urlsplit(url)
-        requests.Request("POST", url).prepare()
-        fit = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except (ValueError, requests.RequestException):
-        return False
-    return fit and "@" not in parts.netloc and not parts.query and not parts.fragment
+    odd = any(char <= " " or char in "\x7f\\" for char in url)
+    return not odd and postable(url) and not urlsplit(url).query

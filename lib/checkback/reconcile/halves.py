@@ -21,7 +21,7 @@ _BATCH = 25_000
 #: a file larger than this is read by several tasks, by its row groups
 _LARGE = 64 << 20
 #: wanted rows, and bytes of files, that are worth a task: fewer tasks write fewer files
-_ROWS_A_TASK = 50_000
+ROWS_A_TASK = 50_000
 _BYTES_A_TASK = 32 << 20
 
 
@@ -38,7 +38,7 @@ def pieces(files: Sequence[DataFile], wanted: Wanted) -> list[list[Piece]]:
     """What each task reads: the files that may hold wanted rows, in lists of about the same size."""
     found = [piece for file in files if wanted.may_be_in(file.spans) for piece in _split(Piece(file.path, file.size))]
     size = sum(piece.size for piece in found)
-    tasks = max(-(-len(wanted.records) // _ROWS_A_TASK), -(-size // _BYTES_A_TASK))
+    tasks = max(-(-len(wanted.records) // ROWS_A_TASK), -(-size // _BYTES_A_TASK))
     lists: list[list[Piece]] = [[] for _ in range(min(tasks, len(found)))]
     sizes = [0] * len(lists)
     for piece in sorted(found, key=lambda piece: -piece.size):

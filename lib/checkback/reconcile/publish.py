@@ -20,7 +20,7 @@ from checkback.files import FILES_SCHEMA, files_of
 from checkback.reconcile import halves, rejected
 from checkback.reconcile.actions import Actions
 from checkback.reconcile.columns import identity_columns, store_us
-from checkback.reconcile.ranges import MAX_RANGES, Range, within
+from checkback.reconcile.ranges import MAX_RANGES, within
 from checkback.reconcile.segment import Action
 from checkback.reconcile.tasks import SURVEY_SCHEMA, picker, reader, selector, surveyor
 from checkback.reconcile.wanted import Wanted
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 #: The plans of a batch are small and known beforehand: planning them adaptively, stage by stage, costs more than it
 #: brings. Set in the batch's own session, a clone of the query's.
 _ADAPTIVE = "spark.sql.adaptive.enabled"
-#: rows that a task picks: fewer tasks, fewer files
-_ROWS_A_TASK = 50_000
 #: Where less than one row in so many is wanted, Spark drops the others before they go to Python.
 _FEW = 4
 
@@ -101,7 +99,7 @@ class Publisher:
             names += ["group_hash", "transaction_hash"]
         if not actions.need_bodies:
             half = half.withColumn("body", F.lit(None).cast("binary"))
-        return half.select(*names).coalesce(-(-len(wanted.records) // _ROWS_A_TASK))
+        return half.select(*names).coalesce(-(-len(wanted.records) // halves.ROWS_A_TASK))
 
     def _by_files(self, spark: SparkSession, actions: Actions, wanted: Wanted, app: str) -> None:
         """One job writes the files of all tables; then each table's are committed."""
@@ -164,7 +162,7 @@ class Publisher:
         about = actions.only(Action.REJECT_OP, Action.LATE_OP, Action.REJECT_HALF)
         if not len(about.records):
             return
-        ranges: list[Range] = about.ranges(self._size, MAX_RANGES)
+        ranges = about.ranges(self._size, MAX_RANGES)
         half = self._tables.read(spark, "half").where(within(ranges, "queue_offset"))
         rows = rejected.action_rows(spark, about)
         found = []
