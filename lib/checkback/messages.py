@@ -281,9 +281,23 @@ def _name(fields: Mapping[str, Any], name: str, limit: int) -> str:
     return value
 
 
+def is_group(text: str) -> bool:
+    """Is it a producer group's name?"""
+    return len(text) <= GROUP_MAX and _NAME.fullmatch(text) is not None
+
+
+def is_topic(text: str) -> bool:
+    """Is it a topic's name, of one that messages may be meant for?"""
+    return len(text) <= TOPIC_MAX and _NAME.fullmatch(text) is not None and not _is_system(text)
+
+
+def _is_system(topic: str) -> bool:
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
+
+
 def _topic(fields: Mapping[str, Any]) -> str:
     value = _name(fields, "real_topic", TOPIC_MAX)
-    if value in SYSTEM_TOPICS or value.startswith(SYSTEM_PREFIXES):
+    if _is_system(value):
         raise Rejected(f"real_topic: {_quoted(value)} is a system topic")
     return value
 

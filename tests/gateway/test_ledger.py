@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from checkback.gateway.ledger import Kept, Ledger, Verdict, fingerprint, judge_half, judge_op, name_of
 from checkback.messages import Half, Op
@@ -27,12 +28,12 @@ OP = Op(0, 7, "t", "orders", "COMMIT", 3000)
         (KEPT, OP._replace(transaction_id="u"), Verdict.WRONG_TRANSACTION_ID),
         (KEPT, OP._replace(transaction_id=""), Verdict.WRONG_TRANSACTION_ID),
         (KEPT, OP._replace(producer_group="other", transaction_id="u"), Verdict.WRONG_GROUP),
-        (KEPT._replace(state="COMMIT"), OP, Verdict.REPEATED),
-        (KEPT._replace(state="COMMIT"), OP._replace(state="ROLLBACK"), Verdict.CONTRADICTION),
-        (KEPT._replace(state="ROLLBACK"), OP, Verdict.CONTRADICTION),
-        (KEPT._replace(state="DISCARD"), OP, Verdict.CONTRADICTION),
-        (KEPT._replace(state="COMMIT"), OP._replace(transaction_id="u"), Verdict.WRONG_TRANSACTION_ID),
-        (KEPT._replace(name="orders/a/b"), OP._replace(transaction_id="a/b"), Verdict.NEW),
+        (replace(KEPT, state="COMMIT"), OP, Verdict.REPEATED),
+        (replace(KEPT, state="COMMIT"), OP._replace(state="ROLLBACK"), Verdict.CONTRADICTION),
+        (replace(KEPT, state="ROLLBACK"), OP, Verdict.CONTRADICTION),
+        (replace(KEPT, state="DISCARD"), OP, Verdict.CONTRADICTION),
+        (replace(KEPT, state="COMMIT"), OP._replace(transaction_id="u"), Verdict.WRONG_TRANSACTION_ID),
+        (replace(KEPT, name="orders/a/b"), OP._replace(transaction_id="a/b"), Verdict.NEW),
     ],
 )
 def test_op_is_judged_by_its_half(known: Kept | None, op: Op, verdict: Verdict) -> None:
@@ -83,7 +84,7 @@ class Model:
     def ended(self, queue_id: int, queue_offset: int, state: str) -> None:
         half = self.at(queue_id, queue_offset)
         if half is not None and half.state is None:
-            self.known[self.known.index(half)] = half._replace(state=state)
+            self.known[self.known.index(half)] = replace(half, state=state)
 
     def forget(self, before: int, most: int) -> None:
         while self.known and (self.known[0].stored < before or len(self.known) > most):

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from checkback.gateway import quick
 from checkback.gateway.problems import Problem
+from checkback.gateway.quick import BATCH_MAX, REMARK_MAX, RemarkedOp
 from checkback.messages import Rejected, half_of, op_of
 
 if TYPE_CHECKING:
-    from checkback.messages import Half, Op
+    from collections.abc import Sequence
 
-#: messages or ops of one request
-BATCH_MAX = 1000
-REMARK_MAX = 1024
+    from checkback.messages import Half
 
 
 def object_of(body: bytes) -> dict[str, Any] | Problem:
@@ -41,6 +41,36 @@ def items_of(body: bytes, name: str) -> list[Any] | Problem:
     return items
 
 
+def half_of_body(body: bytes, now: int) -> Half | Problem:
+    """The half message of a request, without its place. ``now``, in ms, is when it was born if it does not say."""
+    fields = object_of(body)
+    return fields if isinstance(fields, Problem) else half(fields, now)
+
+
+def halves_of_body(body: bytes, now: int) -> Sequence[Half | Problem] | Problem:
+    """The half messages of a request; each is fit or not for itself."""
+    taken = quick.halves(body, now)
+    if taken is not None:
+        return taken
+    items = items_of(body, "messages")
+    return items if isinstance(items, Problem) else [half(fields, now) for fields in items]
+
+
+def op_of_body(body: bytes, now: int) -> RemarkedOp | Problem:
+    """The op of a request and its remark. ``now``, in ms, is when it was born if it does not say."""
+    fields = object_of(body)
+    return fields if isinstance(fields, Problem) else op(fields, now)
+
+
+def ops_of_body(body: bytes, now: int) -> Sequence[RemarkedOp | Problem] | Problem:
+    """The ops of a request, with their remarks; each is fit or not for itself."""
+    taken = quick.ops(body, now)
+    if taken is not None:
+        return taken
+    items = items_of(body, "ops")
+    return items if isinstance(items, Problem) else [op(fields, now) for fields in items]
+
+
 def half(fields: object, now: int) -> Half | Problem:
     """A half message without its place. ``now``, in ms, is when it was born if it does not say."""
     if type(fields) is not dict:
@@ -55,7 +85,7 @@ def half(fields: object, now: int) -> Half | Problem:
         return _unfit(error)
 
 
-def op(fields: object, now: int) -> tuple[Op, str | None] | Problem:
+def op(fields: object, now: int) -> RemarkedOp | Problem:
     """An op and its remark. ``now``, in ms, is when it was born if it does not say."""
     if type(fields) is not dict:
         return Problem("malformed", "not a JSON object")

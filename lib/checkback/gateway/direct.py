@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from checkback.gateway import bodies
+from checkback.gateway.condition import now_ms
 from checkback.gateway.guard import JSON, PROBLEM_JSON
 from checkback.gateway.problems import Problem
 
@@ -18,37 +19,38 @@ if TYPE_CHECKING:
     from checkback.gateway.problems import Answer
     from checkback.gateway.tokens import Groups, Tokens
 
-    Take = Callable[[Sequence[object], Groups], Awaitable[list[Answer]]]
+    Read = Callable[[bytes, int], Any]
+    Take = Callable[[Sequence[Any], Groups], Awaitable[list[Answer]]]
 
 
 def direct(door: Door) -> dict[str, Direct]:
     """What answers a POST, by path."""
     return {
-        "/v1/half": _one(door.tokens, door.halves.take),
-        "/v1/halves": _many(door.tokens, door.halves.take, "messages"),
-        "/v1/op": _one(door.tokens, door.ops.take),
-        "/v1/ops": _many(door.tokens, door.ops.take, "ops"),
+        "/v1/half": _one(door.tokens, bodies.half_of_body, door.halves.take),
+        "/v1/halves": _many(door.tokens, bodies.halves_of_body, door.halves.take),
+        "/v1/op": _one(door.tokens, bodies.op_of_body, door.ops.take),
+        "/v1/ops": _many(door.tokens, bodies.ops_of_body, door.ops.take),
     }
 
 
-def _one(tokens: Tokens, take: Take) -> Direct:
+def _one(tokens: Tokens, read: Read, take: Take) -> Direct:
     async def handle(authorization: bytes, body: bytes) -> Any:
         groups = tokens.groups(authorization)
-        fields = groups if isinstance(groups, Problem) else bodies.object_of(body)
-        if isinstance(groups, Problem) or isinstance(fields, Problem):
-            return _answered(fields)
-        return _answered((await take([fields], groups))[0])
+        message = groups if isinstance(groups, Problem) else read(body, now_ms())
+        if isinstance(groups, Problem) or isinstance(message, Problem):
+            return _answered(message)
+        return _answered((await take([message], groups))[0])
 
     return handle
 
 
-def _many(tokens: Tokens, take: Take, name: str) -> Direct:
+def _many(tokens: Tokens, read: Read, take: Take) -> Direct:
     async def handle(authorization: bytes, body: bytes) -> Any:
         groups = tokens.groups(authorization)
-        items = groups if isinstance(groups, Problem) else bodies.items_of(body, name)
-        if isinstance(groups, Problem) or isinstance(items, Problem):
-            return _answered(items)
-        answers = await take(items, groups)
+        messages = groups if isinstance(groups, Problem) else read(body, now_ms())
+        if isinstance(groups, Problem) or isinstance(messages, Problem):
+            return _answered(messages)
+        answers = await take(messages, groups)
         results = [one.members() if isinstance(one, Problem) else {"status": 200, **one} for one in answers]
         return _answered({"results": results})
 

@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from checkback.gateway import bodies
 from checkback.gateway.committer import Committer
 from checkback.gateway.condition import now_ms
 from checkback.gateway.ledger import Kept, Verdict, fingerprint, judge_half, name_of
@@ -66,10 +65,9 @@ class Halves:
         self._turn = 0
         self.commits: Committer[_Entry] = Committer("half", self, gateway.gather.total_seconds(), gateway.max_waiting)
 
-    async def take(self, messages: Sequence[object], groups: Groups) -> list[Answer]:
+    async def take(self, messages: Sequence[Half | Problem], groups: Groups) -> list[Answer]:
         """The answer to each message, once it is committed."""
-        now = now_ms()
-        fit = [self._fit(fields, groups, now) for fields in messages]
+        fit = [self._fit(half, groups) for half in messages]
         new: list[_Entry] = []
         admitted = [half if isinstance(half, Problem) else self._admit(half, new) for half in fit]
         if new:
@@ -78,8 +76,7 @@ class Halves:
                 entry.done = done
         return [await _settled(*one) if isinstance(one, tuple) else one for one in admitted]
 
-    def _fit(self, fields: object, groups: Groups, now: int) -> Half | Problem:
-        half = bodies.half(fields, now)
+    def _fit(self, half: Half | Problem, groups: Groups) -> Half | Problem:
         if isinstance(half, Problem):
             return half
         problem = self._tokens.refused(half.producer_group, groups)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from checkback import messages
-from checkback.gateway.bodies import BATCH_MAX, REMARK_MAX
+from checkback.gateway.quick import BATCH_MAX, REMARK_MAX
 
 _NAME = r"^[a-zA-Z0-9_-]+$"
 QueueId = Annotated[int, Field(strict=True, ge=0, le=messages.INT_MAX, description="half queue")]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from checkback.deltalog import DeltaLog
 from checkback.errors import StorageError
@@ -79,7 +80,7 @@ class Older:
         if not kept:
             return []
         states = _first_ops([_read(file, "op", None, wanted) for file in self._files("op", within)])
-        return [half._replace(state=states.get((half.queue_id, half.queue_offset))) for half in kept]
+        return [replace(half, state=states.get((half.queue_id, half.queue_offset))) for half in kept]
 
     def find(self, places: Collection[Place]) -> dict[Place, Kept]:
         """The half messages at these places, each with how it ended. Raises StorageError."""
@@ -88,7 +89,7 @@ class Older:
             found |= {(half.queue_id, half.queue_offset): half for half in _kept(rows)}
         ended = self.ended(found)
         return {
-            place: half._replace(state=ended[place].state) if place in ended else half for place, half in found.items()
+            place: replace(half, state=ended[place].state) if place in ended else half for place, half in found.items()
         }
 
     def ended(self, places: Collection[Place]) -> dict[Place, Ended]:

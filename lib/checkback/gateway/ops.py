@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from checkback.errors import CheckbackError
-from checkback.gateway import bodies
 from checkback.gateway.committer import Committer
 from checkback.gateway.condition import now_ms
 from checkback.gateway.ledger import Kept, Verdict, judge_op
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from checkback.gateway.ledger import Ledger
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.older import Place
+    from checkback.gateway.quick import RemarkedOp
     from checkback.gateway.store import Appender
     from checkback.gateway.tokens import Groups, Tokens
     from checkback.messages import Op
@@ -73,10 +75,9 @@ class Ops:
         self._on_the_way: dict[Place, _Entry] = {}
         self.commits: Committer[_Entry] = Committer("op", self, gateway.gather.total_seconds(), gateway.max_waiting)
 
-    async def take(self, messages: Sequence[object], groups: Groups) -> list[Answer]:
+    async def take(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> list[Answer]:
         """The answer to each op, once it is committed. Of several for one half message the first stands."""
-        now = now_ms()
-        fit = [self._fit(fields, groups, now) for fields in messages]
+        fit = [self._fit(op, groups) for op in messages]
         answers: dict[int, Answer] = {number: one for number, one in enumerate(fit) if isinstance(one, Problem)}
         left = {number: one for number, one in enumerate(fit) if not isinstance(one, Problem)}
         while left:
@@ -102,11 +103,10 @@ class Ops:
             left = behind
         return [answers[number] for number in range(len(messages))]
 
-    def _fit(self, fields: object, groups: Groups, now: int) -> _Entry | Problem:
-        parsed = bodies.op(fields, now)
-        if isinstance(parsed, Problem):
-            return parsed
-        return self._tokens.refused(parsed[0].producer_group, groups) or _Entry(*parsed)
+    def _fit(self, op: RemarkedOp | Problem, groups: Groups) -> _Entry | Problem:
+        if isinstance(op, Problem):
+            return op
+        return self._tokens.refused(op[0].producer_group, groups) or _Entry(*op)
 
     def _admit(self, entry: _Entry, recalled: dict[Place, Kept] | Problem, new: list[_Entry]) -> Answer | _Entry:
         """The answer if it is known, else the op that is on its way for the half message."""
@@ -139,7 +139,7 @@ class Ops:
             return self._condition.failed(error)
         now = now_ms()
         # One that has come to be known meanwhile stays: it knows the ops that came meanwhile, too.
-        self._ledger.landed(half._replace(stored=now) for half in found.values())
+        self._ledger.landed(replace(half, stored=now) for half in found.values())
         return found
 
     def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Op], list[str | None], int]:

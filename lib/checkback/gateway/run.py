@@ -76,6 +76,7 @@ async def _serve(settings: Settings, sock: socket.socket) -> CheckbackError | No
     # What was read at the start stays; looking through it for garbage would only take time.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 10)
     server = _Server(_config(settings.gateway, create_app(door, metrics, settings.gateway)), door)
     commits = asyncio.create_task(door.run())
     commits.add_done_callback(ended)
