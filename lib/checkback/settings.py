@@ -264,6 +264,7 @@ class Gateway(_Section):
     max_waiting: Count = 20_000
     max_body: Annotated[StrictInt, Field(ge=1024, le=1 << 30)] = 16 << 20
     max_headers: Annotated[StrictInt, Field(ge=1024, le=1 << 20)] = 32 << 10
+    max_connections: Count = 2000
     timeout: PositiveDuration = timedelta(seconds=10)
     reject_transactions: StrictBool = False
 
@@ -280,7 +281,7 @@ class Kafka(_Section):
     ``options`` are Kafka's own consumer options, as ``security.protocol``; their values are never shown.
     """
 
-    queue_base: QueueId = 0
+    queue_base: QueueId = 1000
     max_records: Count = 100_000
     options: dict[Text, Annotated[SecretStr, BeforeValidator(_conf_value)]] = {}
 

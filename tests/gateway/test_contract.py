@@ -271,6 +271,7 @@ def test_every_error_is_a_problem(gateway: Gateway) -> None:
     problem(gateway.get("/nowhere"), 404, "not_found")
     assert problem(gateway.get("/v1/half"), 405, "method_not_allowed")
     assert gateway.get("/v1/half").headers["allow"] == "POST"
+    problem(gateway.session.post(f"{gateway.url}/readyz", timeout=30), 405, "method_not_allowed")
     send = gateway.session.post
     url = f"{gateway.url}/v1/half"
     problem(send(url, data=json.dumps(half()), timeout=30), 415, "unsupported_media_type")

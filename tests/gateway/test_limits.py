@@ -19,6 +19,7 @@ from gateway.process import PATIENCE_S, Gateway, half
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,20 @@ def test_connection_may_rest_between_requests(gateway: Gateway) -> None:
 
 
 def test_head_that_never_ends_is_cut_off(gateway: Gateway) -> None:
-    assert problem(spoken(gateway, HEAD, *[b"x-%d: %s\r\n" % (n, b"y" * 1000) for n in range(40)]))["status"] == 431
+    assert problem(spoken(gateway, HEAD, b"".join(b"x-%d: %s\r\n" % (n, b"y" * 1000) for n in range(40))))["status"] == 431
+
+
+def test_one_connection_too_many_is_refused(tmp_path: Path) -> None:
+    """With the reason; when another has gone there is room again."""
+    with Gateway(tmp_path, "gateway.max_connections=2") as gateway:
+        first, second = (socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S) for _ in range(2))
+        with first, second:
+            refused = spoken(gateway)
+            assert problem(refused)["code"] == "too_many_connections"
+            assert b"retry-after: 1\r\n" in refused
+            first.shutdown(socket.SHUT_WR)
+            assert first.recv(1) == b""  # the gateway has closed it, too
+        assert gateway.post("/v1/half", half("later")).status_code == 200
 
 
 def test_client_that_hangs_up_is_no_failure(gateway: Gateway) -> None:

@@ -62,7 +62,7 @@ class Guard:
         sent = _Sent(send)
         direct = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
         try:
-            body = self._unfit_head(scope) or await self._body(receive)
+            body = self._unfit_head(scope, json=direct is not None) or await self._body(receive)
             if body is None:
                 return  # the client has gone
             if isinstance(body, Problem):
@@ -80,7 +80,7 @@ class Guard:
             route = scope["path"] if direct is not None else getattr(scope.get("route"), "path_format", "other")
             self._metrics.answered(route, sent.status, time.perf_counter() - began)
 
-    def _unfit_head(self, scope: Scope) -> Problem | None:
+    def _unfit_head(self, scope: Scope, json: bool) -> Problem | None:
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
         kind = host = b""
@@ -97,7 +97,7 @@ class Guard:
             return Problem("headers_too_large", limits)
         if self._loopback_only and _name_of(host) not in LOOPBACK:
             return Problem("wrong_host", "without tokens only requests for localhost are taken")
-        if scope["method"] == "POST" and kind.partition(b";")[0].strip().lower() != b"application/json":
+        if json and kind.partition(b";")[0].strip().lower() != b"application/json":
             return Problem("unsupported_media_type", "send Content-Type: application/json")
         return None
 

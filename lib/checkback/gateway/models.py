@@ -13,6 +13,7 @@ from checkback import messages
 from checkback.gateway.quick import BATCH_MAX, REMARK_MAX
 
 _NAME = r"^[a-zA-Z0-9_-]+$"
+_BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 QueueId = Annotated[int, Field(strict=True, ge=0, le=messages.INT_MAX, description="half queue")]
 Offset = Annotated[int, Field(strict=True, ge=0, le=messages.LONG_MAX, description="offset in the half queue")]
 TransactionId = Annotated[
@@ -35,7 +36,9 @@ class HalfMessage(_Request):
     transaction_id: TransactionId
     producer_group: Group
     real_topic: Topic
-    body: Base64Bytes = Field(description="base64; at most 4 MiB decoded")
+    body: Base64Bytes = Field(
+        description="base64; at most 4 MiB decoded", json_schema_extra={"pattern": _BASE64, "contentEncoding": "base64"}
+    )
     real_queue_id: Annotated[int, Field(strict=True, ge=0, le=messages.INT_MAX)] | None = Field(
         default=0, description="queue of the real topic"
     )

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with two limits that it lacks: the time that a request takes to arrive, its head."""
+"""uvicorn's HTTP protocol with the limits that it lacks: a request's time to arrive, its head, the connections."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     timeout_s = 10.0
     max_head = 64 << 10
+    max_connections = 2000
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -29,6 +30,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """As uvicorn's."""
         super().connection_made(transport)
         self._start()
+        if len(self.connections) > self.max_connections:
+            self._refuse(Problem("too_many_connections", f"{self.max_connections} are open (gateway.max_connections)"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """As uvicorn's."""
@@ -75,6 +78,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             body = orjson.dumps(problem.members())
             head = f"HTTP/1.1 {problem.status} \r\ncontent-type: application/problem+json\r\n"
-            head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            head += f"content-length: {len(body)}\r\nconnection: close\r\n"
+            head += "".join(f"{name}: {value}\r\n" for name, value in problem.headers().items()) + "\r\n"
             self.transport.write(head.encode() + body)
         self.transport.close()

@@ -107,7 +107,11 @@ def _config(gateway: Gateway, app: object) -> uvicorn.Config:
     protocol = type(
         "Protocol",
         (LimitedProtocol,),
-        {"timeout_s": gateway.timeout.total_seconds(), "max_head": gateway.max_headers},
+        {
+            "timeout_s": gateway.timeout.total_seconds(),
+            "max_head": gateway.max_headers,
+            "max_connections": gateway.max_connections,
+        },
     )
     return uvicorn.Config(
         app,  # type: ignore[arg-type]  # any ASGI application
