@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from checkback.deltalog import DeltaLog
@@ -129,28 +130,39 @@ def claim(half: Appender, op: Appender) -> None:
 
 def half_rows(halves: Sequence[Half], queue_id: int, first: int, stored: int) -> pa.Table:
     """Rows of `half` at the queue's offsets from ``first`` on; ``stored`` in ms."""
-    schema = arrow_schema("half")
     columns: dict[str, Any] = dict(zip(halves[0]._fields, zip(*halves, strict=True), strict=True))
-    columns["queue_id"] = itertools.repeat(queue_id, len(halves))
-    columns["queue_offset"] = range(first, first + len(halves))
-    columns["properties"] = [list(half.properties.items()) for half in halves]
-    return _table(schema, columns, stored, len(halves))
+    columns["queue_id"] = np.full(len(halves), queue_id)
+    columns["queue_offset"] = np.arange(first, first + len(halves))
+    columns["properties"] = _maps(columns["properties"])
+    return _table(arrow_schema("half"), columns, stored)
 
 
 def op_rows(ops: Sequence[Op], remarks: Sequence[str | None], stored: int) -> pa.Table:
     """Rows of `op`; ``stored`` in ms."""
-    schema = arrow_schema("op")
     columns: dict[str, Any] = dict(zip(ops[0]._fields, zip(*ops, strict=True), strict=True))
     columns["source"] = [SOURCE] * len(ops)
     columns["remark"] = remarks
-    return _table(schema, columns, stored, len(ops))
+    return _table(arrow_schema("op"), columns, stored)
 
 
-def _table(schema: pa.Schema, columns: dict[str, Any], stored: int, rows: int) -> pa.Table:
-    columns["born_timestamp"] = [born * 1000 for born in columns["born_timestamp"]]
-    columns["store_timestamp"] = itertools.repeat(stored * 1000, rows)
-    arrays = [pa.array(columns[field.name], field.type) for field in schema]
+def _table(schema: pa.Schema, columns: dict[str, Any], stored: int) -> pa.Table:
+    born = np.array(columns["born_timestamp"], np.int64)
+    columns["born_timestamp"] = born * 1000
+    columns["store_timestamp"] = np.full(len(born), stored * 1000)
+    arrays = [_array(columns[field.name], field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _array(values: Any, kind: pa.DataType) -> pa.Array:
+    return values.cast(kind) if isinstance(values, pa.Array) else pa.array(values, kind)
+
+
+def _maps(dicts: Sequence[dict[str, str]]) -> pa.Array:
+    """Dicts as a column of maps, without a Python object an entry."""
+    ends = np.cumsum([0, *map(len, dicts)], dtype=np.int32)
+    names = pa.array(itertools.chain.from_iterable(dicts), pa.string())
+    texts = pa.array(itertools.chain.from_iterable(map(dict.values, dicts)), pa.string())
+    return pa.MapArray.from_arrays(pa.array(ends), names, texts)
 
 
 def _fenced(place: str) -> FencedError:
