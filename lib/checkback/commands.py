@@ -150,6 +150,25 @@ def reconcile(
 
 
 @app.command()
+def rebuild(config: Config = None, overrides: Overrides = None, debug: Debug = False) -> None:
+    """Build the checkpoint of reconcile anew from the tables; the old one is kept beside it."""
+    loaded = _prepared(config, overrides, debug)
+    storage_check(loaded.settings, loaded.origins)
+    from checkback.reconcile.rebuild import rebuild as rebuilt_from_tables
+
+    with running_session(loaded.settings, "checkback-rebuild") as spark:
+        rebuilt = rebuilt_from_tables(spark, loaded.settings, lambda line: print(line, flush=True))
+    if rebuilt is None:
+        print("stopped before its end: run it again before `checkback reconcile`")
+        return
+    for table, rows in rebuilt.finished.items():
+        print(f"{table}: {rows} rows added that a batch had left out")
+    print(f"rebuilt from {rebuilt.segments} segments; go on with `checkback reconcile`")
+    if rebuilt.set_aside is not None:
+        print(f"the old checkpoint is {rebuilt.set_aside}")
+
+
+@app.command()
 def gateway(
     host: Annotated[str | None, typer.Option(metavar="HOST", help="As gateway.host.")] = None,
     port: Annotated[int | None, typer.Option(metavar="PORT", help="As gateway.port.")] = None,

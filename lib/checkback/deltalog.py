@@ -82,6 +82,11 @@ class DeltaLog:
         protocol = self._table.protocol()
         return protocol.min_reader_version == 1 and not self._table.metadata().partition_columns
 
+    def table_id(self) -> str:
+        """Delta's id of the table: a new table in the same place has another."""
+        self._update()
+        return str(self._table.metadata().id)
+
     def data_files(self, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
         """The files that the table consists of now, without those that by their statistics hold no row ``within``.
 

@@ -96,10 +96,21 @@ class Tables:
             builder = builder.property(key, value)
         builder.execute()
 
-    def read(self, spark: SparkSession, name: str) -> DataFrame:
-        """The table as it is now."""
+    def read(self, spark: SparkSession, name: str, version: int | None = None) -> DataFrame:
+        """The table as it is now, or as it was at a version of its."""
         place = self.location(name)
-        return spark.read.table(place) if self.catalog else spark.read.format("delta").load(place)
+        reader = spark.read.format("delta")
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return reader.table(place) if self.catalog else reader.load(place)
+
+    def version(self, spark: SparkSession, name: str) -> int:
+        """The table's newest version."""
+        from delta.tables import DeltaTable
+
+        place = self.location(name)
+        table = DeltaTable.forName(spark, place) if self.catalog else DeltaTable.forPath(spark, place)
+        return int(table.history(1).select("version").head()[0])  # type: ignore[index]  # there is always one
 
     def stream(self, spark: SparkSession, name: str, **options: str) -> DataFrame:
         """The table as a stream of its appended rows."""

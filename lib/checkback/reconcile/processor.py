@@ -44,6 +44,12 @@ class SegmentProcessor(StatefulProcessor):
         blocks = [block for frame in rows for block in frame["events"]]
         return self._step(key[0], unpack(blocks), timerValues.getCurrentProcessingTimeInMs())
 
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
+        """Take over a segment that `rebuild` has restored: a frame of one row, its block."""
+        _, base = parse_key(key[0], self._size)
+        segment, _ = decode(bytes(initialState["block"].iloc[0]), base, self._size)
+        self._keep(segment, NO_TIMER, NO_TIMER, timerValues.getCurrentProcessingTimeInMs())
+
     def handleExpiredTimer(
         self,
         key: Any,
@@ -69,12 +75,15 @@ class SegmentProcessor(StatefulProcessor):
             self._set_timer(timer, NO_TIMER, fired)
             self._state.clear()
         else:
-            # Strictly in the future: the engine deletes a timer that fired after its handler has run.
-            wake = max(segment.wake_at(self._rules), now + 1)
-            self._set_timer(timer, wake, fired)
-            self._state.update((encode(segment, wake),))
+            self._keep(segment, timer, fired, now)
         if len(actions):
             yield _frame(actions, queue_id, now)
+
+    def _keep(self, segment: Segment, timer: int, fired: int, now: int) -> None:
+        # Strictly in the future: the engine deletes a timer that fired after its handler has run.
+        wake = max(segment.wake_at(self._rules), now + 1)
+        self._set_timer(timer, wake, fired)
+        self._state.update((encode(segment, wake),))
 
     def _set_timer(self, old: int, new: int, fired: int) -> None:
         """One live timer a segment. The one that fired is the engine's to delete."""

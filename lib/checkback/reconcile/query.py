@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +44,20 @@ def rules_of(transaction: Transaction) -> Rules:
     )
 
 
-def actions(half: DataFrame, op: DataFrame, ticks: DataFrame, settings: Settings) -> DataFrame:
+@dataclass(frozen=True)
+class Restored:
+    """What a new checkpoint begins with instead of the tables' first rows.
+
+    ``blocks``: BLOCKS_SCHEMA, one row a segment. ``versions``: by table, the first version that the query reads.
+    """
+
+    blocks: DataFrame
+    versions: Mapping[str, int]
+
+
+def actions(
+    half: DataFrame, op: DataFrame, ticks: DataFrame, settings: Settings, restored: Restored | None = None
+) -> DataFrame:
     """ACTIONS_SCHEMA from the three streams (or, in a test, from anything with their columns).
 
     The order of the union matters: Spark asks its sources for their newest rows in that order. With `half` first,
@@ -56,6 +71,7 @@ def actions(half: DataFrame, op: DataFrame, ticks: DataFrame, settings: Settings
         outputStructType=ACTIONS_SCHEMA,
         outputMode="Update",
         timeMode="ProcessingTime",
+        initialState=None if restored is None else restored.blocks.groupBy("segment"),
     )
 
 
@@ -72,14 +88,22 @@ def _no_events(ticks: DataFrame) -> DataFrame:
 
 
 def reconcile_query(
-    spark: SparkSession, settings: Settings, tables: Tables, available_now: bool
+    spark: SparkSession, settings: Settings, tables: Tables, available_now: bool, restored: Restored | None = None
 ) -> tuple[DataStreamWriter, Publisher]:
-    """The query, not yet started, and its batch function. Its checkpoint is the folder `reconcile`."""
-    half = tables.stream(spark, "half", maxFilesPerTrigger=str(settings.reconcile.max_files))
-    op = tables.stream(spark, "op", maxFilesPerTrigger=_NO_LIMIT)
-    ticks = tables.stream(spark, "ticks")
+    """The query, not yet started, and its batch function. Its checkpoint is the folder `reconcile`.
+
+    ``restored``: only for the first start of a checkpoint that is built from the tables.
+    """
+    limits = {"half": str(settings.reconcile.max_files), "op": _NO_LIMIT}
+
+    def stream(name: str) -> DataFrame:
+        options = {"maxFilesPerTrigger": limits[name]} if name in limits else {}
+        if restored is not None:
+            options["startingVersion"] = str(restored.versions[name])
+        return tables.stream(spark, name, **options)
+
     writer = (
-        actions(half, op, ticks, settings)
+        actions(stream("half"), stream("op"), stream("ticks"), settings, restored)
         .writeStream.queryName(NAME)
         .outputMode("update")
         .option("checkpointLocation", tables.checkpoint(NAME))

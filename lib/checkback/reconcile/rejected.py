@@ -66,23 +66,20 @@ def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame) -> DataFram
         .when(other_id, F.lit(REJECTION[Reason.WRONG_TRANSACTION_ID]))
         .when(~late, _text_of(F.col("detail")))
     )
-    original = F.struct(
-        "queue_id",
-        F.col("queue_offset").alias("half_offset"),
-        "transaction_id",
-        "producer_group",
-        "state",
-        "source",
-        "remark",
-        F.unix_millis("born_timestamp").alias("born_timestamp"),
-    )
     return judged.select(
         F.lit("op").alias("source"),
-        F.to_json(original).alias("raw"),
+        raw_op(F.col("queue_offset")).alias("raw"),
         reason.alias("reason"),
         F.lit(None).cast("string").alias("file"),
         _time_of_batch().alias("rejected_at"),
     ).where(F.col("reason").isNotNull())
+
+
+def raw_op(half_offset: Column) -> Column:
+    """A row of `op` as `rejected` quotes it."""
+    born = F.unix_millis("born_timestamp").alias("born_timestamp")
+    columns = ("transaction_id", "producer_group", "state", "source", "remark")
+    return F.to_json(F.struct("queue_id", half_offset.alias("half_offset"), *columns, born))
 
 
 def rejected_halves(actions: DataFrame, half: DataFrame) -> DataFrame:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from checkback.check.dispatch import check_query
+from checkback.reconcile.claims import claim, facts
+from checkback.reconcile.guards import refuse
 from checkback.reconcile.query import reconcile_query
 from checkback.schemas import SCHEMAS, arrow_schema
 from checkback.stopping import Stopper, stop_on_signal
@@ -35,15 +37,20 @@ def reconcile(
     ``available_now``: drain what is there, with the answers that its own checks bring, and return. Otherwise run
     until SIGTERM or Ctrl-C, finish the batch, and return. ``meanwhile`` is called once a second while it runs on.
 
-    Raises CheckbackError when a query fails, SettingsError when an endpoint or secret is not fit.
+    Raises CheckbackError when a query fails, SettingsError when an endpoint or secret is not fit, StateError when the
+    checkpoint and the tables do not belong together (`guards`).
     """
     tables = Tables.of(settings.storage)
     tables.create(spark, *SCHEMAS)
+    found = facts(spark, settings, tables)
+    refuse(found)
+    if found.checkpoint is not None:
+        claim(tables, found.checkpoint.query_id, settings.reconcile.segment_size)
     with stop_on_signal() as stopper:
         if available_now:
             _drain(spark, settings, tables, stopper)
             return
-        stopper.start(*reconcile_query(spark, settings, tables, available_now=False))
+        _start(spark, settings, tables, stopper, available_now=False)
         stopper.start(*check_query(spark, settings, tables, available_now=False))
         stopper.wait(None if meanwhile is None else lambda: meanwhile(stopper))
 
@@ -53,10 +60,10 @@ def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Sto
 
     It ends: a round without new ops starts no batch, so no timer fires and nobody is asked.
     """
-    with _without_no_data_batches(spark):
-        _tick(spark, tables)
+    with without_no_data_batches(spark):
+        tick(spark, tables)
         while not stopper.wanted:
-            stopper.start(*reconcile_query(spark, settings, tables, available_now=True))
+            _start(spark, settings, tables, stopper, available_now=True)
             stopper.wait()
             check = stopper.start(*check_query(spark, settings, tables, available_now=True))
             stopper.wait()
@@ -64,14 +71,21 @@ def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Sto
                 return
 
 
-def _tick(spark: SparkSession, tables: Tables) -> None:
+def _start(spark: SparkSession, settings: Settings, tables: Tables, stopper: Stopper, available_now: bool) -> None:
+    """Start the query `reconcile`. A new checkpoint has its query's id only now: from here on it owns the tables."""
+    query = stopper.start(*reconcile_query(spark, settings, tables, available_now))
+    if query is not None:
+        claim(tables, query.id, settings.reconcile.segment_size)
+
+
+def tick(spark: SparkSession, tables: Tables) -> None:
     """Append a row to `ticks`: a scheduled run fires its timers only in a batch, and a batch needs a new row."""
     tick = pa.table({"tick_at": [datetime.now(timezone.utc)]}).cast(arrow_schema("ticks"))
     tables.append_arrow(spark, tick, "ticks")
 
 
 @contextmanager
-def _without_no_data_batches(spark: SparkSession) -> Iterator[None]:
+def without_no_data_batches(spark: SparkSession) -> Iterator[None]:
     """With a processing-time operator an available-now query would go on making empty batches for ever."""
     before = spark.conf.get(_NO_DATA)
     spark.conf.set(_NO_DATA, "false")

@@ -1,0 +1,168 @@
+"""A new checkpoint from the tables alone: the lost state is what `half` holds and `decisions` lacks.
+
+For a checkpoint that is lost, or fits no longer (another number of partitions, another segment size). Nothing that is
+decided is decided again: the state begins with what is pending, and the query reads what lands from then on.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from checkback.reconcile.claims import REBUILDING, claim
+from checkback.reconcile.columns import half_events, identity_columns, op_events
+from checkback.reconcile.events import parse_key
+from checkback.reconcile.folder import Folder
+from checkback.reconcile.processor import STATE_SCHEMA
+from checkback.reconcile.query import NAME, Restored, reconcile_query, rules_of
+from checkback.reconcile.rejected import raw_op
+from checkback.reconcile.restore import ROW, Known, restore
+from checkback.reconcile.run import tick, without_no_data_batches
+from checkback.reconcile.segment import NOT_STATED
+from checkback.reconcile.state import encode
+from checkback.reconcile.unfinished import finish
+from checkback.schemas import SCHEMAS, schema_of
+from checkback.stopping import stop_on_signal
+from checkback.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from checkback.settings import Settings
+
+BLOCKS_SCHEMA = f"segment STRING, {STATE_SCHEMA}"
+_KEY = ["queue_id", "offset"]
+_SOURCES = ("half", "op", "ticks")
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuild has done. ``set_aside``: where the old checkpoint is now; None = there was none."""
+
+    segments: int
+    finished: dict[str, int] = field(default_factory=dict)
+    set_aside: str | None = None
+
+
+def rebuild(spark: SparkSession, settings: Settings, tell: Callable[[str], object]) -> Rebuilt | None:
+    """Build the checkpoint of `reconcile` anew, and drain what is there. None when a signal came first.
+
+    No `reconcile` may run meanwhile. Step 1: mark that a rebuild is under way; until it is done no `reconcile` starts.
+    Step 2: finish what a batch left half done. Step 3: restore the segments. Step 4: put the old checkpoint aside,
+    where it is kept, and start a query with the segments in its place (Spark notes absolute paths in a checkpoint: it
+    cannot be built elsewhere and moved). Broken off at any point, it is run again: each step goes by the tables as
+    they are then.
+
+    ``tell`` is given a line before each step. Raises StorageError, CheckbackError when the query fails.
+    """
+    tables, folder = Tables.of(settings.storage), Folder(spark, settings.storage.checkpoints_root)
+    tables.create(spark, *SCHEMAS)
+    folder.make(REBUILDING)
+    tell("finishing what a batch has left half done")
+    finished = finish(spark, tables)
+    tell("restoring the segments from the tables")
+    versions = {name: tables.version(spark, name) for name in _SOURCES}
+    blocks = segment_blocks(spark, tables, settings, versions, round(time.time() * 1000)).persist()
+    try:
+        segments = blocks.count()
+        tell(f"starting with {segments} segments")
+        set_aside = f"{NAME}.before-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        aside = folder.move(NAME, set_aside)
+        with stop_on_signal() as stopper, without_no_data_batches(spark):
+            tick(spark, tables)
+            restored = Restored(blocks, versions)
+            query = stopper.start(*reconcile_query(spark, settings, tables, available_now=True, restored=restored))
+            stopper.wait()
+            if query is None or stopper.wanted:
+                return None
+    finally:
+        blocks.unpersist()
+    claim(tables, query.id, settings.reconcile.segment_size)
+    folder.delete(REBUILDING)
+    return Rebuilt(segments, finished, tables.checkpoint(set_aside) if aside else None)
+
+
+def segment_blocks(
+    spark: SparkSession, tables: Tables, settings: Settings, versions: Mapping[str, int], now: int
+) -> DataFrame:
+    """BLOCKS_SCHEMA: the segments that the tables leave, without what the ``versions`` of half and op add.
+
+    Those a query reads itself that begins with them. ``now``: the time, in ms.
+    """
+    size, rules = settings.reconcile.segment_size, rules_of(settings.transaction)
+    read = {name: tables.read(spark, name) for name in ("decisions", "check_requests", "rejected")}
+    for name in ("half", "op"):
+        before = versions[name] - 1
+        read[name] = spark.createDataFrame([], schema_of(name)) if before < 0 else tables.read(spark, name, before)
+    rows = _halves(read, now - rules.reserved).unionByName(_ops(read))
+    segment = F.concat_ws("/", "queue_id", F.floor(F.col("offset") / F.lit(size)))
+
+    def block(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
+        found = np.empty(table.num_rows, ROW)
+        for name in ROW.names or ():
+            found[name] = table.column(name).to_numpy()
+        restored = restore(parse_key(key[0].as_py(), size)[1], size, found, now, rules)
+        blocks = [] if restored is None else [(key[0].as_py(), encode(restored))]
+        columns = zip(*blocks, strict=True) if blocks else ([], [])
+        kinds = (pa.string(), pa.binary())
+        arrays = [pa.array(list(values), kind) for values, kind in zip(columns, kinds, strict=True)]
+        return pa.Table.from_arrays(arrays, ["segment", "block"])
+
+    return rows.withColumn("segment", segment).groupBy("segment").applyInArrow(block, BLOCKS_SCHEMA)
+
+
+def _halves(read: Mapping[str, DataFrame], since: int) -> DataFrame:
+    """Half messages: all that have no decision, and those that landed ``since`` (ms) and have one."""
+    decided = read["decisions"].select("queue_id", F.col("queue_offset").alias("offset")).distinct()
+    checks = (
+        read["check_requests"]
+        .groupBy("queue_id", F.col("queue_offset").alias("offset"))
+        .agg(F.max("check_times").alias("check_times"), F.unix_millis(F.max("requested_at")).alias("checked"))
+    )
+    halves = (
+        half_events(read["half"])
+        .join(decided.withColumn("known", _known(Known.DECIDED)), on=_KEY, how="left")
+        .join(checks, on=_KEY, how="left")
+        .withColumns(
+            {
+                "known": F.coalesce("known", _known(Known.UNDECIDED)),
+                "check_times": F.coalesce("check_times", F.lit(0)),
+                "checked": F.coalesce("checked", F.lit(0).cast("bigint")),
+            }
+        )
+    )
+    return halves.where((F.col("known") == Known.UNDECIDED) | (F.col("store") >= since * 1000))
+
+
+def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
+    """Ops without a decision at their offset, or of another transaction than the decided one, not rejected yet.
+
+    The others are the decision, or repeats that change nothing.
+    """
+    dealt = read["rejected"].where(F.col("source") == "op").select(F.col("raw").alias("_raw")).distinct()
+    op = read["op"].withColumn("_raw", raw_op(F.col("half_offset")))
+    left = op_events(op.join(dealt, on="_raw", how="left_anti"))
+    group, transaction = identity_columns()
+    decided = (
+        read["decisions"]
+        .select("queue_id", F.col("queue_offset").alias("offset"), group, transaction)
+        .dropDuplicates(_KEY)
+    )
+    own = (F.col("group") == F.col("group_hash")) & (
+        (F.col("transaction") == F.col("transaction_hash")) | (F.col("transaction") == NOT_STATED)
+    )
+    ops = left.join(decided, on=_KEY, how="left").where(F.col("group_hash").isNull() | ~own)
+    return ops.drop("group_hash", "transaction_hash").withColumns(
+        {"known": _known(Known.OP), "check_times": F.lit(0), "checked": F.lit(0).cast("bigint")}
+    )
+
+
+def _known(known: Known) -> Column:
+    return F.lit(int(known)).cast("tinyint")

@@ -1,0 +1,98 @@
+"""A segment as the tables tell it: what the lost state must have been, so far as it decides anything.
+
+Pure: no Spark, no clock, no I/O. `rebuild` brings the rows of one segment here.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from checkback.reconcile.segment import EARLY, PENDING, Rules, Segment
+
+if TYPE_CHECKING:
+    from checkback.reconcile.segment import Records
+
+
+class Known(IntEnum):
+    """What a row tells of its offset."""
+
+    UNDECIDED = 0  # a half message without a decision
+    DECIDED = 1  # a half message with one
+    OP = 2  # an op that no batch has dealt with, or that waits for its half
+
+
+#: One row of the tables. kind and source: of an op. check_times, checked (ms): of the last check; 0 = none.
+ROW = np.dtype(
+    [
+        ("offset", "<i8"),
+        ("known", "u1"),
+        ("kind", "u1"),
+        ("source", "u1"),
+        ("born", "<i8"),
+        ("store", "<i8"),
+        ("immunity", "<i8"),
+        ("group", "<i8"),
+        ("transaction", "<i8"),
+        ("check_times", "<i4"),
+        ("checked", "<i8"),
+    ]
+)
+
+
+def restore(base: int, size: int, rows: Records, now: int, rules: Rules) -> Segment | None:
+    """The segment that these ROW records leave at the time ``now`` (ms); None when nothing depends on it.
+
+    The ops are put among those that wait for their half: the segment's next batch applies them, those of pending
+    half messages first. Of several half messages at one offset the first that landed counts, as in `segment`.
+    """
+    rows = rows[np.lexsort((rows["transaction"], rows["group"], rows["store"], rows["offset"]))]
+    halves = rows[rows["known"] != Known.OP]
+    segment = Segment(
+        base=base,
+        seen=_seen(base, size, halves),
+        pending=_pending(halves, rules),
+        early=_early(rows[rows["known"] == Known.OP]),
+        seen_until=int(halves["store"].max()) // 1000 + rules.reserved if len(halves) else 0,
+    )
+    return None if segment.forgettable(now) else segment
+
+
+def _seen(base: int, size: int, halves: Records) -> Any:
+    seen = np.zeros(size, bool)
+    seen[halves["offset"] - base] = True
+    return seen
+
+
+def _pending(halves: Records, rules: Rules) -> Records:
+    first = np.ones(len(halves), bool)
+    first[1:] = halves["offset"][1:] != halves["offset"][:-1]
+    undecided = first & (halves["known"] == Known.UNDECIDED)
+    # A row that agrees in offset and landing with the one before it: publishing must choose between them.
+    again = np.zeros(len(halves), bool)
+    again[1:] = ~first[1:] & (halves["store"][1:] == halves["store"][:-1])
+    starts = np.flatnonzero(first)
+    repeated = np.logical_or.reduceat(again, starts) if len(starts) else again
+    taken = halves[undecided]
+    pending = np.zeros(len(taken), PENDING)
+    for name in ("offset", "store", "group", "transaction", "check_times"):
+        pending[name] = taken[name]
+    pending["repeated"] = repeated[undecided[starts]]
+    # Rule 4, and for what was checked rule 5.
+    pending["born"] = np.minimum(taken["born"], taken["store"] // 1000)
+    first_check = pending["born"] + np.where(taken["immunity"] >= 0, taken["immunity"], rules.timeout) + 1
+    pending["due"] = np.where(taken["check_times"] > 0, taken["checked"] + rules.check_interval, first_check)
+    return pending
+
+
+def _early(ops: Records) -> Records:
+    ops = ops[np.lexsort((ops["kind"], ops["born"], ops["store"], ops["offset"]))]
+    early = np.zeros(len(ops), EARLY)
+    for name in ("offset", "kind", "source", "store", "group", "transaction"):
+        early[name] = ops[name]
+    early["since"] = ops["store"] // 1000
+    # Of the same producer's ops for one offset the first waits, as in `segment`.
+    _, first = np.unique(early[["offset", "group", "transaction"]], return_index=True)
+    return early[np.sort(first)]

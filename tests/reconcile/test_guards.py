@@ -1,0 +1,86 @@
+"""Each way in which a checkpoint and tables do not belong together is refused, with what to do; the others start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from checkback.errors import StateError, StorageError
+from checkback.reconcile.checkpoint import Checkpoint, Position, parse
+from checkback.reconcile.guards import Facts, Ledger, Log, refuse
+
+HALF = Log("h", oldest=0, newest=9)
+GOOD = Facts(
+    place="data/_checkpoints/reconcile",
+    checkpoint=Checkpoint("q", last_batch=5, partitions=4, positions=(Position("h", 8), None)),
+    ledger=Ledger(written=True, owner=2, owned=2, last_batch=5, segment_size=4096),
+    partitions=4,
+    segment_size=4096,
+    logs={"half": HALF, "op": replace(HALF, table="o")},
+)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"checkpoint": None, "ledger": Ledger(written=False)},
+        {"checkpoint": Checkpoint("q"), "ledger": Ledger(written=False)},
+        {"ledger": replace(GOOD.ledger, last_batch=4)},
+        {"ledger": replace(GOOD.ledger, last_batch=None)},
+        {"ledger": replace(GOOD.ledger, owner=0, owned=None)},
+        {"ledger": Ledger(written=False, owner=3)},
+        {"ledger": replace(GOOD.ledger, segment_size=None)},
+        {"logs": {}},
+        {"logs": {"half": replace(HALF, oldest=8)}},
+        {"logs": {"half": replace(HALF, newest=7)}},
+    ],
+)
+def test_what_belongs_together_starts(changes: dict[str, Any]) -> None:
+    """A first start, a restart in the middle of a batch, a rebuilt checkpoint, tables of others' writers."""
+    refuse(replace(GOOD, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"rebuilding": True}, "a rebuild is under way"),
+        ({"checkpoint": None}, "this checkpoint is new"),
+        ({"checkpoint": Checkpoint("q")}, "this checkpoint is new"),
+        ({"ledger": replace(GOOD.ledger, owned=1)}, "belong to another checkpoint"),
+        ({"ledger": replace(GOOD.ledger, owned=None)}, "belong to another checkpoint"),
+        ({"ledger": replace(GOOD.ledger, owner=0, owned=None, last_batch=None)}, "belong to another checkpoint"),
+        ({"ledger": replace(GOOD.ledger, last_batch=6)}, "it knows 5 as the last batch, they hold 6"),
+        ({"partitions": 8}, "reconcile.partitions: is 8, but the checkpoint .* made with 4"),
+        ({"segment_size": 100}, "reconcile.segment_size: is 100, but the checkpoint .* made with 4096"),
+        ({"logs": {"half": replace(HALF, table="x")}}, "the table half is another one"),
+        ({"logs": {"half": replace(HALF, newest=6)}}, "ends with version 6, the checkpoint goes on from 8"),
+        ({"logs": {"half": replace(HALF, oldest=9)}}, "stopped for longer than delta.logRetentionDuration"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(StateError, match=says) as refused:
+        refuse(replace(GOOD, **changes))
+    assert "checkback rebuild" in refused.value.fix
+
+
+def test_checkpoint_is_read_as_spark_writes_it() -> None:
+    offsets = {
+        "9": 'v1\n{"conf":{"spark.sql.shuffle.partitions":"3"}}\n-',
+        "10": 'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"3"}}\n'
+        '{"sourceVersion":1,"reservoirId":"t","reservoirVersion":7,"index":-1,"isStartingVersion":false}\n-',
+        "tmp": "",
+    }
+    assert parse('{"id":"q"}', offsets, "p") == Checkpoint("q", 10, 3, (Position("t", 7), None))
+    assert parse('{"id":"q"}', {}, "p") == Checkpoint("q")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "offsets"),
+    [("", {}), ("{}", {}), ("[]", {}), ('{"id":"q"}', {"0": ""}), ('{"id":"q"}', {"0": "v1\n{}\n{}"})],
+)
+def test_checkpoint_that_is_not_whole_is_an_error(metadata: str, offsets: dict[str, str]) -> None:
+    with pytest.raises(StorageError, match="the checkpoint cannot be read"):
+        parse(metadata, offsets, "p")

@@ -1,0 +1,134 @@
+"""A checkpoint built anew from the tables: nothing is decided again, nothing is lost, wherever the old one ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from checkback.errors import CheckbackError, StateError
+from checkback.landing.files import land
+from checkback.reconcile.folder import Folder
+from checkback.reconcile.rebuild import rebuild
+from checkback.reconcile.run import reconcile
+from checkback.settings import Settings
+from checkback.tables import Tables
+from ended import assert_ended
+from scripted import made
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+_CHECK_MAX = 3
+#: what a batch of `reconcile` writes
+_WRITTEN = ("topics/", "decisions", "discarded", "check_requests", "rejected")
+
+
+class Lost(Exception):  # noqa: N818 - what a power cut does, not an error of the code
+    """The machine is gone."""
+
+
+def breaking(monkeypatch: pytest.MonkeyPatch, survives: Callable[[str], bool]) -> None:
+    """From now on only some tables' commits are made; the first of the others ends the batch."""
+    commit = Tables.commit
+
+    def broken(self: Tables, spark: SparkSession, name: str, *more: Any) -> None:
+        if name.startswith(_WRITTEN) and not survives(name):
+            raise Lost
+        commit(self, spark, name, *more)
+
+    monkeypatch.setattr(Tables, "commit", broken)
+
+
+def test_rebuilt_after_a_batch_that_broke_off(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With other segments and partitions; then the rest of the trace lands, and all ends as if nothing had been."""
+    seed = int(os.environ.get("SEED", "0")) or Random().randrange(1, 10**9)
+    print(f"run it again with SEED={seed}")
+    random = Random(seed)
+    trace = made(random, 240, round(time.time() * 1000))
+    trace.write(tmp_path, random, files=4)
+    survivors = tuple(random.sample(_WRITTEN, random.randrange(1, 4)))
+    content: dict[str, Any] = {
+        "storage": {"root": str(tmp_path / "data")},
+        "transaction": {"timeout": "0s", "check_max": _CHECK_MAX, "check_interval": "1ms"},
+        "reconcile": {"partitions": 2, "segment_size": 64},
+    }
+    settings = Settings.model_validate(content)
+
+    def land_file(number: int) -> None:
+        for kind in ("half", "op"):
+            (tmp_path / f"now/{kind}").mkdir(parents=True, exist_ok=True)
+            (tmp_path / kind / f"{number}.jsonl").rename(tmp_path / f"now/{kind}/{number}.jsonl")
+        land(spark, settings, f"{tmp_path}/now/half", f"{tmp_path}/now/op", available_now=True)
+
+    land_file(0)
+    reconcile(spark, settings, available_now=True)
+    land_file(1)
+    with monkeypatch.context() as patch:
+        breaking(patch, lambda name: name.startswith(survivors))
+        with pytest.raises(CheckbackError):
+            reconcile(spark, settings, available_now=True)
+    land_file(2)
+    checkpoints = Path(settings.storage.checkpoints_root)
+    shutil.rmtree(checkpoints / "reconcile")
+    content["reconcile"] |= {"partitions": 3, "segment_size": random.choice([32, 100, 4096])}
+    settings = Settings.model_validate(content)
+    told: list[str] = []
+    rebuilt = rebuild(spark, settings, told.append)
+    assert rebuilt is not None
+    assert rebuilt.set_aside is None
+    land_file(3)
+    for _ in range(_CHECK_MAX + 1):
+        reconcile(spark, settings, available_now=True)
+    assert_ended(spark, settings, trace)
+
+
+def test_rebuild_broken_off_is_run_again(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its batch, or before its end; until it is done nothing starts, and the old checkpoint is kept."""
+    random = Random(5)
+    trace = made(random, 60, round(time.time() * 1000))
+    trace.write(tmp_path, random)
+    settings = Settings.model_validate(
+        {
+            "storage": {"root": str(tmp_path / "data")},
+            "transaction": {"timeout": "0s", "check_max": _CHECK_MAX, "check_interval": "1ms"},
+            "reconcile": {"partitions": 2, "segment_size": 64},
+        }
+    )
+    land(spark, settings, f"{tmp_path}/half", f"{tmp_path}/op", available_now=True)
+    with monkeypatch.context() as patch:
+        breaking(patch, lambda name: name.startswith("topics"))
+        with pytest.raises(CheckbackError):
+            rebuild(spark, settings, print)
+    with pytest.raises(StateError, match="a rebuild is under way"):
+        reconcile(spark, settings, available_now=True)
+    first = rebuild(spark, settings, print)
+    assert first is not None
+    assert {"decisions"} == set(first.finished)
+
+    def gone(*_: object) -> None:
+        raise Lost
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "delete", gone)
+        with pytest.raises(Lost):
+            rebuild(spark, settings, print)
+    with pytest.raises(StateError, match="a rebuild is under way"):
+        reconcile(spark, settings, available_now=True)
+    again = rebuild(spark, settings, print)
+    assert again is not None
+    assert again.finished == {}
+    assert again.set_aside is not None
+    assert (Path(again.set_aside) / "metadata").exists()
+    for _ in range(_CHECK_MAX + 1):
+        reconcile(spark, settings, available_now=True)
+    assert_ended(spark, settings, trace)
