@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-_CHECK_MAX = 3
+_CHECK_MAX = 1
 #: what a batch of `reconcile` writes
 _WRITTEN = ("topics/", "decisions", "discarded", "check_requests", "rejected")
 

@@ -102,7 +102,7 @@ def segment_blocks(
         before = versions[name] - 1
         read[name] = spark.createDataFrame([], schema_of(name)) if before < 0 else tables.read(spark, name, before)
     rows = _halves(read, now - rules.reserved).unionByName(_ops(read))
-    segment = F.concat_ws("/", "queue_id", F.floor(F.col("offset") / F.lit(size)))
+    segment = F.concat_ws("/", "queue_id", F.expr(f"offset div {size}"))
 
     def block(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
         found = np.empty(table.num_rows, ROW)
