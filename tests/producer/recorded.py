@@ -1,8 +1,9 @@
-"""The bundled trace of a real broker as behaviours that a producer can play: what it does, when, and what it answers."""
+"""The bundled trace of a real broker as behaviours that a producer can play: what it does, when, what it answers."""
 
 from __future__ import annotations
 
 import base64
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -149,7 +150,5 @@ def _message(half: Mapping[str, object], number: int, scale: float) -> Message:
 
 
 def _entries(folder: Path) -> dict[str, dict[str, str]]:
-    import json
-
     entries: dict[str, dict[str, str]] = json.loads((folder / "check_answers.json").read_text("utf-8"))
     return entries

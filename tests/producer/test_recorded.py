@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,9 +44,10 @@ def reconciling(root: Path, overrides: list[str], environ: dict[str, str]) -> It
     for override in overrides:
         command += ["--set", override]
     log = root.parent / "reconcile.log"
-    with log.open("wb") as out, subprocess.Popen(
-        command, stdout=out, stderr=out, env={**os.environ, **environ}, cwd=root.parent
-    ) as process:
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **environ}, cwd=root.parent) as process,
+    ):
         try:
             yield process
         finally:
@@ -80,10 +82,8 @@ def committed_now(number: int) -> Behaviour:
     """A transaction of our own: when it is decided, everything that landed before it has been seen."""
     plan = behaviours(TRACE, SCALE, 1)
     plain = next(behaviour for behaviour in plan if behaviour.script == "commit_now")
-    message = plain.message
-    from dataclasses import replace
-
-    return replace(plain, begins_s=0.0, label=f"mark {number}", message=replace(message, transaction_id=f"m-{number}"))
+    message = replace(plain.message, transaction_id=f"mark-{number}")
+    return replace(plain, begins_s=0.0, label=f"mark {number}", message=message)
 
 
 @pytest.mark.spark

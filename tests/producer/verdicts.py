@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from checkback.check.exchange import NO_ANSWER
 from checkback.producer import LocalTransactionState, SendStatus
 from producer.recorded import DECISIVE, EXCEPTION, GONE, UNKNOWN, immunity_s
 
@@ -52,9 +53,7 @@ class Evidence:
     @staticmethod
     def read(root: Path) -> Evidence:
         """The tables under a folder."""
-        published = [
-            row | {"topic": folder.name} for folder in (root / "topics").iterdir() for row in rows(folder)
-        ]
+        published = [row | {"topic": folder.name} for folder in (root / "topics").iterdir() for row in rows(folder)]
         names = ("half", "decisions", "discarded", "check_requests", "check_answers", "rejected")
         half, decisions, discarded, requests, answers, rejected = (rows(root / name) for name in names)
         return Evidence(half, versioned(root / "op"), decisions, published, discarded, requests, answers, rejected)
@@ -189,9 +188,10 @@ def _checks(part: Part, tx: Transaction, decision: Row, rules: Rules) -> Iterato
     if sorted(row["check_times"] for row in tx.answers) != sorted(asked):
         yield f"{len(asked)} checks and {len(tx.answers)} answers"
     for row in tx.answers:
-        said = "NO_ANSWER"
-        if part.behaviour.group != GONE:
-            said = part.behaviour.says(row["check_times"], rules.instances.get(row["endpoint"], "?"))
+        instance = rules.instances.get(row["endpoint"])
+        said = part.behaviour.says(row["check_times"], instance) if instance else None
+        if part.behaviour.group == GONE:
+            said = NO_ANSWER
         if row["outcome"] != (UNKNOWN if said == EXCEPTION else said):
             yield f"check {row['check_times']} was answered {row['outcome']} by {row['endpoint']}, {row['error']}"
 
@@ -215,8 +215,10 @@ def _explained(part: Part, tx: Transaction, decision: Row, rules: Rules) -> Iter
         if decision["state"] not in part.behaviour.may_end(rules.check_max):
             yield f"{decided}, which its script does not allow"
         return
-    if decision["reason"] != "CHECK_MAX" or decision["check_times"] != rules.check_max:
-        yield f"discarded: {decision['reason']} after {decision['check_times']} checks"
+    if (decision["source"], decision["reason"]) != ("checkback", "CHECK_MAX") or decision[
+        "check_times"
+    ] != rules.check_max:
+        yield f"discarded by {decision['source']}: {decision['reason']} after {decision['check_times']} checks"
     # An answer or op that came when the message was discarded already: only a machine that is too slow for it.
     early = [op["state"] for op in tx.ops if op["store_timestamp"] < decision["decided_at"] - _COMMIT]
     if early:
