@@ -165,7 +165,7 @@ def _questions(door: Door, metrics: Metrics) -> APIRouter:
         groups = door.tokens.groups(request.headers.get("authorization", "").encode("latin-1"))
         if isinstance(groups, Problem):
             return _answer(groups)
-        return _answer(await door.transaction(transaction_id, producer_group, groups))
+        return _answer(await door.questions.transaction(transaction_id, producer_group, groups))
 
     @router.get("/healthz", tags=["operation"], responses={200: {"model": models.Health}})
     async def healthz() -> Response:

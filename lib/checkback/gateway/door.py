@@ -7,19 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from checkback.errors import CheckbackError
 from checkback.gateway.condition import Condition, now_ms
 from checkback.gateway.halves import Halves
-from checkback.gateway.ledger import Kept, Ledger, name_of
-from checkback.gateway.older import Ended, Older
+from checkback.gateway.ledger import Ledger
+from checkback.gateway.older import Older
 from checkback.gateway.ops import Ops
-from checkback.gateway.problems import Answer, Problem
+from checkback.gateway.questions import Questions
 from checkback.gateway.store import Appender, claim, folder_of
-from checkback.gateway.tokens import Groups, Tokens
+from checkback.gateway.tokens import Tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from checkback.errors import CheckbackError
     from checkback.gateway.metrics import Metrics
     from checkback.settings import Settings
 
@@ -39,17 +39,18 @@ class Door:
         half, op = (Appender(root, name, gateway.queues) for name in ("half", "op"))
         # Claimed first: from here on nobody else gives out offsets, so what is read next stays true.
         claim(half, op)
-        self._older = Older(root)
-        self.ledger = Ledger({queue_id: self._older.next_offset(queue_id) for queue_id in gateway.queues})
+        older = Older(root)
+        self.ledger = Ledger({queue_id: older.next_offset(queue_id) for queue_id in gateway.queues})
         since = datetime.now(timezone.utc) - gateway.remember
-        self.ledger.landed(self._older.recent(gateway.queues, since, gateway.remember_max))
+        self.ledger.landed(older.recent(gateway.queues, since, gateway.remember_max))
         self.tokens = Tokens(settings.producers)
         self.condition = Condition(stop)
         self._remember_ms = gateway.remember // timedelta(milliseconds=1)
         self._remember_max = gateway.remember_max
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="older")
         self.halves = Halves(gateway, self.tokens, self.ledger, half, metrics, self.condition)
-        self.ops = Ops(gateway, self.tokens, self.ledger, op, metrics, self.condition, self._older.find, self._thread)
+        self.ops = Ops(gateway, self.tokens, self.ledger, op, metrics, self.condition, older.find, self._thread)
+        self.questions = Questions(Older(root), self.ledger, self.tokens, self.condition)
         metrics.watch(
             {"half": lambda: self.halves.commits.waiting, "op": lambda: self.ops.commits.waiting},
             lambda: len(self.ledger),
@@ -69,6 +70,7 @@ class Door:
     def hurry(self) -> None:
         """Answer those who wait as soon as can be: the process is to end."""
         self.condition.stopping = True
+        self.questions.close()
         self.halves.commits.hurry()
         self.ops.commits.hurry()
 
@@ -77,45 +79,6 @@ class Door:
         self.condition.stopping = True
         self.halves.commits.close()
         self.ops.commits.close()
-
-    async def transaction(self, transaction_id: str, producer_group: str, groups: Groups) -> Answer:
-        """What is known of a transaction."""
-        problem = self.tokens.refused(producer_group, groups)
-        if problem is not None:
-            return problem
-        known = self.ledger.named(name_of(producer_group, transaction_id))
-        try:
-            found = await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._described, known, producer_group, transaction_id
-            )
-        except (CheckbackError, OSError) as error:
-            return self.condition.failed(error)
-        if found is None:
-            return Problem("unknown_transaction", "the group has sent no half message of this transaction_id")
-        half, ended = found
-        return {
-            "transaction_id": transaction_id,
-            "producer_group": producer_group,
-            "real_topic": half.real_topic,
-            "queue_id": half.queue_id,
-            "queue_offset": half.queue_offset,
-            "state": ended.state,
-            "reason": ended.reason,
-            "check_times": ended.check_times,
-            "born_timestamp": half.born_timestamp,
-            "decided_at": ended.decided_at,
-        }
-
-    def _described(self, known: Kept | None, group: str, transaction_id: str) -> tuple[Kept, Ended] | None:
-        half = known or self._older.named(group, transaction_id)
-        if half is None:
-            return None
-        place = (half.queue_id, half.queue_offset)
-        ended = self._older.ended([place]).get(place)
-        if ended is None or ended.decided_at is None:
-            state = ended.state if ended else half.state or "PENDING"
-            ended = Ended(state, check_times=self._older.check_times(place))
-        return half, ended
 
     async def _forget(self) -> None:
         while True:

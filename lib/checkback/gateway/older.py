@@ -45,6 +45,8 @@ class Older:
         """``root``: the tables' folder. Those that are not there yet are empty."""
         self._root = root
         self._logs: dict[str, DeltaLog] = {}
+        #: set from another thread: nobody waits any more for what is being read
+        self.closed = False
 
     def next_offset(self, queue_id: int) -> int:
         """The first offset of the queue that no row of `half` has. Raises StorageError."""
@@ -114,7 +116,13 @@ class Older:
     def named(self, producer_group: str, transaction_id: str) -> Kept | None:
         """The first half message of a transaction: all of `half` is read for it. Raises StorageError."""
         wanted = (pc.field("transaction_id") == transaction_id) & (pc.field("producer_group") == producer_group)
-        found = [half for file in self._files("half") for half in _kept(_read(file, "half", None, wanted))]
+        found: list[Kept] = []
+        for file in self._files("half"):
+            if self.closed:
+                break
+            # Bodies are read only where there is one to be kept.
+            if _read(file, "half", _KEY, wanted).num_rows:
+                found += _kept(_read(file, "half", None, wanted))
         return min(found, key=lambda half: (half.stored, half.queue_offset), default=None)
 
     def _rows_at(self, table: str, key: Sequence[str], places: Collection[Place]) -> Iterator[pa.Table]:
