@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from checkback.check.dispatch import check_query
+from checkback.fence import only_one
 from checkback.reconcile.query import reconcile_query
 from checkback.schemas import SCHEMAS, arrow_schema
 from checkback.stopping import Stopper, stop_on_signal
@@ -35,11 +36,12 @@ def reconcile(
     ``available_now``: drain what is there, with the answers that its own checks bring, and return. Otherwise run
     until SIGTERM or Ctrl-C, finish the batch, and return. ``meanwhile`` is called once a second while it runs on.
 
-    Raises CheckbackError when a query fails, SettingsError when an endpoint or secret is not fit.
+    Raises CheckbackError when a query fails, SettingsError when an endpoint or secret is not fit, FencedError when
+    another process reconciles the same tables.
     """
     tables = Tables.of(settings.storage)
-    tables.create(spark, *SCHEMAS)
-    with stop_on_signal() as stopper:
+    with only_one(tables), stop_on_signal() as stopper:
+        tables.create(spark, *SCHEMAS)
         if available_now:
             _drain(spark, settings, tables, stopper)
             return
