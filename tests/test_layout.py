@@ -81,6 +81,7 @@ def test_make_lists_its_targets() -> None:
         "test",
         "test-fast",
         "simulate",
+        "test-crash",
         "lint",
         "zip",
         "bench",
