@@ -2,11 +2,14 @@
 
 PYTHON ?= python3
 NAME ?=
+HISTORIES ?= 5000
+SEED ?=
+ROUNDS ?= 25
 PY := .venv/bin/python
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help check install run run-trace test test-fast lint zip bench clean
+.PHONY: help check install run run-trace test test-fast test-crash simulate lint zip bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +40,12 @@ test: install ## all tests: those with Spark one after the other, the others bes
 
 test-fast: install ## the tests that need no Spark
 	@$(PY) -m pytest -q -m "not spark"
+
+test-crash: install ## kill -9 of the running application under load, then an audit; ROUNDS=n, SEED=n
+	@PYTHONPATH=lib:tests ROUNDS=$(ROUNDS) SEED=$(SEED) $(PY) -m crash
+
+simulate: install ## histories of the protocol under faults, promises checked after each step; HISTORIES=n, SEED=n for one again
+	@PYTHONPATH=lib:tests HISTORIES=$(HISTORIES) SEED=$(SEED) $(PY) -m simulator
 
 lint: install ## ruff and mypy; changes nothing
 	@$(PY) -m ruff check .

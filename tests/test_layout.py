@@ -73,7 +73,20 @@ def test_make_lists_its_targets() -> None:
     environ = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     run = subprocess.run(["/usr/bin/env", "make"], cwd=ROOT, env=environ, capture_output=True, text=True, check=True)
     listed = {line.split()[1] for line in run.stdout.splitlines()}
-    assert listed == {"help", "install", "run", "run-trace", "test", "test-fast", "lint", "zip", "bench", "clean"}
+    assert listed == {
+        "help",
+        "install",
+        "run",
+        "run-trace",
+        "test",
+        "test-fast",
+        "simulate",
+        "test-crash",
+        "lint",
+        "zip",
+        "bench",
+        "clean",
+    }
 
 
 @pytest.mark.parametrize(

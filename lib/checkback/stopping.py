@@ -39,7 +39,10 @@ _HOLD_MS = 600_000
 #: the text is long, as that of the true error is.
 _INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling sleep: java.lang.InterruptedException"
 #: What to do about a failed batch, by Spark's error condition.
-_FIXES = {"[FAILED_READ_FILE": "put the file back as it was and run again: the batch that holds it is taken up again"}
+_FIXES = {
+    "[FAILED_READ_FILE": "put the file back as it was and run again: the batch that holds it is taken up again",
+    "[CONCURRENT_STREAM_LOG_UPDATE]": "another process runs this query: stop one of the two, then run again",
+}
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?$")
 #: Messages that only point to the cause.
 _SAYS_NOTHING = re.compile(

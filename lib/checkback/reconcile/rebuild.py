@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from checkback.fence import only_one
 from checkback.reconcile.claims import REBUILDING, claim
 from checkback.reconcile.columns import half_events, identity_columns, op_events
 from checkback.reconcile.events import parse_key
@@ -60,9 +61,16 @@ def rebuild(spark: SparkSession, settings: Settings, tell: Callable[[str], objec
     cannot be built elsewhere and moved). Broken off at any point, it is run again: each step goes by the tables as
     they are then.
 
-    ``tell`` is given a line before each step. Raises StorageError, CheckbackError when the query fails.
+    ``tell`` is given a line before each step. Raises FencedError when another process works on the
+    tables, StorageError, CheckbackError when the query fails.
     """
-    tables, folder = Tables.of(settings.storage), Folder(spark, settings.storage.checkpoints_root)
+    tables = Tables.of(settings.storage)
+    with only_one(tables):
+        return _rebuild(spark, settings, tables, tell)
+
+
+def _rebuild(spark: SparkSession, settings: Settings, tables: Tables, tell: Callable[[str], object]) -> Rebuilt | None:
+    folder = Folder(spark, settings.storage.checkpoints_root)
     tables.create(spark, *SCHEMAS)
     folder.make(REBUILDING)
     tell("finishing what a batch has left half done")

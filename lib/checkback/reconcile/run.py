@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from checkback.check.dispatch import check_query
+from checkback.fence import only_one
 from checkback.reconcile.claims import claim, facts
 from checkback.reconcile.guards import refuse
 from checkback.reconcile.query import reconcile_query
@@ -37,16 +38,17 @@ def reconcile(
     ``available_now``: drain what is there, with the answers that its own checks bring, and return. Otherwise run
     until SIGTERM or Ctrl-C, finish the batch, and return. ``meanwhile`` is called once a second while it runs on.
 
-    Raises CheckbackError when a query fails, SettingsError when an endpoint or secret is not fit, StateError when the
-    checkpoint and the tables do not belong together (`guards`).
+    Raises CheckbackError when a query fails, SettingsError when an endpoint or secret is not fit, FencedError when
+    another process reconciles the same tables, StateError when the checkpoint and the tables do not belong together
+    (`guards`).
     """
     tables = Tables.of(settings.storage)
-    tables.create(spark, *SCHEMAS)
-    found = facts(spark, settings, tables)
-    refuse(found)
-    if found.checkpoint is not None:
-        claim(tables, found.checkpoint.query_id, settings.reconcile.segment_size)
-    with stop_on_signal() as stopper:
+    with only_one(tables), stop_on_signal() as stopper:
+        tables.create(spark, *SCHEMAS)
+        found = facts(spark, settings, tables)
+        refuse(found)
+        if found.checkpoint is not None:
+            claim(tables, found.checkpoint.query_id, settings.reconcile.segment_size)
         if available_now:
             _drain(spark, settings, tables, stopper)
             return

@@ -1,0 +1,134 @@
+"""The promises, read from the tables by deltalake alone: nothing of Checkback's own reading is trusted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+from deltalake import DeltaTable
+
+from crash.fates import CHECK_MAX, COMMIT, DISCARD, GROUP, TOPICS, body, ended_by_op, state
+
+#: between the look at what has landed and the time of the batch
+_PLANNING = timedelta(seconds=2)
+
+
+def rows(root: str, table: str, *columns: str) -> list[dict[str, Any]]:
+    """Some columns of a table; nothing if there is none."""
+    place = f"{root}/{table}"
+    if not DeltaTable.is_deltatable(place):
+        return []
+    found: list[dict[str, Any]] = DeltaTable(place).to_pyarrow_table(columns=list(columns)).to_pylist()
+    return found
+
+
+def count(root: str, table: str) -> int:
+    """Rows of a table, by its log."""
+    place = f"{root}/{table}"
+    if not DeltaTable.is_deltatable(place):
+        return 0
+    return DeltaTable(place).count()
+
+
+@dataclass
+class Books:
+    """What is wrong. lost: not decided, or committed and not published; duplicated: decided or published twice."""
+
+    transactions: int = 0
+    lost: list[int] = field(default_factory=list)
+    duplicated: list[int] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Is every promise kept?"""
+        return not (self.lost or self.duplicated or self.faults)
+
+
+def audit(root: str, timeout: timedelta, interval: timedelta, finished: bool = True) -> Books:
+    """P1 to P5 over all tables. ``finished``: nothing is pending any more, and no batch is half done."""
+    books = Books()
+    halves = Counter(row["queue_offset"] for row in rows(root, "half", "queue_offset"))
+    born = {row["queue_offset"]: row["born_timestamp"] for row in rows(root, "half", "queue_offset", "born_timestamp")}
+    books.transactions = len(halves)
+    decisions: dict[int, dict[str, Any]] = {}
+    for row in rows(root, "decisions", "queue_offset", "state", "check_times", "decided_at", "batch_id"):
+        if row["queue_offset"] in decisions:
+            books.duplicated.append(row["queue_offset"])
+        decisions[row["queue_offset"]] = row
+    published: Counter[int] = Counter()
+    for topic in TOPICS:
+        for row in rows(root, f"topics/{topic}", "half_queue_offset", "body", "producer_group"):
+            offset = row["half_queue_offset"]
+            published[offset] += 1
+            if bytes(row["body"]) != body(offset) or TOPICS[offset % len(TOPICS)] != topic:
+                books.faults.append(f"{offset} is published with another's body or topic")
+    discarded = Counter(row["queue_offset"] for row in rows(root, "discarded", "queue_offset"))
+    books.duplicated += [offset for found in (published, discarded) for offset, times in found.items() if times > 1]
+    for offset in halves:
+        end = decisions[offset]["state"] if offset in decisions else None
+        if end is None and finished:
+            books.lost.append(offset)
+        if end not in (None, state(offset)) and (end != DISCARD or ended_by_op(offset)):
+            books.faults.append(f"{offset} is decided {end}, not {state(offset)}")
+        if finished and end == COMMIT and offset not in published:
+            books.lost.append(offset)
+        if end not in (None, COMMIT) and offset in published:
+            books.faults.append(f"{offset} is {end} and published")
+        if finished and (end == DISCARD) != (offset in discarded):
+            books.faults.append(f"{offset} is {end} and {'' if offset in discarded else 'not '}in discarded")
+    books.faults += [f"{offset} is decided without a half" for offset in decisions if offset not in halves]
+    _in_time(root, books, decisions)
+    _checks(root, books, decisions, born, timeout, interval)
+    _answers(root, books, finished)
+    return books
+
+
+def _in_time(root: str, books: Books, decisions: dict[int, Any]) -> None:
+    """No discard although an answer had landed: while the application is down, checks that nobody got do count."""
+    for row in rows(root, "op", "half_offset", "producer_group", "store_timestamp"):
+        end = decisions.get(row["half_offset"])
+        own = end is not None and end["state"] == DISCARD and row["producer_group"] == GROUP
+        if own and end is not None and row["store_timestamp"] < end["decided_at"] - _PLANNING:
+            books.faults.append(f"{row['half_offset']} is discarded, and its op had landed")
+
+
+def _checks(
+    root: str, books: Books, decisions: dict[int, Any], born: dict[int, Any], timeout: timedelta, interval: timedelta
+) -> None:
+    """P5."""
+    checks: dict[int, list[dict[str, Any]]] = {}
+    for row in rows(root, "check_requests", "queue_offset", "check_times", "requested_at", "batch_id"):
+        checks.setdefault(row["queue_offset"], []).append(row)
+    for offset, found in checks.items():
+        found.sort(key=lambda row: row["check_times"])
+        if [row["check_times"] for row in found] != list(range(1, len(found) + 1)) or len(found) > CHECK_MAX:
+            books.faults.append(f"{offset} has the checks {[row['check_times'] for row in found]}")
+        if found[0]["requested_at"] <= born[offset] + timeout:
+            books.faults.append(f"{offset} is checked in its immunity")
+        if any(other["requested_at"] - one["requested_at"] < interval for one, other in pairwise(found)):
+            books.faults.append(f"{offset} is checked again too soon")
+        end = decisions.get(offset)
+        if end is not None and (found[-1]["batch_id"] >= end["batch_id"] or end["check_times"] != len(found)):
+            books.faults.append(f"{offset} is checked after its decision, or its checks are miscounted")
+        if end is not None and end["state"] == DISCARD and end["decided_at"] - found[-1]["requested_at"] < interval:
+            books.faults.append(f"{offset} is discarded too soon after its last check")
+
+
+def _answers(root: str, books: Books, finished: bool) -> None:
+    """Each check is answered once, and an answer that decides is one op, the same."""
+    answered = rows(root, "check_answers", "queue_offset", "check_times", "outcome")
+    twice = [key for key, n in Counter((r["queue_offset"], r["check_times"]) for r in answered).items() if n > 1]
+    books.faults += [f"{offset} has check {times} answered twice" for offset, times in twice]
+    said = Counter((r["queue_offset"], r["outcome"]) for r in answered if r["outcome"] in ("COMMIT", "ROLLBACK"))
+    columns = ("half_offset", "state", "source", "producer_group")
+    ops = Counter(
+        (row["half_offset"], row["state"])
+        for row in rows(root, "op", *columns)
+        if row["source"] == "check" and row["producer_group"] == GROUP
+    )
+    if ops - said or (finished and said - ops):
+        books.faults.append(f"answers and ops of checks differ: {sorted((ops - said) + (said - ops))[:5]}")

@@ -1,0 +1,100 @@
+"""`checkback reconcile` as an application of its own: JVM, Python and its workers, killed all at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from crash.fates import CHECK_MAX, GROUP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: for a process to do what it must; a test that needs so long has failed
+PATIENCE_S = 600
+TIMEOUT_S, INTERVAL_S = 1, 3
+
+
+class Reconcile:
+    """A running application in a session of its own (setsid), by which all its processes are found."""
+
+    def __init__(self, root: str, endpoints: Sequence[str], *options: str) -> None:
+        overrides = [
+            f"storage.root={root}",
+            f"transaction.timeout={TIMEOUT_S}s",
+            f"transaction.check_interval={INTERVAL_S}s",
+            f"transaction.check_max={CHECK_MAX}",
+            "reconcile.trigger=300ms",
+            "reconcile.partitions=2",
+            "reconcile.segment_size=256",
+            f"producers.{GROUP}.endpoints={json.dumps(list(endpoints))}",
+            "spark.master=local[2]",
+            "spark.driver.memory=1g",
+        ]
+        command = [sys.executable, "-m", "checkback", "reconcile", *options]
+        for override in overrides:
+            command += ["--set", override]
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        self.process = subprocess.Popen(
+            command, stdout=self._stderr, stderr=self._stderr, start_new_session=True, cwd=Path(__file__).parents[2]
+        )
+
+    def __enter__(self) -> Reconcile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._stderr.close()
+
+    def kill(self) -> None:
+        """Kill -9 every process of the application, until there is none."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (members := processes(self.process.pid)) and time.monotonic() < deadline:
+            for pid in members:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.poll()
+            time.sleep(0.01)
+        self.process.wait(PATIENCE_S)
+
+    def stop(self) -> None:
+        """End it with SIGTERM, after its batch."""
+        self.process.terminate()
+
+    def wait(self) -> tuple[int, str]:
+        """The exit code, and what it said."""
+        code = self.process.wait(PATIENCE_S)
+        return code, self.said()
+
+    def said(self) -> str:
+        """What it has printed so far."""
+        self._stderr.seek(0)
+        return self._stderr.read().decode(errors="replace")
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that it must do. Raises AssertionError when it ends before, or takes too long."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert self.process.poll() is None, f"it has ended: {self.said()}"
+            assert time.monotonic() < deadline, f"it does not get on: {self.said()}"
+            time.sleep(0.4)
+
+
+def processes(session: int) -> list[int]:
+    """The processes of a session that are no zombies. Spark's Python workers have a process group of their own."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError, IndexError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == session and fields[0] != "Z":
+                    found.append(int(entry.name))
+    return found

@@ -1,0 +1,124 @@
+"""The application dies between any two steps of a batch, and is started again: nothing is lost, nothing is twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from checkback.check.dispatch import Dispatch
+from checkback.demo.producer import ExampleProducer
+from checkback.errors import CheckbackError
+from checkback.reconcile.publish import Publisher
+from checkback.reconcile.run import reconcile
+from checkback.settings import Settings
+from checkback.tables import Tables
+from crash.books import audit, count
+from crash.fates import CHECK_MAX, GROUP, Lander, answers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_NUMBER = 40
+_INTERVAL = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True)
+class Point:
+    """Dies around the commit of a table; ``others`` that are committed side by side with it are not committed."""
+
+    query: type[Publisher | Dispatch]
+    table: str
+    after: bool = False
+    others: bool = True
+
+    def __str__(self) -> str:
+        return f"{'after' if self.after else 'before'} {self.table}{'' if self.others else ', and nothing else'}"
+
+
+_START, _END = "the first table", "the last table"
+#: in the order of a batch: each is met by the replay of the batch that died at the one before
+POINTS = (
+    Point(Publisher, _START),
+    Point(Publisher, "topics/a", after=True, others=False),
+    Point(Publisher, "decisions", after=True, others=False),
+    Point(Publisher, "check_requests"),
+    Point(Publisher, "rejected"),
+    Point(Publisher, _END, after=True),
+    Point(Dispatch, _START),
+    Point(Dispatch, "check_answers"),
+    Point(Dispatch, "op"),
+    Point(Dispatch, _END, after=True),
+)
+
+
+class CrashError(RuntimeError):
+    """The crash."""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings.model_validate(
+        {
+            "storage": {"root": str(tmp_path)},
+            "transaction": {"timeout": "0s", "check_interval": "1ms", "check_max": CHECK_MAX},
+            "reconcile": {"partitions": 2, "segment_size": 64},
+        }
+    )
+
+
+def _die_at(point: Point, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the application die at the point, whenever it comes there."""
+    commit, call = Tables.commit, point.query.__call__
+    inside = False
+
+    def dying_commit(self: Tables, spark: SparkSession, name: str, *args: Any) -> None:
+        mine = inside and name == point.table
+        if inside and ((mine and not point.after) or (not mine and not point.others)):
+            raise CrashError(str(point))
+        commit(self, spark, name, *args)
+        if mine:
+            raise CrashError(str(point))
+
+    def dying_call(self: Any, batch: DataFrame, batch_id: int) -> None:
+        nonlocal inside
+        if point.table == _START:
+            raise CrashError(str(point))
+        inside = True
+        call(self, batch, batch_id)
+        if point.table == _END:
+            raise CrashError(str(point))
+
+    monkeypatch.setattr(Tables, "commit", dying_commit)
+    monkeypatch.setattr(point.query, "__call__", dying_call)
+
+
+def test_crash_at_each_point_loses_and_doubles_nothing(
+    spark: SparkSession, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once, on the same batch: the replay of a replay. In the end every transaction is as its fate says."""
+    root = str(tmp_path)
+    Lander(root).land(_NUMBER)
+    with ExampleProducer(answers(range(_NUMBER))) as producer:
+        running = settings.model_copy(
+            update={
+                "producers": Settings.model_validate(
+                    {"producers": {GROUP: {"endpoints": producer.endpoints}}}
+                ).producers
+            }
+        )
+        for point in POINTS:
+            with monkeypatch.context() as dying:
+                _die_at(point, dying)
+                with pytest.raises(CheckbackError, match=str(point)):
+                    reconcile(spark, running, available_now=True)
+            assert not audit(root, timedelta(0), _INTERVAL, finished=False).duplicated, point
+        for _ in range(CHECK_MAX + 1):
+            if count(root, "decisions") < _NUMBER:
+                reconcile(spark, running, available_now=True)
+    books = audit(root, timedelta(0), _INTERVAL)
+    assert (books.transactions, books.lost, books.duplicated, books.faults) == (_NUMBER, [], [], [])

@@ -1,0 +1,118 @@
+"""A full disk and a failing write stop the job with one line; after the repair a restart completes everything."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checkback.demo.producer import ExampleProducer
+from checkback.errors import CheckbackError
+from checkback.reconcile.run import reconcile
+from checkback.settings import Settings
+from crash.books import audit, count
+from crash.fates import CHECK_MAX, GROUP, Lander, answers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+_NUMBER = 40
+_INTERVAL = timedelta(milliseconds=1)
+_SIZE = 8 << 20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, that can be filled."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={_SIZE}", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small file system can be mounted by root only")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)  # noqa: S607 - wherever it is
+
+
+@pytest.fixture
+def producer() -> Iterator[ExampleProducer]:
+    with ExampleProducer(answers(range(3 * _NUMBER))) as running:
+        yield running
+
+
+def _settings(root: Path, producer: ExampleProducer) -> Settings:
+    return Settings.model_validate(
+        {
+            "storage": {"root": str(root)},
+            "transaction": {"timeout": "0s", "check_interval": "1ms", "check_max": CHECK_MAX},
+            "reconcile": {"partitions": 2, "segment_size": 64},
+            "producers": {GROUP: {"endpoints": producer.endpoints}},
+        }
+    )
+
+
+def _complete(spark: SparkSession, settings: Settings, number: int) -> None:
+    """Runs until everything is decided; then every promise is kept."""
+    root = settings.storage.root
+    for _ in range(CHECK_MAX + 1):
+        if count(root, "decisions") < number:
+            reconcile(spark, settings, available_now=True)
+    books = audit(root, timedelta(0), _INTERVAL)
+    assert (books.transactions, books.lost, books.duplicated, books.faults) == (number, [], [], [])
+
+
+def _fails(spark: SparkSession, settings: Settings, said: str) -> None:
+    with pytest.raises(CheckbackError) as caught:
+        reconcile(spark, settings, available_now=True)
+    assert "\n" not in str(caught.value)
+    assert re.search(said, str(caught.value)), str(caught.value)
+
+
+def test_full_disk_stops_the_job_and_loses_nothing(
+    spark: SparkSession, small_disk: Path, producer: ExampleProducer
+) -> None:
+    """Whichever write meets it first: Spark's checkpoint, a task's file, or a commit."""
+    settings = _settings(small_disk, producer)
+    lander = Lander(str(small_disk))
+    lander.land(_NUMBER)
+    reconcile(spark, settings, available_now=True)
+    lander.land(_NUMBER)
+    free = os.statvfs(small_disk)
+    filler = small_disk / "filler"
+    for left in (0, 48 << 10):  # nothing at all; enough to begin the batch
+        filler.write_bytes(bytes(max(0, free.f_bavail * free.f_frsize - left)))
+        _fails(spark, settings, "(?i)no space left")
+        filler.unlink()
+    _complete(spark, settings, 2 * _NUMBER)
+
+
+@pytest.mark.parametrize("folder", ["decisions/_delta_log", "topics", "_checkpoints/reconcile/commits"])
+def test_failing_write_stops_the_job_and_loses_nothing(
+    spark: SparkSession, tmp_path: Path, producer: ExampleProducer, folder: str
+) -> None:
+    """A folder cannot be written to: a file stands in its place (a read-only one does not stop root)."""
+    settings = _settings(tmp_path, producer)
+    lander = Lander(str(tmp_path))
+    lander.land(_NUMBER)
+    if folder == "topics":
+        tmp_path.joinpath(folder).write_text("in the way")
+        _fails(spark, settings, "topics")
+        tmp_path.joinpath(folder).unlink()
+    else:
+        reconcile(spark, settings, available_now=True)
+        lander.land(_NUMBER)
+        place, aside = tmp_path / folder, tmp_path / "aside"
+        place.rename(aside)
+        place.write_text("in the way")
+        _fails(spark, settings, re.escape(folder.split("/", maxsplit=1)[0]))
+        place.unlink()
+        aside.rename(place)
+    _complete(spark, settings, lander.landed)

@@ -1,0 +1,76 @@
+"""A scenario as it happens: judged after every step, told in words when it fails, and made shorter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from simulator.promises import BrokenError, Promises
+from simulator.reconcile import Reconcile, StuckError
+from simulator.scheduler import Scenario, scenario
+from simulator.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass
+class Outcome:
+    """How a history ended. broken: the promise that was not kept; empty = all were."""
+
+    broken: str = ""
+    lines: list[str] = field(default_factory=list)
+    batches: int = 0
+    transactions: int = 0
+
+
+def happen(plan: Scenario, tell: bool = False, engine: type[Reconcile] = Reconcile) -> Outcome:
+    """Let it happen. ``engine``: a test gives a broken one."""
+    outcome = Outcome()
+    world = World(plan.rules, plan.transactions)
+    world.reconcile = engine(world.tables, plan.rules)
+    if tell:
+        world.tell = lambda text: outcome.lines.append(f"{world.clock:6} ms  {text}")
+    promises = Promises(world)
+    try:
+        for step in plan.steps:
+            step.apply(world)
+            promises.check()
+        if not world.settle(promises.end):
+            outcome.broken = "P1: in the end something is still pending"
+    except (BrokenError, StuckError) as error:
+        outcome.broken = str(error)
+    except (IndexError, ValueError, KeyError, AssertionError) as error:
+        outcome.broken = f"{type(error).__name__}: {error}"
+    outcome.batches, outcome.transactions = world.reconcile.committed, len(promises.lives)
+    return outcome
+
+
+def shorter(plan: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
+    """The scenario without the steps that it fails without, too."""
+    size = max(1, len(plan.steps) // 2)
+    while True:
+        at = 0
+        before = len(plan.steps)
+        while at < len(plan.steps):
+            less = replace(plan, steps=(*plan.steps[:at], *plan.steps[at + size :]))
+            if fails(less):
+                plan = less
+            else:
+                at += size
+        if size == 1 and len(plan.steps) == before:
+            return plan
+        size = max(1, size // 2)
+
+
+def report(seed: int, engine: type[Reconcile] = Reconcile) -> str:
+    """The shortest history of a failing seed, to be read by a person."""
+    plan = shorter(scenario(seed), lambda less: bool(happen(less, engine=engine).broken))
+    outcome = happen(plan, tell=True, engine=engine)
+    rules = plan.rules
+    head = [
+        f"SEED={seed}: {outcome.broken}",
+        ", ".join(f"{name} {value}" for name, value in vars(rules).items()) + " (times in ms)",
+        *(f"transaction {transaction}" for transaction in plan.transactions),
+    ]
+    return "\n".join([*head, *outcome.lines, outcome.broken])

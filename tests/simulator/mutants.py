@@ -1,0 +1,96 @@
+"""The protocol with one fault put in, each one that somebody might make: the simulator must find every one."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from checkback.reconcile import processor, segment, state
+from simulator.reconcile import Planned, Reconcile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_OPS = "    segment = _apply_ops(segment, events[~is_half], now, rules, actions)\n"
+_CHECKS = "    segment = _check_back(segment, now, rules, actions)\n"
+#: what is wrong -> (as it stands in segment.py, as it should not)
+FAULTS: dict[str, tuple[str, str]] = {
+    "ops after checks": (_OPS + _CHECKS, _CHECKS + _OPS),
+    "due at the end of the immunity, not after it": ("rules.timeout) + 1", "rules.timeout)"),
+    "immunity of the message ignored": ('taken["immunity"] >= 0, taken', 'taken["immunity"] >= 99, taken'),
+    "birth in the future taken as it is": ('np.minimum(taken["born"], taken["store"] // 1000)', 'taken["born"]'),
+    "early ops forgotten": ("pending=pending[left], early=early", "pending=pending[left], early=early[:0]"),
+    "seen offsets forgotten": ('    seen[taken["offset"] - segment.base] = True\n', ""),
+    "checked again at once": ("= now + rules.check_interval", "= now + 1"),
+    "check not counted": ('["check_times"][check] += 1', '["check_times"][check] += 0'),
+    "one check too many": (">= rules.check_max", "> rules.check_max"),
+    "discard without the last interval": (
+        'exhausted = due & (pending["check_times"]',
+        'exhausted = (pending["check_times"]',
+    ),
+    "last op wins": ('ops = ops[np.lexsort((ops["kind"], ops["born"], ops["store"]))]', "ops = ops[::-1]"),
+    "COMMIT wins a tie": ('np.lexsort((ops["kind"], ops["born"]', 'np.lexsort((-ops["kind"].astype(int), ops["born"]'),
+    "any group's op obeyed": ('matched["group"] == half["group"]', 'matched["group"] != 0'),
+    "any transaction's op obeyed": ('(matched["transaction"] == half["transaction"])', '(matched["offset"] >= 0)'),
+    "unknown state obeyed": ("        ops = ops[~bad]\n", '        ops["kind"][bad] = Kind.COMMIT\n'),
+    "decided and still pending": ("    left[at] = False\n", ""),
+    "given up at the reserved time, not after it": ("> rules.reserved)", ">= rules.reserved)"),
+    "never given up": ("> rules.reserved)", "> 99 * rules.reserved)"),
+    "no timer for what is due": ('[self.pending["due"].min(), self', "[self"),
+    "forgotten with ops waiting": ("len(self.pending) == 0 and len(self.early) == 0", "len(self.pending) == 0"),
+}
+
+
+@contextmanager
+def broken_segment(fault: str) -> Iterator[None]:
+    """Inside, the processor decides by a segment.py with this fault."""
+    right, wrong = FAULTS[fault]
+    with open(segment.__file__, encoding="utf-8") as file:
+        text = file.read()
+    assert text.count(right) == 1, f"{fault}: segment.py has changed, and this mutant must, too"
+    module: Any = ModuleType(segment.__name__)
+    with patch.dict("sys.modules", {segment.__name__: module}):  # dataclasses look for their module there
+        exec(compile(text.replace(right, wrong), segment.__file__, "exec"), module.__dict__)  # noqa: S102
+    with (
+        patch.object(processor, "decide", module.decide),
+        patch.object(processor, "Segment", module.Segment),
+        patch.object(state, "Segment", module.Segment),
+    ):
+        yield
+
+
+class ReplaysAtAnotherTime(Reconcile):
+    """A batch that is done again takes the clock's time, not the offset log's."""
+
+    def replay_time(self, planned: Planned, clock: int) -> int:  # noqa: ARG002 - that is the fault
+        return clock
+
+
+class WritesAgain(Reconcile):
+    """A batch that is done again writes all its tables again."""
+
+    def run(self, clock: int, order: int, crash: int | None) -> str:
+        self.tables._versions = {}
+        return super().run(clock, order, crash)
+
+
+class ForgetsTheLastState(Reconcile):
+    """A batch that is done again finds the state that its first try left."""
+
+    def run(self, clock: int, order: int, crash: int | None) -> str:
+        planned = self.offsets[self.committed]
+        before = self.offsets[self.committed - 1].time if self.committed else -1
+        try:
+            return super().run(clock, order, crash)
+        except Exception:
+            self.states[self.committed], _ = self._decide(planned, planned.time, before)
+            raise
+
+
+ENGINES: dict[str, type[Reconcile]] = {
+    "replay at another time": ReplaysAtAnotherTime,
+    "tables written again": WritesAgain,
+    "state kept from a batch that failed": ForgetsTheLastState,
+}

@@ -1,0 +1,219 @@
+"""The reconcile query as Spark runs it, on the real processor: offset log, state versions, commit log, replays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from checkback.reconcile.actions import QUEUED, Actions
+from checkback.reconcile.events import EVENT_COLUMNS, pack
+from checkback.reconcile.processor import SegmentProcessor
+from checkback.reconcile.segment import ACTION, EVENT, NOT_STATED, Action, Kind, Reason, Records, Rules
+from checkback.reconcile.wanted import Wanted
+from simulator.store import BatchTime, Handle, State
+from simulator.tables import Decision, Discarded, Half, Op, Published, Rejected, Request, Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+#: offsets of a segment
+SIZE = 8
+APP = "reconcile"
+
+
+class CrashError(Exception):
+    """The application dies here."""
+
+
+class StuckError(Exception):
+    """A batch that can never be published."""
+
+
+class Planned(NamedTuple):
+    """An entry of the offset log: rows of `half` and `op` from .. until, and the batch's time."""
+
+    half: tuple[int, int]
+    op: tuple[int, int]
+    time: int
+
+
+class Reconcile:
+    """Its checkpoint, and a batch at a time."""
+
+    def __init__(self, tables: Tables, rules: Rules) -> None:
+        self.tables = tables
+        self.rules = rules
+        self.offsets: list[Planned] = []
+        self.committed = 0
+        self.states: list[State] = [State()]
+
+    @property
+    def state(self) -> State:
+        """After the last committed batch."""
+        return self.states[self.committed]
+
+    @property
+    def under_way(self) -> bool:
+        """Is there a batch to be done again?"""
+        return len(self.offsets) > self.committed
+
+    def news(self, halves: int) -> tuple[int, int]:
+        """How far the next batch would read `half` and `op`. What landed together is a file: read together."""
+        last = self.offsets[-1] if self.offsets else Planned((0, 0), (0, 0), 0)
+        rows = self.tables.rows["half"]
+        until = min(last.half[1] + halves, len(rows))
+        while 0 < until < len(rows) and rows[until].store == rows[until - 1].store:
+            until += 1
+        return until, len(self.tables.rows["op"])
+
+    def has_news(self) -> bool:
+        """Are there rows that no batch has read?"""
+        return bool(self.tables.rows["half"] or self.tables.rows["op"]) and self.news(1 << 30) != (
+            (self.offsets[-1].half[1], self.offsets[-1].op[1]) if self.offsets else (0, 0)
+        )
+
+    def plan(self, clock: int, halves: int) -> None:
+        """Write the next batch's entry of the offset log: all ops that there are, and some half messages."""
+        last = self.offsets[-1] if self.offsets else Planned((0, 0), (0, 0), 0)
+        half, op = self.news(halves)
+        self.offsets.append(Planned((last.half[1], half), (last.op[1], op), clock))
+
+    def replay_time(self, planned: Planned, clock: int) -> int:  # noqa: ARG002 - what a broken engine would take
+        """A batch that is done again has the time of the offset log."""
+        return planned.time
+
+    def run(self, clock: int, order: int, crash: int | None) -> str:
+        """Do the batch that is under way; what it wrote. Raises CrashError after ``crash`` writes.
+
+        ``order`` picks one of the orders in which the tables, which are written side by side, may be committed.
+        """
+        number = self.committed
+        planned = self.offsets[number]
+        time = self.replay_time(planned, clock)
+        state, records = self._decide(planned, time, self.offsets[number - 1].time if number else -1)
+        *writes, rejected = self._writes(Actions(records, time), number) if len(records) else [("rejected", [])]
+        turn = order % max(1, len(writes))
+        writes = [*writes[turn:], *writes[:turn], rejected]
+        done: list[str] = []
+        for place, (name, rows) in enumerate(writes):
+            if place == crash:
+                raise CrashError(f"before {name}, after {', '.join(done) or 'nothing'}")
+            self.tables.append(name, rows, APP, number)
+            if rows:
+                done.append(f"{name} +{len(rows)}")
+        if crash is not None and crash >= len(writes):
+            raise CrashError(f"before the commit log, after {', '.join(done) or 'nothing'}")
+        del self.states[number + 1 :]
+        self.states.append(state)
+        self.committed += 1
+        return ", ".join(done) or "nothing"
+
+    def _decide(self, planned: Planned, time: int, before: int) -> tuple[State, Records]:
+        """Data first, then the timers after the last batch's time and up to this one's, as Spark 4.2 looks for them."""
+        handle = Handle(self.states[self.committed])
+        processor = SegmentProcessor(self.rules, SIZE)
+        processor.init(handle)  # type: ignore[arg-type]
+        frames: list[Any] = []
+        for key, block in self._packed(planned):
+            handle.key = key
+            rows: Any = iter([{"events": [block]}])
+            frames += processor.handleInputRows((key,), rows, BatchTime(time))  # type: ignore[arg-type]
+        for timer in sorted(handle.timers):
+            if before < timer[0] <= time and timer in handle.timers:
+                handle.key = timer[1]
+                at = BatchTime(time, timer[0])
+                frames += processor.handleExpiredTimer((handle.key,), at, at)  # type: ignore[arg-type]
+                handle.timers.discard(timer)
+        found = []
+        for frame in frames:
+            actions = np.frombuffer(frame["actions"].iloc[0], ACTION)
+            queued = np.empty(len(actions), QUEUED)
+            queued["queue_id"] = frame["queue_id"].iloc[0]
+            for name in ACTION.names or ():
+                queued[name] = actions[name]
+            found.append(queued)
+        return handle.state(), np.concatenate(found) if found else np.empty(0, QUEUED)
+
+    def _packed(self, planned: Planned) -> Iterable[tuple[str, bytes]]:
+        halves: list[Half] = self.tables.rows["half"][slice(*planned.half)]
+        ops: list[Op] = self.tables.rows["op"][slice(*planned.op)]
+        rows = [
+            *((h.queue, h.offset, Kind.HALF, 0, h.born, h.store, h.immunity, h.group, h.transaction) for h in halves),
+            *((o.queue, o.offset, o.kind, o.source, o.born, o.store, -1, o.group, o.transaction) for o in ops),
+        ]
+        if not rows:
+            return ()
+        assert len(EVENT_COLUMNS) == len(rows[0])
+        events = np.array([row[1:] for row in rows], EVENT)
+        return pack(np.array([row[0] for row in rows], np.int32), events, SIZE)
+
+    def _writes(self, actions: Actions, batch: int) -> Iterator[tuple[str, list[Any]]]:
+        """Table and rows, as `Publisher` looks them up; `rejected` is the last."""
+        halves: list[Half] = self.tables.rows["half"]
+        wanted = Wanted.of(actions, batch)
+        topics: list[Any] = []
+        decisions: list[Any] = []
+        discarded: list[Any] = []
+        requests: list[Any] = []
+        for half, record in self._found(halves, wanted):
+            action, key, times = Action(record["action"]), (half.queue, half.offset), int(record["check_times"])
+            if action == Action.CHECK:
+                requests.append(Request(*key, half.group, half.transaction, times, actions.batch_time, batch))
+                continue
+            reason = Reason(record["detail"]).name if action == Action.DISCARD else ""
+            decisions.append(Decision(*key, action.name, reason, times, actions.batch_time, batch))
+            if action == Action.COMMIT:
+                topics.append(Published(*key, half.body, batch))
+            elif action == Action.DISCARD:
+                discarded.append(Discarded(*key, half.body, reason, batch))
+        yield "topics", topics
+        yield "decisions", decisions
+        yield "discarded", discarded
+        yield "check_requests", requests
+        yield "rejected", list(self._rejected(actions, halves))
+
+    def _found(self, halves: list[Half], wanted: Wanted) -> Iterator[tuple[Half, Any]]:
+        """The row of `half` for each record. Raises StuckError unless each has just one."""
+        if not len(wanted.records):
+            return
+        identity = None
+        if wanted.identity is not None:  # as publish.one_of_each
+            halves = list({(h.queue, h.offset, h.store, h.group, h.transaction): h for h in reversed(halves)}.values())
+            identity = np.array([h.group for h in halves]), np.array([h.transaction for h in halves])
+        queue, offset, store = (np.array([half[place] for half in halves]) for place in range(3))
+        rows, records = wanted.find(queue, offset, store, identity)
+        if sorted(records.tolist()) != list(range(len(wanted.records))):
+            raise StuckError(f"of {len(wanted.records)} half messages that the batch acts on it found {len(records)}")
+        for row, record in zip(rows.tolist(), records.tolist(), strict=True):
+            yield halves[row], wanted.records[record]
+
+    def _rejected(self, actions: Actions, halves: list[Half]) -> Iterator[Rejected]:
+        """As rejected.rejected_ops and rejected_halves join them."""
+        if not actions.count(Action.REJECT_OP, Action.LATE_OP, Action.REJECT_HALF):
+            return
+        about = actions.only(Action.REJECT_OP, Action.LATE_OP, Action.REJECT_HALF).records
+        seen: set[tuple[int, ...]] = set()
+        for record in about:
+            action = Action(record["action"])
+            row = tuple(int(record[name]) for name in ("queue_id", "offset", "store", "group", "transaction"))
+            if (action, *row) in seen:
+                continue
+            seen.add((action, *row))
+            if action == Action.REJECT_HALF:
+                same = [h for h in halves if (h.queue, h.offset, h.store, h.group, h.transaction) == row]
+                yield Rejected(same[0], "repeated")
+                continue
+            for op in self.tables.rows["op"]:
+                if (op.queue, op.offset, op.store, op.group, op.transaction) == row:
+                    reason = self._reason(action, record, op, halves)
+                    if reason:
+                        yield Rejected(op, reason)
+
+    def _reason(self, action: Action, record: Any, op: Op, halves: list[Half]) -> str:
+        if action == Action.REJECT_OP:
+            return Reason(record["detail"]).name
+        owner = min((h for h in halves if (h.queue, h.offset) == (op.queue, op.offset)), key=lambda h: h.store)
+        if op.group != owner.group:
+            return Reason.WRONG_GROUP.name
+        return "" if op.transaction in (owner.transaction, NOT_STATED) else Reason.WRONG_TRANSACTION_ID.name

@@ -1,0 +1,100 @@
+"""A history made up from a seed: the settings, the transactions, and what happens in which order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from checkback.reconcile.segment import Kind, Rules
+from simulator.producers import COMMIT, OUTCOMES, UNKNOWN, Transaction
+from simulator.reconcile import SIZE
+from simulator.steps import Ask, Decide, Drain, LandHalves, LandOps, MoveClock, Said, Sent, WaitForTimer
+
+if TYPE_CHECKING:
+    from simulator.steps import Step
+
+_TIMEOUT, _INTERVAL = 6, 10
+#: A history either repeats half messages, and then no offset is ever forgotten (rule 3: after the reserved time), or
+#: it has a reserved time that passes.
+_FOR_EVER = 10**9
+_RIGHT, _WRONG = ("", "", "", "unstated"), ("group", "id")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A history before it has happened."""
+
+    rules: Rules
+    transactions: tuple[Transaction, ...]
+    steps: tuple[Step, ...]
+
+
+def scenario(seed: int) -> Scenario:
+    """The scenario of a seed; always the same."""
+    random = Random(seed)
+    rules = Rules(_TIMEOUT, _INTERVAL, random.choice([1, 2, 3]), random.choice([_FOR_EVER, 45, 200]))
+    transactions = _transactions(random, rules)
+    steps = _sent(random, len(transactions), repeats=rules.reserved == _FOR_EVER)
+    happens = [_happening(random, rules) for _ in range(random.randrange(16, 40))]
+    for step in steps:
+        happens.insert(random.randrange(len(happens) + 1), step)
+    return Scenario(rules, transactions, tuple(happens))
+
+
+def _transactions(random: Random, rules: Rules) -> tuple[Transaction, ...]:
+    places = random.sample([(queue, offset) for queue in (0, 1) for offset in range(2 * SIZE)], random.randrange(1, 6))
+    found = []
+    for number, (queue, offset) in enumerate(places):
+        answers = tuple(random.choices(OUTCOMES, k=random.randrange(1, 5)))
+        if random.random() < 0.25:  # just in time
+            answers = (UNKNOWN,) * (rules.check_max - 1) + (COMMIT,)
+        found.append(Transaction(queue, offset, random.choice([1, 2]), 10 + number, answers))
+    return tuple(found)
+
+
+def _sent(random: Random, transactions: int, repeats: bool) -> list[Step]:
+    """What producers send, by itself; the scheduler puts it anywhere, ops before their half as well."""
+    steps: list[Step] = []
+    for number in range(transactions):
+        steps.append(LandHalves((_half(random, number),)))
+        if repeats and random.random() < 0.3:
+            again = (_half(random, number), _half(random, number, other=True))
+            steps += [LandHalves(again), LandHalves(again[:1])][: random.randrange(1, 3)]
+        for _ in range(random.choice([0, 0, 1, 1, 2, 3])):
+            steps.append(LandOps(tuple(_op(random, number) for _ in range(random.choice([1, 1, 2])))))
+    if random.random() < 0.3:
+        steps.append(
+            LandHalves(tuple(_half(random, number) for number in range(transactions))) if repeats else Ask(None)
+        )
+    return steps
+
+
+def _half(random: Random, number: int, other: bool = False) -> Sent:
+    return Sent(number, random.choice([0, 0, 1, 5, 20, -30]), random.choice([-1, -1, -1, 0, 3, 25]), other)
+
+
+def _op(random: Random, number: int) -> Said:
+    kind = random.choice([Kind.COMMIT, Kind.COMMIT, Kind.ROLLBACK])
+    wrong = random.choice(_WRONG if random.random() < 0.2 else _RIGHT)
+    return Said(number, Kind.UNKNOWN if random.random() < 0.03 else kind, random.choice([0, 0, 1, 9]), wrong)
+
+
+def _happening(random: Random, rules: Rules) -> Step:  # noqa: PLR0911 - one for each kind
+    crash = random.randrange(7) if random.random() < 0.25 else None
+    halves = random.choice([1, 2, 1 << 30, 1 << 30])
+    match random.choices(range(7), (30, 16, 4, 10, 16, 4, 1))[0]:
+        case 0:
+            return Decide(halves, random.randrange(24), crash)
+        case 1:
+            return Ask(None if crash is None else crash % 3)
+        case 2:
+            return Drain(halves, random.randrange(24), None if crash is None else (random.randrange(5), crash))
+        case 3:
+            return MoveClock(random.randrange(1, 15))
+        case 4:
+            return WaitForTimer(random.choice([0, 0, 0, 1]), random.choice([-1, 0, 0, 1]))
+        case 5:
+            return MoveClock(-random.choice([1, 5, 12, 40, 300]))
+        case _:
+            return MoveClock(random.choice([rules.timeout, 3 * rules.check_interval, 50, 210]))

@@ -1,0 +1,122 @@
+"""What may happen in a simulated world: each step stands for itself, so that any of them can be left out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from checkback.reconcile.segment import NOT_STATED, Source
+from simulator.tables import Half, Op
+
+if TYPE_CHECKING:
+    from simulator.world import World
+
+#: nobody waits until everything is forgotten (rule 3), unless the reserved time is short
+_PATIENCE = 1000
+
+
+class Sent(NamedTuple):
+    """A half message as it lands: of which transaction, how long ago it was born, and whether under another id."""
+
+    transaction: int
+    ago: int
+    immunity: int
+    other: bool
+
+
+class Said(NamedTuple):
+    """An op as it lands. wrong: '', 'group', 'id', or 'unstated', which is right."""
+
+    transaction: int
+    kind: int
+    ago: int
+    wrong: str
+
+
+class LandHalves(NamedTuple):
+    """Half messages land, in one commit."""
+
+    sent: tuple[Sent, ...]
+
+    def apply(self, world: World) -> None:
+        store = world.stored()
+        halves = []
+        for number, sent in enumerate(self.sent):
+            of = world.producers.transactions[sent.transaction]
+            name = of.transaction + 100 if sent.other else of.transaction
+            body = len(world.tables.rows["half"]) + number
+            halves.append(Half(of.queue, of.offset, store, world.clock - sent.ago, sent.immunity, of.group, name, body))
+        world.land_halves(halves)
+
+
+class LandOps(NamedTuple):
+    """Ops land, in one commit."""
+
+    said: tuple[Said, ...]
+
+    def apply(self, world: World) -> None:
+        store = world.stored()
+        ops = []
+        for said in self.said:
+            of = world.producers.transactions[said.transaction]
+            group = of.group + 50 if said.wrong == "group" else of.group
+            name = {"id": of.transaction + 200, "unstated": NOT_STATED}.get(said.wrong, of.transaction)
+            born = world.clock - said.ago
+            ops.append(Op(of.queue, of.offset, said.kind, Source.PRODUCER, store, born, group, name))
+        world.land_ops(ops)
+
+
+class MoveClock(NamedTuple):
+    """Time passes, or the clock is set: back, too, as by a restart on another machine."""
+
+    ms: int
+
+    def apply(self, world: World) -> None:
+        world.clock = max(0, world.clock + self.ms)
+        world.tell(f"the clock {'goes on' if self.ms >= 0 else 'is set BACK'} by {abs(self.ms)} ms")
+
+
+class WaitForTimer(NamedTuple):
+    """Time passes until just before, at, or just after something is due."""
+
+    number: int
+    more: int
+
+    def apply(self, world: World) -> None:
+        at = world.next_timer(self.number)
+        if at is not None and world.clock < at + self.more < world.clock + _PATIENCE:
+            world.clock = at + self.more
+            world.tell(f"time passes until {self.more:+} ms from a timer")
+
+
+class Decide(NamedTuple):
+    """A batch of the reconcile query, which may crash."""
+
+    halves: int
+    order: int
+    crash: int | None
+
+    def apply(self, world: World) -> None:
+        world.decide(self.halves, self.order, self.crash)
+
+
+class Ask(NamedTuple):
+    """A batch of the check query, which may crash."""
+
+    crash: int | None
+
+    def apply(self, world: World) -> None:
+        world.ask(self.crash)
+
+
+class Drain(NamedTuple):
+    """A scheduled run."""
+
+    halves: int
+    order: int
+    crash: tuple[int, int] | None
+
+    def apply(self, world: World) -> None:
+        world.drain(self.halves, self.order, self.crash)
+
+
+Step = LandHalves | LandOps | MoveClock | WaitForTimer | Decide | Ask | Drain

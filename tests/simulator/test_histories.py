@@ -1,0 +1,68 @@
+"""Histories at random: the promises hold in each, and a fault in the protocol or the engine breaks one soon."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+
+from simulator.history import happen, report, shorter
+from simulator.mutants import ENGINES, FAULTS, broken_segment
+from simulator.reconcile import Reconcile
+from simulator.scheduler import scenario
+
+_HISTORIES = 250
+#: histories after which a fault must be found
+_PATIENCE = 1500
+
+
+def _first_broken(engine: type[Reconcile] = Reconcile) -> tuple[int, str]:
+    """The seed of the first history that breaks a promise, and which."""
+    for seed in range(1, _PATIENCE):
+        broken = happen(scenario(seed), engine=engine).broken
+        if broken:
+            return seed, broken
+    raise AssertionError(f"the fault was not found in {_PATIENCE} histories")
+
+
+def test_promises_hold_in_histories_at_random() -> None:
+    """New ones each time, or that of SEED=n."""
+    seed = int(os.environ.get("SEED") or 0)
+    first = seed or Random().randrange(1, 10**9)
+    for number in range(first, first + (1 if seed else _HISTORIES)):
+        if happen(scenario(number)).broken:
+            pytest.fail(report(number), pytrace=False)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_in_the_protocol_is_found(fault: str) -> None:
+    with broken_segment(fault):
+        print(f"{fault}: history {' '.join(map(str, _first_broken()))}")
+
+
+@pytest.mark.parametrize("fault", ENGINES)
+def test_fault_in_the_engine_is_found(fault: str) -> None:
+    print(f"{fault}: history {' '.join(map(str, _first_broken(ENGINES[fault])))}")
+
+
+def test_history_is_the_seeds_and_is_told_in_words() -> None:
+    """Twice the same, line by line."""
+    one, other = (happen(scenario(7), tell=True) for _ in range(2))
+    assert one.lines == other.lines
+    assert any("lands" in line for line in one.lines)
+    assert any("reconcile, batch" in line for line in one.lines)
+
+
+def test_failing_history_is_made_shorter_and_still_fails() -> None:
+    """What is printed has the steps that are needed, and says the promise."""
+    with broken_segment("seen offsets forgotten"):
+        seed, _ = _first_broken()
+        plan = scenario(seed)
+        short = shorter(plan, lambda less: bool(happen(less).broken))
+        assert 0 < len(short.steps) < len(plan.steps)
+        assert happen(short).broken
+        text = report(seed)
+        assert text.startswith(f"SEED={seed}: P")
+        print(text)
+    assert not happen(short).broken

@@ -1,0 +1,127 @@
+"""A simulated world: a clock, the tables, the producers, and the two queries, which crash and start again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulator.check import Check
+from simulator.producers import Producers
+from simulator.reconcile import CrashError, Reconcile
+from simulator.tables import Half, Op, Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from checkback.reconcile.segment import Rules
+    from simulator.producers import Transaction
+
+#: rounds after which a history must have come to its end
+_ROUNDS = 60
+_ALL = 1 << 30
+
+
+class World:
+    """Everything there is in a history. Times in ms."""
+
+    def __init__(
+        self, rules: Rules, transactions: Sequence[Transaction], tell: Callable[[str], object] = lambda _: None
+    ) -> None:
+        """``tell`` is given what happens, in words."""
+        self.clock = 0
+        self.tables = Tables()
+        self.producers = Producers(transactions)
+        self.reconcile = Reconcile(self.tables, rules)
+        self.check = Check(self.tables, self.producers)
+        self.tell = tell
+        self._landings = 0
+
+    def stored(self) -> int:
+        """The store_timestamp (µs) of what lands now: no two landings have the same."""
+        self._landings += 1
+        return self.clock * 1000 + self._landings % 1000
+
+    def land_halves(self, halves: Sequence[Half]) -> None:
+        """Append to `half`."""
+        self.tables.append("half", list(halves))
+        for half in halves:
+            immunity = "" if half.immunity < 0 else f", immune for {half.immunity} ms"
+            self.tell(f"half {half.queue}/{half.offset} lands: id {half.transaction}, born {half.born}{immunity}")
+
+    def land_ops(self, ops: Sequence[Op]) -> None:
+        """Append to `op`."""
+        self.tables.append("op", list(ops))
+        for op in ops:
+            name = ("", "ROLLBACK", "COMMIT", "unknown state")[op.kind]
+            self.tell(f"{name} for {op.queue}/{op.offset} lands: group {op.group}, id {op.transaction}")
+
+    def decide(self, halves: int = _ALL, order: int = 0, crash: int | None = None) -> bool:
+        """One batch of the reconcile query, or the one again that was under way; False = it crashed."""
+        query = self.reconcile
+        again = query.under_way
+        if not again:
+            query.plan(self.clock, halves)
+        planned = query.offsets[query.committed]
+        name = f"batch {query.committed} of {planned.time}{', again' if again else ''}"
+        read = f"{planned.half[1] - planned.half[0]} half, {planned.op[1] - planned.op[0]} op"
+        try:
+            self.tell(f"reconcile, {name}: {read} -> {query.run(self.clock, order, crash)}")
+        except CrashError as error:
+            self.tell(f"reconcile, {name}: {read} -> CRASH {error}")
+            return False
+        return True
+
+    def ask(self, crash: int | None = None) -> bool:
+        """One batch of the check query, if there is something to ask; False = it crashed."""
+        query = self.check
+        again = query.under_way
+        if not again:
+            if not query.has_news():
+                return True
+            query.plan()
+        name = f"batch {query.committed}{', again' if again else ''}"
+        try:
+            self.tell(f"check, {name}: {query.run(self.clock, crash)}")
+        except CrashError as error:
+            self.tell(f"check, {name}: CRASH {error}")
+            return False
+        return True
+
+    def drain(self, halves: int, order: int, crash: tuple[int, int] | None) -> bool:
+        """A scheduled run: ticks once, then reconcile and check in turn; ``crash``: in which batch, and where."""
+        self.tell("a scheduled run starts")
+        turn = 0
+
+        def point() -> int | None:
+            nonlocal turn
+            turn += 1
+            return crash[1] if crash and crash[0] == turn - 1 else None
+
+        tick = True
+        while True:
+            while self.reconcile.under_way or self.reconcile.has_news() or tick:
+                # The batch that is done again has not read the tick.
+                tick = tick and self.reconcile.under_way
+                if not self.decide(halves, order, point()):
+                    return False
+            if not (self.check.under_way or self.check.has_news()):
+                return True
+            while self.check.under_way or self.check.has_news():
+                if not self.ask(point()):
+                    return False
+
+    def next_timer(self, number: int = 0) -> int | None:
+        """When the next timer but ``number`` is due, or the last one there is."""
+        timers = sorted({at for at, _ in self.reconcile.state.timers})
+        return timers[min(number, len(timers) - 1)] if timers else None
+
+    def settle(self, decided: Callable[[], bool]) -> bool:
+        """Nothing crashes any more, and time goes on: is everything decided in the end?"""
+        self.tell("from here on nothing goes wrong, and time goes on")
+        for _ in range(_ROUNDS):
+            self.decide()
+            self.ask()
+            self.decide()
+            if decided() and not self.check.has_news():
+                return True
+            self.clock = max(self.clock + 1, self.next_timer() or 0)
+        return False

@@ -1,0 +1,80 @@
+"""One process on the tables at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checkback.errors import FencedError, StorageError
+from checkback.fence import FILE, only_one
+from checkback.tables import Tables
+
+_HOLD = """
+import sys
+from checkback.fence import only_one
+from checkback.tables import Tables
+with only_one(Tables(root=sys.argv[1])):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+
+
+def _hold(root: Path) -> subprocess.Popen[str]:
+    """Another process that is in."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "in\n"
+    return process
+
+
+def _end(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    process.send_signal(number)
+    process.communicate()
+
+
+def test_second_process_is_told_who_is_in_and_what_to_do(tmp_path: Path) -> None:
+    """As long as the first one lives; kill -9 lets go of the tables."""
+    process = _hold(tmp_path)
+    try:
+        for checkpoints in ("", str(tmp_path / "elsewhere")):  # the tables count, not the checkpoint
+            with (
+                pytest.raises(FencedError, match=f"process {process.pid} on .* works on these tables already; let it"),
+                only_one(Tables(root=str(tmp_path), checkpoints=checkpoints)),
+            ):
+                pytest.fail("two are in")
+    finally:
+        _end(process, signal.SIGKILL)
+    with only_one(Tables(root=str(tmp_path))):
+        assert (tmp_path / FILE).read_text().startswith(f"process {os.getpid()} on ")
+
+
+def test_other_tables_are_free_and_so_are_these_afterwards(tmp_path: Path) -> None:
+    """It makes the folder; a second `with` in the same process is kept out, too."""
+    tables = Tables(root=str(tmp_path / "a"))
+    for _ in range(2):
+        other = Tables(root=str(tmp_path / "b"))
+        with only_one(tables), only_one(other), pytest.raises(FencedError), only_one(tables):
+            pytest.fail("two are in")
+
+
+def test_tables_that_are_not_local_are_guarded_beside_a_local_checkpoint(tmp_path: Path) -> None:
+    """And not at all where that is not local, either."""
+    catalog = Tables(catalog="main", schema="checkback", checkpoints=str(tmp_path))
+    with only_one(catalog), pytest.raises(FencedError), only_one(catalog):
+        pytest.fail("two are in")
+    remote = Tables(root="s3://bucket/tables")
+    with only_one(remote), only_one(remote):
+        assert sorted(os.listdir(tmp_path)) == [FILE]
+
+
+def test_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="the lock file cannot be made: "), only_one(Tables(root=f"{tmp_path}/file")):
+        pytest.fail("in")
