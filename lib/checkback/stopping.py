@@ -41,6 +41,7 @@ _INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling sle
 #: What to do about a failed batch, by Spark's error condition.
 _FIXES = {
     "[FAILED_READ_FILE": "put the file back as it was and run again: the batch that holds it is taken up again",
+    "No space left on device": "make room on the disk, then run again: nothing is lost",
     "[CONCURRENT_STREAM_LOG_UPDATE]": "another process runs this query: stop one of the two, then run again",
 }
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?$")
