@@ -20,7 +20,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from checkback.errors import FencedError, StorageError
+from checkback.errors import NO_SPACE, NO_SPACE_FIX, FencedError, StorageError
 from checkback.schemas import properties_of, schema_of
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from checkback.files import File
 
-NO_SPACE = "No space left on device"
-NO_SPACE_FIX = "make room on the disk, then run again: nothing is lost"
 _ARROW, _COLOUR = "\u21b3", re.compile("\x1b\\[[0-9;]*m")
 #: features of a table that a writer may ignore when it only appends whole files
 _FEATURES = frozenset({"appendOnly", "invariants"})
