@@ -184,3 +184,12 @@ def test_missing_or_broken_table_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "op" / "_delta_log" / "00000000000000000001.json").write_text("{broken")
     with pytest.raises(StorageError, match="log cannot be read"):
         DeltaLog("op", str(tmp_path / "op")).data_files()
+
+
+def test_cause_of_a_failing_write_is_told_in_one_line(tmp_path: Path) -> None:
+    """Not only that it was the file system: a file stands where a folder should be."""
+    (tmp_path / "op").write_text("in the way")
+    for attempt in (lambda: DeltaLog.exists(str(tmp_path / "op")), lambda: DeltaLog.create("op", str(tmp_path / "op"))):
+        with pytest.raises(StorageError, match=r"op: .*(Not a directory|File exists)") as caught:
+            attempt()
+        assert "\x1b" not in str(caught.value)

@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from checkback.errors import FencedError, StorageError
 from checkback.fence import FILE, only_one
+from checkback.reconcile.run import reconcile
+from checkback.settings import Settings
 from checkback.tables import Tables
 
 _HOLD = """
@@ -78,3 +81,14 @@ def test_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="the lock file cannot be made: "), only_one(Tables(root=f"{tmp_path}/file")):
         pytest.fail("in")
+
+
+def test_second_reconcile_ends_before_it_touches_anything(tmp_path: Path) -> None:
+    """Without even looking for Spark; the same for a scheduled run."""
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    nobody: Any = None
+    with only_one(Tables.of(settings.storage)):
+        for available_now in (True, False):
+            with pytest.raises(FencedError, match="one is enough"):
+                reconcile(nobody, settings, available_now)
+    assert os.listdir(tmp_path) == [FILE]

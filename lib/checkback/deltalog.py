@@ -9,6 +9,7 @@ could overwrite one another's commit; delta-rs links its file into place, which 
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from checkback.errors import FencedError, StorageError
+from checkback.errors import NO_SPACE, NO_SPACE_FIX, FencedError, StorageError
 from checkback.schemas import properties_of, schema_of
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from checkback.files import File
 
+_ARROW, _COLOUR = "\u21b3", re.compile("\x1b\\[[0-9;]*m")
 #: features of a table that a writer may ignore when it only appends whole files
 _FEATURES = frozenset({"appendOnly", "invariants"})
 
@@ -56,8 +58,11 @@ class DeltaLog:
 
     @staticmethod
     def exists(place: str) -> bool:
-        """Is there a Delta table in the folder?"""
-        return DeltaTable.is_deltatable(place)
+        """Is there a Delta table in the folder? Raises StorageError when nobody can say."""
+        try:
+            return DeltaTable.is_deltatable(place)
+        except (DeltaError, OSError) as error:
+            raise _unreadable(place, error) from error
 
     @staticmethod
     def create(name: str, place: str) -> None:
@@ -67,7 +72,7 @@ class DeltaLog:
                 place, Schema.from_json(schema_of(name).json()), mode="ignore", configuration=properties_of(name)
             )
         except (DeltaError, OSError) as error:
-            raise StorageError(f"the table cannot be made: {_first_line(error)}", place) from error
+            raise StorageError(f"the table cannot be made: {_cause(error)}", place, _fix(error)) from error
 
     def appendable(self) -> bool:
         """Can whole files be appended as they are? Not if somebody has clustered, partitioned or altered the table."""
@@ -163,9 +168,9 @@ class DeltaLog:
         except CommitFailedError as error:
             if "Concurrent transaction" in str(error):
                 raise self._fenced() from error
-            raise StorageError(f"the commit failed: {_first_line(error)}", self._place) from error
+            raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
         except (DeltaError, OSError) as error:
-            raise StorageError(f"the commit failed: {_first_line(error)}", self._place) from error
+            raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
 
     def _fenced(self) -> FencedError:
         return FencedError(
@@ -180,8 +185,15 @@ class DeltaLog:
 
 
 def _unreadable(place: str, error: Exception) -> StorageError:
-    return StorageError(f"the table's log cannot be read: {_first_line(error)}", place, "restore the folder _delta_log")
+    return StorageError(f"the table's log cannot be read: {_cause(error)}", place, "restore the folder _delta_log")
 
 
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def _fix(error: Exception) -> str:
+    return NO_SPACE_FIX if NO_SPACE in str(error) else ""
+
+
+def _cause(error: Exception) -> str:
+    """What the error says in one line: of a chain (delta-rs colours it, an arrow before each cause) the last cause."""
+    lines = [_COLOUR.sub("", line).strip() for line in str(error).splitlines()]
+    causes = [line.removeprefix(_ARROW).strip() for line in lines if line.startswith(_ARROW)]
+    return next((line for line in [*causes[-1:], *lines] if line), type(error).__name__)

@@ -5,6 +5,10 @@ Exit codes: 0 done, 1 failed while running, 2 wrong usage or settings.
 
 from __future__ import annotations
 
+#: what the system says of a full disk, and what to do
+NO_SPACE = "No space left on device"
+NO_SPACE_FIX = "make room on the disk, then run again: nothing is lost"
+
 
 class CheckbackError(Exception):
     """Root of Checkback's own errors.

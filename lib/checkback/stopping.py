@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JNetworkError
 
-from checkback.errors import CheckbackError
+from checkback.errors import NO_SPACE, NO_SPACE_FIX, CheckbackError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +41,8 @@ _INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling sle
 #: What to do about a failed batch, by Spark's error condition.
 _FIXES = {
     "[FAILED_READ_FILE": "put the file back as it was and run again: the batch that holds it is taken up again",
+    NO_SPACE: NO_SPACE_FIX,
+    "[CANNOT_WRITE_STATE_STORE": "see that the checkpoint's disk has room and can be written, then run again",
     "[CONCURRENT_STREAM_LOG_UPDATE]": "another process runs this query: stop one of the two, then run again",
 }
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?$")
@@ -205,6 +207,8 @@ def failure(query: str | None, error: BaseException) -> CheckbackError:
     if isinstance(error, CheckbackError):
         return error
     what = one_line(error)
+    if NO_SPACE not in what and any(NO_SPACE in text for text in (*_messages(error), str(error))):
+        what = f"{NO_SPACE}: {what}"  # Spark names first what it was doing
     fix = next((fix for condition, fix in _FIXES.items() if condition in what), "")
     return CheckbackError(what, where=f"query {query}" if query else "", fix=fix)
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from checkback.deltalog import DeltaLog
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError
 from checkback.reconcile.run import reconcile
+from checkback.schemas import SCHEMAS
 from checkback.settings import Settings
 from crash.books import audit, count
 from crash.fates import CHECK_MAX, GROUP, Lander, answers
@@ -81,38 +83,30 @@ def test_full_disk_stops_the_job_and_loses_nothing(
 ) -> None:
     """Whichever write meets it first: Spark's checkpoint, a task's file, or a commit."""
     settings = _settings(small_disk, producer)
-    lander = Lander(str(small_disk))
-    lander.land(_NUMBER)
-    reconcile(spark, settings, available_now=True)
-    lander.land(_NUMBER)
+    Lander(str(small_disk)).land(_NUMBER)
     free = os.statvfs(small_disk)
     filler = small_disk / "filler"
-    for left in (0, 48 << 10):  # nothing at all; enough to begin the batch
+    for left in (0, 96 << 10):  # nothing at all; enough to begin a batch
         filler.write_bytes(bytes(max(0, free.f_bavail * free.f_frsize - left)))
-        _fails(spark, settings, "(?i)no space left")
+        _fails(spark, settings, "No space left on device.*; make room|CANNOT_WRITE_STATE_STORE.*has room")
         filler.unlink()
-    _complete(spark, settings, 2 * _NUMBER)
+    _complete(spark, settings, _NUMBER)
 
 
-@pytest.mark.parametrize("folder", ["decisions/_delta_log", "topics", "_checkpoints/reconcile/commits"])
+@pytest.mark.parametrize("folder", ["decisions", "topics"])
 def test_failing_write_stops_the_job_and_loses_nothing(
     spark: SparkSession, tmp_path: Path, producer: ExampleProducer, folder: str
 ) -> None:
     """A folder cannot be written to: a file stands in its place (a read-only one does not stop root)."""
     settings = _settings(tmp_path, producer)
-    lander = Lander(str(tmp_path))
-    lander.land(_NUMBER)
-    if folder == "topics":
-        tmp_path.joinpath(folder).write_text("in the way")
-        _fails(spark, settings, "topics")
-        tmp_path.joinpath(folder).unlink()
-    else:
-        reconcile(spark, settings, available_now=True)
-        lander.land(_NUMBER)
-        place, aside = tmp_path / folder, tmp_path / "aside"
+    Lander(str(tmp_path)).land(_NUMBER)
+    place, aside = tmp_path / folder, tmp_path / "aside"
+    if folder in SCHEMAS:
+        DeltaLog.create(folder, str(place))
         place.rename(aside)
-        place.write_text("in the way")
-        _fails(spark, settings, re.escape(folder.split("/", maxsplit=1)[0]))
-        place.unlink()
+    place.write_text("in the way")
+    _fails(spark, settings, folder)
+    place.unlink()
+    if aside.exists():
         aside.rename(place)
-    _complete(spark, settings, lander.landed)
+    _complete(spark, settings, _NUMBER)

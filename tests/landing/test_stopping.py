@@ -130,6 +130,11 @@ def test_failures_in_one_line() -> None:
     assert str(failure("check", ValueError("a\nb"))) == "query check: a"
     assert str(failure(None, ValueError())) == "ValueError"
     assert str(failure(None, RuntimeError("[X] gone. SQLSTATE: 42K03"))) == "[X] gone."
+    full = RuntimeError(
+        "Job aborted: [CANNOT_WRITE_X] it failed.\nCaused by: java.io.IOException: No space left on device"
+    )
+    line = "query check: No space left on device: Job aborted: [CANNOT_WRITE_X] it failed.; make room on the disk"
+    assert str(failure("check", full)).startswith(line)
     own = CheckbackError("gone", where="half")
     assert failure("check", own) is own
 

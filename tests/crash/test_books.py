@@ -1,0 +1,94 @@
+"""The audit of the crash tests finds what it is there to find."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from checkback.deltalog import DeltaLog
+from checkback.files import FileWriter
+from checkback.schemas import arrow_schema
+from crash.books import audit
+from crash.fates import CHECK_MAX, COMMIT, DISCARD, GROUP, TOPICS, Lander, body, state
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NUMBER = 10
+_SECOND = timedelta(seconds=1)
+
+
+class Tables:
+    """Tables of ten transactions, each ended as its fate says, and checked as often as it must be."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        Lander(self.root).land(_NUMBER)
+        self.begun = datetime.now(timezone.utc)
+        for offset in range(_NUMBER):
+            asked = CHECK_MAX if state(offset) == DISCARD else 0
+            for times in range(1, asked + 1):
+                self.check(offset, times)
+            self.decide(offset, state(offset), asked)
+            if state(offset) == COMMIT:
+                self.publish(offset)
+            if state(offset) == DISCARD:
+                self.add("discarded", queue_offset=offset)
+
+    def add(self, table: str, **row: Any) -> None:
+        """Append a row."""
+        DeltaLog.create(table, f"{self.root}/{table}")
+        with FileWriter(self.root) as writer:
+            writer.write(table, pa.Table.from_pylist([{"queue_id": 0, **row}], schema=arrow_schema(table)))
+            DeltaLog(table, f"{self.root}/{table}").commit(writer.close())
+
+    def decide(self, offset: int, end: str, asked: int) -> None:
+        at = self.begun + 60 * _SECOND
+        self.add("decisions", queue_offset=offset, state=end, check_times=asked, decided_at=at, batch_id=99)
+
+    def publish(self, offset: int) -> None:
+        self.add(f"topics/{TOPICS[offset % len(TOPICS)]}", half_queue_offset=offset, body=body(offset))
+
+    def check(self, offset: int, times: int, seconds: float = 5) -> None:
+        at = self.begun + times * seconds * _SECOND
+        self.add("check_requests", queue_offset=offset, check_times=times, requested_at=at, batch_id=times)
+
+
+def _op(tables: Tables) -> None:
+    now = datetime.now(timezone.utc)
+    row = {"half_offset": 9, "producer_group": GROUP, "state": COMMIT, "source": "check", "store_timestamp": now}
+    tables.add("op", **row)
+
+
+_FAULTS = {
+    "lost": lambda tables: Lander.land(_later(tables), 1),
+    "decided twice": lambda tables: tables.decide(0, COMMIT, 0),
+    "published twice": lambda tables: tables.publish(0),
+    "published without a COMMIT": lambda tables: tables.publish(2),
+    "discarded and published": lambda tables: tables.add("discarded", queue_offset=0),
+    "checked once more": lambda tables: tables.check(9, CHECK_MAX + 1),
+    "checked after its decision": lambda tables: tables.check(0, 1),
+    "discarded with its op there": _op,
+}
+
+
+def _later(tables: Tables) -> Lander:
+    lander = Lander(tables.root)
+    lander.landed = _NUMBER
+    return lander
+
+
+def test_good_books_are_good(tmp_path: Path) -> None:
+    books = audit(Tables(tmp_path).root, _SECOND, 3 * _SECOND)
+    assert (books.transactions, books.lost, books.duplicated, books.faults) == (_NUMBER, [], [], [])
+    assert books.good
+
+
+@pytest.mark.parametrize("fault", _FAULTS)
+def test_fault_is_found(tmp_path: Path, fault: str) -> None:
+    tables = Tables(tmp_path)
+    _FAULTS[fault](tables)
+    assert not audit(tables.root, _SECOND, 3 * _SECOND).good
