@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from checkback.files import FileWriter
 from checkback.reconcile.rejected import REJECTION
-from checkback.schemas import SCHEMAS, arrow_schema
-from checkback.tables import Tables
+from checkback.schemas import arrow_schema, schema_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from checkback.reconcile.segment import Reason
+    from checkback.tables import Tables
 
 #: (table, row)
 Row: TypeAlias = tuple[str, dict[str, Any]]
@@ -151,19 +150,19 @@ class Transaction:
         return [self.half(), *self.checks(), self.decision("DISCARD"), self.discarded()]
 
 
-def write(spark: SparkSession, root: Path, rows: list[Row]) -> Tables:
-    """Tables with the rows."""
-    tables = Tables(root=str(root), by_files=True)
+def write(spark: SparkSession, tables: Tables, rows: list[Row]) -> None:
+    """Make the tables that the rows need, and append them."""
     of_table: dict[str, list[dict[str, Any]]] = {}
     for name, row in rows:
         of_table.setdefault(name, []).append(row)
-    tables.create(spark, *SCHEMAS, *(set(of_table) - set(SCHEMAS)))
+    if tables.catalog:
+        # Delta's builder of tables takes no name of three levels outside Databricks.
+        for name in of_table:
+            spark.createDataFrame([], schema_of(name)).write.format("delta").saveAsTable(tables.location(name))
+    else:
+        tables.create(spark, *of_table)
     for name, content in of_table.items():
-        with FileWriter(str(root)) as writer:
-            for batch in pa.Table.from_pylist(content, arrow_schema(name)).to_batches():
-                writer.write(name, batch)
-            tables.commit(spark, name, writer.close())
-    return tables
+        tables.append_arrow(spark, pa.Table.from_pylist(content, arrow_schema(name)), name)
 
 
 def checkpoint(root: Path, half_version: int = 1_000_000) -> None:

@@ -117,14 +117,16 @@ class Tables:
 
     def history(self, spark: SparkSession, name: str, commits: int) -> dict[int, int]:
         """The table's last ``commits``: version and when it was made (ms). None of them: there is no such table."""
-        from delta.tables import DeltaTable
-
         if not self.exists(spark, name):
             return {}
-        place = self.location(name)
-        table = DeltaTable.forName(spark, place) if self.catalog else DeltaTable.forPath(spark, place)
-        rows = table.history(commits).selectExpr("version", "unix_millis(timestamp) AS ms").collect()
-        return {row["version"]: row["ms"] for row in rows}
+        if self.by_files:
+            return DeltaLog(name, self.location(name)).history(commits)
+        place = self.location(name) if self.catalog else f"delta.`{self.location(name)}`"
+        # DeltaTable.forName takes no name of three levels everywhere; SQL does.
+        rows = spark.sql(f"DESCRIBE HISTORY {place} LIMIT {commits}").selectExpr(
+            "version", "unix_millis(timestamp) AS ms"
+        )
+        return {row["version"]: row["ms"] for row in rows.collect()}
 
     def stream(self, spark: SparkSession, name: str, **options: str) -> DataFrame:
         """The table as a stream of its appended rows."""

@@ -7,18 +7,21 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
+import expected
 from checkback.cli import main
-from checkback.errors import SettingsError
-from checkback.inspect.audit import audit, findings
+from checkback.errors import CheckbackError, SettingsError
+from checkback.inspect.audit import Report, audit, findings
 from checkback.inspect.findings import FINDINGS
+from checkback.landing.files import land
+from checkback.reconcile.run import reconcile
 from checkback.reconcile.segment import Reason
-from checkback.schemas import SCHEMAS
 from checkback.settings import Settings
 from checkback.tables import Tables
+from conftest import TRACE
 from stories import BORN, CHECK_MAX, DONE, LONG_AGO, UNDER_WAY, Row, Transaction, checkpoint, ms, write
 
 if TYPE_CHECKING:
@@ -193,7 +196,8 @@ def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables in which everything has happened, each in a queue of its own, and the log of their batches."""
     root = tmp_path_factory.mktemp("audit")
     stories = _CLEAN | {name: story for name, (_, story) in _BROKEN.items()}
-    write(spark, root, [row for name, story in stories.items() for row in story(Transaction(_NUMBER[name]))])
+    rows = [row for name, story in stories.items() for row in story(Transaction(_NUMBER[name]))]
+    write(spark, Tables.of(_settings(root).storage), rows)
     checkpoint(root)
     return root
 
@@ -247,7 +251,13 @@ def test_command_counts_the_same_and_exits_with_1(
 
 
 def test_figures_add_up(spark: SparkSession, tmp_path: Path) -> None:
-    """Each half message is one of published, rolled back, discarded and pending; offsets may have gaps."""
+    """Each half message is one of published, rolled back, discarded and pending; offsets may have gaps.
+
+    The tables are names of a catalog; one that is missing counts as empty.
+    """
+    storage = {"root": str(tmp_path), "catalog": "spark_catalog", "schema": "audited"}
+    settings = Settings.model_validate({"storage": storage, "reconcile": {"partitions": 2}})
+    spark.sql("CREATE SCHEMA spark_catalog.audited")
     last = 2**63 - 1
     rows = [
         *(row for offset in (3, 4, 8) for row in Transaction(1, offset).committed()),
@@ -255,8 +265,9 @@ def test_figures_add_up(spark: SparkSession, tmp_path: Path) -> None:
         *Transaction(2, 0).given_up(),
         *(Transaction(2, offset, BORN - timedelta(seconds=offset % 10)).half() for offset in (1, 5, last)),
     ]
-    write(spark, tmp_path, rows)
-    report = audit(spark, _settings(tmp_path))
+    write(spark, Tables.of(settings.storage), rows)
+    report = audit(spark, settings)
+    spark.sql("DROP SCHEMA spark_catalog.audited CASCADE")
     figures = {each.finding.name: (each.count, each.samples) for each in report.found}
     assert figures == {
         "halves": (8, ((2, last), (2, 5), (2, 1), (1, 3), (1, 4))),
@@ -272,12 +283,57 @@ def test_figures_add_up(spark: SparkSession, tmp_path: Path) -> None:
     assert report.oldest_pending == ms(BORN - timedelta(seconds=7))
 
 
-def test_table_that_is_gone_is_what_it_held(spark: SparkSession, tmp_path: Path) -> None:
-    """One missing table is an empty one; no tables at all are an error."""
+def test_no_tables_are_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    """Else an audit of the wrong folder would find nothing broken."""
     with pytest.raises(SettingsError, match="there is no such table"):
         audit(spark, _settings(tmp_path))
-    tables = Tables(root=str(tmp_path), by_files=True)
-    tables.create(spark, "half")
-    report = audit(spark, _settings(tmp_path))
-    assert {each.count for each in report.found} == {0}
-    assert set(SCHEMAS) - {"half"} == {name for name in SCHEMAS if not tables.exists(spark, name)}
+
+
+def test_crash_between_the_tables_of_a_batch_breaks_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch is told to be under way, by its own time; when it is done again, all figures are there."""
+    settings = Settings.model_validate(
+        {
+            "storage": {"root": str(tmp_path)},
+            "transaction": {"timeout": "0s", "reserved": "36500d", "check_interval": "1h"},
+            "reconcile": {"partitions": 2, "segment_size": 64},
+        }
+    )
+    land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
+    commit = Tables.commit
+
+    def fail_once(self: Tables, spark: SparkSession, name: str, *args: Any) -> None:
+        if name == "decisions":
+            raise OSError("no space left on device")
+        commit(self, spark, name, *args)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Tables, "commit", fail_once)
+        with pytest.raises(CheckbackError, match="no space left"):
+            reconcile(spark, settings, available_now=True)
+    tables = Tables.of(settings.storage)
+    assert tables.topics(spark), "the failure must come after some tables were written"
+    report = audit(spark, settings)
+    assert _counts(report) == {"halves": 154, "pending": 154}
+    assert [batch.batch_id for batch in report.under_way] == [0]
+    row = tables.read(spark, tables.topics(spark)[0]).selectExpr("unix_millis(committed_at) AS ms").first()
+    assert row is not None
+    assert report.under_way[0].time == row["ms"]
+
+    reconcile(spark, settings, available_now=True)
+    report = audit(spark, settings)
+    counts = _counts(report)
+    decided = expected.decisions(TRACE, 0).values()
+    states = Counter(state for state, _ in decided)
+    assert (counts["published"], counts["rolled_back"]) == (states["COMMIT"], states["ROLLBACK"])
+    assert counts["pending"] == states["DISCARD"]
+    assert report.under_way == ()
+    assert report.done is not None
+    # The trace has late ops that contradict, and ops of other groups: that breaks nothing.
+    assert set(counts) <= {"halves", "published", "rolled_back", "pending", "offset_gap", "op_rejected", "op_conflict"}
+    assert not report.broken
+
+
+def _counts(report: Report) -> dict[str, int]:
+    return {each.finding.name: each.count for each in report.found if each.count}

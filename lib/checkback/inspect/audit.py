@@ -122,7 +122,7 @@ def _ids_published_twice(snapshot: Snapshot) -> DataFrame:
 
 
 def _summary(labelled: DataFrame) -> DataFrame:
-    """Columns name, count, samples, oldest (birth, ms), gaps (offsets that are missing): one row for each finding there is.
+    """Columns name, count, samples, oldest (birth, ms), gaps (missing offsets): one row for each finding there is.
 
     Samples are the oldest. Nothing grows with the number of transactions: counts, and SAMPLES of each queue.
     """
