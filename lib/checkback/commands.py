@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -202,10 +203,7 @@ def pending(
 ) -> None:
     """Show the transactions that are not decided yet."""
     loaded = _prepared(config, overrides, debug)
-    root = local_path(loaded.settings.storage.root)
-    if loaded.settings.storage.catalog is None and root is not None and not os.path.isdir(root):
-        where = f"storage.root ({loaded.origin('storage.root')})"
-        raise SettingsError(f"there is no folder {root}", where, "name the folder of the tables, or reconcile first")
+    _check_root(loaded)
     from pyspark.sql import functions as F
 
     from checkback.inspect import pending as inspected
@@ -231,6 +229,13 @@ def pending(
         _show_pending(first, more=lines.count() - len(first) if len(first) == SHOWN else 0, group=group)
 
 
+def _check_root(loaded: Loaded) -> None:
+    root = local_path(loaded.settings.storage.root)
+    if loaded.settings.storage.catalog is None and root is not None and not os.path.isdir(root):
+        where = f"storage.root ({loaded.origin('storage.root')})"
+        raise SettingsError(f"there is no folder {root}", where, "name the folder of the tables, or reconcile first")
+
+
 def _show_pending(rows: list[dict[str, Any]], more: int, group: str | None) -> None:
     if not rows:
         print("Nothing is pending." if group is None else f"Nothing of the group {group} is pending.")
@@ -250,6 +255,30 @@ def _show_pending(rows: list[dict[str, Any]], more: int, group: str | None) -> N
     console.print(table)
     if more:
         console.print(f"and {more} more; --json shows all")
+
+
+@app.command()
+def audit(as_json: Json = False, config: Config = None, overrides: Overrides = None, debug: Debug = False) -> None:
+    """Show whether the tables keep every promise; the exit code is 1 when they do not."""
+    loaded = _prepared(config, overrides, debug)
+    _check_root(loaded)
+    from checkback.inspect import report as reports
+    from checkback.inspect.audit import audit as audited
+
+    with running_session(loaded.settings, "checkback-audit") as spark:
+        report = audited(spark, loaded.settings)
+    if as_json:
+        print(json.dumps(reports.as_json(report), indent=2))
+    else:
+        table = _table(*reports.COLUMNS)
+        for row in reports.table_rows(report):
+            table.add_row(*row)
+        console = _console()
+        console.print(table)
+        for line in reports.conclusion(report, datetime.now(timezone.utc)):
+            console.print(line)
+    if report.broken:
+        raise typer.Exit(code=1)
 
 
 @config_app.command("show")

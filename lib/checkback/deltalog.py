@@ -116,6 +116,11 @@ class DeltaLog:
             for row in actions.to_pylist()
         ]
 
+    def history(self, commits: int) -> dict[int, int]:
+        """The last ``commits``: version and when it was made (ms)."""
+        self._update()
+        return {entry["version"]: int(entry["timestamp"]) for entry in self._table.history(commits)}
+
     def has(self, app: str, version: int) -> bool:
         """Has the application committed this version, or a later one?"""
         last = self.versions([app])[app]

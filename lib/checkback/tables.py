@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from checkback import folders
 from checkback.deltalog import DeltaLog
 from checkback.errors import StorageError
 from checkback.files import FILES_SCHEMA, FileWriter, files_of, to_files
@@ -96,21 +97,36 @@ class Tables:
             builder = builder.property(key, value)
         builder.execute()
 
+    def topics(self, spark: SparkSession) -> list[str]:
+        """Names of the topics' tables that there are, as ``topics/<topic>``."""
+        if self.catalog:
+            prefix = self.location(TOPIC_PREFIX).rpartition(".")[2].strip("`")
+            there = [table.name for table in spark.catalog.listTables(f"`{self.catalog}`.`{self.schema}`")]
+            return sorted(TOPIC_PREFIX + name.removeprefix(prefix) for name in there if name.startswith(prefix))
+        found = [TOPIC_PREFIX + name for name in folders.names(spark, f"{self.root}/{TOPIC_PREFIX}")]
+        return sorted(name for name in found if self.exists(spark, name))
+
     def read(self, spark: SparkSession, name: str, version: int | None = None) -> DataFrame:
-        """The table as it is now, or as it was at a version of its."""
+        """The table as it is now, or as it was in a ``version``."""
         place = self.location(name)
-        reader = spark.read.format("delta")
-        if version is not None:
-            reader = reader.option("versionAsOf", version)
-        return reader.table(place) if self.catalog else reader.load(place)
+        if version is None:
+            return spark.read.table(place) if self.catalog else spark.read.format("delta").load(place)
+        if self.catalog:
+            return spark.sql(f"SELECT * FROM {place} VERSION AS OF {version}")  # noqa: S608 - a quoted name, a number
+        return spark.read.format("delta").option("versionAsOf", version).load(place)
 
-    def version(self, spark: SparkSession, name: str) -> int:
-        """The table's newest version."""
-        from delta.tables import DeltaTable
-
-        place = self.location(name)
-        table = DeltaTable.forName(spark, place) if self.catalog else DeltaTable.forPath(spark, place)
-        return int(table.history(1).select("version").head()[0])  # type: ignore[index]  # there is always one
+    def history(self, spark: SparkSession, name: str, commits: int) -> dict[int, int]:
+        """The table's last ``commits``: version and when it was made (ms). None of them: there is no such table."""
+        if not self.exists(spark, name):
+            return {}
+        if self.by_files:
+            return DeltaLog(name, self.location(name)).history(commits)
+        place = self.location(name) if self.catalog else f"delta.`{self.location(name)}`"
+        # DeltaTable.forName takes no name of three levels everywhere; SQL does.
+        rows = spark.sql(f"DESCRIBE HISTORY {place} LIMIT {commits}").selectExpr(
+            "version", "unix_millis(timestamp) AS ms"
+        )
+        return {row["version"]: row["ms"] for row in rows.collect()}
 
     def stream(self, spark: SparkSession, name: str, **options: str) -> DataFrame:
         """The table as a stream of its appended rows."""

@@ -76,7 +76,7 @@ def _rebuild(spark: SparkSession, settings: Settings, tables: Tables, tell: Call
     tell("finishing what a batch has left half done")
     finished = finish(spark, tables)
     tell("restoring the segments from the tables")
-    versions = {name: tables.version(spark, name) for name in _SOURCES}
+    versions = {name: max(tables.history(spark, name, 1)) for name in _SOURCES}
     blocks = segment_blocks(spark, tables, settings, versions, round(time.time() * 1000)).persist()
     try:
         segments = blocks.count()

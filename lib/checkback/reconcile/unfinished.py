@@ -30,8 +30,8 @@ def finish(spark: SparkSession, tables: Tables) -> dict[str, int]:
 
     Nobody else may write the tables meanwhile. Broken off, it is simply run again. Raises StorageError.
     """
-    topics = [TOPIC_PREFIX + row[0] for row in tables.read(spark, "half").select("real_topic").distinct().collect()]
-    topics = sorted(name for name in topics if name != TOPIC_PREFIX)
+    decided = tables.read(spark, "decisions").select("real_topic").distinct().collect()
+    topics = sorted({*tables.topics(spark), *(TOPIC_PREFIX + row[0] for row in decided)})
     added: dict[str, int] = {}
     # Decisions first: what they lack the messages tell, and then they tell which messages are missing.
     for name, lacking in chain(_decisions(spark, tables, topics), _messages(spark, tables, topics)):

@@ -1,0 +1,68 @@
+"""What an audit can find: the promises, and each way in which the tables may speak against one. No Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["broken", "warning", "figure"]
+
+PROMISES = {
+    "P1": "every half message that landed ends as exactly one of published, rolled back, discarded, pending",
+    "P2": "no transaction is published twice, nor by a rebuild (P7)",
+    "P3": "nothing is published without a COMMIT of its own group",
+    "P4": "one decision per transaction, for ever",
+    "P5": "at most check_max checks, none after the decision or in the immunity, check_interval apart",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to find. ``promise`` is a key of PROMISES, or empty; ``meaning`` says what such a transaction has."""
+
+    name: str
+    level: Level
+    promise: str
+    meaning: str
+
+
+_ALL = (
+    Finding("halves", "figure", "", "half messages: offsets of `half`"),
+    Finding("published", "figure", "", "in the table of a topic"),
+    Finding("rolled_back", "figure", "", "decided ROLLBACK"),
+    Finding("discarded", "figure", "", "in `discarded`"),
+    Finding("pending", "figure", "", "not decided yet; the oldest first"),
+    Finding("half_repeated", "figure", "", "a later half message took an offset once more, and is in `rejected`"),
+    Finding("op_rejected", "figure", "", "an op that is not the half message's own, and is in `rejected`"),
+    Finding("offset_gap", "figure", "", "offsets that no half message has, between a queue's first and last"),
+    Finding("decision_without_half", "broken", "P1", "decided, but there is no half message"),
+    Finding("published_without_half", "broken", "P1", "published, but there is no half message"),
+    Finding("discarded_without_half", "broken", "P1", "in `discarded`, but there is no half message"),
+    Finding("commit_not_published", "broken", "P1", "decided COMMIT, but in no topic: lost"),
+    Finding("rollback_without_op", "broken", "P1", "decided ROLLBACK, but no op of its group said so: lost"),
+    Finding("discard_not_kept", "broken", "P1", "decided DISCARD, but not in `discarded`: lost"),
+    Finding("discarded_without_decision", "broken", "P1", "in `discarded`, but not decided DISCARD"),
+    Finding("published_and_discarded", "broken", "P1", "in a topic and in `discarded`"),
+    Finding("discarded_twice", "broken", "P1", "more than once in `discarded`"),
+    Finding("published_differs", "broken", "P1", "published in other words, or another topic, than it landed"),
+    Finding("discarded_differs", "broken", "P1", "in `discarded` in other words than it landed"),
+    Finding("pending_overdue", "broken", "P1", "has its own op or is past transaction.reserved, and was passed over"),
+    Finding("published_twice", "broken", "P2", "more than one row of the topics"),
+    Finding("published_without_commit", "broken", "P3", "published, but not decided COMMIT"),
+    Finding("commit_without_op", "broken", "P3", "decided COMMIT, but no op of its group said so"),
+    Finding("decided_twice", "broken", "P4", "more than one decision"),
+    Finding("decision_of_another", "broken", "P4", "the decision names another transaction than the half message"),
+    Finding("check_over_limit", "broken", "P5", "more checks than transaction.check_max"),
+    Finding("check_after_decision", "broken", "P5", "checked once more after the decision"),
+    Finding("check_too_early", "broken", "P5", "checked before its immunity ended"),
+    Finding("check_too_close", "broken", "P5", "checked again before transaction.check_interval was over"),
+    Finding("check_twice", "broken", "P5", "one check was requested twice"),
+    Finding("check_without_half", "broken", "P5", "checked, but there is no half message"),
+    Finding("op_conflict", "warning", "", "an op of its own contradicts the decision, and is not obeyed"),
+    Finding("op_without_half", "warning", "", "an op whose half message has not come"),
+    Finding("op_not_rejected", "warning", "", "an op of another group or transaction, not (yet) in `rejected`"),
+    Finding("half_not_rejected", "warning", "", "a later half message took the offset, not (yet) in `rejected`"),
+    Finding("id_published_twice", "warning", "", "its transaction_id was sent and published under another offset, too"),
+)
+#: By name, in the order in which they are shown.
+FINDINGS = {finding.name: finding for finding in _ALL}

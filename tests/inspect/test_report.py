@@ -1,0 +1,81 @@
+"""What an audit's report says in a table and in JSON, and what a file of the offset log says."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+
+import pytest
+
+from checkback.errors import StorageError
+from checkback.inspect.audit import Found, Report
+from checkback.inspect.findings import FINDINGS, PROMISES
+from checkback.inspect.progress import Batch, parse
+from checkback.inspect.report import COLUMNS, as_json, conclusion, table_rows
+
+_DONE, _NEXT = Batch(4, 1_767_225_600_250, 9), Batch(5, 1_767_225_602_000, 9)
+_FOUND = (
+    Found(FINDINGS["halves"], 7, ((0, 1),)),
+    Found(FINDINGS["published_twice"], 2, ((0, 1), (3, 2**63 - 1))),
+    Found(FINDINGS["op_conflict"], 1, ((0, 4),)),
+)
+
+
+def test_what_is_broken_stands_last_and_is_named() -> None:
+    """A terminal shows the end of a table."""
+    report = Report(_FOUND, _DONE, (_NEXT,), 1_767_225_600_000)
+    rows = table_rows(report)
+    assert [row[0] for row in rows] == ["figure", "warning", "broken"]
+    assert dict(zip(COLUMNS, rows[-1], strict=True)) == {
+        "level": "broken",
+        "promise": "P2",
+        "finding": "published_twice",
+        "count": "2",
+        "meaning": FINDINGS["published_twice"].meaning,
+        "samples": f"0/1 3/{2**63 - 1}",
+    }
+    assert conclusion(report, datetime(2026, 1, 1, 0, 1, tzinfo=timezone.utc)) == [
+        "as of batch 4, 2026-01-01T00:00:00.250Z",
+        "under way, not looked at: batch 5 (2026-01-01T00:00:02.000Z); if nothing runs, the next start ends it",
+        "the oldest pending transaction is 60s old",
+        f"P2 is broken: {PROMISES['P2']}",
+    ]
+
+
+def test_warnings_break_nothing() -> None:
+    report = Report((_FOUND[0], _FOUND[2]), None, (), None)
+    assert not report.broken
+    assert conclusion(report, datetime.now(timezone.utc)) == ["No promise is broken."]
+
+
+def test_json_has_figures_and_findings() -> None:
+    told = json.loads(json.dumps(as_json(Report(_FOUND, None, (_NEXT,), None))))
+    assert told["figures"] == {"halves": 7}
+    assert (told["broken"], told["batch"], told["oldest_pending"]) == (True, None, None)
+    assert told["under_way"] == [{"batch_id": 5, "time": "2026-01-01T00:00:02.000Z"}]
+    assert [(each["level"], each["promise"], each["samples"]) for each in told["findings"]] == [
+        ("broken", "P2", ["0/1", f"3/{2**63 - 1}"]),
+        ("warning", None, ["0/4"]),
+    ]
+
+
+def _log(half: object) -> str:
+    return "\n".join(["v1", json.dumps({"batchTimestampMs": 5}), json.dumps(half), "{}", "{}"])
+
+
+@pytest.mark.parametrize(
+    ("half", "version"),
+    [
+        ({"reservoirVersion": 4, "index": -1, "isStartingVersion": False}, 4),
+        ({"reservoirVersion": 4, "index": 3, "isStartingVersion": True}, 0),
+        (None, 0),
+    ],
+)
+def test_offset_log_says_the_time_and_what_of_half_was_read(half: object, version: int) -> None:
+    assert parse(2, _log(half)) == Batch(2, 5, version)
+
+
+@pytest.mark.parametrize("text", ["", "v1\n{}\n{}", _log({"sourceVersion": 9}), _log(7)])
+def test_file_that_is_no_batch_is_an_error(text: str) -> None:
+    with pytest.raises(StorageError, match="offsets/2"):
+        parse(2, text)

@@ -1,0 +1,177 @@
+"""Rows of the tables as batches would have written them, or should not have: a transaction at a time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from checkback.reconcile.rejected import REJECTION
+from checkback.schemas import arrow_schema, schema_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from checkback.reconcile.segment import Reason
+    from checkback.tables import Tables
+
+#: (table, row)
+Row: TypeAlias = tuple[str, dict[str, Any]]
+
+#: time of the last batch that is done, and of the one that is under way
+DONE = datetime(2026, 1, 2, tzinfo=timezone.utc)
+UNDER_WAY = DONE + timedelta(seconds=2)
+BORN = DONE - timedelta(hours=1)
+DECIDED = BORN + timedelta(minutes=30)
+LONG_AGO = DONE - timedelta(hours=73)
+CHECK_MAX = 3
+
+
+def ms(time: datetime) -> int:
+    """Milliseconds since the epoch."""
+    return round(time.timestamp() * 1000)
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """Rows about one offset of a half queue. Each takes other values of its columns."""
+
+    queue: int
+    offset: int = 0
+    born: datetime = BORN
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The columns that name it in most tables."""
+        name = f"tx-{self.queue}-{self.offset}"
+        return {
+            "queue_id": self.queue,
+            "queue_offset": self.offset,
+            "transaction_id": name,
+            "producer_group": "orders",
+        }
+
+    def _message(self) -> dict[str, Any]:
+        return {
+            "real_topic": "a",
+            "real_queue_id": 3,
+            "tags": None,
+            "keys": "key",
+            "properties": [("b", "2"), ("a", "1")],
+            "body": b"body",
+            "born_timestamp": self.born,
+            "store_timestamp": self.born + timedelta(seconds=1),
+            "check_immunity_s": None,
+        }
+
+    def half(self, **other: Any) -> Row:
+        """Its half message."""
+        return "half", self.key | self._message() | other
+
+    def op(self, state: str = "COMMIT", **other: Any) -> Row:
+        """An op of the producer's."""
+        row = {name: value for name, value in self.key.items() if name != "queue_offset"}
+        landed = self.born + timedelta(seconds=2)
+        row |= {"half_offset": self.offset, "state": state, "source": "producer", "remark": None}
+        return "op", row | {"born_timestamp": landed, "store_timestamp": landed} | other
+
+    def published(self, topic: str = "a", **other: Any) -> Row:
+        """It in a topic, its properties in another order."""
+        message = self._message()
+        row = self.key | {name: message[name] for name in ("tags", "keys", "body", "born_timestamp")}
+        row |= {
+            "half_queue_id": self.queue,
+            "half_queue_offset": self.offset,
+            "queue_id": 3,
+            "properties": message["properties"][::-1],
+            "half_store_timestamp": message["store_timestamp"],
+            "committed_at": DECIDED,
+            "batch_id": 0,
+        }
+        del row["queue_offset"]
+        return f"topics/{topic}", row | other
+
+    def decision(self, state: str = "COMMIT", **other: Any) -> Row:
+        """A decision."""
+        nobody = state == "DISCARD"
+        row = self.key | {
+            "real_topic": "a",
+            "state": state,
+            "source": "checkback" if nobody else "producer",
+            "reason": "CHECK_MAX" if nobody else None,
+            "check_times": CHECK_MAX if nobody else 0,
+            "decided_at": DECIDED,
+            "batch_id": 0,
+        }
+        return "decisions", row | other
+
+    def discarded(self, **other: Any) -> Row:
+        """It in `discarded`."""
+        row = {"check_times": CHECK_MAX, "reason": "CHECK_MAX", "discarded_at": DECIDED, "batch_id": 0}
+        return "discarded", self.key | self._message() | row | other
+
+    def check(self, times: int = 1, after: timedelta | None = None) -> Row:
+        """A check, ``after`` its birth: 7 s, then every minute."""
+        at = self.born + (timedelta(seconds=7 + 60 * (times - 1)) if after is None else after)
+        row = {"real_topic": "a", "check_times": times, "born_timestamp": self.born, "requested_at": at, "batch_id": 0}
+        return "check_requests", self.key | row
+
+    def checks(self, number: int = CHECK_MAX) -> list[Row]:
+        """Its first checks."""
+        return [self.check(times) for times in range(1, number + 1)]
+
+    def rejected_half(self) -> Row:
+        """A half message that came for its offset again."""
+        return self._rejected("half", "{}", f"repeated (queue_id, queue_offset) {self.queue}/{self.offset}")
+
+    def rejected_op(self, reason: Reason) -> Row:
+        """An op that was not obeyed."""
+        raw = json.dumps({"queue_id": self.queue, "half_offset": self.offset})
+        return self._rejected("op", raw, REJECTION[reason])
+
+    def _rejected(self, source: str, raw: str, reason: str) -> Row:
+        return "rejected", {"source": source, "raw": raw, "reason": reason, "file": None, "rejected_at": DECIDED}
+
+    def committed(self) -> list[Row]:
+        """All rows of one that went well."""
+        return [self.half(), self.op(), self.published(), self.decision()]
+
+    def rolled_back(self) -> list[Row]:
+        """All rows of one that was rolled back."""
+        return [self.half(), self.op("ROLLBACK"), self.decision("ROLLBACK")]
+
+    def given_up(self) -> list[Row]:
+        """All rows of one that nobody knew."""
+        return [self.half(), *self.checks(), self.decision("DISCARD"), self.discarded()]
+
+
+def write(spark: SparkSession, tables: Tables, rows: list[Row]) -> None:
+    """Make the tables that the rows need, and append them."""
+    of_table: dict[str, list[dict[str, Any]]] = {}
+    for name, row in rows:
+        of_table.setdefault(name, []).append(row)
+    if tables.catalog:
+        # Delta's builder of tables takes no name of three levels outside Databricks.
+        for name in of_table:
+            spark.createDataFrame([], schema_of(name)).write.format("delta").saveAsTable(tables.location(name))
+    else:
+        tables.create(spark, *of_table)
+    for name, content in of_table.items():
+        tables.append_arrow(spark, pa.Table.from_pylist(content, arrow_schema(name)), name)
+
+
+def checkpoint(root: Path, half_version: int = 1_000_000) -> None:
+    """The log of a reconcile query whose batch 0 is done and whose batch 1 is under way."""
+    folder = root / "_checkpoints/reconcile"
+    source = {"reservoirVersion": half_version, "index": -1, "isStartingVersion": False}
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    for batch_id, time in enumerate((DONE, UNDER_WAY)):
+        lines = ["v1", json.dumps({"batchTimestampMs": ms(time)}), json.dumps(source), json.dumps(source)]
+        (folder / f"offsets/{batch_id}").write_text("\n".join(lines))
+    (folder / "commits/0").write_text("v1\n{}")
