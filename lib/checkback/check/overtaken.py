@@ -71,17 +71,19 @@ def skipped(requests: pa.Table, why: pa.ChunkedArray, now: datetime, batch_id: i
     """Rows of `check_answers` for ``requests`` (CHECK_REQUESTS) that are not sent, and ``why``."""
     schema = arrow_schema("check_answers")
     rows = requests.num_rows
-    known: dict[str, Any] = {
-        **{name: requests.column(name) for name in CHECK_REQUESTS.names[:6]},
-        "outcome": pa.repeat(SKIPPED, rows),
-        "error": why,
-        "latency_ms": pa.repeat(pa.scalar(0, pa.int32()), rows),
-        "answered_at": pa.repeat(pa.scalar(now, _UTC), rows),
-        "failed_tries": pa.repeat(pa.scalar([], schema.field("failed_tries").type), rows),
-        "batch_id": pa.repeat(pa.scalar(batch_id, pa.int64()), rows),
-        "delivered": pa.repeat(pa.scalar(False), rows),
-    }
-    return pa.table({field.name: known.get(field.name, pa.nulls(rows, field.type)) for field in schema}).cast(schema)
+    same: dict[str, Any] = {"outcome": SKIPPED, "latency_ms": 0, "answered_at": now, "failed_tries": []}
+    same |= {"batch_id": batch_id, "delivered": False}
+    identity = {name: requests.column(name) for name in CHECK_REQUESTS.names[:6]}
+    columns = identity | {"error": why} | {name: pa.array([value] * rows) for name, value in same.items()}
+    return pa.table(
+        {
+            field.name: pa.nulls(rows, field.type)
+            if field.name not in columns
+            else columns[field.name].cast(field.type)
+            for field in schema
+        },
+        schema=schema,
+    )
 
 
 def offset_ranges(requests: pa.Table) -> list[Range]:

@@ -10,8 +10,8 @@ from zlib import crc32
 
 #: A pause is longer by up to this share of it, so that tasks that share a limit do not send in step.
 _JITTER = 0.1
-#: less than a float of seconds since the epoch can tell apart
-_NEGLIGIBLE_S = 1e-6
+#: what rounding adds up to in a burst: a float of seconds since the epoch is exact to 0.2 microseconds
+_NEGLIGIBLE_S = 1e-4
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,13 @@ class Pace:
         wait = self._used(now, rate) - now - (rate.burst - 1) / rate.per_second
         return wait if wait > _NEGLIGIBLE_S else 0.0
 
-    def sent(self, now: float, rate: Rate, salt: str = "") -> Pace:
-        """After a check was sent. ``salt`` makes the jitter: the same check always has the same."""
-        jitter = _JITTER * crc32(salt.encode()) / 2**32 if salt else 0.0
-        return Pace(self._used(now, rate) + (1 + jitter) / rate.per_second)
+    def sent(self, now: float, rate: Rate, salt: str) -> Pace:
+        """After a check was sent. ``salt`` makes the jitter of the pause after it: the same check has the same."""
+        pause = 1 / rate.per_second
+        after = Pace(self._used(now, rate) + pause)
+        if not after.wait(now, rate):
+            return after
+        return Pace(after.used_until + pause * _JITTER * crc32(salt.encode()) / 2**32)
 
     def _used(self, now: float, rate: Rate) -> float:
         return max(now, min(self.used_until, now + (rate.burst + _JITTER) / rate.per_second))
