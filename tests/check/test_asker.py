@@ -6,15 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from check.servers import Server, always, reply, says, unused_url
 from checkback.check.asker import RETURNED, Asker
 from checkback.check.breaker import Breaker, Limits
+from checkback.check.dispatch import limits_of, rates_of
 from checkback.check.endpoint import Group
 from checkback.check.pace import Pace, Rate
 from checkback.check.traffic import Traffic
+from checkback.settings import Settings
 
 _MESSAGE = pa.struct([("body", pa.binary())])
 _REQUEST = pa.schema([*list(RETURNED)[:6], pa.field("born_ms", pa.int64()), pa.field("message", _MESSAGE)])
@@ -95,3 +98,18 @@ def test_traffic_of_several_tasks_is_what_was_learned_last(learned: list[Traffic
         assert breaker.changed == max(one.breakers[place].changed for one in learned if place in one.breakers)
     for name, pace in together.paces.items():
         assert pace == max((one.paces[name] for one in learned if name in one.paces), key=lambda each: each.used_until)
+
+
+@pytest.mark.parametrize(
+    ("interval", "pause", "expected"),
+    [("60s", "30s", 30), ("60s", "10s", 10), ("10s", "30s", 5), ("1ms", "30s", 0.25), ("1ms", "1ms", 0.001)],
+)
+def test_pause_ends_before_anybody_is_due_again(interval: str, pause: str, expected: float) -> None:
+    settings = {"transaction": {"check_interval": interval}, "check": {"breaker_pause": pause, "timeout": "2s"}}
+    limits = limits_of(Settings.model_validate(settings))
+    assert limits == Limits(failures=10, pause_s=expected, trial_s=3, longest_s=300)
+
+
+def test_limits_of_groups_are_those_that_are_set() -> None:
+    producers = {"slow": {"checks_per_second": 0.5, "checks_burst": 3}, "well": {}}
+    assert rates_of(Settings.model_validate({"producers": producers})) == {"slow": Rate(0.5, 3)}

@@ -39,7 +39,7 @@ def test_producer_is_down_for_longer_than_all_its_checks_then_asked(spark: Spark
     """
     tables = Tables(root=str(tmp_path), by_files=True)
     tables.create(spark, *SCHEMAS)
-    half = (0, 1, "tx-1", "orders", "payments", 0, None, None, {}, b"42", BORN, BORN, None)
+    half: tuple[Any, ...] = (0, 1, "tx-1", "orders", "payments", 0, None, None, {}, b"42", BORN, BORN, None)
     tables.append(spark.createDataFrame([half], HALF), "half")
 
     def rows(name: str, *columns: str) -> list[tuple[Any, ...]]:

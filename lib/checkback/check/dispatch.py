@@ -6,7 +6,7 @@ It is a query of its own, so that a slow producer delays its own answers and nev
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 NAME = "check"
 _RETURNED = StructType([CHECK_ANSWERS[name] for name in ANSWERS.names] + [StructField("traffic", StringType())])
+_LEAST_PAUSE = timedelta(milliseconds=250)
 #: state of an op that takes a check back: of this query only, `messages` refuses it from producers
 UNDELIVERED = "UNDELIVERED"
 #: Bytes of requests in a batch, some 100,000: the driver holds them, and their answers count when all have come.
@@ -96,12 +97,13 @@ def limits_of(settings: Settings) -> Limits:
     """When an endpoint is left alone.
 
     A pause is half of check_interval at most: whatever comes due next then finds the endpoint on trial, and no check
-    is spent on a breaker that is only still open.
+    is spent on a breaker that is only still open. But it is long enough for a batch to see.
     """
     check = settings.check
+    pause = min(check.breaker_pause, max(settings.transaction.check_interval / 2, _LEAST_PAUSE))
     return Limits(
         failures=check.breaker_failures,
-        pause_s=min(check.breaker_pause, settings.transaction.check_interval / 2).total_seconds(),
+        pause_s=pause.total_seconds(),
         trial_s=check.timeout.total_seconds() + 1,
         longest_s=check.retry_after_max.total_seconds(),
     )
