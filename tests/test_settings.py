@@ -191,6 +191,14 @@ def test_endpoint_refused_and_not_repeated(url: str) -> None:
         ("reconcile.max_files", [1], [0]),
         ("check.timeout", ["1ms"], ["0s"]),
         ("check.concurrency", [1], [0]),
+        ("check.breaker_failures", [1], [0]),
+        ("check.breaker_pause", ["1ms"], ["0s"]),
+        ("check.retry_after_max", ["1ms"], ["0s"]),
+        ("check.batch_time", ["1ms"], ["0s"]),
+        ("check.count_undelivered", [False], ["no", 0]),
+        ("transaction.check_jitter", ["0s", "60s"], ["-1s"]),
+        ("producers.orders.checks_per_second", [1, 0.5, None], [0, -1, "5", True, float("nan"), float("inf"), 1e-9]),
+        ("producers.orders.checks_burst", [1], [0, 0.5]),
         ("storage.root", ["s3://bucket/x"], ["", None, 5]),
         ("producers.orders.include_body", [True], ["yes", 1]),
     ],
@@ -205,6 +213,10 @@ def test_limits(path: str, good: list[object], bad: list[object]) -> None:
         load(write("good.yml", nested(value)), (), {})
     for value in bad:
         assert refusal(nested(value)).startswith(f"{path} (my.yml): ")
+
+
+def test_jitter_longer_than_the_interval_is_refused() -> None:
+    assert "check_jitter is longer than check_interval" in refusal({"transaction": {"check_jitter": "61s"}})
 
 
 @pytest.mark.parametrize("name", ["a b", "a.b", "", "ä", "a" * 121, "a\n"])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
     IntegerType,
     LongType,
@@ -67,7 +68,7 @@ OP = StructType(
         _column("half_offset", _LONG, "queue_offset of the half message it ends"),
         _column("transaction_id", _STRING, "must be the half's; null = not stated (batched form)"),
         _column("producer_group", _STRING, "must be the half's"),
-        _column("state", _STRING, "COMMIT or ROLLBACK"),
+        _column("state", _STRING, "COMMIT or ROLLBACK; of source check also UNDELIVERED: a check that is not to count"),
         _column("source", _STRING, "producer, check or operator"),
         _column("remark", _STRING, "free text"),
         _BORN,
@@ -129,7 +130,7 @@ CHECK_ANSWERS = StructType(
     [
         *CHECK_REQUESTS.fields[:6],
         _column("endpoint", _STRING, "endpoint that answered, or the last one tried; null = the group has none"),
-        _column("outcome", _STRING, "COMMIT, ROLLBACK, UNKNOWN or NO_ANSWER"),
+        _column("outcome", _STRING, "COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER; SKIPPED: overtaken or out of time"),
         _column("error", _STRING, "why there is no answer"),
         _column("latency_ms", _INT, "from the first try to the outcome"),
         _column("answered_at", _TIME, "when the outcome was known"),
@@ -141,6 +142,7 @@ CHECK_ANSWERS = StructType(
             "endpoints tried in vain before `endpoint`",
         ),
         _column("batch_id", _LONG, "batch of the check query"),
+        _column("delivered", BooleanType(), "at least one endpoint got the request; null = yes"),
     ]
 )
 REJECTED = StructType(

@@ -228,7 +228,14 @@ class Transaction(_Section):
     timeout: DurationFromZero = timedelta(seconds=6)
     check_interval: PositiveDuration = timedelta(seconds=60)
     check_max: Count = 15
+    check_jitter: DurationFromZero = timedelta(0)
     reserved: PositiveDuration = timedelta(hours=72)
+
+    @model_validator(mode="after")
+    def _jitter_is_less(self) -> Self:
+        if self.check_jitter > self.check_interval:
+            _refuse("transaction.check_jitter is longer than check_interval", "a tenth of check_interval is plenty")
+        return self
 
 
 class Reconcile(_Section):
@@ -241,11 +248,21 @@ class Reconcile(_Section):
 
 
 class Check(_Section):
-    """The query that asks producers."""
+    """The query that asks producers.
+
+    An endpoint that ``breaker_failures`` tries in a row found broken is left alone for ``breaker_pause``, at most half
+    of transaction.check_interval; for a Retry-After, up to ``retry_after_max``. ``batch_time``: what a batch has not
+    asked by then is skipped. ``count_undelivered``: does a check that no endpoint received count towards check_max?
+    """
 
     timeout: PositiveDuration = timedelta(seconds=5)
     concurrency: Count = 32
     ca_file: Text | None = None
+    breaker_failures: Count = 10
+    breaker_pause: PositiveDuration = timedelta(seconds=30)
+    retry_after_max: PositiveDuration = timedelta(minutes=5)
+    batch_time: PositiveDuration = timedelta(seconds=30)
+    count_undelivered: StrictBool = True
 
 
 class Gateway(_Section):
@@ -287,12 +304,18 @@ class Kafka(_Section):
 
 
 class Producer(_Section):
-    """A producer group: where and how it is asked, and the token it sends with."""
+    """A producer group: where and how it is asked, and the token it sends with.
+
+    ``checks_per_second``: at most so many checks, of which ``checks_burst`` may come at once; null = as fast as it
+    answers.
+    """
 
     endpoints: list[Endpoint] = []
     secret: Annotated[SecretStr | None, BeforeValidator(_secret)] = None
     token: Annotated[SecretStr | None, BeforeValidator(_token)] = None
     include_body: StrictBool = False
+    checks_per_second: Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False, strict=True)] | None = None
+    checks_burst: Count = 1
 
 
 class Settings(_Section):

@@ -12,10 +12,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from check.servers import SHORT, Received, Server, Wire, late, reply, says
-from checkback.check.dispatch import Dispatch, start_check
+from checkback.check.dispatch import Dispatch, check_query, start_check
+from checkback.check.overtaken import overtakers
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import SettingsError
-from checkback.schemas import CHECK_REQUESTS, HALF
+from checkback.schemas import CHECK_REQUESTS, DECISIONS, HALF, arrow_schema
 from checkback.settings import Settings
 from checkback.tables import Tables
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 BORN = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=timezone.utc)
-NAMES = ("check_requests", "check_answers", "op", "half")
+NAMES = ("check_requests", "check_answers", "op", "half", "decisions")
 
 
 class CrashBeforeOps(Dispatch):
@@ -97,10 +98,12 @@ class Bench:
         (commits / f".{last.name}.crc").unlink(missing_ok=True)
 
 
-def settings(timeout: str = "5s", concurrency: int = 8, **producers: dict[str, Any]) -> Settings:
+def settings(
+    timeout: str = "5s", concurrency: int = 8, check: dict[str, Any] | None = None, **producers: dict[str, Any]
+) -> Settings:
     return Settings.model_validate(
         {
-            "check": {"timeout": timeout, "concurrency": concurrency},
+            "check": {"timeout": timeout, "concurrency": concurrency, **(check or {})},
             "producers": producers,
             "reconcile": {"partitions": 2},
         }
@@ -261,6 +264,43 @@ def test_body_is_sent_to_groups_that_want_it(bench: Bench) -> None:
 def commit_whatever(received: Received, wire: Wire) -> bool:
     wire.send(reply(says("COMMIT", received.json["transaction_id"])))
     return True
+
+
+def test_dispatcher_was_down_asks_no_stale_question(bench: Bench, producer: ExampleProducer) -> None:
+    """Of a pile of three for one half the newest is asked, also if it is beyond the batch; of a decided one none is.
+
+    Read by Spark, the tables say the same.
+    """
+    minutes = [datetime.now(timezone.utc) - timedelta(minutes=ago) for ago in (5, 4, 3)]
+    for times, when in enumerate(minutes, start=1):
+        bench.request((1, "orders", "u", times), requested_at=when)
+    bench.request((2, "orders", "c", 1), (3, "orders", "r", 1), requested_at=minutes[0])
+    decided = (0, 2, "c", "orders", "orders", "COMMIT", "producer", None, 1, minutes[1], 0)
+    bench.tables.append(bench.spark.createDataFrame([decided], DECISIONS), "decisions", str(uuid4()), 0)
+    config = settings(orders={"endpoints": producer.endpoints, "secret": SECRET})
+    _, batches = check_query(bench.spark, config, bench.tables, available_now=True)
+    one_by_one = bench.tables.stream(bench.spark, "check_requests", maxFilesPerTrigger="1").writeStream
+    one_by_one = one_by_one.option("checkpointLocation", bench.tables.checkpoint("check")).trigger(availableNow=True)
+    assert one_by_one.foreachBatch(batches).start().awaitTermination(120)
+    said = {
+        (row.transaction_id, row.check_times): (row.outcome, row.error, row.delivered)
+        for row in bench.rows("check_answers")
+    }
+    assert said == {
+        ("u", 1): ("SKIPPED", "overtaken by check 3", False),
+        ("u", 2): ("SKIPPED", "overtaken by check 3", False),
+        ("u", 3): ("UNKNOWN", None, True),
+        ("c", 1): ("SKIPPED", "overtaken by the decision COMMIT", False),
+        ("r", 1): ("ROLLBACK", None, True),
+    }
+    assert producer.checks_by_transaction == {"u": 1, "r": 1}
+    assert bench.ops() == {"r": "ROLLBACK"}
+    piled = bench.tables.read(bench.spark, "check_requests").toArrow().cast(arrow_schema("check_requests"))
+    by_files = overtakers(bench.spark, bench.tables, piled)
+    by_spark = overtakers(bench.spark, Tables(root=str(bench.root)), piled)
+    assert [table.num_rows for table in by_spark] == [5, 1]
+    for ours, sparks in zip(by_files, by_spark, strict=True):
+        assert sorted(ours.to_pylist(), key=str) == sorted(sparks.to_pylist(), key=str)
 
 
 def test_query_runs_on_with_new_requests(bench: Bench) -> None:

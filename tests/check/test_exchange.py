@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from datetime import datetime, timezone
+from email.utils import format_datetime
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from check.servers import Server, always, reply, request, says
 from checkback.check.client import CheckClient, Group
-from checkback.check.exchange import STATES, Message, NoAnswerError, read_answer
+from checkback.check.exchange import STATES, Message, NoAnswerError, read_answer, read_retry_after
 from checkback.check.signature import Signer, webhook_id
 from checkback.errors import SettingsError
 
@@ -26,6 +27,13 @@ def test_answer_any_bytes_never_crash(body: bytes) -> None:
     """Bytes are an answer or NoAnswerError, nothing else."""
     with suppress(NoAnswerError):
         assert read_answer(body, "tx-1") in STATES
+
+
+@given(st.text() | st.integers().map(str) | st.datetimes().map(format_datetime), st.floats(0, 1e10))
+def test_retry_after_any_text_is_seconds_or_nothing(value: str, now: float) -> None:
+    """Whatever stands in the header."""
+    seconds = read_retry_after(value, now)
+    assert seconds is None or -1e12 < seconds < 1e12
 
 
 JSON = st.recursive(

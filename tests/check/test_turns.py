@@ -22,7 +22,7 @@ def test_turns_one_thread_alternates_between_groups() -> None:
     """Also without anything under way the groups come in turn."""
     turns = Turns(requests_of(a=3, b=2, c=1))
     order = []
-    while (taken := turns.take()) is not None:
+    while isinstance(taken := turns.take(0), CheckRequest):
         order.append(taken.producer_group)
         turns.done(taken)
     assert "".join(order) == "abcaba"
@@ -40,7 +40,7 @@ def test_group_that_hangs_leaves_threads_to_the_others() -> None:
             well_done.set()
         return ANSWER
 
-    answered = ask_all(ask, requests, threads=4)
+    answered = ask_all(ask, Turns(requests), threads=4)
     assert {(asked.producer_group, asked.queue_offset) for asked, _ in answered} == {
         (asked.producer_group, asked.queue_offset) for asked in requests
     }
@@ -61,12 +61,12 @@ def test_threads_are_no_more_than_allowed() -> None:
             together[0] -= 1
         return ANSWER
 
-    ask_all(ask, requests_of(a=8), threads=4)
+    ask_all(ask, Turns(requests_of(a=8)), threads=4)
     assert most == [4]
 
 
 def test_nothing_to_ask_is_nothing() -> None:
-    assert ask_all(dict[CheckRequest, CheckAnswer]().__getitem__, [], threads=4) == []
+    assert ask_all(dict[CheckRequest, CheckAnswer]().__getitem__, Turns([]), threads=4) == []
 
 
 def test_bug_in_asking_is_not_swallowed() -> None:
@@ -74,4 +74,4 @@ def test_bug_in_asking_is_not_swallowed() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        ask_all(ask, requests_of(a=2), threads=2)
+        ask_all(ask, Turns(requests_of(a=2)), threads=2)

@@ -44,6 +44,11 @@ def rollback(offset: int, born: int = 0, **more: Any) -> tuple[Any, ...]:
     return op(offset, Kind.ROLLBACK, born, **more)
 
 
+def undelivered(offset: int, number: int, *, group: int = 1, tx: int = 7) -> tuple[Any, ...]:
+    """The check of this number reached nobody."""
+    return (offset, Kind.UNDELIVERED, Source.CHECK, 0, 0, number, group, tx)
+
+
 def events(*rows: tuple[Any, ...]) -> Records:
     """EVENT records."""
     return np.array(list(rows), EVENT)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.reconcile.columns import half_events, op_events
+from checkback.reconcile.segment import Kind
+from checkback.schemas import OP
 from reconcile.frames import half_frame, op_frame
 from reconcile.messages import T0, T0_US, T1, T1_US, half
 
@@ -20,3 +22,27 @@ def test_events_carry_identity_and_times_as_integers(spark: SparkSession) -> Non
     assert bare["transaction"] == 0
     assert (message["born"], message["store"], message["immunity"]) == (T0_US // 1000, T1_US, -1)
     assert own["store"] == T0.timestamp() * 1_000_000
+
+
+def test_undelivered_is_taken_from_the_check_query_only(spark: SparkSession) -> None:
+    """It carries the check's number; from anybody else it is an unknown state, and so is any other word."""
+    said = [
+        ("UNDELIVERED", "check", "check 12"),
+        ("UNDELIVERED", "check", None),
+        ("UNDELIVERED", "check", "check many"),
+        ("UNDELIVERED", "producer", "check 12"),
+        ("UNDELIVERED", None, "check 12"),
+        ("COMMIT", "check", "check 12"),
+        ("?", "check", "check 12"),
+    ]
+    rows = [(0, 1, "tx-1", "orders", state, source, remark, T0, T0) for state, source, remark in said]
+    found = op_events(spark.createDataFrame(rows, OP)).select("kind", "immunity").collect()
+    assert [(Kind(row["kind"]), row["immunity"]) for row in found] == [
+        (Kind.UNDELIVERED, 12),
+        (Kind.UNDELIVERED, -1),
+        (Kind.UNDELIVERED, -1),
+        (Kind.UNKNOWN, -1),
+        (Kind.UNKNOWN, -1),
+        (Kind.COMMIT, -1),
+        (Kind.UNKNOWN, -1),
+    ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from checkback.reconcile.segment import ACTION, Action, Kind, Rules, Segment, Source, decide
-from reconcile.segments import RULES, SIZE, Run, commit, events, half, op, rollback
+from reconcile.segments import RULES, SIZE, Run, commit, events, half, op, rollback, undelivered
 
 Batch = tuple[int, list[tuple[Any, ...]], list[tuple[Any, ...]]]
 
@@ -120,6 +121,55 @@ CASES: dict[str, list[Batch]] = {
         (2, [], []),
         (17, [], [("CHECK", 0, 2)]),
     ],
+    # rule 9
+    "check_that_reached_nobody_is_not_counted": [
+        (7, [half(0)], [("CHECK", 0, 1)]),
+        (8, [undelivered(0, 1)], []),
+        (16, [], []),
+        (17, [], [("CHECK", 0, 1)]),
+        (27, [], [("CHECK", 0, 2)]),
+    ],
+    "check_that_reached_nobody_is_no_reason_to_discard": [
+        (7, [half(0)], [("CHECK", 0, 1)]),
+        (17, [], [("CHECK", 0, 2)]),
+        (27, [], [("CHECK", 0, 3)]),
+        (37, [undelivered(0, 3)], [("CHECK", 0, 3)]),
+        (47, [], [("DISCARD", 0, "CHECK_MAX")]),
+    ],
+    "checks_that_reach_nobody_end_with_reserved": [
+        (7, [half(0)], [("CHECK", 0, 1)]),
+        (17, [undelivered(0, 1)], [("CHECK", 0, 1)]),
+        (1001, [undelivered(0, 1)], [("DISCARD", 0, "EXPIRED")]),
+    ],
+    "undelivered_twice_takes_one_check_back": [
+        (7, [half(0)], [("CHECK", 0, 1)]),
+        (17, [], [("CHECK", 0, 2)]),
+        (18, [undelivered(0, 2), undelivered(0, 2)], []),
+        (19, [undelivered(0, 2)], []),
+        (27, [], [("CHECK", 0, 2)]),
+    ],
+    "undelivered_of_another_check_changes_nothing": [
+        (7, [half(0)], [("CHECK", 0, 1)]),
+        (17, [], [("CHECK", 0, 2)]),
+        (18, [undelivered(0, 1), undelivered(0, 3), undelivered(0, -1)], []),
+        (27, [], [("CHECK", 0, 3)]),
+    ],
+    "undelivered_of_another_transaction_changes_nothing": [
+        (7, [half(0), half(1)], [("CHECK", 0, 1), ("CHECK", 1, 1)]),
+        (8, [undelivered(0, 1, group=2), undelivered(0, 1, tx=8), undelivered(5, 1)], []),
+        (17, [], [("CHECK", 0, 2), ("CHECK", 1, 2)]),
+    ],
+    "undelivered_before_the_first_check_changes_nothing": [
+        (1, [half(0), undelivered(0, 0)], []),
+        (7, [], [("CHECK", 0, 1)]),
+    ],
+    "undelivered_early_or_late_is_ignored": [
+        (1, [undelivered(0, 1)], []),
+        (7, [half(0), undelivered(0, 1)], [("CHECK", 0, 1)]),
+        (8, [commit(0), undelivered(0, 1)], [("COMMIT", 0, 1)]),
+        (9, [undelivered(0, 1)], []),
+        (5000, [undelivered(0, 1)], []),
+    ],
 }
 
 
@@ -173,6 +223,29 @@ def test_segment_is_forgotten_only_when_repeats_may_be() -> None:
     run.at(1, half(0), commit(0))
     assert not run.segment.forgettable(1000)
     assert run.segment.forgettable(1001)
+
+
+def test_undelivered_is_forgotten_with_its_batch() -> None:
+    """It waits for nothing: a segment of which nothing is known stays so."""
+    segment, actions = decide(Segment.empty(0, SIZE), events(undelivered(3, 1)), 1, RULES)
+    assert segment.forgettable(1)
+    assert len(actions) == 0
+
+
+def test_jitter_spreads_what_came_due_together() -> None:
+    """Sixteen first checks in one batch; the second ones over the whole jitter, each at the time of its own."""
+    rules = replace(RULES, check_interval=1000, check_jitter=100, reserved=10**6)
+    first: list[list[int]] = [[], []]
+    for run in first:
+        segment, _ = decide(Segment.empty(0, SIZE), events(*map(half, range(SIZE))), 500, rules)
+        run.extend((segment.pending["due"] - 1500).tolist())
+    assert first[0] == first[1]
+    assert min(first[0]) >= 0
+    assert max(first[0]) <= 100
+    assert len(set(first[0])) > SIZE // 2
+    segment, actions = decide(segment, events(), 1600, rules)
+    assert set(actions["check_times"]) == {2}
+    assert (segment.pending["due"] - 2600).tolist() != first[0]
 
 
 def test_decide_leaves_its_input_alone() -> None:

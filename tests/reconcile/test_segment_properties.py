@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from checkback.reconcile.segment import Kind, Segment, decide
 from checkback.reconcile.state import decode, encode
-from reconcile.segments import RULES, SIZE, commit, events, half, read, rollback
+from reconcile.segments import RULES, SIZE, commit, events, half, read, rollback, undelivered
 
 halves = st.builds(
     half,
@@ -30,7 +31,14 @@ ops = st.builds(
     group=st.sampled_from([1, 1, 1, 2]),
     tx=st.sampled_from([7, 7, 8, 0]),
 )
-batches = st.lists(st.tuples(st.integers(1, 40), st.lists(halves | ops, max_size=4)), max_size=25)
+notes = st.builds(
+    undelivered,
+    st.integers(0, 3),
+    st.integers(-1, 4),
+    group=st.sampled_from([1, 1, 1, 2]),
+    tx=st.sampled_from([7, 7, 8]),
+)
+batches = st.lists(st.tuples(st.integers(1, 40), st.lists(halves | ops | notes, max_size=4)), max_size=25)
 
 
 class Model:
@@ -51,7 +59,9 @@ class Model:
                 birth = min(born, store // 1000)
                 due = birth + (immunity if immunity >= 0 else RULES.timeout) + 1
                 self.pending[offset] = {"born": birth, "due": due, "times": 0, "group": group, "tx": tx}
-        new_ops = sorted((r for r in rows if r[1] != Kind.HALF), key=lambda r: (r[4], r[3], r[1]))
+        new_ops = sorted(
+            (r for r in rows if r[1] not in (Kind.HALF, Kind.UNDELIVERED)), key=lambda r: (r[4], r[3], r[1])
+        )
         decided: dict[int, dict[str, Any]] = {}
         still, self.waiting = [*self.waiting, *((now, row) for row in new_ops)], []
         for since, row in still:
@@ -70,6 +80,10 @@ class Model:
                 done.append(("REJECT_OP", offset, "NO_HALF"))
             elif owner is None and not any((r[0], r[6], r[7]) == (offset, group, tx) for _, r in self.waiting):
                 self.waiting.append((since, row))
+        unheard = {(r[0], r[6], r[7], r[5]) for r in rows if r[1] == Kind.UNDELIVERED}
+        for offset, held in self.pending.items():
+            if held["times"] and (offset, held["group"], held["tx"], held["times"]) in unheard:
+                held["times"] -= 1
         for offset, held in list(self.pending.items()):
             due = held["due"] <= now
             if due and held["times"] == RULES.check_max:
@@ -99,10 +113,15 @@ def test_segment_does_what_the_model_does(history: list[tuple[int, list[tuple[An
         block = encode(segment)
 
 
-@given(batches)
+@given(batches, st.sampled_from([0, 7]))
 @settings(max_examples=300, deadline=None)
-def test_promises_hold(history: list[tuple[int, list[tuple[Any, ...]]]]) -> None:
-    """Each transaction is decided once, checked at most check_max times, never after its decision or too early."""
+def test_promises_hold(history: list[tuple[int, list[tuple[Any, ...]]]], jitter: int) -> None:
+    """Each transaction is decided once, checked at most check_max times, never after its decision or too early.
+
+    A check that reached nobody is not counted; jitter only adds to the interval.
+    """
+    rules = replace(RULES, check_jitter=jitter)
+    unheard: Counter[int] = Counter()
     segment, now = Segment.empty(0, SIZE), 0
     decisions: dict[int, str] = {}
     checks: dict[int, list[int]] = defaultdict(list)
@@ -115,7 +134,8 @@ def test_promises_hold(history: list[tuple[int, list[tuple[Any, ...]]]]) -> None
             if offset not in taken:
                 immune_until[offset] = min(born, store // 1000) + (immunity if immunity >= 0 else RULES.timeout)
                 taken.add(offset)
-        segment, actions = decide(segment, events(*rows), now, RULES)
+        unheard.update(row[0] for row in rows if row[1] == Kind.UNDELIVERED)
+        segment, actions = decide(segment, events(*rows), now, rules)
         for action in read(actions):
             if action[0] in ("COMMIT", "ROLLBACK", "DISCARD"):
                 assert action[1] not in decisions
@@ -123,11 +143,12 @@ def test_promises_hold(history: list[tuple[int, list[tuple[Any, ...]]]]) -> None
             elif action[0] == "CHECK":
                 assert action[1] not in decisions
                 assert now > immune_until[action[1]]
+                assert 1 <= action[2] <= RULES.check_max
                 checks[action[1]].append(now)
         pending = set(segment.pending["offset"].tolist())
         assert pending | set(decisions) == taken
         assert not pending & set(decisions)
-    for times in checks.values():
-        assert len(times) <= RULES.check_max
+    for offset, times in checks.items():
+        assert len(times) <= RULES.check_max + unheard[offset]
         assert all(b - a >= RULES.check_interval for a, b in pairwise(times))
     assert set(decisions) == taken  # after the reserved time nothing is left

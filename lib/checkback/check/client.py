@@ -4,97 +4,66 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from threading import Lock
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import requests
 from urllib3 import Timeout
 
-from checkback.check.deadline import DeadlineAdapter, StaleConnectionError
-from checkback.check.exchange import MAX_ANSWER, NO_ANSWER, CheckAnswer, CheckRequest, NoAnswerError, read_answer
-from checkback.check.failure import TIMED_OUT, causes, describe
-from checkback.check.signature import Signer
+from checkback.check.breaker import Breaker, Limits, State
+from checkback.check.deadline import DeadlineAdapter, NotConnectedError, StaleConnectionError
+from checkback.check.endpoint import Endpoint, Group, Service
+from checkback.check.exchange import (
+    MAX_ANSWER,
+    NO_ANSWER,
+    CheckAnswer,
+    CheckRequest,
+    NoAnswerError,
+    StatusError,
+    read_answer,
+    read_retry_after,
+)
+from checkback.check.failure import causes, describe
 from checkback.errors import SettingsError
-from checkback.urls import postable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from requests.adapters import HTTPAdapter
     from urllib3.response import BaseHTTPResponse
 
-_HEADERS = {
-    "Content-Type": "application/json",
-    "Accept": "application/json",
-    "Accept-Encoding": "identity",  # 4 KiB are 4 KiB, not a gzip bomb
-    "User-Agent": "checkback",
-}
+    from checkback.check.signature import Signer
+    from checkback.check.traffic import Place
+
+__all__ = ["CheckClient", "Group"]
 
 
 @dataclass(frozen=True)
-class Group:
-    """A producer group: URLs of one and the same service, and the secret its checks are signed with."""
+class _Try:
+    """What came of one endpoint. ``outcome`` is NO_ANSWER when ``error`` says why.
 
-    endpoints: tuple[str, ...] = ()
-    secret: str | None = field(default=None, repr=False)
-    include_body: bool = False
+    ``sent``: the request was written to a connection. ``refused``: it was not even tried, by its
+    breaker's state. ``broken``: the endpoint is
+    not reachable or out of order, whatever transaction it is asked about. ``retry_after_s``: what it asked for.
+    """
 
-
-class _Endpoint:
-    """One URL, prepared once, and how often in a row it was too late."""
-
-    def __init__(self, url: str, where: str) -> None:
-        if not postable(url):
-            # The URL is not quoted: it may hold a password.
-            raise SettingsError(
-                "an endpoint is not a URL to POST to", where, "write http(s)://host[:port]/path, without user and #"
-            )
-        self._template = requests.Request("POST", url, headers=_HEADERS).prepare()
-        self.url = url
-        self._late = 0
-        self._lock = Lock()
-
-    def prepare(self, body: str, headers: Mapping[str, str]) -> requests.PreparedRequest:
-        prepared = self._template.copy()
-        prepared.body = body.encode("ascii")
-        prepared.headers.update({**headers, "Content-Length": str(len(body))})
-        return prepared
-
-    @property
-    def late(self) -> int:
-        """Tries in a row, the latest ones, that timed out."""
-        return self._late
-
-    def tried(self, timed_out: bool) -> None:
-        with self._lock:
-            self._late = self._late + 1 if timed_out else 0
-
-
-class _Service:
-    """A group with its endpoints and its signer made ready."""
-
-    def __init__(self, name: str, group: Group) -> None:
-        where = f"producers.{name}"
-        self.endpoints = [_Endpoint(url, f"{where}.endpoints") for url in group.endpoints]
-        self.signer = None if group.secret is None else Signer(group.secret, f"{where}.secret")
-        self.include_body = group.include_body
-
-    def in_turn(self, check_times: int) -> list[_Endpoint]:
-        """All endpoints; the first check begins at the first one, the second at the second, ..."""
-        start = ((check_times or 1) - 1) % len(self.endpoints) if self.endpoints else 0
-        return self.endpoints[start:] + self.endpoints[:start]
+    outcome: str
+    error: str | None = None
+    sent: bool = True
+    refused: State | None = None
+    broken: bool = False
+    retry_after_s: float | None = None
 
 
 class CheckClient:
     """Asks the endpoints of a request's group; safe to call from many threads.
 
     ``timeout_s`` bounds each try as a whole, from connecting to the last byte. ``connections`` are kept alive per
-    host. ``give_up_after``: an endpoint that timed out that often in a row is not tried any more by this client (one
-    lives as long as a task of a batch): a producer that hangs costs a batch a few timeouts, not one for each request.
+    host. ``limits``: when an endpoint that is broken is left alone (`breaker`), and ``breakers``, what is known of the
+    endpoints from before: a producer that is down costs a batch a few timeouts, not one for each request.
     ``clock`` tells seconds since the epoch, ``timer`` seconds of any origin; ``adapter`` opens the connections.
     An adapter alone, without a session, follows no redirect, keeps no cookie, and takes neither proxies nor
     credentials from the environment: what is asked is what the settings name.
@@ -110,14 +79,15 @@ class CheckClient:
         ca_file: str | None = None,
         *,
         connections: int = 32,
-        give_up_after: int | None = None,
+        limits: Limits | None = None,
+        breakers: Mapping[Place, Breaker] | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
         adapter: HTTPAdapter | None = None,
     ) -> None:
-        self._services = {name: _Service(name, group) for name, group in groups.items()}
+        limits = limits or Limits(trial_s=timeout_s + 1)
+        self._services = {name: Service(name, group, limits, breakers or {}) for name, group in groups.items()}
         self._timeout_s = timeout_s
-        self._give_up_after = give_up_after
         self._clock, self._timer = clock, timer
         self._adapter = adapter or _adapter(self._services, ca_file, connections)
 
@@ -133,6 +103,14 @@ class CheckClient:
         """Close the connections that are kept alive."""
         self._adapter.close()
 
+    def breakers(self) -> dict[Place, Breaker]:
+        """What is known of the endpoints now."""
+        return {
+            (name, endpoint.url): endpoint.breaker
+            for name, service in self._services.items()
+            for endpoint in service.endpoints
+        }
+
     def ask(self, request: CheckRequest) -> CheckAnswer:
         """What the group says of the transaction: always an answer, NO_ANSWER when there is none.
 
@@ -140,46 +118,67 @@ class CheckClient:
         """
         started = self._timer()
         service = self._services.get(request.producer_group)
-        failed: list[tuple[str, str]] = []
-        outcome, endpoint, error = NO_ANSWER, None, None
         if service is None or not service.endpoints:
-            error = f"producers.{request.producer_group} has no endpoints"[:200]
-        else:
-            body = request.to_json(service.include_body)
-            for tried in service.in_turn(request.check_times):
-                if endpoint is not None and error is not None:
-                    failed.append((endpoint, error))
-                endpoint = tried.url
-                outcome, error = self._try(tried, service.signer, request, body)
-                if outcome != NO_ANSWER:
-                    break
+            nobody = f"producers.{request.producer_group} has no endpoints"[:200]
+            return self._answer(started, [(None, _Try(NO_ANSWER, nobody, sent=False))])
+        body = request.to_json(service.include_body)
+        endpoints = service.in_turn(request.check_times)
+        tries = self._round(endpoints, service.signer, request, body)
+        on_trial = [endpoint for endpoint, one in tries if one.refused is State.ON_TRIAL]
+        if on_trial and all(one.refused for _, one in tries):
+            # Its outcome is known soon, and decides about all of us: to say "not tried" now would waste the check.
+            on_trial[0].await_trial(self._clock())
+            tries = self._round(endpoints, service.signer, request, body)
+        return self._answer(started, [(endpoint.url, one) for endpoint, one in tries])
+
+    def _round(
+        self, endpoints: Sequence[Endpoint], signer: Signer | None, request: CheckRequest, body: str
+    ) -> list[tuple[Endpoint, _Try]]:
+        """The tries at these endpoints, up to the first that answers."""
+        tries = []
+        for endpoint in endpoints:
+            tries.append((endpoint, self._try(endpoint, signer, request, body)))
+            if tries[-1][1].outcome != NO_ANSWER:
+                break
+        return tries
+
+    def _answer(self, started: float, tries: Sequence[tuple[str | None, _Try]]) -> CheckAnswer:
+        endpoint, last = tries[-1]
         return CheckAnswer(
-            outcome=outcome,
+            outcome=last.outcome,
             endpoint=endpoint,
-            error=error,
+            error=last.error,
             latency_ms=round((self._timer() - started) * 1000),
             answered_at=datetime.fromtimestamp(self._clock(), tz=timezone.utc),
-            failed_tries=tuple(failed),
+            failed_tries=tuple((url, one.error) for url, one in tries[:-1] if url is not None and one.error),
+            delivered=any(one.sent for _, one in tries),
         )
 
-    def _try(
-        self, endpoint: _Endpoint, signer: Signer | None, request: CheckRequest, body: str
-    ) -> tuple[str, str | None]:
-        """(outcome, error) of one endpoint."""
-        late = endpoint.late
-        if self._give_up_after is not None and late >= self._give_up_after:
-            return NO_ANSWER, f"not tried: {late} tries in a row timed out"
+    def _try(self, endpoint: Endpoint, signer: Signer | None, request: CheckRequest, body: str) -> _Try:
+        """One endpoint, if it may be tried now."""
+        turn = endpoint.enter(self._clock())
+        if isinstance(turn, State):
+            return _Try(NO_ANSWER, endpoint.why_not(), sent=False, refused=turn)
+        outcome = self._sent(endpoint, signer, request, body)
+        if outcome.broken:
+            endpoint.broken(self._clock(), turn, outcome.retry_after_s)
+        else:
+            endpoint.answered(self._clock(), turn)
+        return outcome
+
+    def _sent(self, endpoint: Endpoint, signer: Signer | None, request: CheckRequest, body: str) -> _Try:
         try:
             headers = {} if signer is None else signer.headers(request.webhook_id, self._clock(), body)
-            prepared = endpoint.prepare(body, headers)
-            answer = self._post(prepared)
-            outcome, error = read_answer(answer, request.transaction_id), None
+            answer = self._post(endpoint.prepare(body, headers))
+            return _Try(read_answer(answer, request.transaction_id))
+        except StatusError as refused:
+            retry_after_s = read_retry_after(refused.retry_after, self._clock())
+            return _Try(NO_ANSWER, str(refused), broken=refused.broken, retry_after_s=retry_after_s)
         except NoAnswerError as refused:
-            outcome, error = NO_ANSWER, str(refused)
+            return _Try(NO_ANSWER, str(refused))
         except Exception as failure:  # noqa: BLE001 - whatever a producer does to one request, the others go on
-            outcome, error = NO_ANSWER, describe(failure, self._timeout_s)
-        endpoint.tried(timed_out=error is not None and error.startswith(TIMED_OUT))
-        return outcome, error
+            connected = not any(isinstance(cause, NotConnectedError) for cause in causes(failure))
+            return _Try(NO_ANSWER, describe(failure, self._timeout_s), sent=connected, broken=True)
 
     def _post(self, prepared: requests.PreparedRequest) -> bytes:
         """The body of a 200, of at most 4 KiB + 1. A stale kept-alive connection is replaced once, in the same time."""
@@ -209,8 +208,7 @@ class CheckClient:
 def _read(response: BaseHTTPResponse) -> bytes:
     """The body of a 200 to its end, which is what lets the connection be used again."""
     if response.status != 200:
-        word = "redirect" if response.status in {301, 302, 303, 307, 308} else "status"
-        raise NoAnswerError(f"{word} {response.status}")
+        raise StatusError(response.status, response.headers.get("Retry-After"))
     body = b""
     while part := response.read(MAX_ANSWER + 1 - len(body), decode_content=False):
         body += part
@@ -219,7 +217,7 @@ def _read(response: BaseHTTPResponse) -> bytes:
     return body
 
 
-def _adapter(services: Mapping[str, _Service], ca_file: str | None, connections: int) -> HTTPAdapter:
+def _adapter(services: Mapping[str, Service], ca_file: str | None, connections: int) -> HTTPAdapter:
     hosts = {urlsplit(endpoint.url).netloc for service in services.values() for endpoint in service.endpoints}
     try:
         return DeadlineAdapter(ca_file, hosts=len(hosts), connections=connections)

@@ -28,6 +28,10 @@ class StaleConnectionError(ConnectionError):
     """A kept-alive connection was closed by the server before it sent any of the answer. Asking again is safe."""
 
 
+class NotConnectedError(ConnectionError):
+    """There was no connection, or no TLS on it: nothing of the request was sent. Its cause says why."""
+
+
 class _Socket(socket.socket):
     """A socket whose timeout is the total of all that follows."""
 
@@ -65,7 +69,10 @@ class _TotalTimeout(HTTPConnection):
 
     def connect(self) -> None:
         until = None if self.timeout is None else monotonic() + self.timeout
-        super().connect()
+        try:
+            super().connect()
+        except Exception as error:
+            raise NotConnectedError("not connected") from error
         self._answered = False
         if until is not None:
             self.timeout = max(until - monotonic(), _LEAST)  # what sending may take

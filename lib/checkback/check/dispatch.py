@@ -5,19 +5,25 @@ It is a query of its own, so that a slow producer delays its own answers and nev
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from checkback.check.asker import ANSWERS, Asker
-from checkback.check.client import Group
+from checkback.check.breaker import Limits
+from checkback.check.endpoint import Group
 from checkback.check.exchange import COMMIT, ROLLBACK
 from checkback.check.messages import with_messages
-from checkback.check.recorded import SKEW, keys, once, recorded
+from checkback.check.overtaken import DECIDED, NEWER, overtaken_by, overtakers, skipped, stale
+from checkback.check.pace import Rate
+from checkback.check.recorded import SKEW, answers_to, keys, once, recorded
+from checkback.check.traffic import Traffic
 from checkback.schemas import CHECK_ANSWERS, CHECK_REQUESTS, arrow_schema
 from checkback.stopping import query_id
 
@@ -30,7 +36,10 @@ if TYPE_CHECKING:
     from checkback.tables import Tables
 
 NAME = "check"
-_ANSWERS = StructType([CHECK_ANSWERS[name] for name in ANSWERS.names])
+_RETURNED = StructType([CHECK_ANSWERS[name] for name in ANSWERS.names] + [StructField("traffic", StringType())])
+_LEAST_PAUSE = timedelta(milliseconds=250)
+#: state of an op that takes a check back: of this query only, `messages` refuses it from producers
+UNDELIVERED = "UNDELIVERED"
 #: Bytes of requests in a batch, some 100,000: the driver holds them, and their answers count when all have come.
 _BATCH_BYTES = str(4 << 20)
 
@@ -84,23 +93,55 @@ def groups_of(settings: Settings) -> dict[str, Group]:
     }
 
 
+def limits_of(settings: Settings) -> Limits:
+    """When an endpoint is left alone.
+
+    A pause is half of check_interval at most: whatever comes due next then finds the endpoint on trial, and no check
+    is spent on a breaker that is only still open. But it is long enough for a batch to see.
+    """
+    check = settings.check
+    pause = min(check.breaker_pause, max(settings.transaction.check_interval / 2, _LEAST_PAUSE))
+    return Limits(
+        failures=check.breaker_failures,
+        pause_s=pause.total_seconds(),
+        trial_s=check.timeout.total_seconds() + 1,
+        longest_s=check.retry_after_max.total_seconds(),
+    )
+
+
+def rates_of(settings: Settings) -> dict[str, Rate]:
+    """The limits of the groups that have one."""
+    return {
+        name: Rate(producer.checks_per_second, producer.checks_burst)
+        for name, producer in settings.producers.items()
+        if producer.checks_per_second is not None
+    }
+
+
 class Dispatch:
     """Does the batches of the check query; foreachBatch calls it.
 
     ``slots``: tasks that run at once. At most half of them ask, so that the reconcile query always has one to decide
-    in (on a machine of two); the threads of all tasks together are ``check.concurrency``.
+    in (on a machine of two); the threads of all tasks together are ``check.concurrency``. ``decided``: answers so far
+    that decide. What a batch learns about endpoints and groups (`Traffic`) the next batches know.
     """
 
     def __init__(self, tables: Tables, settings: Settings, slots: int) -> None:
-        concurrency = settings.check.concurrency
+        check = settings.check
         self._tables = tables
-        self._tasks = max(1, min(settings.reconcile.partitions, concurrency, slots // 2))
+        self._tasks = max(1, min(settings.reconcile.partitions, check.concurrency, slots // 2))
         self._asker = Asker(
             groups=groups_of(settings),
-            timeout_s=settings.check.timeout.total_seconds(),
-            ca_file=settings.check.ca_file,
-            threads=concurrency // self._tasks,
+            timeout_s=check.timeout.total_seconds(),
+            ca_file=check.ca_file,
+            threads=check.concurrency // self._tasks,
+            limits=limits_of(settings),
+            rates={name: rate.shared(self._tasks) for name, rate in rates_of(settings).items()},
+            batch_time_s=check.batch_time.total_seconds(),
         )
+        self._check_interval = settings.transaction.check_interval
+        self._count_undelivered = check.count_undelivered
+        self.decided = 0
         self._with_body = sorted(name for name, producer in settings.producers.items() if producer.include_body)
         self._started = datetime.now(timezone.utc)
         self._first = True
@@ -110,9 +151,10 @@ class Dispatch:
         """Do one batch.
 
         Step 1: fetch the requests, each once, and the answers that some may have already.
-        Step 2: ask the others, and append the answers to `check_answers`.
+        Step 2: ask the others, but those that were overtaken, and append the answers to `check_answers`.
         Step 3: append to `op` what the answers decide: those of step 1 as they are recorded, so that a crash between
-        steps 2 and 3 changes nothing, even if a producer would by now answer otherwise.
+        steps 2 and 3 changes nothing, even if a producer would by now answer otherwise. And, if such checks do not
+        count, that nobody was reached.
         """
         spark, app = batch.sparkSession, f"{NAME}/{query_id(batch)}"
         # Step 1
@@ -138,35 +180,59 @@ class Dispatch:
         if not self._first and oldest is not None and oldest >= self._started + SKEW:
             return arrow_schema("check_answers").empty_table()
         answers = recorded(spark, self._tables, oldest, batch_id)
-        return answers.filter(pa.array(np.isin(keys(answers), keys(requests))))
+        return answers_to(requests, answers)
 
     def ask(self, spark: SparkSession, requests: pa.Table, app: str, batch_id: int) -> pa.Table:
-        """Ask each of ``requests`` (CHECK_REQUESTS); append the answers (CHECK_ANSWERS) and return them."""
-        rows = with_messages(spark, self._tables, requests, self._with_body)
-        # The number of partitions is the number of tasks that ask at once; a join may have made more.
-        rows = rows.coalesce(self._tasks) if self._with_body else rows.repartition(self._tasks)
-        found = rows.mapInArrow(self._asker.ask, _ANSWERS).toArrow()
-        batch_ids = pa.repeat(pa.scalar(batch_id, pa.int64()), found.num_rows)
-        schema = arrow_schema("check_answers")
-        answers = found.append_column("batch_id", batch_ids).select(schema.names).cast(schema)
+        """Ask each of ``requests`` (CHECK_REQUESTS), or skip it; append the answers (CHECK_ANSWERS) and return them."""
+        why = self._overtaken(spark, requests)
+        fresh, overtaken = requests.filter(pc.is_null(why)), requests.filter(pc.is_valid(why))
+        answers = skipped(overtaken, why.drop_null(), datetime.now(timezone.utc), batch_id)
+        if fresh.num_rows:
+            answers = pa.concat_tables([answers, self._asked(spark, fresh, batch_id)])
         self._tables.append_arrow(spark, answers, "check_answers", f"{app}/check_answers", batch_id)
         return answers
 
+    def _overtaken(self, spark: SparkSession, requests: pa.Table) -> pa.ChunkedArray:
+        """By what each request was overtaken; null = by nothing."""
+        old = stale(requests, datetime.now(timezone.utc), self._check_interval)
+        newer, decisions = overtakers(spark, self._tables, old) if old.num_rows else (NEWER, DECIDED)
+        return overtaken_by(requests, newer, decisions)
+
+    def _asked(self, spark: SparkSession, requests: pa.Table, batch_id: int) -> pa.Table:
+        rows = with_messages(spark, self._tables, requests, self._with_body)
+        # The number of partitions is the number of tasks that ask at once; a join may have made more.
+        rows = rows.coalesce(self._tasks) if self._with_body else rows.repartition(self._tasks)
+        returned = rows.mapInArrow(self._asker.ask, _RETURNED).toArrow()
+        learned = [Traffic.from_json(text) for text in returned.column("traffic").drop_null().to_pylist()]
+        traffic = reduce(Traffic.and_then, learned, self._asker.traffic)
+        self._asker = replace(self._asker, traffic=traffic)
+        found = returned.filter(pc.is_null(returned.column("traffic")))
+        batch_ids = pa.repeat(pa.scalar(batch_id, pa.int64()), found.num_rows)
+        schema = arrow_schema("check_answers")
+        return found.append_column("batch_id", batch_ids).select(schema.names).cast(schema)
+
     def send_ops(self, spark: SparkSession, answers: pa.Table, app: str, batch_id: int) -> None:
-        """Append one row to `op` for each of ``answers`` (CHECK_ANSWERS) that decides."""
-        ops = op_rows(answers, datetime.now(timezone.utc))
+        """Append one row to `op` for each of ``answers`` (CHECK_ANSWERS) that decides, or is not to count."""
+        ops = op_rows(answers, datetime.now(timezone.utc), self._count_undelivered)
+        self.decided += pc.sum(pc.not_equal(ops.column("state"), UNDELIVERED)).as_py() or 0
         self._tables.append_arrow(spark, ops, "op", f"{app}/op", batch_id)
 
 
-def op_rows(answers: pa.Table, now: datetime) -> pa.Table:
-    """OP rows, landed ``now``, of the ``answers`` (CHECK_ANSWERS) that decide: COMMIT and ROLLBACK."""
-    answers = answers.filter(pc.is_in(answers.column("outcome"), pa.array([COMMIT, ROLLBACK])))
+def op_rows(answers: pa.Table, now: datetime, count_undelivered: bool = True) -> pa.Table:
+    """OP rows, landed ``now``, of the ``answers`` (CHECK_ANSWERS) that decide: COMMIT and ROLLBACK.
+
+    Unless ``count_undelivered``, also a row UNDELIVERED for each check that no endpoint received.
+    """
+    decides = pc.is_in(answers.column("outcome"), pa.array([COMMIT, ROLLBACK]))
+    delivered = answers.column("delivered").fill_null(True)
+    answers = answers.filter(decides if count_undelivered else pc.or_(decides, pc.invert(delivered)))
+    decides = pc.is_in(answers.column("outcome"), pa.array([COMMIT, ROLLBACK]))
     columns = {
         "queue_id": answers.column("queue_id"),
         "half_offset": answers.column("queue_offset"),
         "transaction_id": answers.column("transaction_id"),
         "producer_group": answers.column("producer_group"),
-        "state": answers.column("outcome"),
+        "state": pc.if_else(decides, answers.column("outcome"), UNDELIVERED),
         "source": pa.repeat("check", answers.num_rows),
         "remark": pc.binary_join_element_wise("check", answers.column("check_times").cast(pa.string()), " "),
         "born_timestamp": answers.column("answered_at"),

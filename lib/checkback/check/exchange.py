@@ -8,6 +8,8 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass
+from datetime import timezone
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from checkback.check.signature import webhook_id
@@ -17,10 +19,15 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER = "COMMIT", "ROLLBACK", "UNKNOWN", "NO_ANSWER"
+#: outcome of a check that was not sent to anybody, on purpose: it was overtaken, or its batch had no time for it
+SKIPPED = "SKIPPED"
 #: what a producer may say
 STATES = frozenset({COMMIT, ROLLBACK, UNKNOWN})
 #: bytes of the longest answer
 MAX_ANSWER = 4096
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_TOO_MANY, _UNAVAILABLE = 429, 503
+_MOST_DIGITS = 9  # of seconds: more is as good as for ever
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,8 @@ class CheckAnswer:
     """What came of a check: a row of `check_answers`, less the request's identity.
 
     ``endpoint``: the one that answered or the last one tried; ``error``: why there is no answer, never a word of the
-    producer's; ``latency_ms``: over all tries; ``failed_tries``: (endpoint, error) of those tried before.
+    producer's; ``latency_ms``: over all tries; ``failed_tries``: (endpoint, error) of those tried before;
+    ``delivered``: at least one endpoint got the request, that is, it was written to a connection.
     """
 
     outcome: str
@@ -87,10 +95,39 @@ class CheckAnswer:
     latency_ms: int
     answered_at: datetime
     failed_tries: tuple[tuple[str, str], ...] = ()
+    delivered: bool = True
 
 
 class NoAnswerError(Exception):
     """A try brought no answer. Its text is for `check_answers`: short, and without the response's content."""
+
+
+class StatusError(NoAnswerError):
+    """The response's status is not 200.
+
+    ``broken``: it says that the endpoint is out of order, not that this request was refused. ``retry_after``: the
+    header, if the status is one that it belongs to (RFC 9110, 10.2.3; RFC 6585, 4).
+    """
+
+    def __init__(self, status: int, retry_after: str | None = None) -> None:
+        super().__init__(f"{'redirect' if status in _REDIRECTS else 'status'} {status}")
+        self.broken = status >= 500 or status == _TOO_MANY
+        self.retry_after = retry_after if status in (_TOO_MANY, _UNAVAILABLE) else None
+
+
+def read_retry_after(value: str | None, now: float) -> float | None:
+    """Seconds from ``now`` (since the epoch) that a Retry-After header asks for; None = it is not there, or no such.
+
+    It is a number of seconds or an HTTP date (RFC 9110, 10.2.3).
+    """
+    text = "" if value is None else value.strip()
+    if text.isascii() and text.isdecimal():
+        return float(text.lstrip("0")[:_MOST_DIGITS] or 0)
+    try:
+        date = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return date.replace(tzinfo=date.tzinfo or timezone.utc).timestamp() - now
 
 
 def read_answer(body: bytes, transaction_id: str) -> str:

@@ -6,13 +6,13 @@ from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from checkback.check.overtaken import offset_ranges
 from checkback.check.recorded import KEY
-from checkback.reconcile.ranges import MAX_RANGES, Range, merge_ranges, within
+from checkback.reconcile.ranges import within
 from checkback.schemas import CHECK_REQUESTS, HALF
 from checkback.session import frame
 
@@ -40,7 +40,7 @@ def with_messages(spark: SparkSession, tables: Tables, requests: pa.Table, group
     named = requests.filter(pa.array([group in groups for group in requests.column("producer_group").to_pylist()]))
     if not named.num_rows:
         return rows.select(*identity, born, bare)
-    half = tables.read(spark, "half").where(within(_ranges(named), "queue_offset"))
+    half = tables.read(spark, "half").where(within(offset_ranges(named), "queue_offset"))
     both = rows.where(~wanted).select("*", bare).unionByName(_join(rows.where(wanted), half))
     return both.select(*identity, born, "message")
 
@@ -54,13 +54,3 @@ def _join(requests: DataFrame, half: DataFrame) -> DataFrame:
     return (
         requests.join(messages, same, "left").dropDuplicates(list(KEY.names or ())).select(*requests.columns, "message")
     )
-
-
-def _ranges(requests: pa.Table) -> list[Range]:
-    """The offsets of the requests: one range a queue."""
-    queue_id, offset = (requests.column(name).to_numpy() for name in ("queue_id", "queue_offset"))
-    spans = []
-    for queue in np.unique(queue_id):
-        offsets = offset[queue_id == queue]
-        spans.append(Range(int(queue), int(offsets.min()), int(offsets.max())))
-    return merge_ranges(spans, MAX_RANGES)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
@@ -32,9 +33,26 @@ def keys(rows: pa.Table) -> np.ndarray[Any, Any]:
 
 
 def once(requests: pa.Table) -> pa.Table:
-    """The requests, each once."""
+    """The requests, each once: of those with one key the newest. A check that does not count gives its number back."""
+    requests = requests.sort_by([("requested_at", "descending")])
     _, first = np.unique(keys(requests), return_index=True)
     return requests.take(pa.array(np.sort(first)))
+
+
+def answers_to(requests: pa.Table, answers: pa.Table) -> pa.Table:
+    """Those of ``answers`` that are to one of ``requests``.
+
+    One that says that nobody was reached may be to an earlier request with the same number, given back since: it is
+    taken only if it came after the request.
+    """
+    if not requests.num_rows:
+        return answers.slice(0, 0)
+    asked, answered = keys(requests), keys(answers)
+    order = np.argsort(asked)
+    at = order[np.minimum(np.searchsorted(asked[order], answered), len(asked) - 1)]
+    after = pc.greater_equal(answers.column("answered_at"), requests.column("requested_at").take(pa.array(at)))
+    counted = answers.column("delivered").fill_null(True)
+    return answers.filter(pc.and_(pa.array(asked[at] == answered), pc.or_(after, counted)))
 
 
 def recorded(spark: SparkSession, tables: Tables, oldest: datetime | None, batch_id: int) -> pa.Table:
@@ -46,7 +64,7 @@ def recorded(spark: SparkSession, tables: Tables, oldest: datetime | None, batch
     since = None if oldest is None else oldest - SKEW
     if tables.by_files and tables.log("check_answers").readable():
         found = [
-            pq.read_table(file.path, coerce_int96_timestamp_unit="us").cast(schema)
+            _whole(pq.read_table(file.path, coerce_int96_timestamp_unit="us"), schema)
             for file in tables.log("check_answers").data_files()
             if _may_hold(file.spans, since, batch_id)
         ]
@@ -55,6 +73,14 @@ def recorded(spark: SparkSession, tables: Tables, oldest: datetime | None, batch
     if since is not None:
         answers = answers.where((F.col("batch_id") == batch_id) | (F.col("answered_at") >= F.lit(since)))
     return answers.select(*schema.names).toArrow().cast(schema)
+
+
+def _whole(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with all columns of the table: those that came later are null."""
+    for field in schema:
+        if field.name not in rows.column_names:
+            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    return rows.select(schema.names).cast(schema)
 
 
 def _may_hold(spans: dict[str, tuple[Any, Any]], since: datetime | None, batch_id: int) -> bool:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from checkback.deltalog import DeltaLog
 from checkback.errors import StorageError
 from checkback.gateway.ledger import Kept, fingerprint, name_of
-from checkback.messages import Half
+from checkback.messages import STATES, Half
 from checkback.schemas import arrow_schema
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _kept(rows: pa.Table) -> Iterator[Kept]:
 
 def _first_ops(tables: Sequence[pa.Table]) -> dict[Place, str]:
     """The state of each place's first op, as segment.py orders them."""
-    rows: list[Mapping[str, Any]] = [row for table in tables for row in table.to_pylist()]
+    rows: list[Mapping[str, Any]] = [row for table in tables for row in table.to_pylist() if row["state"] in STATES]
     rows.sort(key=lambda row: (row["store_timestamp"], row["born_timestamp"], row["state"] != "ROLLBACK"))
     first: dict[Place, str] = {}
     for row in rows:

@@ -40,9 +40,14 @@ def half_events(half: DataFrame) -> DataFrame:
 
 
 def op_events(op: DataFrame) -> DataFrame:
-    """Rows of `op` as EVENT_COLUMNS."""
+    """Rows of `op` as EVENT_COLUMNS. immunity is the number of the check that is UNDELIVERED; else -1.
+
+    Only the check query may say that of a check.
+    """
     group, transaction = identity_columns()
-    kind = F.when(F.col("state") == "ROLLBACK", 1).when(F.col("state") == "COMMIT", 2).otherwise(3)
+    undelivered = (F.col("state") == "UNDELIVERED") & (F.col("source") == "check")
+    kind = F.when(F.col("state") == "ROLLBACK", 1).when(F.col("state") == "COMMIT", 2).when(undelivered, 4).otherwise(3)
+    number = F.regexp_extract("remark", "^check ([0-9]{1,9})$", 1)
     source = F.when(F.col("source") == "check", 1).when(F.col("source") == "operator", 2).otherwise(0)
     return op.select(
         "queue_id",
@@ -51,7 +56,7 @@ def op_events(op: DataFrame) -> DataFrame:
         source.cast("tinyint").alias("source"),
         F.coalesce(F.unix_millis("born_timestamp"), F.unix_millis("store_timestamp"), F.lit(0)).alias("born"),
         store_us().alias("store"),
-        F.lit(-1).cast("bigint").alias("immunity"),
+        F.coalesce(F.when(undelivered, number.try_cast("bigint")), F.lit(-1)).alias("immunity"),
         group.alias("group"),
         transaction.alias("transaction"),
     )

@@ -41,6 +41,7 @@ def rules_of(transaction: Transaction) -> Rules:
         check_interval=ms(transaction.check_interval),
         check_max=transaction.check_max,
         reserved=ms(transaction.reserved),
+        check_jitter=ms(transaction.check_jitter),
     )
 
 

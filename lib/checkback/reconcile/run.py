@@ -60,16 +60,17 @@ def reconcile(
 def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Stopper) -> None:
     """Reconcile and check in turn, until the checks have nothing more to ask.
 
-    It ends: a round without new ops starts no batch, so no timer fires and nobody is asked.
+    It ends: a round follows only on answers that decide. That a check reached nobody (UNDELIVERED) the next run reads.
     """
     with without_no_data_batches(spark):
         tick(spark, tables)
         while not stopper.wanted:
             _start(spark, settings, tables, stopper, available_now=True)
             stopper.wait()
-            check = stopper.start(*check_query(spark, settings, tables, available_now=True))
+            query, dispatch = check_query(spark, settings, tables, available_now=True)
+            stopper.start(query, dispatch)
             stopper.wait()
-            if check is None or not any(progress["numInputRows"] for progress in check.recentProgress):
+            if not dispatch.decided:
                 return
 
 

@@ -30,6 +30,7 @@ class Kind(IntEnum):
     ROLLBACK = 1
     COMMIT = 2
     UNKNOWN = 3  # an op whose state is neither: never obeyed
+    UNDELIVERED = 4  # the check of this number (in the field immunity) reached nobody, and is not to count
 
 
 class Source(IntEnum):
@@ -125,13 +126,15 @@ NOT_STATED = 0
 class Rules:
     """The settings that decide, in milliseconds.
 
-    RocketMQ's transactionTimeOut, transactionCheckInterval, transactionCheckMax and fileReservedTime.
+    RocketMQ's transactionTimeOut, transactionCheckInterval, transactionCheckMax and fileReservedTime. ``check_jitter``:
+    most that is added to an interval, so that half messages that came due together do not stay together.
     """
 
     timeout: int = 6_000
     check_interval: int = 60_000
     check_max: int = 15
     reserved: int = 72 * 3_600_000
+    check_jitter: int = 0
 
 
 @dataclass(frozen=True)
@@ -175,9 +178,10 @@ def decide(segment: Segment, events: Records, now: int, rules: Rules) -> tuple[S
     checks (rule 5). With no events it does what is due.
     """
     actions: list[Records] = []
-    is_half = events["kind"] == Kind.HALF
+    is_half, undelivered = events["kind"] == Kind.HALF, events["kind"] == Kind.UNDELIVERED
     segment = _take_halves(segment, events[is_half], now, rules, actions)
-    segment = _apply_ops(segment, events[~is_half], now, rules, actions)
+    segment = _apply_ops(segment, events[~is_half & ~undelivered], now, rules, actions)
+    segment = _uncount(segment, events[undelivered])
     segment = _check_back(segment, now, rules, actions)
     return segment, np.concatenate(actions) if actions else np.empty(0, ACTION)
 
@@ -273,6 +277,20 @@ def _wait(segment: Segment, ops: Records, now: int, rules: Rules, actions: list[
     return ops[keep]
 
 
+def _uncount(segment: Segment, undelivered: Records) -> Segment:
+    """Take the last check of each half message back that reached nobody (rule 9). When it is due stays."""
+    at, has_half = _find(segment.pending["offset"], undelivered["offset"])
+    at, undelivered = at[has_half], undelivered[has_half]
+    half = segment.pending[at]
+    same = np.logical_and.reduce([half[name] == undelivered[name] for name in ("group", "transaction")])
+    last = same & (half["check_times"] == undelivered["immunity"]) & (half["check_times"] > 0)
+    if not last.any():
+        return segment
+    pending = segment.pending.copy()
+    pending["check_times"][np.unique(at[last])] -= 1
+    return replace(segment, pending=pending)
+
+
 def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]) -> Segment:
     """Check what is due, and discard what was checked or waited long enough (rules 5, 6 and 7)."""
     pending = segment.pending
@@ -287,10 +305,19 @@ def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]
             actions.append(_decisions(Action.DISCARD, pending[gone], reason))
     pending = pending.copy()
     pending["check_times"][check] += 1
-    pending["due"][check] = now + rules.check_interval
+    pending["due"][check] = now + rules.check_interval + _jitter(pending[check], rules.check_jitter)
     if check.any():
         actions.append(_decisions(Action.CHECK, pending[check], 0))
     return replace(segment, pending=pending[~(exhausted | expired)])
+
+
+def _jitter(pending: Records, most: int) -> NDArray[Any]:
+    """0 to ``most`` ms for each: the same for the same check of the same transaction, and as good as random."""
+    mixed = (pending["transaction"] ^ pending["offset"]).view(np.uint64) + pending["check_times"].astype(np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # SplitMix64's finalizer
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    jitter: NDArray[Any] = (mixed ^ (mixed >> np.uint64(31))) % np.uint64(most + 1)
+    return jitter.astype(np.int64)
 
 
 def _find(offsets: NDArray[Any], wanted: NDArray[Any]) -> tuple[NDArray[np.intp], Bits]:

@@ -1,0 +1,115 @@
+"""A task of the check query, without Spark: what it returns, and what it hands on to the next batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from check.servers import Server, always, reply, says, unused_url
+from checkback.check.asker import RETURNED, Asker
+from checkback.check.breaker import Breaker, Limits
+from checkback.check.dispatch import limits_of, rates_of
+from checkback.check.endpoint import Group
+from checkback.check.pace import Pace, Rate
+from checkback.check.traffic import Traffic
+from checkback.settings import Settings
+
+_MESSAGE = pa.struct([("body", pa.binary())])
+_REQUEST = pa.schema([*list(RETURNED)[:6], pa.field("born_ms", pa.int64()), pa.field("message", _MESSAGE)])
+
+
+def batches(group: str, count: int, size: int = 10) -> list[pa.RecordBatch]:
+    rows = [
+        {"queue_id": 0, "queue_offset": offset, "transaction_id": "tx-1", "producer_group": group}
+        | {"real_topic": "orders", "check_times": 1, "born_ms": 0, "message": None}
+        for offset in range(count)
+    ]
+    return [pa.RecordBatch.from_pylist(rows[at : at + size], schema=_REQUEST) for at in range(0, count, size)]
+
+
+def asked(asker: Asker, given: list[pa.RecordBatch]) -> tuple[list[dict[str, Any]], Traffic]:
+    """(answers, what was learned)."""
+    rows = pa.Table.from_batches(list(asker.ask(given)), RETURNED).to_pylist()
+    (learned,) = [row["traffic"] for row in rows if row["traffic"] is not None]
+    answers = [row for row in rows if row["traffic"] is None]
+    return answers, Traffic.from_json(learned)
+
+
+def test_batch_ends_in_its_time_whatever_is_left() -> None:
+    """Of a group that may be asked once a minute one check is sent; the others are skipped, other groups are not."""
+    with Server(always(reply(says("COMMIT")))) as server:
+        groups = {"slow": Group((server.url,)), "well": Group((server.url,))}
+        asker = Asker(groups, 5, None, threads=4, rates={"slow": Rate(1 / 60)}, batch_time_s=1)
+        answers, learned = asked(asker, batches("slow", 40) + batches("well", 40))
+        again, _ = asked(replace(asker, traffic=learned), batches("slow", 3))
+    said = [(row["producer_group"], row["outcome"], row["error"], row["delivered"]) for row in answers]
+    why = "not asked: the 1 s of check.batch_time were over"
+    assert said.count(("slow", "SKIPPED", why, False)) == 39
+    assert said.count(("slow", "COMMIT", None, True)) == 1
+    assert said.count(("well", "COMMIT", None, True)) == 40
+    assert len(said) == 80
+    assert {row["outcome"] for row in again} == {"SKIPPED"}  # the minute is not over
+
+
+def test_breaker_is_handed_on_to_the_next_batch() -> None:
+    """Failures of several batches in a row open it, and the next batch does not try."""
+    asker = Asker({"gone": Group((unused_url(),))}, 5, None, threads=1, limits=Limits(failures=5, pause_s=600))
+    errors = []
+    for _ in range(3):
+        answers, learned = asked(asker, batches("gone", 2))
+        errors += [row["error"] for row in answers]
+        asker = replace(asker, traffic=learned)
+    assert errors == ["connection refused"] * 5 + ["not tried: 5 tries in a row failed"]
+    assert [row["delivered"] for row in answers] == [False, False]
+
+
+def test_nothing_to_ask_is_no_answer() -> None:
+    answers, learned = asked(Asker({}, 5, None, threads=4), [])
+    assert (answers, learned) == ([], Traffic())
+
+
+times = st.floats(0, 1e9, allow_nan=False)
+breakers = st.builds(
+    Breaker, failed=st.integers(0, 99), until=times, asked_for=st.booleans(), changed=st.floats(1, 1e9)
+)
+traffics = st.builds(
+    Traffic,
+    st.dictionaries(st.tuples(st.sampled_from("ab"), st.sampled_from("uv")), breakers),
+    st.dictionaries(st.sampled_from("ab"), st.builds(Pace, times)),
+)
+
+
+@given(traffics)
+def test_traffic_survives_the_way_to_the_driver(traffic: Traffic) -> None:
+    assert Traffic.from_json(traffic.to_json()) == traffic
+
+
+@given(st.lists(traffics, min_size=1, max_size=3))
+def test_traffic_of_several_tasks_is_what_was_learned_last(learned: list[Traffic]) -> None:
+    together = Traffic()
+    for one in learned:
+        together = together.and_then(one)
+    for place, breaker in together.breakers.items():
+        assert breaker.changed == max(one.breakers[place].changed for one in learned if place in one.breakers)
+    for name, pace in together.paces.items():
+        assert pace == max((one.paces[name] for one in learned if name in one.paces), key=lambda each: each.used_until)
+
+
+@pytest.mark.parametrize(
+    ("interval", "pause", "expected"),
+    [("60s", "30s", 30), ("60s", "10s", 10), ("10s", "30s", 5), ("1ms", "30s", 0.25), ("1ms", "1ms", 0.001)],
+)
+def test_pause_ends_before_anybody_is_due_again(interval: str, pause: str, expected: float) -> None:
+    settings = {"transaction": {"check_interval": interval}, "check": {"breaker_pause": pause, "timeout": "2s"}}
+    limits = limits_of(Settings.model_validate(settings))
+    assert limits == Limits(failures=10, pause_s=expected, trial_s=3, longest_s=300)
+
+
+def test_limits_of_groups_are_those_that_are_set() -> None:
+    producers = {"slow": {"checks_per_second": 0.5, "checks_burst": 3}, "well": {}}
+    assert rates_of(Settings.model_validate({"producers": producers})) == {"slow": Rate(0.5, 3)}

@@ -1,0 +1,59 @@
+"""`check.count_undelivered: false` from end to end: a producer that is down costs its transactions nothing."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from check.servers import Server, always, reply, says, unused_url
+from checkback.reconcile.run import reconcile
+from checkback.schemas import HALF, SCHEMAS
+from checkback.settings import Settings
+from checkback.tables import Tables
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+BORN = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+
+
+def settings(root: Path, *urls: str) -> Settings:
+    """One check, then the discard, but for checks that no endpoint received."""
+    return Settings.model_validate(
+        {
+            "storage": {"root": str(root)},
+            "transaction": {"timeout": "0s", "check_interval": "1ms", "check_max": 1, "reserved": "36500d"},
+            "check": {"count_undelivered": False},
+            "reconcile": {"partitions": 1},
+            "producers": {"orders": {"endpoints": list(urls)}},
+        }
+    )
+
+
+def test_producer_is_down_for_longer_than_all_its_checks_then_asked(spark: SparkSession, tmp_path: Path) -> None:
+    """Two scheduled runs find nobody, with one check allowed; the third one finds the producer, and its answer counts.
+
+    A run ends although what it reports of its own checks is new input.
+    """
+    tables = Tables(root=str(tmp_path), by_files=True)
+    tables.create(spark, *SCHEMAS)
+    half: tuple[Any, ...] = (0, 1, "tx-1", "orders", "payments", 0, None, None, {}, b"42", BORN, BORN, None)
+    tables.append(spark.createDataFrame([half], HALF), "half")
+
+    def rows(name: str, *columns: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in tables.read(spark, name).select(*columns).orderBy(*columns).collect()]
+
+    for run in (1, 2):
+        reconcile(spark, settings(tmp_path, unused_url()), available_now=True)
+        assert rows("op", "state", "source", "remark") == [("UNDELIVERED", "check", "check 1")] * run
+        assert rows("check_answers", "check_times", "outcome", "delivered") == [(1, "NO_ANSWER", False)] * run
+    assert rows("decisions", "state") == rows("rejected", "reason") == []
+
+    with Server(always(reply(says("COMMIT")))) as server:
+        reconcile(spark, settings(tmp_path, server.url), available_now=True)
+    assert len(server.received) == 1
+    assert rows("decisions", "state", "source", "check_times") == [("COMMIT", "check", 1)]
+    assert rows("topics/payments", "transaction_id") == [("tx-1",)]
+    assert rows("rejected", "reason") == []
