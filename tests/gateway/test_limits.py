@@ -83,7 +83,9 @@ def test_connection_may_rest_between_requests(gateway: Gateway) -> None:
 
 
 def test_head_that_never_ends_is_cut_off(gateway: Gateway) -> None:
-    assert problem(spoken(gateway, HEAD, b"".join(b"x-%d: %s\r\n" % (n, b"y" * 1000) for n in range(40))))["status"] == 431
+    assert (
+        problem(spoken(gateway, HEAD, b"".join(b"x-%d: %s\r\n" % (n, b"y" * 1000) for n in range(40))))["status"] == 431
+    )
 
 
 def test_one_connection_too_many_is_refused(tmp_path: Path) -> None:
