@@ -119,7 +119,7 @@ def _with_outcomes(store: Store, found: dict[Place, Transaction]) -> list[Transa
         if _obeyed(row, found[place]):
             ops.setdefault(place, []).append(row)
     decisions = {
-        place: Decision(row["state"], row["source"], row["reason"], row["decided_at"])
+        place: Decision(row["state"], row["source"], row["reason"], row[_TIMES] or 0, row["decided_at"])
         for place, row in _rows_at(store, "decisions", "queue_offset", found)
     }
     checks: dict[Place, int] = {}
@@ -134,7 +134,7 @@ def _with_outcomes(store: Store, found: dict[Place, Transaction]) -> list[Transa
             transaction,
             ops=tuple(_landed(row) for row in sorted(ops.get(place, ()), key=_turn)),
             decision=decisions.get(place),
-            check_times=checks.get(place, 0),
+            check_times=decisions[place].check_times if place in decisions else checks.get(place, 0),
             last_outcome=answers.get(place, {}).get("outcome"),
             last_error=answers.get(place, {}).get("error"),
         )

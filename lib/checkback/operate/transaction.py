@@ -52,6 +52,7 @@ class Decision:
     state: str
     source: str
     reason: str | None
+    check_times: int
     decided_at: datetime
 
 

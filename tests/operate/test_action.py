@@ -1,0 +1,411 @@
+"""Actions on real tables, without Spark: what is appended, what is refused, and a crash in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from checkback.errors import CheckbackError, SettingsError
+from checkback.operate.action import Outcome
+from checkback.operate.find import MOST, find
+from checkback.operate.judge import RefusedError
+from checkback.operate.transaction import RESUMED_BY, RESUMED_FROM, AmbiguousError, Asked, Place
+from operate.house import ALICE, BOB, QUEUE, House
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from checkback.operate.store import FileStore
+
+
+class CrashError(Exception):
+    """As a kill between two commits."""
+
+
+class Crashing:
+    """A store whose process dies before it appends to the table ``before``."""
+
+    def __init__(self, store: FileStore, before: str) -> None:
+        self._store = store
+        self._before = before
+
+    def has(self, name: str) -> bool:
+        return self._store.has(name)
+
+    def rows(self, name: str, equal: Mapping[str, Collection[Any]], columns: Sequence[str] | None = None) -> pa.Table:
+        return self._store.rows(name, equal, columns)
+
+    def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
+        if name == self._before:
+            raise CrashError
+        return self._store.append(name, row, app, version)
+
+
+def discarded(house: House, offset: int = 12, transaction_id: str = "tx") -> Place:
+    """A discarded message."""
+    place = house.half(offset, transaction_id)
+    house.decide(place, "DISCARD", "checkback")
+    return place
+
+
+@pytest.mark.parametrize("state", ["COMMIT", "ROLLBACK"])
+def test_resolve_appends_an_op_and_a_row_of_the_ledger(house: House, state: str) -> None:
+    """The op is the half message's own; nothing else is written."""
+    house.half(12)
+    before = house.versions()
+    outcome = house.resolve(state)
+    assert not outcome.repeated
+    (op,) = house.rows("op")
+    (operation,) = house.rows("operations")
+    assert op == {
+        "queue_id": 0,
+        "half_offset": 12,
+        "transaction_id": "tx",
+        "producer_group": "orders",
+        "state": state,
+        "source": "operator",
+        "remark": "alice: ticket 7: the database says so",
+        "born_timestamp": outcome.operation.at,
+        "store_timestamp": outcome.operation.at,
+    }
+    assert operation == {
+        "at": outcome.operation.at,
+        "action": f"RESOLVE_{state}",
+        "actor": "alice",
+        "reason": "ticket 7: the database says so",
+        "queue_id": 0,
+        "queue_offset": 12,
+        "transaction_id": "tx",
+        "producer_group": "orders",
+        "real_topic": "payments",
+        "new_queue_id": None,
+        "new_queue_offset": None,
+        "checkback_version": operation["checkback_version"],
+    }
+    changed = {name for name, version in house.versions().items() if version != before[name]}
+    assert changed == {"op", "operations"}
+
+
+def test_resume_appends_a_half_message_and_a_row_of_the_ledger(house: House) -> None:
+    """The same message, born now, in the queue kept for that; its decision and its row in `discarded` stay."""
+    discarded(house)
+    before = house.versions()
+    outcome = house.resume()
+    old, new = house.rows("half")
+    now = outcome.operation.at
+    properties = {"k": "v", RESUMED_FROM: "0/12", RESUMED_BY: "alice: ticket 7: the database says so"}
+    changed = {"queue_id": QUEUE, "queue_offset": 0, "born_timestamp": now, "store_timestamp": now}
+    assert dict(new["properties"]) == properties
+    assert new | {"properties": None} == old | {"properties": None} | changed
+    (operation,) = house.rows("operations")
+    assert (operation["action"], operation["actor"], operation["at"]) == ("RESUME", "alice", now)
+    assert (operation["queue_id"], operation["queue_offset"]) == (0, 12)
+    assert (operation["new_queue_id"], operation["new_queue_offset"]) == (QUEUE, 0)
+    assert {name for name, version in house.versions().items() if version != before[name]} == {"half", "operations"}
+
+
+def test_resolved_transaction_is_refused_whatever_the_state(house: House) -> None:
+    """Nothing is written again; nor when `reconcile` has decided by the op."""
+    place = house.half(12)
+    house.resolve("COMMIT")
+    before = house.versions()
+    for state in ("COMMIT", "ROLLBACK"):
+        with pytest.raises(RefusedError, match="COMMIT by operator \\(alice\\) has landed"):
+            house.resolve(state, signed=BOB)
+    assert house.versions() == before
+    house.decide(place, "COMMIT", "operator")
+    with pytest.raises(RefusedError, match="is decided: COMMIT since .* by operator"):
+        house.resolve("COMMIT")
+
+
+def test_resuming_twice_is_refused_until_it_is_discarded_again(house: House) -> None:
+    """Then the newest is resumed, with the checks of none of them."""
+    first = discarded(house)
+    house.resume()
+    with pytest.raises(RefusedError, match=r"2000000000/0: was resumed from 0/12 at .* by alice, and is pending"):
+        house.resume()
+    house.decide(Place(QUEUE, 0), "DISCARD", "checkback")
+    with pytest.raises(RefusedError, match="was discarded, and resumed as 2000000000/0"):
+        house.resume(Asked("tx", place=first))
+    assert house.resume(signed=BOB).operation.new_place == Place(QUEUE, 1)
+    assert dict(house.rows("half")[-1]["properties"]) == {
+        "k": "v",
+        RESUMED_FROM: "2000000000/0",
+        RESUMED_BY: "bob: no: it does not",
+    }
+    assert [row["actor"] for row in house.rows("operations")] == ["alice", "bob"]
+
+
+def test_resumed_message_may_be_resolved(house: House) -> None:
+    """It is a transaction like any other."""
+    discarded(house)
+    house.resume()
+    house.resolve("COMMIT")
+    (op,) = house.rows("op")
+    assert (op["queue_id"], op["half_offset"]) == (QUEUE, 0)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["by its id", "by its place"])
+@pytest.mark.parametrize("action", ["resolve", "resume"])
+def test_crash_before_the_ledger_is_made_good_by_the_same_command(house: House, action: str, named: bool) -> None:
+    """The row is the one of the first time: its actor, reason and time, not those of the repetition."""
+    place = house.half(12) if action == "resolve" else discarded(house)
+    asked = Asked("tx", place=place if named and action == "resolve" else None)
+
+    def run(signed: Any, **more: Any) -> Outcome:
+        return house.resolve("ROLLBACK", asked, signed, **more) if action == "resolve" else house.resume(signed=signed, **more)
+
+    with pytest.raises(CrashError):
+        run(ALICE, store=Crashing(house.store(), before="operations"))
+    assert house.rows("operations") == []
+    made = house.rows("op" if action == "resolve" else "half")[-1]
+    outcome = run(BOB)
+    assert outcome.repeated
+    assert outcome.operation.signed == ALICE
+    (row,) = house.rows("operations")
+    assert (row["actor"], row["reason"], row["at"]) == (*ALICE, made["store_timestamp"])
+    assert len(house.rows("op")) == (action == "resolve")
+    with pytest.raises(RefusedError):  # now it is only refused
+        run(BOB)
+    assert len(house.rows("operations")) == 1
+
+
+def test_crash_before_the_ledger_is_made_good_after_the_decision(house: House) -> None:
+    """However late."""
+    place = house.half(12)
+    with pytest.raises(CrashError):
+        house.resolve("COMMIT", store=Crashing(house.store(), before="operations"))
+    house.decide(place, "COMMIT", "operator")
+    assert house.resolve("COMMIT").repeated
+    assert len(house.rows("operations")) == 1
+
+
+def test_next_action_completes_the_ledger(house: House) -> None:
+    """A resumption that the ledger lacks, and the message was discarded again: both are there, in order."""
+    discarded(house)
+    with pytest.raises(CrashError):
+        house.resume(store=Crashing(house.store(), before="operations"))
+    house.decide(Place(QUEUE, 0), "DISCARD", "checkback")
+    assert not house.resume(signed=BOB).repeated
+    assert [(row["actor"], row["new_queue_offset"]) for row in house.rows("operations")] == [("alice", 0), ("bob", 1)]
+
+
+@pytest.mark.parametrize("before", ["op", "half"])
+def test_crash_before_the_action_leaves_nothing(house: House, before: str) -> None:
+    """The ledger does not tell of what was not done."""
+    versions = {}
+    with pytest.raises(CrashError):
+        if before == "op":
+            house.half(12)
+            versions = house.versions()
+            house.resolve("COMMIT", store=Crashing(house.store(), before))
+        else:
+            discarded(house)
+            versions = house.versions()
+            house.resume(store=Crashing(house.store(), before))
+    assert house.versions() == versions
+
+
+class Meanwhile:
+    """A store in whose way another operator comes, once, between look and append."""
+
+    def __init__(self, store: FileStore, other: Callable[[], object]) -> None:
+        self._store = store
+        self._other: Callable[[], object] | None = other
+
+    def has(self, name: str) -> bool:
+        return self._store.has(name)
+
+    def rows(self, name: str, equal: Mapping[str, Collection[Any]], columns: Sequence[str] | None = None) -> pa.Table:
+        return self._store.rows(name, equal, columns)
+
+    def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
+        other, self._other = self._other, None
+        if other is not None:
+            other()
+        return self._store.append(name, row, app, version)
+
+
+def test_contradicting_operators_are_told_apart(house: House) -> None:
+    """The second one finds the first one's op; there is one op, and one row of the ledger."""
+    house.half(12)
+    store = Meanwhile(house.store(), lambda: house.resolve("ROLLBACK", signed=BOB))
+    with pytest.raises(RefusedError, match="ROLLBACK by operator \\(bob\\) has landed"):
+        house.resolve("COMMIT", store=store)
+    assert [row["state"] for row in house.rows("op")] == ["ROLLBACK"]
+    assert [row["actor"] for row in house.rows("operations")] == ["bob"]
+
+
+def test_operators_of_two_messages_take_two_offsets(house: House) -> None:
+    """The one who comes second looks again and takes the next."""
+    discarded(house, 1, "a")
+    discarded(house, 2, "b")
+    store = Meanwhile(house.store(), lambda: house.resume(Asked("b"), BOB))
+    assert house.resume(Asked("a"), store=store).operation.new_place == Place(QUEUE, 1)
+    found = {(row["queue_offset"], row["transaction_id"]) for row in house.rows("half") if row["queue_id"] == QUEUE}
+    assert found == {(0, "b"), (1, "a")}
+
+
+def test_operators_of_one_message_resume_it_once(house: House) -> None:
+    discarded(house)
+    store = Meanwhile(house.store(), lambda: house.resume(signed=BOB))
+    with pytest.raises(RefusedError, match="was resumed from 0/12 at .* by bob"):
+        house.resume(store=store)
+    assert len(house.rows("half")) == 2
+
+
+def test_offsets_go_on_after_rows_that_others_wrote(house: House) -> None:
+    """They should not; but no offset is taken twice."""
+    house.half(41, "other", queue=QUEUE)
+    discarded(house)
+    assert house.resume().operation.new_place == Place(QUEUE, 42)
+
+
+def test_message_that_is_not_in_discarded_is_told(house: House) -> None:
+    """`reconcile` died between two tables."""
+    house.decide(house.half(12), "DISCARD", "checkback")
+    from deltalake import DeltaTable
+
+    table = DeltaTable(house.tables.location("discarded"))
+    table.delete()
+    with pytest.raises(RefusedError, match="its message is not in `discarded`; run `checkback reconcile`"):
+        house.resume()
+
+
+# Found
+
+
+def found_one(house: House, **more: Any) -> Any:
+    (one,) = find(house.store(), Asked("tx", **more), QUEUE)
+    return one
+
+
+def test_transaction_is_found_with_its_checks_and_ops(house: House) -> None:
+    """By its id or by its place; the newest answer, the ops that are its own in the order in which they are obeyed."""
+    place = house.half(12)
+    house.half(13, "another")
+    house.check(place, 1, "UNKNOWN")
+    house.check(place, 2, "NO_ANSWER", "too late")
+    house.op(place, "ROLLBACK", producer_group="others")
+    house.op(place, "ROLLBACK", transaction_id="another")
+    house.op(place, "MAYBE")
+    house.op(place, "COMMIT", transaction_id=None)
+    house.op(place, "ROLLBACK")
+    one = found_one(house)
+    assert found_one(house, place=place) == one
+    assert (one.place, one.check_times, one.last_outcome, one.last_error) == (place, 2, "NO_ANSWER", "too late")
+    assert [op.state for op in one.ops] == ["COMMIT", "ROLLBACK"]
+    assert one.decision is None
+    house.decide(place, "COMMIT")
+    one = found_one(house)
+    assert (one.decision.state, one.decision.source, one.check_times) == ("COMMIT", "producer", 15)
+
+
+def test_half_message_that_was_not_taken_is_not_found(house: House) -> None:
+    """Of several at one offset the first that landed is the transaction."""
+    house.half(12, "tx")
+    house.half(12, "late")
+    assert found_one(house).place == Place(0, 12)
+    assert find(house.store(), Asked("late"), QUEUE) == []
+    assert find(house.store(), Asked("late", place=Place(0, 12)), QUEUE) == []
+
+
+def test_property_that_a_producer_has_set_means_nothing(house: House) -> None:
+    """Only the queue of resumed messages has resumed messages."""
+    first = discarded(house)
+    house.half(13, properties=[(RESUMED_FROM, "0/12"), (RESUMED_BY, "eve: why not")])
+    assert house.resume(Asked("tx", place=first)).operation.new_place == Place(QUEUE, 0)
+    assert [row["actor"] for row in house.rows("operations")] == ["alice"]
+
+
+def test_queue_of_resumed_messages_may_change(house: House) -> None:
+    """The ledger knows the one before."""
+    discarded(house)
+    house.resume()
+    found = find(house.store(), Asked("tx"), QUEUE + 1)
+    assert [(one.place, one.resumed_as) for one in found] == [
+        (Place(0, 12), Place(QUEUE, 0)),
+        (Place(QUEUE, 0), None),
+    ]
+
+
+def test_several_half_messages_are_not_guessed_among(house: House) -> None:
+    """Other groups, other queues; too many are not even looked at."""
+    house.half(12)
+    house.half(12, queue=1)
+    house.half(13, group="pay")
+    with pytest.raises(AmbiguousError) as ambiguous:
+        house.resolve("COMMIT")
+    assert [one.place for one in ambiguous.value.transactions] == [Place(0, 12), Place(0, 13), Place(1, 12)]
+    assert house.resolve("COMMIT", Asked("tx", group="pay")).operation.place == Place(0, 13)
+    assert house.resolve("COMMIT", Asked("tx", place=Place(1, 12))).operation.place == Place(1, 12)
+    for offset in range(20, 20 + MOST):
+        house.half(offset)
+    with pytest.raises(SettingsError, match=f"{MOST + 3} half messages have this transaction id"):
+        house.resolve("COMMIT")
+    assert house.resolve("COMMIT", Asked("tx", place=Place(0, 20))).operation.place == Place(0, 20)
+
+
+# Any order
+
+_STEP = st.tuples(
+    st.sampled_from(["COMMIT", "ROLLBACK", "resume"]),
+    st.sampled_from(["a", "b"]),
+    st.sampled_from(["", "operations", "op", "half"]),
+    st.sampled_from(["", "DISCARD", "first op"]),
+)
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(_STEP, min_size=3, max_size=6))
+def test_ledger_has_what_was_done_and_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str, str]]
+) -> None:
+    """Whatever is tried, crashes and is decided: one operator's op a place, no offset twice, a message resumed once."""
+    house = House(tmp_path_factory.mktemp("any") / "data")
+    open_places = {name: house.half(offset, name) for offset, name in enumerate("ab")}
+    for what, name, crash, decided in steps:
+        store: Any = Crashing(house.store(), crash) if crash else house.store()
+        try:
+            one = Asked(name)
+            outcome = house.resume(one, store=store) if what == "resume" else house.resolve(what, one, store=store)
+        except (CheckbackError, CrashError):
+            outcome = None
+        halves = house.rows("half")
+        newest = next(row for row in reversed(halves) if row["transaction_id"] == name)
+        place = open_places[name] = Place(newest["queue_id"], newest["queue_offset"])
+        ops = [row for row in house.rows("op") if (row["queue_id"], row["half_offset"]) == place]
+        known = {(row["queue_id"], row["queue_offset"]) for row in house.rows("decisions")}
+        if outcome is not None and place not in known:
+            assert ops or place.queue_id == QUEUE
+        if place not in known and decided == "DISCARD" and not ops:
+            house.decide(place, "DISCARD", "checkback")
+        elif place not in known and decided == "first op" and ops:
+            house.decide(place, ops[0]["state"], "operator")
+    for name in "ab":  # the same command again makes the ledger whole
+        for again in ("COMMIT", "ROLLBACK", "resume"):
+            try:
+                house.resume(Asked(name)) if again == "resume" else house.resolve(again, Asked(name))
+            except CheckbackError:
+                pass
+    done = {("RESUME", row["queue_id"], row["queue_offset"]) for row in house.rows("half") if row["queue_id"] == QUEUE}
+    done |= {(f"RESOLVE_{row['state']}", row["queue_id"], row["half_offset"]) for row in house.rows("op")}
+    ledger = [
+        (row["action"], row["new_queue_id"], row["new_queue_offset"])
+        if row["action"] == "RESUME"
+        else (row["action"], row["queue_id"], row["queue_offset"])
+        for row in house.rows("operations")
+    ]
+    assert sorted(ledger) == sorted(done)
+    places = [(row["queue_id"], row["queue_offset"]) for row in house.rows("half")]
+    assert len(set(places)) == len(places)
+    ended = [(row["queue_id"], row["half_offset"]) for row in house.rows("op")]
+    assert len(set(ended)) == len(ended)
+    origins = [dict(row["properties"]).get(RESUMED_FROM) for row in house.rows("half") if row["queue_id"] == QUEUE]
+    assert len(set(origins)) == len(origins)
