@@ -36,7 +36,7 @@ class House:
     def __init__(self, root: Path) -> None:
         self.root = str(root)
         self.tables = Tables(root=self.root, by_files=True)
-        for name in SCHEMAS:
+        for name in ("half", "op", "decisions", "discarded"):
             DeltaLog.create(name, self.tables.location(name))
         self._now = T0
 
@@ -99,13 +99,16 @@ class House:
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """All rows of a table, in the order of landing."""
+        if not DeltaLog.exists(self.tables.location(name)):
+            return []
         found: list[dict[str, Any]] = DeltaTable(self.tables.location(name)).to_pyarrow_table().to_pylist()
         time = {"half": "store_timestamp", "op": "store_timestamp", "operations": "at"}.get(name)
         return sorted(found, key=lambda row: row[time]) if time else found
 
     def versions(self) -> dict[str, int]:
-        """The version of each table: what is written counts one of them up."""
-        return {name: DeltaTable(self.tables.location(name)).version() for name in SCHEMAS}
+        """The version of each table that is there: what is written counts one of them up."""
+        places = {name: self.tables.location(name) for name in SCHEMAS}
+        return {name: DeltaTable(place).version() for name, place in places.items() if DeltaLog.exists(place)}
 
     def _store(self, store: Store | None = None) -> Store:
         return store or self.store()
@@ -122,4 +125,5 @@ class House:
         with FileWriter(self.root) as writer:
             writer.write(name, pa.Table.from_pylist([row], schema=arrow_schema(name)))
             files = writer.close()
+        DeltaLog.create(name, self.tables.location(name))
         DeltaLog(name, self.tables.location(name)).commit(files)

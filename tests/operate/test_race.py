@@ -20,7 +20,7 @@ from operate.house import QUEUE, House
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
 
-_OPERATORS = 3
+_OPERATORS = 2
 _MESSAGES = 6
 _PATIENCE_S = 60
 

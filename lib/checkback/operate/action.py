@@ -27,12 +27,15 @@ _TRIES = 50
 class Action:
     """What is to be done: its name in `operations`; ``judge`` raises RefusedError when it may not be done.
 
-    ``attempt`` does it and says what it did; None when another operator was first.
+    ``version`` is what ``attempt`` will commit (Delta's transaction identifier). It is read before the transaction is
+    looked at: whatever another operator commits from then on makes the attempt fail. ``attempt`` says what it did; None
+    when another operator was first.
     """
 
     name: str
     judge: Callable[[Transaction], None]
-    attempt: Callable[[Store, Transaction], Operation | None]
+    version: Callable[[Store], int]
+    attempt: Callable[[Store, Transaction, int], Operation | None]
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,12 @@ def act(store: Store, asked: Asked, queue: int, action: Action) -> Outcome:
     Raises what ``look`` raises, and StorageError. After a crash in between the same command completes the ledger.
     """
     for _ in range(_TRIES):
+        version = action.version(store)
         view = look(store, asked, queue, action)
         _record(store, view.missing)
         if view.done is not None:
             return Outcome(view.transaction, view.done, repeated=True)
-        operation = action.attempt(store, view.transaction)
+        operation = action.attempt(store, view.transaction, version)
         if operation is not None:
             _record(store, [operation])
             return Outcome(view.transaction, operation, repeated=False)

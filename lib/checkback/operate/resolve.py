@@ -25,11 +25,11 @@ def resolving(state: str, signed: Signed, clock: Callable[[], datetime]) -> Acti
     operators at the same time one finds the other's op there.
     """
 
-    def attempt(store: Store, transaction: Transaction) -> Operation | None:
+    def attempt(store: Store, transaction: Transaction, version: int) -> Operation | None:
         now = clock()
-        if not store.append("op", op_row(transaction, state, signed, now), f"operator/{transaction.place}", 0):
+        if not store.append("op", op_row(transaction, state, signed, now), f"operator/{transaction.place}", version):
             return None
         names = (transaction.transaction_id, transaction.producer_group, transaction.real_topic)
         return Operation(now, RESOLVE[state], signed, transaction.place, *names)
 
-    return Action(RESOLVE[state], judge_resolve, attempt)
+    return Action(RESOLVE[state], judge_resolve, lambda _: 0, attempt)

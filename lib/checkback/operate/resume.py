@@ -28,7 +28,11 @@ def resuming(queue: int, signed: Signed, clock: Callable[[], datetime]) -> Actio
     of two operators at the same time one finds the offset taken, looks again, and takes the next.
     """
 
-    def attempt(store: Store, transaction: Transaction) -> Operation | None:
+    def next_offset(store: Store) -> int:
+        last = pc.max(store.rows("half", {"queue_id": [queue]}, ["queue_offset"]).column("queue_offset")).as_py()
+        return 0 if last is None else int(last) + 1
+
+    def attempt(store: Store, transaction: Transaction, version: int) -> Operation | None:
         here = {"queue_id": [transaction.place.queue_id], "queue_offset": [transaction.place.queue_offset]}
         messages = store.rows("discarded", here).to_pylist()
         if not messages:
@@ -37,12 +41,11 @@ def resuming(queue: int, signed: Signed, clock: Callable[[], datetime]) -> Actio
                 f"transaction {transaction.place}",
                 "run `checkback reconcile`, which finishes its last batch, then again",
             )
-        last = pc.max(store.rows("half", {"queue_id": [queue]}, ["queue_offset"]).column("queue_offset")).as_py()
-        place = Place(queue, 0 if last is None else last + 1)
+        place = Place(queue, version)
         now = clock()
-        if not store.append("half", half_row(messages[0], place, signed, now), f"operator/{queue}", place.queue_offset):
+        if not store.append("half", half_row(messages[0], place, signed, now), f"operator/{queue}", version):
             return None
         names = (transaction.transaction_id, transaction.producer_group, transaction.real_topic)
         return Operation(now, RESUME, signed, transaction.place, *names, place)
 
-    return Action(RESUME, judge_resume, attempt)
+    return Action(RESUME, judge_resume, next_offset, attempt)
