@@ -45,7 +45,9 @@ class House:
         self._now += timedelta(seconds=1)
         return self._now
 
-    def half(self, offset: int, transaction_id: str = "tx", group: str = "orders", queue: int = 0, **more: Any) -> Place:
+    def half(
+        self, offset: int, transaction_id: str = "tx", group: str = "orders", queue: int = 0, **more: Any
+    ) -> Place:
         """A half message lands."""
         row = {
             "queue_id": queue,

@@ -175,7 +175,7 @@ def test_commands_without_spark(house: House, tmp_path: Path) -> None:
 
 
 def on_a_terminal(answer: str, *arguments: str) -> tuple[int, str]:
-    """Runs a command whose stdin and stdout are a terminal; types the answer when asked. Exit code, and what it said."""
+    """Runs a command whose stdin and stdout are a terminal; types the answer when asked. The code, and the text."""
     keyboard, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "checkback", *arguments], stdin=terminal, stdout=terminal, stderr=terminal

@@ -69,7 +69,8 @@ def test_operators_of_several_processes(tmp_path: Path) -> None:
     done = {("RESUME", row["transaction_id"], row["queue_offset"], _actor(row)) for row in resumed}
     done |= {(f"RESOLVE_{row['state']}", row["transaction_id"], None, row["remark"].split(":")[0]) for row in ops}
     ledger = [
-        (row["action"], row["transaction_id"], row["new_queue_offset"], row["actor"]) for row in house.rows("operations")
+        (row["action"], row["transaction_id"], row["new_queue_offset"], row["actor"])
+        for row in house.rows("operations")
     ]
     assert sorted(ledger, key=str) == sorted(done, key=str)
 

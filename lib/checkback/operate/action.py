@@ -61,9 +61,9 @@ def look(store: Store, asked: Asked, queue: int, action: Action) -> View:
 
     Raises RefusedError when it may not be done, SettingsError when it is not clear to which half message.
     """
-    family = find(store, asked, queue)
-    transaction = chosen(family, asked)
-    missing = _missing(store, asked.transaction_id, family)
+    found = find(store, asked, queue)
+    transaction = chosen(found.transactions, asked)
+    missing = [one for one in operations_of(found.transactions) if (one.action, one.place) not in found.recorded]
     try:
         action.judge(transaction)
     except RefusedError:
@@ -90,17 +90,6 @@ def act(store: Store, asked: Asked, queue: int, action: Action) -> Outcome:
             _record(store, [operation])
             return Outcome(view.transaction, operation, repeated=False)
     raise FencedError("other operators were always first", f"transaction {asked.transaction_id}", "run it again")
-
-
-def _missing(store: Store, transaction_id: str, family: Iterable[Transaction]) -> list[Operation]:
-    """What was done and is not in the ledger."""
-    known = {
-        (row["action"], row["queue_id"], row["queue_offset"])
-        for row in store.rows(
-            "operations", {"transaction_id": [transaction_id]}, ["action", "queue_id", "queue_offset"]
-        ).to_pylist()
-    }
-    return [one for one in operations_of(family) if (one.action, *one.place) not in known]
 
 
 def _record(store: Store, operations: Iterable[Operation]) -> None:

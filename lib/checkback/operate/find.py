@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.errors import SettingsError
 from checkback.operate.transaction import RESUMED_BY, RESUMED_FROM, Decision, LandedOp, Place, Transaction
@@ -28,22 +28,27 @@ _HALF = (
     "store_timestamp",
     "check_immunity_s",
 )
+_LEDGER = ("action", "queue_id", "queue_offset", "new_queue_id")
 _STATES = ("COMMIT", "ROLLBACK")
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 Row = dict[str, Any]
 
 
-def find(store: Store, asked: Asked, queue: int) -> list[Transaction]:
+class Found(NamedTuple):
+    """Half messages, and the actions of their transaction id that `operations` has: (action, place acted on)."""
+
+    transactions: list[Transaction]
+    recorded: set[tuple[str, Place]]
+
+
+def find(store: Store, asked: Asked, queue: int) -> Found:
     """The half messages that have the transaction id, by place; of several at one place the first that landed.
 
     ``queue``: that of resumed messages. Those of one message, resumed and resumed again, know of one another. Without
     a place all of `half` is searched for the transaction id. Raises SettingsError when there are too many of them.
     """
-    queues = {queue} | {
-        row["new_queue_id"]
-        for row in store.rows("operations", {"transaction_id": [asked.transaction_id]}, ["new_queue_id"]).to_pylist()
-        if row["new_queue_id"] is not None
-    }
+    ledger = store.rows("operations", {"transaction_id": [asked.transaction_id]}, _LEDGER).to_pylist()
+    queues = {queue} | {row["new_queue_id"] for row in ledger if row["new_queue_id"] is not None}
     halves = _first_of_each(_rows_at(store, "half", "queue_offset", _places(store, asked, queues), _HALF))
     found = {
         place: _transaction(row, place.queue_id in queues)
@@ -54,7 +59,8 @@ def find(store: Store, asked: Asked, queue: int) -> list[Transaction]:
         origin = transaction.resumed_from
         if origin in found:
             found[origin] = replace(found[origin], resumed_as=transaction.place)
-    return _with_outcomes(store, found)
+    recorded = {(row["action"], Place(row["queue_id"], row["queue_offset"])) for row in ledger}
+    return Found(_with_outcomes(store, found), recorded)
 
 
 def _places(store: Store, asked: Asked, queues: Collection[int]) -> set[Place]:

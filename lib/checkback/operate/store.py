@@ -137,7 +137,5 @@ class SparkStore:
         except (FencedError, ConcurrentTransactionException):
             return False
         (mine,) = row.to_pylist()
-        plain = (str, int)
-        equal = {column: [value] for column, value in mine.items() if isinstance(value, plain)}
-        time = "at" if name == "operations" else "store_timestamp"
-        return mine[time] in self.rows(name, equal, [time]).column(time).to_pylist()
+        equal = {column: [value] for column, value in mine.items() if isinstance(value, str | int)}
+        return mine in self.rows(name, equal).to_pylist()
