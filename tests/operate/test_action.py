@@ -358,6 +358,11 @@ def test_property_that_a_producer_has_set_means_nothing(house: House) -> None:
     """Only the queue of resumed messages has resumed messages."""
     first = discarded(house)
     house.half(13, properties=[(RESUMED_FROM, "0/12"), (RESUMED_BY, "eve: why not")])
+    found = find(house.store(), Asked("tx"), QUEUE).transactions
+    assert [(one.place, one.resumed_as, one.resumed_from) for one in found] == [
+        (first, None, None),
+        (Place(0, 13), None, None),
+    ]
     assert house.resume(Asked("tx", place=first)).operation.new_place == Place(QUEUE, 0)
     assert [row["actor"] for row in house.rows("operations")] == ["alice"]
 
