@@ -80,6 +80,12 @@ class House:
         if state == "DISCARD":
             self._append("discarded", half | more | {"discarded_at": self.clock()})
 
+    def discarded(self) -> Place:
+        """A discarded message, at 0/12."""
+        place = self.half(12)
+        self.decide(place, "DISCARD", "checkback")
+        return place
+
     def check(self, place: Place, times: int, outcome: str, error: str | None = None) -> None:
         """A check is sent, and answered."""
         half = next(row for row in self.rows("half") if (row["queue_id"], row["queue_offset"]) == place)
