@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,6 +43,15 @@ Overrides = Annotated[
 Debug = Annotated[bool, typer.Option("--debug", help="Log more, and show the traceback of an error.")]
 AvailableNow = Annotated[bool, typer.Option("--available-now", help="Work off what is there, then end.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+
+
+Tx = Annotated[str, typer.Argument(metavar="TX", help="The transaction id.")]
+Actor = Annotated[str, typer.Option(metavar="NAME", help="Who does it.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why.")]
+OneGroup = Annotated[str | None, typer.Option("--group", metavar="G", help="The producer group, if several have TX.")]
+QueueId = Annotated[int | None, typer.Option(metavar="N", help="Its half queue, if several half messages have TX.")]
+QueueOffset = Annotated[int | None, typer.Option(metavar="N", help="Its offset in the half queue.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without: show what would be done, and on a terminal ask.")]
 
 
 def names() -> list[str]:
@@ -230,6 +240,7 @@ def pending(
 
 
 def _check_root(loaded: Loaded) -> None:
+    """Raise SettingsError when the tables' folder is to be on this machine and is not there."""
     root = local_path(loaded.settings.storage.root)
     if loaded.settings.storage.catalog is None and root is not None and not os.path.isdir(root):
         where = f"storage.root ({loaded.origin('storage.root')})"
@@ -281,6 +292,55 @@ def audit(as_json: Json = False, config: Config = None, overrides: Overrides = N
         raise typer.Exit(code=1)
 
 
+@app.command()
+def resolve(
+    transaction_id: Tx,
+    actor: Actor,
+    reason: Reason,
+    commit: Annotated[bool, typer.Option("--commit", help="It is committed: the message is published.")] = False,
+    rollback: Annotated[bool, typer.Option("--rollback", help="It is rolled back: the message is dropped.")] = False,
+    group: OneGroup = None,
+    queue_id: QueueId = None,
+    queue_offset: QueueOffset = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+) -> None:
+    """End a pending transaction by hand, with an op of the operator."""
+    from checkback.operate import command
+
+    state = command.state_of(commit, rollback)
+    request = command.Request.of(transaction_id, group, queue_id, queue_offset, actor, reason, state)
+    loaded = _prepared(config, overrides, debug)
+    _check_root(loaded)
+    command.run(loaded.settings, request, yes, as_json, _print_table)
+
+
+@app.command()
+def resume(
+    transaction_id: Tx,
+    actor: Actor,
+    reason: Reason,
+    group: OneGroup = None,
+    queue_id: QueueId = None,
+    queue_offset: QueueOffset = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+) -> None:
+    """Make a discarded message a new half message, whose producer is asked anew."""
+    from checkback.operate import command
+
+    request = command.Request.of(transaction_id, group, queue_id, queue_offset, actor, reason)
+    loaded = _prepared(config, overrides, debug)
+    _check_root(loaded)
+    command.run(loaded.settings, request, yes, as_json, _print_table)
+
+
 @config_app.command("show")
 def config_show(
     as_json: Json = False, config: Config = None, overrides: Overrides = None, debug: Debug = False
@@ -311,6 +371,15 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table; without titles when they are empty."""
+    table = _table(*columns)
+    table.show_header = any(columns)
+    for row in rows:
+        table.add_row(*row)
+    _console().print(table)
 
 
 def _console() -> Console:

@@ -18,10 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from checkback.errors import StorageError
 from checkback.schemas import arrow_schema, statistics_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 #: bytes of rows that a task keeps before it writes them as a row group
 BUFFER = 64 << 20
@@ -144,6 +145,20 @@ def to_files(name: str, folder: str) -> Callable[[Iterable[pa.RecordBatch]], Ite
             yield file_rows(writer.close())
 
     return write
+
+
+def read_rows(path: str, name: str, columns: Sequence[str] | None, wanted: pc.Expression) -> pa.Table:
+    """The wanted rows of one file of the table ``name``, whoever wrote it. ``columns`` None = all.
+
+    Raises StorageError when it cannot be read.
+    """
+    schema = arrow_schema(name)
+    names = list(columns or schema.names)
+    try:
+        rows = pq.read_table(path, columns=names, filters=wanted, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
+    return rows.select(names).cast(pa.schema([schema.field(name) for name in names]))
 
 
 def file_rows(files: Iterable[File], note: bytes | None = None) -> pa.RecordBatch:

@@ -154,6 +154,18 @@ REJECTED = StructType(
         _column("rejected_at", _TIME, "when"),
     ]
 )
+OPERATIONS = StructType(
+    [
+        _column("at", _TIME, "when the op or half message that it made landed"),
+        _column("action", _STRING, "RESOLVE_COMMIT, RESOLVE_ROLLBACK or RESUME"),
+        _column("actor", _STRING, "who did it, as --actor says"),
+        _column("reason", _STRING, "why, as --reason says"),
+        *DECISIONS.fields[:5],
+        _column("new_queue_id", _INT, "half queue of the resumed message; null = a RESOLVE"),
+        _column("new_queue_offset", _LONG, "its offset there; null = a RESOLVE"),
+        _column("checkback_version", _STRING, "version of Checkback that wrote the row"),
+    ]
+)
 TICKS = StructType([_column("tick_at", _TIME, "start of a scheduled run; wakes the timers")])
 
 SCHEMAS: Mapping[str, StructType] = {
@@ -164,6 +176,7 @@ SCHEMAS: Mapping[str, StructType] = {
     "check_requests": CHECK_REQUESTS,
     "check_answers": CHECK_ANSWERS,
     "rejected": REJECTED,
+    "operations": OPERATIONS,
     "ticks": TICKS,
 }
 TOPIC_PREFIX = "topics/"
@@ -176,9 +189,10 @@ STATISTICS: Mapping[str, tuple[str, ...]] = {
     "discarded": ("queue_id", "queue_offset", "discarded_at"),
     "check_requests": ("queue_id", "queue_offset", "requested_at"),
     "check_answers": ("queue_id", "queue_offset", "batch_id", "answered_at"),
+    "operations": ("queue_id", "queue_offset", "at"),
     TOPIC_PREFIX: ("half_queue_id", "half_queue_offset", "committed_at"),
 }
-_APPEND_ONLY = ("half", "op", "decisions")
+_APPEND_ONLY = ("half", "op", "decisions", "operations")
 
 
 def _kind(name: str) -> str:

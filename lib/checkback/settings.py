@@ -303,6 +303,12 @@ class Kafka(_Section):
     options: dict[Text, Annotated[SecretStr, BeforeValidator(_conf_value)]] = {}
 
 
+class Operator(_Section):
+    """Operator actions: ``queue`` is the half queue of resumed messages; nobody else may write half messages to it."""
+
+    queue: QueueId = 2_000_000_000
+
+
 class Producer(_Section):
     """A producer group: where and how it is asked, and the token it sends with.
 
@@ -327,8 +333,17 @@ class Settings(_Section):
     check: Check = Check()
     gateway: Gateway = Gateway()
     kafka: Kafka = Kafka()
+    operator: Operator = Operator()
     producers: dict[GroupName, Producer] = {}
     spark: dict[Annotated[str, AfterValidator(_conf_key)], Annotated[str, BeforeValidator(_conf_value)]] = {}
+
+    @model_validator(mode="after")
+    def _operator_queue_is_apart(self) -> Self:
+        taken = {"gateway.queues": self.gateway.queues, "kafka.queue_base": [self.kafka.queue_base]}
+        for key, queues in taken.items():
+            if self.operator.queue in queues:
+                _refuse(f"operator.queue {self.operator.queue} is also in {key}", "give each a queue of its own")
+        return self
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checkback import folders
 from checkback.errors import CheckbackError, StateError
 from checkback.landing.files import land
-from checkback.reconcile.folder import Folder
 from checkback.reconcile.rebuild import rebuild
 from checkback.reconcile.run import reconcile
 from checkback.settings import Settings
@@ -129,7 +129,7 @@ def test_rebuild_broken_off_is_run_again(spark: SparkSession, tmp_path: Path, mo
         raise Lost
 
     with monkeypatch.context() as patch:
-        patch.setattr(Folder, "delete", gone)
+        patch.setattr(folders, "delete", gone)
         with pytest.raises(Lost):
             rebuild(spark, settings, print)
     with pytest.raises(StateError, match="a rebuild is under way"):

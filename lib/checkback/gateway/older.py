@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from checkback.deltalog import DeltaLog
 from checkback.errors import StorageError
+from checkback.files import read_rows
 from checkback.gateway.ledger import Kept, fingerprint, name_of
 from checkback.messages import STATES, Half
-from checkback.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -58,7 +57,7 @@ class Older:
             if file.spans.get("queue_id") == (queue_id, queue_id) and "queue_offset" in file.spans:
                 found = file.spans["queue_offset"][1]
             else:
-                rows = _read(file, "half", _KEY, pc.field("queue_id") == queue_id)
+                rows = read_rows(file.path, "half", _KEY, pc.field("queue_id") == queue_id)
                 found = pc.max(rows.column("queue_offset")).as_py()
             last = max(last, -1 if found is None else found)
         return last + 1
@@ -74,14 +73,14 @@ class Older:
         for file in files:
             if rows >= most:
                 break
-            parts.append(_read(file, "half", None, wanted))
+            parts.append(read_rows(file.path, "half", None, wanted))
             rows += parts[-1].num_rows
         kept = sorted(
             (half for part in parts for half in _kept(part)), key=lambda half: (half.stored, half.queue_offset)
         )[-most:]
         if not kept:
             return []
-        states = _first_ops([_read(file, "op", None, wanted) for file in self._files("op", within)])
+        states = _first_ops([read_rows(file.path, "op", None, wanted) for file in self._files("op", within)])
         return [replace(half, state=states.get((half.queue_id, half.queue_offset))) for half in kept]
 
     def find(self, places: Collection[Place]) -> dict[Place, Kept]:
@@ -121,8 +120,8 @@ class Older:
             if self.closed:
                 break
             # Bodies are read only where there is one to be kept.
-            if _read(file, "half", _KEY, wanted).num_rows:
-                found += _kept(_read(file, "half", None, wanted))
+            if read_rows(file.path, "half", _KEY, wanted).num_rows:
+                found += _kept(read_rows(file.path, "half", None, wanted))
         return min(found, key=lambda half: (half.stored, half.queue_offset), default=None)
 
     def _rows_at(self, table: str, key: Sequence[str], places: Collection[Place]) -> Iterator[pa.Table]:
@@ -136,7 +135,7 @@ class Older:
             wanted = (pc.field(queue) == queue_id) & pc.field(offset).isin(offsets)
             for file in files:
                 if _covers(file, offset, offsets):
-                    rows = _read(file, table, None, wanted)
+                    rows = read_rows(file.path, table, None, wanted)
                     if rows.num_rows:
                         yield rows
 
@@ -160,16 +159,6 @@ def _covers(file: DataFile, column: str, values: Collection[int]) -> bool:
 def _greatest(file: DataFile, column: str) -> float:
     span = file.spans.get(column)
     return float("inf") if span is None else span[1]
-
-
-def _read(file: DataFile, table: str, columns: Sequence[str] | None, wanted: pc.Expression) -> pa.Table:
-    schema = arrow_schema(table)
-    names = list(columns or schema.names)
-    try:
-        rows = pq.read_table(file.path, columns=names, filters=wanted, partitioning=None)
-    except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", file.path) from error
-    return rows.select(names).cast(pa.schema([schema.field(name) for name in names]))
 
 
 def _kept(rows: pa.Table) -> Iterator[Kept]:

@@ -7,12 +7,11 @@ the offsets of a source, Delta's (DeltaSourceOffset).
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from checkback import folders
 from checkback.errors import StorageError
-from checkback.session import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,10 +45,11 @@ class Checkpoint:
 
 def read_checkpoint(spark: SparkSession, place: str) -> Checkpoint | None:
     """The checkpoint in a folder, None when there is none. Raises StorageError when it is not whole."""
-    metadata = _texts(spark, place, "metadata")
-    if not metadata:
+    if not folders.exists(spark, f"{place}/metadata"):
         return None
-    return parse(metadata["metadata"], _texts(spark, place, "offsets"), place)
+    batches = [int(name) for name in folders.names(spark, f"{place}/offsets") if name.isdecimal()]
+    newest = {str(batch): folders.text(spark, f"{place}/offsets/{batch}") for batch in sorted(batches)[-1:]}
+    return parse(folders.text(spark, f"{place}/metadata"), newest, place)
 
 
 def parse(metadata: str, offsets: Mapping[str, str], place: str) -> Checkpoint:
@@ -78,36 +78,3 @@ def _position(source: str) -> Position | None:
         return None
     fields: Any = json.loads(source)
     return Position(str(fields["reservoirId"]), int(fields["reservoirVersion"]))
-
-
-def _texts(spark: SparkSession, place: str, name: str) -> dict[str, str]:
-    """The files of that name, or in the folder of that name, by their own names."""
-    local = local_path(place)
-    if local is None:
-        return _texts_by_spark(spark, f"{place}/{name}")
-    path = os.path.join(local, name)
-    try:
-        if os.path.isfile(path):
-            return {name: _text(path)}
-        names = os.listdir(path) if os.path.isdir(path) else []
-        return {name: _text(os.path.join(path, name)) for name in names if not name.startswith(".")}
-    except OSError as error:
-        raise StorageError(f"the checkpoint cannot be read: {error.strerror}", path) from error
-
-
-def _text(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
-
-
-def _texts_by_spark(spark: SparkSession, path: str) -> dict[str, str]:
-    from pyspark.errors import AnalysisException
-    from pyspark.sql import functions as F
-
-    try:
-        files = spark.read.text(path, wholetext=True).select(
-            "value", F.element_at(F.split(F.input_file_name(), "/"), -1)
-        )
-        return {row[1]: row[0] for row in files.collect()}
-    except AnalysisException:
-        return {}

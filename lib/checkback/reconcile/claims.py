@@ -12,9 +12,9 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from checkback import folders
 from checkback.deltalog import DeltaLog
 from checkback.reconcile.checkpoint import PARTITIONS, Checkpoint, read_checkpoint
-from checkback.reconcile.folder import Folder
 from checkback.reconcile.guards import Facts, Ledger, Log
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def facts(spark: SparkSession, settings: Settings, tables: Tables) -> Facts:
         ledger=_ledger(spark, tables, checkpoint),
         partitions=int(spark.conf.get(PARTITIONS) or settings.reconcile.partitions),
         segment_size=settings.reconcile.segment_size,
-        rebuilding=Folder(spark, settings.storage.checkpoints_root).exists(REBUILDING),
+        rebuilding=folders.exists(spark, tables.checkpoint(REBUILDING)),
         logs={name: _log(tables, name) for name in ("half", "op", "ticks")} if tables.by_files else {},
     )
 

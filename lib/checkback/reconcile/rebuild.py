@@ -14,17 +14,17 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from checkback import folders
 from checkback.fence import only_one
 from checkback.reconcile.claims import REBUILDING, claim
 from checkback.reconcile.columns import half_events, identity_columns, op_events
 from checkback.reconcile.events import parse_key
-from checkback.reconcile.folder import Folder
 from checkback.reconcile.processor import STATE_SCHEMA
 from checkback.reconcile.query import NAME, Restored, reconcile_query, rules_of
 from checkback.reconcile.rejected import raw_op
 from checkback.reconcile.restore import ROW, Known, restore
 from checkback.reconcile.run import tick, without_no_data_batches
-from checkback.reconcile.segment import NOT_STATED
+from checkback.reconcile.segment import NOT_STATED, Kind
 from checkback.reconcile.state import encode
 from checkback.reconcile.unfinished import finish
 from checkback.schemas import SCHEMAS, schema_of
@@ -70,9 +70,9 @@ def rebuild(spark: SparkSession, settings: Settings, tell: Callable[[str], objec
 
 
 def _rebuild(spark: SparkSession, settings: Settings, tables: Tables, tell: Callable[[str], object]) -> Rebuilt | None:
-    folder = Folder(spark, settings.storage.checkpoints_root)
+    place, mark = tables.checkpoint(NAME), tables.checkpoint(REBUILDING)
     tables.create(spark, *SCHEMAS)
-    folder.make(REBUILDING)
+    folders.make(spark, mark)
     tell("finishing what a batch has left half done")
     finished = finish(spark, tables)
     tell("restoring the segments from the tables")
@@ -81,8 +81,8 @@ def _rebuild(spark: SparkSession, settings: Settings, tables: Tables, tell: Call
     try:
         segments = blocks.count()
         tell(f"starting with {segments} segments")
-        set_aside = f"{NAME}.before-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-        aside = folder.move(NAME, set_aside)
+        set_aside = f"{place}.before-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        aside = folders.move(spark, place, set_aside)
         with stop_on_signal() as stopper, without_no_data_batches(spark):
             tick(spark, tables)
             restored = Restored(blocks, versions)
@@ -93,8 +93,8 @@ def _rebuild(spark: SparkSession, settings: Settings, tables: Tables, tell: Call
     finally:
         blocks.unpersist()
     claim(tables, query.id, settings.reconcile.segment_size)
-    folder.delete(REBUILDING)
-    return Rebuilt(segments, finished, tables.checkpoint(set_aside) if aside else None)
+    folders.delete(spark, mark)
+    return Rebuilt(segments, finished, set_aside if aside else None)
 
 
 def segment_blocks(
@@ -129,11 +129,7 @@ def segment_blocks(
 def _halves(read: Mapping[str, DataFrame], since: int) -> DataFrame:
     """Half messages: all that have no decision, and those that landed ``since`` (ms) and have one."""
     decided = read["decisions"].select("queue_id", F.col("queue_offset").alias("offset")).distinct()
-    checks = (
-        read["check_requests"]
-        .groupBy("queue_id", F.col("queue_offset").alias("offset"))
-        .agg(F.max("check_times").alias("check_times"), F.unix_millis(F.max("requested_at")).alias("checked"))
-    )
+    checks = _checks(read)
     halves = (
         half_events(read["half"])
         .join(decided.withColumn("known", _known(Known.DECIDED)), on=_KEY, how="left")
@@ -149,6 +145,23 @@ def _halves(read: Mapping[str, DataFrame], since: int) -> DataFrame:
     return halves.where((F.col("known") == Known.UNDECIDED) | (F.col("store") >= since * 1000))
 
 
+def _checks(read: Mapping[str, DataFrame]) -> DataFrame:
+    """By offset: checks so far that count, and when the last one was (ms)."""
+    last = F.max(F.struct("requested_at", "check_times")).alias("last")
+    asked = read["check_requests"].groupBy("queue_id", F.col("queue_offset").alias("offset")).agg(last)
+    back = op_events(read["op"]).where(F.col("kind") == Kind.UNDELIVERED)
+    back = back.groupBy(*_KEY).agg(F.max(F.struct("store", "immunity")).alias("back"))
+    # Taken back: no endpoint received the last one, and no other has followed.
+    taken_back = (F.col("back.immunity") == F.col("last.check_times")) & (
+        F.col("back.store") > F.unix_micros("last.requested_at")
+    )
+    return asked.join(back, on=_KEY, how="left").select(
+        *_KEY,
+        (F.col("last.check_times") - F.when(taken_back, 1).otherwise(0)).alias("check_times"),
+        F.unix_millis("last.requested_at").alias("checked"),
+    )
+
+
 def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
     """Ops without a decision at their offset, or of another transaction than the decided one, not rejected yet.
 
@@ -156,7 +169,7 @@ def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
     """
     dealt = read["rejected"].where(F.col("source") == "op").select(F.col("raw").alias("_raw")).distinct()
     op = read["op"].withColumn("_raw", raw_op(F.col("half_offset")))
-    left = op_events(op.join(dealt, on="_raw", how="left_anti"))
+    left = op_events(op.join(dealt, on="_raw", how="left_anti")).where(F.col("kind") != Kind.UNDELIVERED)
     group, transaction = identity_columns()
     decided = (
         read["decisions"]

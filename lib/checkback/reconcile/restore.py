@@ -24,7 +24,7 @@ class Known(IntEnum):
     OP = 2  # an op that no batch has dealt with, or that waits for its half
 
 
-#: One row of the tables. kind and source: of an op. check_times, checked (ms): of the last check; 0 = none.
+#: One row of the tables. kind and source: of an op. check_times: checks that count, checked: the last (ms); 0 = none.
 ROW = np.dtype(
     [
         ("offset", "<i8"),
@@ -83,7 +83,7 @@ def _pending(halves: Records, rules: Rules) -> Records:
     # Rule 4, and for what was checked rule 5.
     pending["born"] = np.minimum(taken["born"], taken["store"] // 1000)
     first_check = pending["born"] + np.where(taken["immunity"] >= 0, taken["immunity"], rules.timeout) + 1
-    pending["due"] = np.where(taken["check_times"] > 0, taken["checked"] + rules.check_interval, first_check)
+    pending["due"] = np.where(taken["checked"] > 0, taken["checked"] + rules.check_interval, first_check)
     return pending
 
 

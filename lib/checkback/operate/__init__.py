@@ -1,0 +1,1 @@
+"""Operator actions: a pending transaction resolved by hand, a discarded message resumed."""

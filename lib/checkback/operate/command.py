@@ -1,0 +1,128 @@
+"""The commands `resolve` and `resume`: show, ask, do, tell."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+import typer
+
+from checkback.errors import SettingsError
+from checkback.operate.action import act, look
+from checkback.operate.resolve import resolving
+from checkback.operate.resume import resuming
+from checkback.operate.show import card, follows, missing, outcome_json, told, transaction_json, view_json
+from checkback.operate.signed import Signed
+from checkback.operate.store import open_store
+from checkback.operate.transaction import AmbiguousError, Asked, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from checkback.operate.action import Action, View
+    from checkback.operate.store import Store
+    from checkback.operate.transaction import Transaction
+    from checkback.settings import Settings
+
+    #: prints a table: titles of the columns, rows
+    Print = Callable[[Sequence[str], Sequence[Sequence[str]]], None]
+
+
+def state_of(commit: bool, rollback: bool) -> str:
+    """COMMIT or ROLLBACK, by the options of `resolve`. Raises SettingsError unless it is one of them."""
+    if commit == rollback:
+        raise SettingsError("say how the transaction ends", "--commit, --rollback", "give one of the two")
+    return "COMMIT" if commit else "ROLLBACK"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the options ask for. ``state``: COMMIT or ROLLBACK to resolve with; None = resume."""
+
+    asked: Asked
+    signed: Signed
+    state: str | None
+
+    @classmethod
+    def of(
+        cls,
+        transaction_id: str,
+        group: str | None,
+        queue_id: int | None,
+        queue_offset: int | None,
+        actor: str,
+        reason: str,
+        state: str | None = None,
+    ) -> Request:
+        """Checked. Raises SettingsError."""
+        if (queue_id is None) != (queue_offset is None):
+            raise SettingsError("only half of a place", "--queue-id, --queue-offset", "give both")
+        place = None if queue_id is None or queue_offset is None else Place(queue_id, queue_offset)
+        return cls(Asked(transaction_id, group, place), Signed.of(actor, reason), state)
+
+
+def run(settings: Settings, request: Request, yes: bool, as_json: bool, table: Print) -> None:
+    """Resolve or resume. Without ``yes`` it only shows, and on a terminal asks.
+
+    Raises SettingsError, RefusedError, StorageError.
+    """
+    queue = settings.operator.queue
+    if request.state is None:
+        action = resuming(queue, request.signed, _now)
+    else:
+        action = resolving(request.state, request.signed, _now)
+    with open_store(settings) as store:
+        for name in ("half", "decisions"):
+            if not store.has(name):
+                raise SettingsError("there is no such table", name, "run `checkback reconcile` first")
+        try:
+            _run(store, request.asked, queue, action, yes, as_json, table)
+        except AmbiguousError as error:
+            _show_all(error.transactions, as_json, table)
+            raise
+
+
+def _run(store: Store, asked: Asked, queue: int, action: Action, yes: bool, as_json: bool, table: Print) -> None:
+    if not (yes and as_json):
+        view = look(store, asked, queue, action)
+        _show(view, action.name, queue, as_json, table)
+        if not yes and not _confirmed(as_json):
+            return
+    outcome = act(store, asked, queue, action)
+    print(json.dumps(outcome_json(outcome, _now())) if as_json else told(outcome))
+
+
+def _show(view: View, action: str, queue: int, as_json: bool, table: Print) -> None:
+    if as_json:
+        print(json.dumps(view_json(view, action, queue, _now())))
+        return
+    table(("", ""), card(view.transaction, _now()))
+    print(f"{action}: {follows(action, view.transaction, queue) if view.done is None else missing(view.done)}")
+
+
+def _show_all(transactions: Sequence[Transaction], as_json: bool, table: Print) -> None:
+    if as_json:
+        for one in transactions:
+            print(json.dumps(transaction_json(one, _now())))
+        return
+    cards = [dict(card(one, _now())) for one in transactions]
+    names = ("queue/offset", "group", "topic", "born", "age", "checks", "state")
+    table(names, [[one[name] for name in names] for one in cards])
+
+
+def _confirmed(as_json: bool) -> bool:
+    """Has somebody said yes? Nobody is asked where nobody sits."""
+    if not as_json and sys.stdin.isatty() and sys.stdout.isatty():
+        if typer.confirm("Do it?"):
+            return True
+        print("Nothing was done.")
+    elif not as_json:
+        print("Nothing was done. --yes does it.")
+    return False
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

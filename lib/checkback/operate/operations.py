@@ -1,0 +1,50 @@
+"""Rows of `operations`, the ledger of operator actions: each follows from the op or half row that the action made.
+
+That row is committed first, the ledger's afterwards, from what the first one says: the ledger never has an action
+that was not done (its op may have lost a race), and a row that a crash has left out is added by the next action on the
+transaction, with the actor, reason and time of the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from checkback.operate.signed import Signed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from checkback.operate.transaction import Place, Transaction
+
+RESUME = "RESUME"
+RESOLVE = {"COMMIT": "RESOLVE_COMMIT", "ROLLBACK": "RESOLVE_ROLLBACK"}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operator action. ``place`` is the transaction that it was done to, ``new_place`` the resumed message."""
+
+    at: datetime
+    action: str
+    signed: Signed
+    place: Place
+    transaction_id: str
+    producer_group: str
+    real_topic: str
+    new_place: Place | None = None
+
+
+def operations_of(family: Iterable[Transaction]) -> list[Operation]:
+    """The operator actions that the half messages and their ops tell of, oldest first."""
+    found = []
+    for one in family:
+        names = (one.transaction_id, one.producer_group, one.real_topic)
+        if one.resumed_from is not None:
+            signed = Signed.parse(one.resumed_by)
+            found.append(Operation(one.stored, RESUME, signed, one.resumed_from, *names, one.place))
+        op = one.operators_op
+        if op is not None:
+            found.append(Operation(op.stored, RESOLVE[op.state], Signed.parse(op.remark), one.place, *names))
+    return sorted(found, key=lambda operation: operation.at)

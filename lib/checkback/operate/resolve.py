@@ -1,0 +1,35 @@
+"""`checkback resolve`: an op of the operator ends a pending transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from checkback.operate.action import Action
+from checkback.operate.judge import judge_resolve
+from checkback.operate.operations import RESOLVE, Operation
+from checkback.operate.rows import op_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from checkback.operate.signed import Signed
+    from checkback.operate.store import Store
+    from checkback.operate.transaction import Transaction
+
+
+def resolving(state: str, signed: Signed, clock: Callable[[], datetime]) -> Action:
+    """The action that appends an op; ``state`` is COMMIT or ROLLBACK.
+
+    A place is an application of Delta's transaction identifiers, ``operator/<queue_id>/<queue_offset>``: of two
+    operators at the same time one finds the other's op there.
+    """
+
+    def attempt(store: Store, transaction: Transaction, version: int) -> Operation | None:
+        now = clock()
+        if not store.append("op", op_row(transaction, state, signed, now), f"operator/{transaction.place}", version):
+            return None
+        names = (transaction.transaction_id, transaction.producer_group, transaction.real_topic)
+        return Operation(now, RESOLVE[state], signed, transaction.place, *names)
+
+    return Action(RESOLVE[state], judge_resolve, lambda _: 0, attempt)

@@ -1,0 +1,151 @@
+"""What the tables know of a half message, and which one an operator means. Pure: no tables, no clock."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, NamedTuple
+
+from checkback.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Properties of a resumed message: the place it was discarded from, and "ACTOR: REASON".
+RESUMED_FROM = "CHECKBACK_RESUMED_FROM"
+RESUMED_BY = "CHECKBACK_RESUMED_BY"
+OPERATOR = "operator"
+_PLACE = re.compile(r"([0-9]{1,10})/([0-9]{1,19})")
+
+
+class Place(NamedTuple):
+    """(queue_id, queue_offset): the identity of a transaction; as text ``0/12``."""
+
+    queue_id: int
+    queue_offset: int
+
+    def __str__(self) -> str:
+        return f"{self.queue_id}/{self.queue_offset}"
+
+    @classmethod
+    def parse(cls, text: str | None) -> Place | None:
+        """The place that the text names; None when it names none."""
+        match = _PLACE.fullmatch(text or "")
+        return None if match is None else cls(int(match[1]), int(match[2]))
+
+
+@dataclass(frozen=True)
+class LandedOp:
+    """An op of the half message's own group and transaction id: ``reconcile`` obeys the first of them."""
+
+    state: str
+    source: str
+    remark: str | None
+    stored: datetime
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A row of `decisions`."""
+
+    state: str
+    source: str
+    reason: str | None
+    check_times: int
+    decided_at: datetime
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A half message and what became of it. ``ops`` are in the order in which they are obeyed.
+
+    ``resumed_from``, ``resumed_by``: of a resumed message, where it was discarded, and "ACTOR: REASON".
+    ``resumed_as``: of a discarded one that was resumed, the new half message.
+    """
+
+    place: Place
+    transaction_id: str
+    producer_group: str
+    real_topic: str
+    born: datetime
+    stored: datetime
+    check_immunity_s: int | None = None
+    resumed_from: Place | None = None
+    resumed_by: str | None = None
+    resumed_as: Place | None = None
+    ops: tuple[LandedOp, ...] = ()
+    decision: Decision | None = None
+    check_times: int = 0
+    last_outcome: str | None = None
+    last_error: str | None = None
+
+    @property
+    def operators_op(self) -> LandedOp | None:
+        """The op that an operator has appended."""
+        return next((op for op in self.ops if op.source == OPERATOR), None)
+
+    def age_s(self, now: datetime) -> float:
+        """Seconds since birth; one in the future counts as the landing (rule 4)."""
+        return (now - min(self.born, self.stored)).total_seconds()
+
+    def state(self) -> str:
+        """How it ended, or how far it is, in words."""
+        if self.decision is not None:
+            why = f", {self.decision.reason}" if self.decision.reason else ""
+            resumed = f"; resumed as {self.resumed_as}" if self.resumed_as else ""
+            return (
+                f"{self.decision.state} since {stamp(self.decision.decided_at)} by {self.decision.source}{why}{resumed}"
+            )
+        if self.ops:
+            op = self.ops[0]
+            return f"pending; {op.state} by {op.source} landed at {stamp(op.stored)}, not yet decided"
+        return "pending"
+
+
+def stamp(time: datetime) -> str:
+    """A time in UTC, in milliseconds, as JSON has it."""
+    return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the operator names: a transaction id, and where several half messages have it the group or the place."""
+
+    transaction_id: str
+    group: str | None = None
+    place: Place | None = None
+
+
+class AmbiguousError(SettingsError):
+    """Several half messages have the transaction id. ``transactions``: which."""
+
+    def __init__(self, what: str, where: str = "", fix: str = "", transactions: Sequence[Transaction] = ()) -> None:
+        super().__init__(what, where, fix)
+        self.transactions = tuple(transactions)
+
+
+def chosen(family: Sequence[Transaction], asked: Asked) -> Transaction:
+    """The half message that is meant; of a message that was resumed the newest, unless the place is named.
+
+    Raises SettingsError when there is none, AmbiguousError when there are several.
+    """
+    named = [transaction for transaction in family if asked.group in (None, transaction.producer_group)]
+    if asked.place is not None:
+        named = [transaction for transaction in named if transaction.place == asked.place]
+    else:
+        named = [transaction for transaction in named if transaction.resumed_as is None]
+    if not named:
+        where = "" if asked.place is None else f" at {asked.place}"
+        whose = "" if asked.group is None else f" of the group {asked.group}"
+        raise SettingsError(
+            f"no half message{where}{whose} has this transaction id",
+            "TX",
+            "see `checkback pending` for those there are",
+        )
+    if len(named) > 1:
+        fix = "name one: --queue-id N --queue-offset N"
+        if asked.group is None and len({one.producer_group for one in named}) == len(named):
+            fix = "name one: --group G"
+        raise AmbiguousError(f"{len(named)} half messages have this transaction id", "TX", fix, named)
+    return named[0]

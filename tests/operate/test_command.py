@@ -1,0 +1,204 @@
+"""The commands as an operator types them: what is shown, what is done, exit codes. Without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checkback.cli import main
+from operate.house import QUEUE, House
+
+SIGNED = ("--actor", "alice", "--reason", "the database says so")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The house is in ./data."""
+    monkeypatch.chdir(tmp_path)
+
+
+def fails(capfd: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> tuple[str, str]:
+    """Runs a command that fails, with one line on stderr; returns its stdout and the line."""
+    assert main(arguments) == code
+    out, err = capfd.readouterr()
+    assert err.startswith("checkback: ")
+    assert err.count("\n") == 1
+    return out, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["resolve", "tx", *SIGNED], "--commit, --rollback: say how the transaction ends"),
+        (["resolve", "tx", "--commit", "--rollback", *SIGNED], "give one of the two"),
+        (["resolve", "--commit", *SIGNED], "Missing argument 'TX'"),
+        (["resolve", "tx", "--commit", "--reason", "x"], "Missing option '--actor'"),
+        (["resume", "tx", "--actor", "x"], "Missing option '--reason'"),
+        (["resume", "tx", "--actor", "x", "--reason", "two\nlines"], "--reason: is not one line of printable text"),
+        (["resume", "tx", "--queue-id", "3", *SIGNED], "--queue-id, --queue-offset: only half of a place; give both"),
+        (["resume", "tx", "--commit", *SIGNED], "No such option"),
+        (["resume", "tx", *SIGNED], "storage.root (default): there is no folder "),
+        (["resume", "tx", *SIGNED, "--set", "operator.queue=0"], "operator.queue 0 is also in gateway.queues; give"),
+        (["resume", "tx", *SIGNED, "--set", "operator.queue=1000"], "operator.queue 1000 is also in kafka.queue_base"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]) -> None:
+    out, err = fails(capfd, *arguments)
+    assert out == ""
+    assert told in err
+
+
+def test_tables_that_are_missing_are_told(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    assert "half: there is no such table; run `checkback reconcile` first" in fails(capfd, "resume", "t", *SIGNED)[1]
+
+
+@pytest.mark.parametrize("command", [("resolve", "--commit"), ("resolve", "--rollback"), ("resume",)])
+def test_without_yes_it_is_shown_and_nothing_is_written(
+    house: House, capfd: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    """The transaction, what is known of it, and what would follow; as JSON, too. Nobody is asked in a pipe."""
+    place = house.half(12)
+    house.check(place, 1, "UNKNOWN")
+    house.check(place, 2, "NO_ANSWER", "status 500")
+    if command == ("resume",):
+        house.decide(place, "DISCARD", "checkback")
+    before = house.versions()
+    assert main([*command, "tx", *SIGNED]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    shown = dict(line.split(maxsplit=1) for line in out.replace("last answer", "last_answer").splitlines())
+    assert (shown["transaction"].strip(), shown["queue/offset"].strip()) == ("tx", "0/12")
+    assert (shown["group"].strip(), shown["topic"].strip()) == ("orders", "payments")
+    assert shown["last_answer"].strip() == "NO_ANSWER status 500"
+    assert shown["checks"].strip() == ("15" if command == ("resume",) else "2")
+    assert shown["state"].startswith("DISCARD since " if command == ("resume",) else "pending")
+    assert out.splitlines()[-1] == "Nothing was done. --yes does it."
+    assert main([*command, "tx", *SIGNED, "--json"]) == 0
+    (line,) = capfd.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert found["done"] is False
+    assert (found["transaction"]["queue_offset"], found["transaction"]["last_error"]) == (12, "status 500")
+    assert house.versions() == before
+
+
+def test_with_yes_it_is_shown_and_done(house: House, capfd: pytest.CaptureFixture[str]) -> None:
+    """And refused the second time, with exit code 1."""
+    house.half(12)
+    assert main(["resolve", "tx", "--rollback", *SIGNED, "--yes"]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert out.splitlines()[0].split() == ["transaction", "tx"]
+    assert out.splitlines()[-1].startswith("RESOLVE_ROLLBACK 0/12: the op is appended. `checkback reconcile` decides")
+    assert [(row["state"], row["remark"]) for row in house.rows("op")] == [("ROLLBACK", "alice: the database says so")]
+    out, err = fails(capfd, "resolve", "tx", "--commit", *SIGNED, "--yes", code=1)
+    assert out == ""
+    assert err.startswith("checkback: transaction 0/12: ROLLBACK by operator (alice) has landed at ")
+
+
+def test_resume_tells_the_new_place(house: House, capfd: pytest.CaptureFixture[str]) -> None:
+    house.decide(house.half(12), "DISCARD", "checkback")
+    assert main(["resume", "tx", *SIGNED, "--yes", "--json"]) == 0
+    (line,) = capfd.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert (found["done"], found["repeated"], found["actor"]) == (True, False, "alice")
+    assert (found["new_queue_id"], found["new_queue_offset"]) == (QUEUE, 0)
+    assert found["transaction"]["state"] == "DISCARD"
+    assert "body" not in line
+
+
+def test_queue_of_resumed_messages_is_a_setting(house: House) -> None:
+    house.decide(house.half(12), "DISCARD", "checkback")
+    assert main(["resume", "tx", *SIGNED, "--yes", "--set", "operator.queue=77"]) == 0
+    assert [row["queue_id"] for row in house.rows("half")] == [0, 77]
+
+
+def test_several_half_messages_are_listed(house: House, capfd: pytest.CaptureFixture[str]) -> None:
+    """And the group or the place asked for; nothing is done."""
+    house.half(12)
+    house.half(13, group="pay")
+    before = house.versions()
+    out, err = fails(capfd, "resolve", "tx", "--commit", *SIGNED, "--yes")
+    assert [line.split()[:2] for line in out.splitlines()[1:]] == [["0/12", "orders"], ["0/13", "pay"]]
+    assert "TX: 2 half messages have this transaction id; name one: --group G" in err
+    out, _ = fails(capfd, "resolve", "tx", "--commit", *SIGNED, "--yes", "--json")
+    assert [json.loads(line)["producer_group"] for line in out.splitlines()] == ["orders", "pay"]
+    assert house.versions() == before
+    assert main(["resolve", "tx", "--commit", *SIGNED, "--yes", "--group", "pay"]) == 0
+    assert main(["resolve", "tx", "--commit", *SIGNED, "--yes", "--queue-id", "0", "--queue-offset", "12"]) == 0
+    assert [row["half_offset"] for row in house.rows("op")] == [13, 12]
+
+
+def test_unknown_transaction_is_told(house: House, capfd: pytest.CaptureFixture[str]) -> None:
+    house.half(12)
+    out, err = fails(capfd, "resume", "none", *SIGNED, "--yes")
+    assert out == ""
+    assert "no half message has this transaction id; see `checkback pending`" in err
+    wrong = ("--queue-id", "0", "--queue-offset", "99")
+    assert "no half message at 0/99 has this" in fails(capfd, "resolve", "tx", "--commit", *SIGNED, *wrong)[1]
+
+
+def test_ledger_that_lacks_an_action_is_shown_and_completed(house: House, capfd: pytest.CaptureFixture[str]) -> None:
+    """As after a crash between the op and the ledger."""
+    house.op(house.half(12), "COMMIT", source="operator", remark="bob: before the crash")
+    before = house.versions()
+    assert main(["resolve", "tx", "--commit", *SIGNED]) == 0
+    assert "was done already, at 2026-01-01T00:00:02.000Z by bob; its row in `operations` is missing" in (
+        capfd.readouterr().out
+    )
+    assert house.versions() == before
+    assert main(["resolve", "tx", "--commit", *SIGNED, "--yes"]) == 0
+    assert "its row in `operations` was missing, and is there now" in capfd.readouterr().out
+    assert [(row["actor"], row["reason"]) for row in house.rows("operations")] == [("bob", "before the crash")]
+    assert len(house.rows("op")) == 1
+
+
+def test_commands_without_spark(house: House, tmp_path: Path) -> None:
+    """In local folders no JVM is started: there need not be one."""
+    house.half(12)
+    run = subprocess.run(
+        [sys.executable, "-m", "checkback", "resolve", "tx", "--commit", *SIGNED, "--yes"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"JAVA_HOME": "/nowhere"},
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert len(house.rows("op")) == 1
+
+
+def on_a_terminal(answer: str, *arguments: str) -> tuple[int, str]:
+    """Runs a command whose stdin and stdout are a terminal; types the answer when asked. The code, and the text."""
+    keyboard, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "checkback", *arguments], stdin=terminal, stdout=terminal, stderr=terminal
+    )
+    os.close(terminal)
+    said = b""
+    while True:
+        try:
+            said += os.read(keyboard, 4096)
+        except OSError:  # the other end is closed
+            break
+        if answer and b"[y/N]" in said:
+            os.write(keyboard, answer.encode() + b"\n")
+            answer = ""
+    os.close(keyboard)
+    return process.wait(60), said.decode()
+
+
+@pytest.mark.parametrize(("answer", "ops"), [("n", 0), ("y", 1)])
+def test_on_a_terminal_it_asks(house: House, answer: str, ops: int) -> None:
+    house.half(12)
+    code, said = on_a_terminal(answer, "resolve", "tx", "--commit", *SIGNED)
+    assert code == 0
+    assert "Do it? [y/N]" in said
+    assert ("Nothing was done." in said) == (ops == 0)
+    assert len(house.rows("op")) == ops

@@ -1,0 +1,79 @@
+"""Operators at the same time, each in a process of its own: no offset twice, one op a transaction, a true ledger."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from checkback.errors import CheckbackError
+from checkback.operate.action import act
+from checkback.operate.command import _now
+from checkback.operate.resolve import resolving
+from checkback.operate.resume import resuming
+from checkback.operate.signed import Signed
+from checkback.operate.store import FileStore
+from checkback.operate.transaction import Asked
+from checkback.tables import Tables
+from operate.house import QUEUE, House
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Barrier
+
+_OPERATORS = 2
+_MESSAGES = 6
+_PATIENCE_S = 60
+
+
+def _operate(root: str, number: int, barrier: Barrier) -> None:
+    """Resumes every message and resolves every pending transaction, each at the same moment as the others."""
+    store = FileStore(Tables(root=root, by_files=True))
+    signed = Signed(f"operator-{number}", "race")
+    state = ("COMMIT", "ROLLBACK")[number % 2]
+    for step in range(_MESSAGES):
+        # First each its own message, then the others': of offsets and of messages there is a race.
+        resumed = Asked(f"gone-{(step + number * (step % 2)) % _MESSAGES}")
+        for asked, action in (
+            (resumed, resuming(QUEUE, signed, _now)),
+            (Asked(f"open-{step}"), resolving(state, signed, _now)),
+        ):
+            barrier.wait(_PATIENCE_S)
+            try:
+                act(store, asked, QUEUE, action)
+            except CheckbackError as error:
+                if type(error).__name__ != "RefusedError":
+                    raise
+
+
+def test_operators_of_several_processes(tmp_path: Path) -> None:
+    """However they meet."""
+    house = House(tmp_path / "data")
+    for number in range(_MESSAGES):
+        house.decide(house.half(number, f"gone-{number}"), "DISCARD", "checkback")
+        house.half(100 + number, f"open-{number}")
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(_OPERATORS)
+    operators = [context.Process(target=_operate, args=(house.root, n, barrier)) for n in range(_OPERATORS)]
+    for operator in operators:
+        operator.start()
+    for operator in operators:
+        operator.join()
+    assert [operator.exitcode for operator in operators] == [0] * _OPERATORS
+
+    resumed = [row for row in house.rows("half") if row["queue_id"] == QUEUE]
+    names = [row["transaction_id"] for row in resumed]
+    assert sorted(row["queue_offset"] for row in resumed) == list(range(len(resumed)))
+    assert len(set(names)) == len(names) >= _MESSAGES // 2
+    ops = house.rows("op")
+    assert sorted(row["transaction_id"] for row in ops) == [f"open-{number}" for number in range(_MESSAGES)]
+    done = {("RESUME", row["transaction_id"], row["queue_offset"], _actor(row)) for row in resumed}
+    done |= {(f"RESOLVE_{row['state']}", row["transaction_id"], None, row["remark"].split(":")[0]) for row in ops}
+    ledger = [
+        (row["action"], row["transaction_id"], row["new_queue_offset"], row["actor"])
+        for row in house.rows("operations")
+    ]
+    assert sorted(ledger, key=str) == sorted(done, key=str)
+
+
+def _actor(row: dict[str, Any]) -> str:
+    return str(dict(row["properties"])["CHECKBACK_RESUMED_BY"].split(":")[0])

@@ -1,0 +1,100 @@
+"""With Spark: `reconcile` obeys what the operator did; and tables that only Spark can write."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from checkback.cli import main
+from checkback.demo.producer import ExampleProducer
+from checkback.operate.action import act
+from checkback.operate.resume import resuming
+from checkback.operate.rows import half_row
+from checkback.operate.store import FileStore, SparkStore, open_store
+from checkback.operate.transaction import Asked, Place
+from checkback.reconcile.run import reconcile
+from checkback.schemas import arrow_schema
+from checkback.settings import Settings
+from checkback.tables import Tables
+from operate.house import ALICE, BOB, QUEUE, House
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_reconcile_obeys_the_operator(spark: SparkSession, tmp_path: Path) -> None:
+    """Two pending transactions are decided by the operator's ops, and a discarded one is resumed.
+
+    Its producer is asked anew, says COMMIT, and the message is published once; the old decision and the discarded row
+    stay.
+    """
+    now = datetime.now(timezone.utc)
+    young: dict[str, Any] = {"born_timestamp": now, "store_timestamp": now, "check_immunity_s": 3600}
+    house = House(tmp_path / "data")
+    house.half(0, "gone", check_immunity_s=0)  # older than transaction.reserved: discarded
+    house.half(1, "paid", **young)
+    house.half(2, "unpaid", **young)
+    with ExampleProducer({"gone": ["COMMIT"]}) as producer:
+        settings = Settings.model_validate(
+            {
+                "storage": {"root": house.root},
+                "reconcile": {"partitions": 1, "segment_size": 64},
+                "producers": {"orders": {"endpoints": producer.endpoints}},
+            }
+        )
+        reconcile(spark, settings, available_now=True)
+        assert [(row["queue_offset"], row["state"]) for row in house.rows("decisions")] == [(0, "DISCARD")]
+        options = ("--actor", "alice", "--reason", "ticket 7", "--yes", "--set", f"storage.root={house.root}")
+        for command in (["resolve", "paid", "--commit"], ["resolve", "unpaid", "--rollback"], ["resume", "gone"]):
+            assert main([*command, *options]) == 0
+        reconcile(spark, settings, available_now=True)
+    names = ("queue_id", "queue_offset", "transaction_id", "state", "source", "check_times")
+    decisions = sorted(tuple(row[name] for name in names) for row in house.rows("decisions"))
+    assert decisions == [
+        (0, 0, "gone", "DISCARD", "checkback", 0),
+        (0, 1, "paid", "COMMIT", "operator", 0),
+        (0, 2, "unpaid", "ROLLBACK", "operator", 0),
+        (QUEUE, 0, "gone", "COMMIT", "check", 1),
+    ]
+    checks = [(row["queue_id"], row["queue_offset"], row["check_times"]) for row in house.rows("check_requests")]
+    assert checks == [(QUEUE, 0, 1)]
+    published = {row["transaction_id"]: row for row in house.rows("topics/payments")}
+    assert len(house.rows("topics/payments")) == len(published) == 2
+    assert (published["gone"]["body"], published["gone"]["half_queue_id"]) == (b"body of gone", QUEUE)
+    assert dict(published["gone"]["properties"])["CHECKBACK_RESUMED_FROM"] == "0/0"
+    assert [(row["queue_id"], row["queue_offset"]) for row in house.rows("discarded")] == [(0, 0)]
+    assert {row["action"] for row in house.rows("operations")} == {"RESOLVE_COMMIT", "RESOLVE_ROLLBACK", "RESUME"}
+    assert house.rows("rejected") == []
+
+
+def test_tables_that_only_spark_writes(spark: SparkSession, house: House) -> None:
+    """The same rows, each once: a second writer's append is skipped by Spark, and he is told."""
+    place = house.half(1)
+    house.decide(place, "DISCARD", "checkback")
+    store = SparkStore(spark, Tables(root=house.root))
+    outcome = act(store, Asked("tx", place=place), QUEUE, resuming(QUEUE, ALICE, house.clock))
+    assert outcome.operation.new_place == Place(QUEUE, 0)
+    (row,) = [row for row in house.rows("half") if row["queue_id"] == QUEUE]
+    (discarded,) = house.rows("discarded")
+    assert pa.Table.from_pylist([row], schema=arrow_schema("half")) == half_row(
+        discarded, Place(QUEUE, 0), ALICE, outcome.operation.at
+    )
+    late = half_row(discarded, Place(QUEUE, 0), BOB, outcome.operation.at)
+    assert not store.append("half", late, f"operator/{QUEUE}", 0)
+    assert len(house.rows("half")) == 2
+    assert [row["actor"] for row in house.rows("operations")] == ["alice"]
+
+
+def test_store_is_sparks_where_the_files_are_not_plain(spark: SparkSession, house: House) -> None:
+    """In a clustered table; or when the settings say so."""
+    settings = Settings.model_validate({"storage": {"root": house.root}})
+    with open_store(settings) as store:
+        assert isinstance(store, FileStore)
+    with open_store(Settings.model_validate({"storage": {"root": house.root, "writer": "spark"}})) as store:
+        assert isinstance(store, SparkStore)
+    spark.sql(f"ALTER TABLE delta.`{house.root}/op` CLUSTER BY (half_offset)")
+    with open_store(settings) as store:
+        assert isinstance(store, SparkStore)
