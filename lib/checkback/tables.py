@@ -27,6 +27,10 @@ def _absolute(place: str) -> str:
     return (local_path(place) or place).rstrip("/")
 
 
+#: application of the versions without rows, see Tables.mark
+_MARK = "mark"
+
+
 @dataclass(frozen=True)
 class Tables:
     """Where the tables lie: under ``root`` as paths, or in ``catalog``.``schema`` as names.
@@ -186,6 +190,15 @@ class Tables:
             writer.saveAsTable(place)
         else:
             writer.save(place)
+
+    def mark(self, spark: SparkSession, name: str) -> None:
+        """Add a version without rows to the table."""
+        if self.by_files:
+            log = DeltaLog(name, self.location(name))
+            found = log.versions([_MARK])
+            log.commit_after([], found, {_MARK: (found[_MARK] or 0) + 1})
+        else:
+            self._append_by_spark(spark.createDataFrame([], schema_of(name)), name, None, 0)
 
     def log(self, name: str) -> DeltaLog:
         """The table's log, opened once. Raises StorageError when there is no such table."""

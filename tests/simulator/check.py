@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 APP = "check"
 #: crash points of a batch, in its order
 POINTS = ("before the answers", "before the ops", "before the commit log")
+_KEYS = ("queue", "offset", "times", "at")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -52,7 +53,7 @@ class Check:
         number = self.committed
         requests: list[Request] = self.tables.rows["check_requests"][slice(*self.offsets[number])]
         # Step 1
-        table = once(_as_arrow(requests, ("queue", "offset", "times"), ("queue_id", "queue_offset", "check_times")))
+        table = once(_as_arrow(requests, _KEYS, ("queue_id", "queue_offset", "check_times", "requested_at")))
         wanted = set(map(tuple, keys(table).tolist()))
         answers = [row for row in self.tables.rows["check_answers"] if (row.queue, row.offset, row.times) in wanted]
         # Step 2
@@ -85,6 +86,7 @@ class Check:
             "producer_group": [str(row.group) for row in answers],
             "outcome": [row.outcome for row in answers],
             "check_times": np.array([row.times for row in answers], np.int32),
+            "delivered": pa.nulls(len(answers), pa.bool_()),
             "answered_at": [_EPOCH + timedelta(milliseconds=row.at) for row in answers],
         }
         found = op_rows(pa.table(fields), _EPOCH + timedelta(milliseconds=clock)).to_pylist()

@@ -13,11 +13,12 @@ from simulator.reconcile import Planned, Reconcile
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_OPS = "    segment = _apply_ops(segment, events[~is_half], now, rules, actions)\n"
+_OPS = "    segment = _apply_ops(segment, events[~is_half & ~undelivered], now, rules, actions)\n"
+_BETWEEN = "    segment = _uncount(segment, events[undelivered])\n"
 _CHECKS = "    segment = _check_back(segment, now, rules, actions)\n"
 #: what is wrong -> (as it stands in segment.py, as it should not)
 FAULTS: dict[str, tuple[str, str]] = {
-    "ops after checks": (_OPS + _CHECKS, _CHECKS + _OPS),
+    "ops after checks": (_OPS + _BETWEEN + _CHECKS, _CHECKS + _OPS + _BETWEEN),
     "due at the end of the immunity, not after it": ("rules.timeout) + 1", "rules.timeout)"),
     "immunity of the message ignored": ('taken["immunity"] >= 0, taken', 'taken["immunity"] >= 99, taken'),
     "birth in the future taken as it is": ('np.minimum(taken["born"], taken["store"] // 1000)', 'taken["born"]'),

@@ -27,7 +27,7 @@ from checkback.reconcile.run import tick, without_no_data_batches
 from checkback.reconcile.segment import NOT_STATED, Kind
 from checkback.reconcile.state import encode
 from checkback.reconcile.unfinished import finish
-from checkback.schemas import SCHEMAS, schema_of
+from checkback.schemas import SCHEMAS
 from checkback.stopping import stop_on_signal
 from checkback.tables import Tables
 
@@ -76,7 +76,7 @@ def _rebuild(spark: SparkSession, settings: Settings, tables: Tables, tell: Call
     tell("finishing what a batch has left half done")
     finished = finish(spark, tables)
     tell("restoring the segments from the tables")
-    versions = {name: max(tables.history(spark, name, 1)) for name in _SOURCES}
+    versions = {name: _first_unread(spark, tables, name) for name in _SOURCES}
     blocks = segment_blocks(spark, tables, settings, versions, round(time.time() * 1000)).persist()
     try:
         segments = blocks.count()
@@ -97,6 +97,15 @@ def _rebuild(spark: SparkSession, settings: Settings, tables: Tables, tell: Call
     return Rebuilt(segments, finished, set_aside if aside else None)
 
 
+def _first_unread(spark: SparkSession, tables: Tables, name: str) -> int:
+    """A version of the table none of whose rows a query has seen: what came before is restored, it and the rest read.
+
+    A commit without rows, or one that has come since. The lost query may have read whatever was the newest until now.
+    """
+    tables.mark(spark, name)
+    return max(tables.history(spark, name, 1))
+
+
 def segment_blocks(
     spark: SparkSession, tables: Tables, settings: Settings, versions: Mapping[str, int], now: int
 ) -> DataFrame:
@@ -107,8 +116,7 @@ def segment_blocks(
     size, rules = settings.reconcile.segment_size, rules_of(settings.transaction)
     read = {name: tables.read(spark, name) for name in ("decisions", "check_requests", "rejected")}
     for name in ("half", "op"):
-        before = versions[name] - 1
-        read[name] = spark.createDataFrame([], schema_of(name)) if before < 0 else tables.read(spark, name, before)
+        read[name] = tables.read(spark, name, versions[name] - 1)
     rows = _halves(read, now - rules.reserved).unionByName(_ops(read))
     segment = F.concat_ws("/", "queue_id", F.expr(f"offset div {size}"))
 
