@@ -36,6 +36,19 @@ class Made:
             for number in range(files):
                 (folder / name / f"{number}.jsonl").write_text("\n".join(lines[number::files]) + "\n", "utf-8")
 
+    def write_parts(self, folder: Path, random: Random, parts: int) -> None:
+        """The lines over several parts that land one after the other: all ops of a half message in one of them."""
+        place: dict[Any, int] = {}
+        lines: dict[tuple[str, int], list[str]] = {(kind, part): [] for kind in ("half", "op") for part in range(parts)}
+        for line in [*map(json.dumps, self.halves.values()), *self.broken]:
+            lines["half", random.randrange(parts)].append(line)
+        for op in self.ops:
+            part = place.setdefault((op["queue_id"], op["half_offset"]), random.randrange(parts))
+            lines["op", part].append(json.dumps(op))
+        for (kind, part), some in lines.items():
+            (folder / kind).mkdir(exist_ok=True)
+            (folder / kind / f"{part}.jsonl").write_text("\n".join(some) + "\n", "utf-8")
+
 
 def made(random: Random, transactions: int, now_ms: int) -> Made:
     """A trace of three queues, among them the last one there can be, with gaps in their offsets."""

@@ -57,7 +57,7 @@ def test_rebuilt_after_a_batch_that_broke_off(
     trace = made(random, 240, round(time.time() * 1000))
     for half in trace.halves.values():
         half["check_immunity_s"] = None
-    trace.write(tmp_path, random, files=4)
+    trace.write_parts(tmp_path, random, 4)
     survivors = tuple(random.sample(_WRITTEN, random.randrange(1, 4)))
     content: dict[str, Any] = {
         "storage": {"root": str(tmp_path / "data")},
