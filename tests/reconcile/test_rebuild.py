@@ -14,6 +14,7 @@ import pytest
 from checkback import folders
 from checkback.errors import CheckbackError, StateError
 from checkback.landing.files import land
+from checkback.reconcile import rebuild as module
 from checkback.reconcile.rebuild import rebuild
 from checkback.reconcile.run import reconcile
 from checkback.settings import Settings
@@ -115,25 +116,18 @@ def test_rebuild_broken_off_is_run_again(spark: SparkSession, tmp_path: Path, mo
         }
     )
     land(spark, settings, f"{tmp_path}/half", f"{tmp_path}/op", available_now=True)
-    with monkeypatch.context() as patch:
-        breaking(patch, lambda name: name.startswith("topics"))
-        with pytest.raises(CheckbackError):
-            rebuild(spark, settings, print)
-    with pytest.raises(StateError, match="a rebuild is under way"):
-        reconcile(spark, settings, available_now=True)
-    first = rebuild(spark, settings, print)
-    assert first is not None
-    assert {"decisions"} == set(first.finished)
+    reconcile(spark, settings, available_now=True)
 
-    def gone(*_: object) -> None:
+    def gone(*_: object, **__: object) -> None:
         raise Lost
 
-    with monkeypatch.context() as patch:
-        patch.setattr(folders, "delete", gone)
-        with pytest.raises(Lost):
-            rebuild(spark, settings, print)
-    with pytest.raises(StateError, match="a rebuild is under way"):
-        reconcile(spark, settings, available_now=True)
+    for where, step in ((module, "reconcile_query"), (module, "claim"), (folders, "delete")):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, step, gone)
+            with pytest.raises(Lost):
+                module.rebuild(spark, settings, print)
+        with pytest.raises(StateError, match="a rebuild is under way"):
+            reconcile(spark, settings, available_now=True)
     again = rebuild(spark, settings, print)
     assert again is not None
     assert again.finished == {}

@@ -53,7 +53,7 @@ class Rebuilt:
 
 
 def rebuild(spark: SparkSession, settings: Settings, tell: Callable[[str], object]) -> Rebuilt | None:
-    """Build the checkpoint of `reconcile` anew, and drain what is there. None when a signal came first.
+    """Build the checkpoint of `reconcile` anew; the next `reconcile` goes on from it. None when a signal came first.
 
     No `reconcile` may run meanwhile. Step 1: mark that a rebuild is under way; until it is done no `reconcile` starts.
     Step 2: finish what a batch left half done. Step 3: restore the segments. Step 4: put the old checkpoint aside,
