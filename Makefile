@@ -35,7 +35,7 @@ run: install ## a demonstration: two services and their databases, killed now an
 run-trace: install ## a demonstration on the trace of a real broker: check-backs, decisions, tables
 	@$(PY) -m checkback.demo
 
-test: install ## all tests: those with Spark one after the other, the others beside them
+test: install ## all tests, in two processes
 	@$(PY) -m pytest -q -n 2 --dist loadgroup
 
 test-fast: install ## the tests that need no Spark

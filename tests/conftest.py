@@ -23,11 +23,10 @@ TRACE = Path(__file__).parent / "data" / "rocketmq-trace"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts Spark, so that `make test-fast` can leave it out, and one process runs all of it."""
+    """Mark what starts Spark, so that `make test-fast` can leave it out."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from checkback.check.exchange import NO_ANSWER
+from checkback.check.exchange import NO_ANSWER, SKIPPED
 from checkback.producer import LocalTransactionState, SendStatus
 from producer.recorded import DECISIVE, EXCEPTION, GONE, UNKNOWN, immunity_s
 
@@ -188,6 +188,13 @@ def _checks(part: Part, tx: Transaction, decision: Row, rules: Rules) -> Iterato
     if sorted(row["check_times"] for row in tx.answers) != sorted(asked):
         yield f"{len(asked)} checks and {len(tx.answers)} answers"
     for row in tx.answers:
+        if row["outcome"] == SKIPPED and row["endpoint"] is None:
+            # Nobody was asked: only right if a newer check or the decision had come before it was their turn.
+            if row["answered_at"] < min(
+                decision["decided_at"], asked.get(row["check_times"] + 1, decision["decided_at"])
+            ):
+                yield f"check {row['check_times']} was skipped, and nothing had overtaken it"
+            continue
         instance = rules.instances.get(row["endpoint"])
         said = part.behaviour.says(row["check_times"], instance) if instance else None
         if part.behaviour.group == GONE:
@@ -223,7 +230,9 @@ def _explained(part: Part, tx: Transaction, decision: Row, rules: Rules) -> Iter
     early = [op["state"] for op in tx.ops if op["store_timestamp"] < decision["decided_at"] - _COMMIT]
     if early:
         yield f"discarded, and before that came {early}"
-    if not tx.ops and "DISCARD" not in part.behaviour.may_end(rules.check_max):
+    # A check that was skipped asked nobody: then its answer is one that the script had and nobody heard.
+    skipped = any(row["outcome"] == SKIPPED for row in tx.answers)
+    if not tx.ops and not skipped and "DISCARD" not in part.behaviour.may_end(rules.check_max):
         yield "discarded, which its script does not allow"
 
 
