@@ -1,19 +1,16 @@
-"""What an audit's report says in a table and in JSON, and what a file of the offset log says."""
+"""What an audit's report says in a table and in JSON."""
 
 from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
 
-import pytest
-
-from checkback.errors import StorageError
+from checkback.checkpoint import Batch
 from checkback.inspect.audit import Found, Report
 from checkback.inspect.findings import FINDINGS, PROMISES
-from checkback.inspect.progress import Batch, parse
 from checkback.inspect.report import COLUMNS, as_json, conclusion, table_rows
 
-_DONE, _NEXT = Batch(4, 1_767_225_600_250, 9), Batch(5, 1_767_225_602_000, 9)
+_DONE, _NEXT = Batch(4, 1_767_225_600_250), Batch(5, 1_767_225_602_000)
 _FOUND = (
     Found(FINDINGS["halves"], 7, ((0, 1),)),
     Found(FINDINGS["published_twice"], 2, ((0, 1), (3, 2**63 - 1))),
@@ -57,25 +54,3 @@ def test_json_has_figures_and_findings() -> None:
         ("broken", "P2", ["0/1", f"3/{2**63 - 1}"]),
         ("warning", None, ["0/4"]),
     ]
-
-
-def _log(half: object) -> str:
-    return "\n".join(["v1", json.dumps({"batchTimestampMs": 5}), json.dumps(half), "{}", "{}"])
-
-
-@pytest.mark.parametrize(
-    ("half", "version"),
-    [
-        ({"reservoirVersion": 4, "index": -1, "isStartingVersion": False}, 4),
-        ({"reservoirVersion": 4, "index": 3, "isStartingVersion": True}, 0),
-        (None, 0),
-    ],
-)
-def test_offset_log_says_the_time_and_what_of_half_was_read(half: object, version: int) -> None:
-    assert parse(2, _log(half)) == Batch(2, 5, version)
-
-
-@pytest.mark.parametrize("text", ["", "v1\n{}\n{}", _log({"sourceVersion": 9}), _log(7)])
-def test_file_that_is_no_batch_is_an_error(text: str) -> None:
-    with pytest.raises(StorageError, match="offsets/2"):
-        parse(2, text)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from checkback.errors import StateError, StorageError
-from checkback.reconcile.checkpoint import Checkpoint, Position, parse
+from checkback.checkpoint import Batch, Checkpoint, Position
+from checkback.errors import StateError
 from checkback.reconcile.guards import Facts, Ledger, Log, refuse
 
 HALF = Log("h", oldest=0, newest=9)
 GOOD = Facts(
     place="data/_checkpoints/reconcile",
-    checkpoint=Checkpoint("q", last_batch=5, partitions=4, positions=(Position("h", 8), None)),
+    checkpoint=Checkpoint("q", Batch(5, 0, (Position("h", 8), None), partitions=4)),
     ledger=Ledger(written=True, owner=2, owned=2, last_batch=5, segment_size=4096),
     partitions=4,
     segment_size=4096,
@@ -64,23 +64,3 @@ def test_what_does_not_belong_together_is_refused(changes: dict[str, Any], says:
     with pytest.raises(StateError, match=says) as refused:
         refuse(replace(GOOD, **changes))
     assert "checkback rebuild" in refused.value.fix
-
-
-def test_checkpoint_is_read_as_spark_writes_it() -> None:
-    offsets = {
-        "9": 'v1\n{"conf":{"spark.sql.shuffle.partitions":"3"}}\n-',
-        "10": 'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"3"}}\n'
-        '{"sourceVersion":1,"reservoirId":"t","reservoirVersion":7,"index":-1,"isStartingVersion":false}\n-',
-        "tmp": "",
-    }
-    assert parse('{"id":"q"}', offsets, "p") == Checkpoint("q", 10, 3, (Position("t", 7), None))
-    assert parse('{"id":"q"}', {}, "p") == Checkpoint("q")
-
-
-@pytest.mark.parametrize(
-    ("metadata", "offsets"),
-    [("", {}), ("{}", {}), ("[]", {}), ('{"id":"q"}', {"0": ""}), ('{"id":"q"}', {"0": "v1\n{}\n{}"})],
-)
-def test_checkpoint_that_is_not_whole_is_an_error(metadata: str, offsets: dict[str, str]) -> None:
-    with pytest.raises(StorageError, match="the checkpoint cannot be read"):
-        parse(metadata, offsets, "p")

@@ -20,7 +20,7 @@ from checkback.tables import Tables
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from checkback.inspect.progress import Batch
+    from checkback.checkpoint import Batch
     from checkback.settings import Settings
 
 #: Samples of each finding.

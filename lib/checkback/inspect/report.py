@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from checkback.inspect.findings import PROMISES
 
 if TYPE_CHECKING:
+    from checkback.checkpoint import Batch
     from checkback.inspect.audit import Found, Report
-    from checkback.inspect.progress import Batch
 
 COLUMNS = ("level", "promise", "finding", "count", "meaning", "samples")
 _SHOWN = ("broken", "warning", "figure")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from checkback.inspect.progress import Batch, batches_since, last_done
+from checkback.checkpoint import Batch, batches_since, last_done
 from checkback.schemas import SCHEMAS, schema_of
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 #: what is written by landing, and so is fixed last
 _SOURCES = ("half", "op")
 _LANDED_SINCE = 100
+#: place of `half` among the sources of the query
+_HALF = 0
 #: the column with the time of the batch that wrote the row
 _BATCH_TIME = {"decisions": "decided_at", "discarded": "discarded_at", "check_requests": "requested_at"}
 
@@ -101,9 +103,10 @@ class Snapshot:
         """
         if self.done is None or "half" not in self.versions:
             return None
-        behind = self.versions["half"] - self.done.half_version + 1
+        first_unread = self.done.unread(_HALF)
+        behind = self.versions["half"] - first_unread + 1
         if behind <= 0:
             return self.done.time
         # Counted from the table's newest version; more may have landed since it was fixed.
-        unread = self.tables.history(self.spark, "half", behind + _LANDED_SINCE).get(self.done.half_version)
+        unread = self.tables.history(self.spark, "half", behind + _LANDED_SINCE).get(first_unread)
         return None if unread is None else min(unread, self.done.time)

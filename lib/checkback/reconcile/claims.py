@@ -13,8 +13,8 @@ import re
 from typing import TYPE_CHECKING
 
 from checkback import folders
+from checkback.checkpoint import PARTITIONS, Checkpoint, read_checkpoint
 from checkback.deltalog import DeltaLog
-from checkback.reconcile.checkpoint import PARTITIONS, Checkpoint, read_checkpoint
 from checkback.reconcile.guards import Facts, Ledger, Log
 
 if TYPE_CHECKING:

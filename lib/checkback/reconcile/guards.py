@@ -14,7 +14,7 @@ from checkback.errors import StateError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from checkback.reconcile.checkpoint import Checkpoint
+    from checkback.checkpoint import Batch, Checkpoint
 
 _REBUILD = "or run `checkback rebuild`"
 
@@ -67,8 +67,8 @@ def refuse(facts: Facts) -> None:
             facts.place,
             "run `checkback rebuild` to its end",
         )
-    begun = facts.checkpoint is not None and facts.checkpoint.last_batch is not None
-    if not begun:
+    newest = None if facts.checkpoint is None else facts.checkpoint.newest
+    if newest is None:
         if facts.ledger.written:
             raise StateError(
                 "the tables hold decisions, but this checkpoint is new: all of them would be made and published again",
@@ -76,11 +76,10 @@ def refuse(facts: Facts) -> None:
                 f"put the checkpoint back (storage.checkpoints names its folder), {_REBUILD}",
             )
         return
-    assert facts.checkpoint is not None  # noqa: S101 - for mypy
     _refuse_others(facts)
-    _refuse_older(facts, facts.checkpoint)
-    _refuse_other_shape(facts, facts.checkpoint)
-    _refuse_gaps(facts, facts.checkpoint)
+    _refuse_older(facts, newest)
+    _refuse_other_shape(facts, newest)
+    _refuse_gaps(facts, newest)
 
 
 def _refuse_others(facts: Facts) -> None:
@@ -94,19 +93,19 @@ def _refuse_others(facts: Facts) -> None:
         )
 
 
-def _refuse_older(facts: Facts, checkpoint: Checkpoint) -> None:
-    last, known = facts.ledger.last_batch, checkpoint.last_batch
-    if last is not None and known is not None and last > known:
+def _refuse_older(facts: Facts, newest: Batch) -> None:
+    last = facts.ledger.last_batch
+    if last is not None and last > newest.batch_id:
         raise StateError(
-            f"the checkpoint is older than the tables: it knows {known} as the last batch, they hold {last}",
+            f"the checkpoint is older than the tables: it knows {newest.batch_id} as the last batch, they hold {last}",
             facts.place,
             f"put the newest checkpoint back, {_REBUILD}",
         )
 
 
-def _refuse_other_shape(facts: Facts, checkpoint: Checkpoint) -> None:
+def _refuse_other_shape(facts: Facts, newest: Batch) -> None:
     for name, set_to, made_with in (
-        ("partitions", facts.partitions, checkpoint.partitions),
+        ("partitions", facts.partitions, newest.partitions),
         ("segment_size", facts.segment_size, facts.ledger.segment_size),
     ):
         if made_with is not None and made_with != set_to:
@@ -117,8 +116,8 @@ def _refuse_other_shape(facts: Facts, checkpoint: Checkpoint) -> None:
             )
 
 
-def _refuse_gaps(facts: Facts, checkpoint: Checkpoint) -> None:
-    for (name, log), position in zip(facts.logs.items(), checkpoint.positions, strict=False):
+def _refuse_gaps(facts: Facts, newest: Batch) -> None:
+    for (name, log), position in zip(facts.logs.items(), newest.positions, strict=False):
         if position is None:
             continue
         if position.table != log.table:
