@@ -33,6 +33,18 @@ Story: TypeAlias = Callable[[Transaction], list[Row]]
 
 _LATER = timedelta(hours=10)
 _OTHER_GROUP = {"producer_group": "pay"}
+_RESUMED = "one discarded message, resumed twice and published twice"
+
+
+def _resumed(t: Transaction, offset: int) -> list[Row]:
+    """All rows of a message that was resumed from 7/9, and committed."""
+    properties = {"properties": [("CHECKBACK_RESUMED_FROM", "7/9")]}
+    again, same = replace(t, offset=offset), {"transaction_id": "resumed"}
+    return [
+        *(again.half(**properties, **same), again.op(**same), again.decision(**same)),
+        again.published(**properties, **same),
+    ]
+
 
 #: What breaks nothing.
 _CLEAN: dict[str, Story] = {
@@ -181,13 +193,22 @@ _BROKEN: dict[str, tuple[set[str], Story]] = {
             ),
         ],
     ),
+    _RESUMED: (
+        {"id_published_twice", "resumed_twice"},
+        lambda t: [*_resumed(t, 0), *_resumed(t, 1)],
+    ),
 }
 _NUMBER = {name: 100 + number for number, name in enumerate([*_CLEAN, *_BROKEN])}
 
 
 def _settings(root: Path) -> Settings:
     return Settings.model_validate(
-        {"storage": {"root": str(root)}, "transaction": {"check_max": CHECK_MAX}, "reconcile": {"partitions": 2}}
+        {
+            "storage": {"root": str(root)},
+            "transaction": {"check_max": CHECK_MAX},
+            "reconcile": {"partitions": 2},
+            "operator": {"queue": _NUMBER[_RESUMED]},
+        }
     )
 
 
@@ -234,6 +255,7 @@ def test_command_counts_the_same_and_exits_with_1(
 ) -> None:
     """One JSON object on stdout, nothing on stderr: that a promise is broken is a result, not an error."""
     options = ["--set", f"storage.root={root}", "--set", f"transaction.check_max={CHECK_MAX}"]
+    options += ["--set", f"operator.queue={_NUMBER[_RESUMED]}"]
     assert main(["audit", "--json", *options]) == 1
     out, err = capfd.readouterr()
     assert err == ""

@@ -14,6 +14,7 @@ from checkback.inspect.facts import KEY, facts
 from checkback.inspect.findings import FINDINGS, Finding
 from checkback.inspect.judge import conditions
 from checkback.inspect.snapshot import Snapshot
+from checkback.operate.transaction import RESUMED_FROM
 from checkback.schemas import SCHEMAS
 from checkback.tables import Tables
 
@@ -104,21 +105,28 @@ def _labelled(snapshot: Snapshot, settings: Settings) -> DataFrame:
     found = conditions(settings.transaction, batch_time, snapshot.half_read_until())
     labels = F.array_compact(F.array(*(F.when(condition, F.lit(name)) for name, condition in found.items())))
     judged = facts(snapshot, settings).select(*KEY, "born", F.explode(labels).alias("name"))
-    return judged.unionByName(_ids_published_twice(snapshot))
+    return judged.unionByName(_published_again(snapshot, settings.operator.queue))
 
 
-def _ids_published_twice(snapshot: Snapshot) -> DataFrame:
-    """The first offset of each (producer_group, transaction_id) that is published under several."""
-    columns = ("half_queue_id", "half_queue_offset", "producer_group", "transaction_id")
-    published = [snapshot.read(name).select(*columns) for name in snapshot.topics]
-    if not published:
-        published = [snapshot.read("topics/").select(*columns)]
-    offset = F.struct(F.col("half_queue_id").alias("queue_id"), F.col("half_queue_offset").alias("queue_offset"))
-    ids = reduce(DataFrame.unionByName, published).groupBy(F.xxhash64("producer_group", "transaction_id").alias("who"))
-    several = ids.agg(F.min(offset).alias("first"), F.max(offset).alias("last")).where("first != last")
-    return several.select(
-        "first.*", F.lit(None).cast("bigint").alias("born"), F.lit("id_published_twice").alias("name")
-    )
+def _published_again(snapshot: Snapshot, resumed_queue: int) -> DataFrame:
+    """As `_labelled`: the first offset of each (producer_group, transaction_id) that is published under several.
+
+    Where these are one discarded message that was resumed twice, a promise is broken.
+    """
+    topics = [snapshot.read(name) for name in snapshot.topics or ("topics/",)]
+    place = F.struct(F.col("half_queue_id").alias("queue_id"), F.col("half_queue_offset").alias("queue_offset"))
+    owner, origin = F.xxhash64("producer_group", "transaction_id"), F.element_at("properties", RESUMED_FROM)
+    ids = [topic.select(place.alias("place"), owner.alias("who")) for topic in topics]
+    resumed = [topic.where(F.col("half_queue_id") == resumed_queue) for topic in topics]
+    origins = [topic.select(place.alias("place"), origin.alias("who")).where("who IS NOT NULL") for topic in resumed]
+    return _several(ids, "id_published_twice").unionByName(_several(origins, "resumed_twice"))
+
+
+def _several(rows: list[DataFrame], name: str) -> DataFrame:
+    """As `_labelled`: the first ``place`` of each ``who`` that has more than one."""
+    groups = reduce(DataFrame.unionByName, rows).groupBy("who")
+    places = groups.agg(F.min("place").alias("first"), F.max("place").alias("last")).where("first != last")
+    return places.select("first.*", F.lit(None).cast("bigint").alias("born"), F.lit(name).alias("name"))
 
 
 def _summary(labelled: DataFrame) -> DataFrame:

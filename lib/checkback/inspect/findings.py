@@ -48,6 +48,7 @@ _ALL = (
     Finding("discarded_differs", "broken", "P1", "in `discarded` in other words than it landed"),
     Finding("pending_overdue", "broken", "P1", "has its own op or is past transaction.reserved, and was passed over"),
     Finding("published_twice", "broken", "P2", "more than one row of the topics"),
+    Finding("resumed_twice", "broken", "P2", "one discarded message was resumed twice, and both are published"),
     Finding("published_without_commit", "broken", "P3", "published, but not decided COMMIT"),
     Finding("commit_without_op", "broken", "P3", "decided COMMIT, but no op of its group said so"),
     Finding("decided_twice", "broken", "P4", "more than one decision"),
