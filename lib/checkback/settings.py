@@ -309,6 +309,20 @@ class Operator(_Section):
     queue: QueueId = 2_000_000_000
 
 
+class Log(_Section):
+    """What is logged, to stderr. ``level``: null = warning as text, info as json, which has an event for each batch."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] | None = None
+
+
+class Metrics(_Section):
+    """Prometheus metrics of `reconcile`. ``port``: null = none, 0 = any that is free."""
+
+    host: Text = "127.0.0.1"
+    port: Annotated[StrictInt, Field(ge=0, le=65535)] | None = None
+
+
 class Producer(_Section):
     """A producer group: where and how it is asked, and the token it sends with.
 
@@ -334,6 +348,8 @@ class Settings(_Section):
     gateway: Gateway = Gateway()
     kafka: Kafka = Kafka()
     operator: Operator = Operator()
+    log: Log = Log()
+    metrics: Metrics = Metrics()
     producers: dict[GroupName, Producer] = {}
     spark: dict[Annotated[str, AfterValidator(_conf_key)], Annotated[str, BeforeValidator(_conf_value)]] = {}
 

@@ -38,7 +38,7 @@ _RESUMED = "one discarded message, resumed twice and published twice"
 
 def _resumed(t: Transaction, offset: int) -> list[Row]:
     """All rows of a message that was resumed from 7/9, and committed."""
-    properties = {"properties": [("CHECKBACK_RESUMED_FROM", "7/9")]}
+    properties: dict[str, Any] = {"properties": [("CHECKBACK_RESUMED_FROM", "7/9")]}
     again, same = replace(t, offset=offset), {"transaction_id": "resumed"}
     return [
         *(again.half(**properties, **same), again.op(**same), again.decision(**same)),

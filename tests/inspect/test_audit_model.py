@@ -47,7 +47,7 @@ def _rows(random: Random, t: Transaction) -> list[Row]:
         rows.append(t.rejected_half())
     for _ in range(_some(random, 2)):
         landed = random.choice([t.born + timedelta(seconds=2), DONE])
-        named = random.choice([{}, {}, {"transaction_id": None}, {"transaction_id": "other"}])
+        named: dict[str, Any] = random.choice([{}, {}, {"transaction_id": None}, {"transaction_id": "other"}])
         said, source = random.choice(("COMMIT", "COMMIT", "ROLLBACK")), random.choice(_SOURCES[:3])
         rows.append(t.op(said, source=source, store_timestamp=landed, producer_group=_group(random), **named))
         if random.random() < 0.3:
@@ -205,8 +205,8 @@ def test_audit_finds_what_the_model_finds(spark: SparkSession, tmp_path: Path) -
     checkpoint(tmp_path)
 
     found: dict[int, set[str]] = defaultdict(set)
-    for row in findings(spark, settings).collect():
-        found[row["queue_offset"]].add(row["finding"])
+    for each in findings(spark, settings).collect():
+        found[each["queue_offset"]].add(each["finding"])
     differing = {offset: (found[offset], wanted[offset]) for offset in wanted if found[offset] != wanted[offset]}
     assert not differing
     counts = Counter(name for names in wanted.values() for name in names)

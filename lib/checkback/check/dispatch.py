@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from checkback.observe.observer import Observer
     from checkback.settings import Settings
     from checkback.tables import Tables
 
@@ -50,10 +51,12 @@ def check_query(
     tables: Tables,
     available_now: bool,
     dispatch: type[Dispatch] | None = None,
+    observer: Observer | None = None,
 ) -> tuple[DataStreamWriter, Dispatch]:
     """The query, not yet started, and its batch function. Its checkpoint is the folder `check`.
 
-    The tables must be there. ``dispatch``: the class that does the batches; tests give one that crashes.
+    The tables must be there. ``dispatch``: the class that does the batches; tests give one that crashes. ``observer``:
+    is told of each batch.
     Raises SettingsError when an endpoint, a secret or the CA file is not fit.
     """
     slots = spark.sparkContext.defaultParallelism
@@ -63,6 +66,7 @@ def check_query(
         .option("checkpointLocation", tables.checkpoint(NAME))
     )
     batches = (dispatch or Dispatch)(tables, settings, slots)
+    batches.observer = observer
     if available_now:
         return writer.trigger(availableNow=True), batches
     trigger = round(settings.reconcile.trigger.total_seconds() * 1000)
@@ -142,6 +146,7 @@ class Dispatch:
         self._check_interval = settings.transaction.check_interval
         self._count_undelivered = check.count_undelivered
         self.decided = 0
+        self.observer: Observer | None = None
         self._with_body = sorted(name for name, producer in settings.producers.items() if producer.include_body)
         self._started = datetime.now(timezone.utc)
         self._first = True
@@ -167,6 +172,8 @@ class Dispatch:
                 answers = pa.concat_tables([answers, self.ask(spark, unanswered, app, batch_id)])
             # Step 3
             self.send_ops(spark, answers, app, batch_id)
+            if self.observer is not None:
+                self.observer.asked(answers, batch_id)
         self._first = False
 
     def _answered(self, spark: SparkSession, requests: pa.Table, batch_id: int) -> pa.Table:

@@ -17,14 +17,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-#: what the processor emits: a row for each segment that has actions, with its ACTION records and the batch's time (ms)
-ACTIONS_SCHEMA = "queue_id INT, actions BINARY, batch_time BIGINT"
+#: what the processor emits: a row for each segment that the batch touches, with its ACTION records, the batch's time
+#: (ms), and what is pending in it then: how many, and the birth of the oldest (ms; 0 = none)
+ACTIONS_SCHEMA = "queue_id INT, actions BINARY, batch_time BIGINT, segment BIGINT, pending INT, oldest BIGINT"
+#: what a segment says of itself in such a row
+SEGMENT = np.dtype([("queue_id", "<i4"), ("segment", "<i8"), ("pending", "<i4"), ("oldest", "<i8")])
 #: an ACTION and its half queue
 QUEUED = np.dtype([("queue_id", "<i4"), *ACTION.descr])
 
 DECISIONS = (Action.COMMIT, Action.ROLLBACK, Action.DISCARD)
 #: actions that are about a pending half message, and so about one row of `half`
 ACTED_ON = (*DECISIONS, Action.CHECK)
+
+
+def segments_of(rows: pa.Table) -> Records:
+    """The SEGMENT records in ACTIONS_SCHEMA."""
+    segments = np.empty(rows.num_rows, SEGMENT)
+    for name in SEGMENT.names or ():
+        segments[name] = rows.column(name).to_numpy()
+    return segments
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,7 @@ class SegmentProcessor(StatefulProcessor):
             self._state.clear()
         else:
             self._keep(segment, timer, fired, now)
-        if len(actions):
-            yield _frame(actions, queue_id, now)
+        yield _frame(actions, queue_id, now, base // self._size, segment.pending["born"])
 
     def _keep(self, segment: Segment, timer: int, fired: int, now: int) -> None:
         # Strictly in the future: the engine deletes a timer that fired after its handler has run.
@@ -93,11 +92,14 @@ class SegmentProcessor(StatefulProcessor):
             self._handle.registerTimer(new)
 
 
-def _frame(actions: Records, queue_id: int, now: int) -> pd.DataFrame:
+def _frame(actions: Records, queue_id: int, now: int, segment: int, births: Any) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "queue_id": np.array([queue_id], np.int32),
             "actions": [actions.tobytes()],
             "batch_time": np.array([now], np.int64),
+            "segment": np.array([segment], np.int64),
+            "pending": np.array([len(births)], np.int32),
+            "oldest": np.array([births.min() if len(births) else 0], np.int64),
         }
     )

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from checkback.errors import StorageError
 from checkback.files import FILES_SCHEMA, files_of
 from checkback.reconcile import halves, rejected
-from checkback.reconcile.actions import Actions
+from checkback.reconcile.actions import Actions, segments_of
 from checkback.reconcile.columns import identity_columns, store_us
 from checkback.reconcile.ranges import MAX_RANGES, within
 from checkback.reconcile.segment import Action
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from checkback.files import File
+    from checkback.observe.observer import Observer
     from checkback.tables import Tables
 
 #: The plans of a batch are small and known beforehand: planning them adaptively, stage by stage, costs more than it
@@ -50,9 +51,10 @@ class Publisher:
     leaves out the tables that have it.
     """
 
-    def __init__(self, tables: Tables, segment_size: int) -> None:
+    def __init__(self, tables: Tables, segment_size: int, observer: Observer | None = None) -> None:
         self._tables = tables
         self._size = segment_size
+        self._observer = observer
         self._made: set[str] = set()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -61,9 +63,12 @@ class Publisher:
         The actions are fetched once: a second pass would run the stateful operator again.
         """
         batch.sparkSession.conf.set(_ADAPTIVE, "false")
-        actions = Actions.of(batch.toArrow())
+        rows = batch.toArrow()
+        actions = Actions.of(rows)
         if len(actions.records):
             self.publish(batch.sparkSession, actions, batch_id, query_id(batch))
+        if self._observer is not None:
+            self._observer.published(actions, batch_id, segments_of(rows))
 
     def publish(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> None:
         """Publish the actions of a batch: (app, batch_id) once in each table.

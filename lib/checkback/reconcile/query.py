@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from checkback.observe.observer import Observer
     from checkback.settings import Settings, Transaction
     from checkback.tables import Tables
 
@@ -89,11 +90,17 @@ def _no_events(ticks: DataFrame) -> DataFrame:
 
 
 def reconcile_query(
-    spark: SparkSession, settings: Settings, tables: Tables, available_now: bool, restored: Restored | None = None
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    available_now: bool,
+    restored: Restored | None = None,
+    observer: Observer | None = None,
 ) -> tuple[DataStreamWriter, Publisher]:
     """The query, not yet started, and its batch function. Its checkpoint is the folder `reconcile`.
 
-    ``restored``: only for the first start of a checkpoint that is built from the tables.
+    ``restored``: only for the first start of a checkpoint that is built from the tables. ``observer``: is told of each
+    batch.
     """
     limits = {"half": str(settings.reconcile.max_files), "op": _NO_LIMIT}
 
@@ -109,7 +116,7 @@ def reconcile_query(
         .outputMode("update")
         .option("checkpointLocation", tables.checkpoint(NAME))
     )
-    publisher = Publisher(tables, settings.reconcile.segment_size)
+    publisher = Publisher(tables, settings.reconcile.segment_size, observer)
     if available_now:
         return writer.trigger(availableNow=True), publisher
     trigger = round(settings.reconcile.trigger.total_seconds() * 1000)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from checkback.check.dispatch import check_query
 from checkback.fence import only_one
+from checkback.observe.run import observed
 from checkback.reconcile.claims import claim, facts
 from checkback.reconcile.guards import refuse
 from checkback.reconcile.query import reconcile_query
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from checkback.observe.observer import Observer
     from checkback.settings import Settings
 
 _NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
@@ -50,14 +52,16 @@ def reconcile(
         if found.checkpoint is not None:
             claim(tables, found.checkpoint.query_id, settings.reconcile.segment_size)
         if available_now:
-            _drain(spark, settings, tables, stopper)
+            with observed(spark, settings, tables) as observer:
+                _drain(spark, settings, tables, stopper, observer)
             return
-        _start(spark, settings, tables, stopper, available_now=False)
-        stopper.start(*check_query(spark, settings, tables, available_now=False))
-        stopper.wait(None if meanwhile is None else lambda: meanwhile(stopper))
+        with observed(spark, settings, tables) as observer:
+            _start(spark, settings, tables, stopper, observer, available_now=False)
+            stopper.start(*check_query(spark, settings, tables, available_now=False, observer=observer))
+            stopper.wait(None if meanwhile is None else lambda: meanwhile(stopper))
 
 
-def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Stopper) -> None:
+def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Stopper, observer: Observer) -> None:
     """Reconcile and check in turn, until the checks have nothing more to ask.
 
     It ends: a round follows only on answers that decide. That a check reached nobody (UNDELIVERED) the next run reads.
@@ -65,18 +69,25 @@ def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Sto
     with without_no_data_batches(spark):
         tick(spark, tables)
         while not stopper.wanted:
-            _start(spark, settings, tables, stopper, available_now=True)
+            _start(spark, settings, tables, stopper, observer, available_now=True)
             stopper.wait()
-            query, dispatch = check_query(spark, settings, tables, available_now=True)
+            query, dispatch = check_query(spark, settings, tables, available_now=True, observer=observer)
             stopper.start(query, dispatch)
             stopper.wait()
             if not dispatch.decided:
                 return
 
 
-def _start(spark: SparkSession, settings: Settings, tables: Tables, stopper: Stopper, available_now: bool) -> None:
+def _start(
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    stopper: Stopper,
+    observer: Observer,
+    available_now: bool,
+) -> None:
     """Start the query `reconcile`. A new checkpoint has its query's id only now: from here on it owns the tables."""
-    query = stopper.start(*reconcile_query(spark, settings, tables, available_now))
+    query = stopper.start(*reconcile_query(spark, settings, tables, available_now, observer=observer))
     if query is not None:
         claim(tables, query.id, settings.reconcile.segment_size)
 

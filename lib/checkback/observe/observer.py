@@ -1,0 +1,88 @@
+"""Hears what the queries do and hands it on: to the log, and to the metrics if there are any. It never raises."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from checkback.observe import batch as batches
+from checkback.observe.logs import event
+from checkback.observe.pending import PendingCount
+from checkback.observe.progress import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+
+    from checkback.observe.metrics import Metrics
+    from checkback.reconcile.actions import Actions
+    from checkback.reconcile.segment import Records
+
+_log = logging.getLogger(__name__)
+
+
+class Observer:
+    """What an application tells of its batches. Every method may be called by any thread."""
+
+    def __init__(self, metrics: Metrics | None = None, pending: PendingCount | None = None) -> None:
+        self._metrics = metrics
+        self._pending = pending or PendingCount()
+
+    def __reduce__(self) -> tuple[type[Observer], tuple[()]]:
+        """In another process (Spark Connect runs batch functions in its own) there is a log, and no metrics."""
+        return Observer, ()
+
+    def published(self, actions: Actions, batch_id: int, segments: Records) -> None:
+        """A batch of `reconcile` is in the tables. ``segments``: SEGMENT records of those it touched."""
+        with _harmless("batch_published"):
+            counts = batches.counts(actions)
+            self._pending.update(segments)
+            if self._metrics is not None:
+                self._metrics.published(counts)
+            if any(counts.values()):
+                event("batch_published", batch_id=batch_id, batch_time=actions.batch_time, **counts)
+
+    def asked(self, answers: pa.Table, batch_id: int) -> None:
+        """A batch of checks is in the tables: its CHECK_ANSWERS."""
+        with _harmless("checks_done"):
+            found = batches.outcomes(answers)
+            if self._metrics is not None:
+                self._metrics.asked(found)
+            for group in sorted({group for _, group in found}):
+                mine = {outcome.lower(): count for (outcome, whose), count in found.items() if whose == group}
+                event("checks_done", batch_id=batch_id, producer_group=group, **mine)
+
+    def started(self, query: str) -> None:
+        """A query has begun."""
+        with _harmless("query_started"):
+            if self._metrics is not None:
+                self._metrics.started(query)
+            event("query_started", query=query)
+
+    def progressed(self, told: Mapping[str, Any]) -> None:
+        """A batch is done: Spark's progress as JSON has it."""
+        with _harmless("batch_done"):
+            found = progress(told)
+            if self._metrics is not None:
+                self._metrics.progressed(found)
+            if found.dropped:
+                event("rows_dropped", logging.ERROR, query=found.query, batch_id=found.batch_id, rows=found.dropped)
+            event("batch_done", **found.fields)
+
+    def ended(self, query: str, failed: bool) -> None:
+        """A query has ended. What failed, the command says: the error's text may be long, and is Spark's."""
+        with _harmless("query_ended"):
+            if self._metrics is not None:
+                self._metrics.ended(query, failed)
+            event("query_ended", logging.ERROR if failed else logging.INFO, query=query, failed=failed)
+
+
+@contextmanager
+def _harmless(name: str) -> Iterator[None]:
+    """Whatever goes wrong here is told, and nothing else."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - a batch must not fail because of what is told about it
+        _log.warning("%s could not be told", name, exc_info=_log.isEnabledFor(logging.DEBUG))

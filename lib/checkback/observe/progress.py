@@ -1,0 +1,89 @@
+"""Spark's progress of a query as flat fields. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: Sources by query, in the order of the query's union.
+SOURCES: Mapping[str, tuple[str, ...]] = {"reconcile": ("half", "op", "ticks"), "check": ("check_requests",)}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source after a batch: the rows that it brought.
+
+    ``unread``: the first version of its table that is not read whole; None = not known.
+    """
+
+    name: str
+    rows: int
+    unread: int | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A batch that is done. ``seconds``: from its trigger to its commit. The state's sizes are the whole query's.
+
+    ``dropped``: rows that Spark dropped as late; the protocol has no watermark of Spark's, so it stays 0.
+    """
+
+    query: str
+    batch_id: int
+    seconds: float
+    sources: tuple[Source, ...]
+    segments: int | None = None
+    state_bytes: int | None = None
+    dropped: int = 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """For a line of the log, flat."""
+        found: dict[str, Any] = {"query": self.query, "batch_id": self.batch_id, "seconds": round(self.seconds, 3)}
+        for source in self.sources:
+            found[f"{source.name}_rows"] = source.rows
+        if self.segments is not None:
+            found |= {"state_segments": self.segments, "state_bytes": self.state_bytes, "rows_dropped": self.dropped}
+        return found
+
+
+def progress(told: Mapping[str, Any]) -> Progress:
+    """From the JSON of org.apache.spark.sql.streaming.StreamingQueryProgress. Raises KeyError, TypeError, ValueError.
+
+    Where a source stands is Delta's (DeltaSourceOffset); what the state has on disk RocksDB's, rocksdbSstFileSize.
+    """
+    name = str(told["name"])
+    sources = told.get("sources", ())
+    operators: Sequence[Mapping[str, Any]] = told.get("stateOperators", ())
+    sizes = [_number(each.get("customMetrics", {}).get("rocksdbSstFileSize")) for each in operators]
+    return Progress(
+        query=name,
+        batch_id=int(told["batchId"]),
+        seconds=_number(told.get("durationMs", {}).get("triggerExecution", told.get("batchDuration"))) / 1000,
+        sources=tuple(_source(*each) for each in zip(_names(name, len(sources)), sources, strict=True)),
+        segments=sum(int(each["numRowsTotal"]) for each in operators) if operators else None,
+        state_bytes=sum(_number(each.get("memoryUsedBytes")) for each in operators) + sum(sizes) if operators else None,
+        dropped=sum(int(each.get("numRowsDroppedByWatermark", 0)) for each in operators),
+    )
+
+
+def _names(query: str, count: int) -> tuple[str, ...]:
+    known = SOURCES.get(query, ())
+    return known if len(known) == count else tuple(f"source_{number}" for number in range(count))
+
+
+def _source(name: str, told: Mapping[str, Any]) -> Source:
+    end = told.get("endOffset")
+    return Source(
+        name,
+        rows=max(0, int(told.get("numInputRows", 0))),
+        unread=int(end["reservoirVersion"]) if isinstance(end, dict) and "reservoirVersion" in end else None,
+    )
+
+
+def _number(value: object) -> int:
+    """Spark tells some numbers as text, some not at all, and -1 for those it does not know."""
+    return max(0, int(float(str(value)))) if value not in (None, "") else 0

@@ -1,0 +1,85 @@
+"""A running application is heard: its batches, its checks, its end; over Spark's own listener, and over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import requests
+
+import expected
+from checkback.landing.files import land
+from checkback.observe.logs import EVENTS
+from checkback.reconcile.run import reconcile
+from checkback.settings import Settings
+from conftest import TRACE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from checkback.stopping import Stopper
+
+pytestmark = pytest.mark.spark
+
+
+class _Heard(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.events.append((record.getMessage(), getattr(record, "checkback_fields", {})))
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        return [fields for event, fields in self.events if event == name]
+
+
+def test_application_tells_what_it_does(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = Settings.model_validate(
+        {
+            "storage": {"root": str(tmp_path)},
+            "transaction": {"timeout": "0s", "reserved": "36500d", "check_interval": "1h"},
+            "reconcile": {"partitions": 2, "segment_size": 64, "trigger": "200ms"},
+            "metrics": {"port": port},
+        }
+    )
+    heard = _Heard()
+    monkeypatch.setattr(EVENTS, "handlers", [heard])
+    monkeypatch.setattr(EVENTS, "level", logging.INFO)
+    land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
+    states = Counter(state for state, _ in expected.decisions(TRACE, 0).values())
+    scraped: list[str] = []
+
+    def meanwhile(stopper: Stopper) -> None:
+        answered = sum(fields["no_answer"] for fields in heard.of("checks_done"))
+        done = [fields["query"] for fields in heard.of("batch_done") if fields.get("half_rows", 1)]
+        if answered == states["DISCARD"] and "reconcile" in done:
+            scraped.append(requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text)
+            stopper.stop()
+
+    reconcile(spark, settings, available_now=False, meanwhile=meanwhile)
+
+    published = heard.of("batch_published")
+    assert {name: sum(each[name] for each in published) for name in ("commit", "rollback", "check")} == {
+        "commit": states["COMMIT"],
+        "rollback": states["ROLLBACK"],
+        "check": states["DISCARD"],
+    }
+    batches = [fields for fields in heard.of("batch_done") if fields["query"] == "reconcile"]
+    assert (sum(each["half_rows"] for each in batches), {each["rows_dropped"] for each in batches}) == (154, {0})
+    ended = [(fields["query"], fields["failed"]) for fields in heard.of("query_ended")]
+    assert sorted(ended) == [("check", False), ("reconcile", False)]
+    lines = scraped[0].splitlines()
+    assert f'checkback_decisions_total{{state="COMMIT"}} {states["COMMIT"]:.1f}' in lines
+    assert f"checkback_pending {states['DISCARD']:.1f}" in lines
+    assert 'checkback_lag_seconds{table="half"} 0.0' in lines
+    with pytest.raises(requests.ConnectionError):
+        requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10)

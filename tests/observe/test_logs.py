@@ -1,0 +1,64 @@
+"""Logs as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checkback.observe.logs import EVENTS, event, set_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    root, own = logging.getLogger(), logging.getLogger("checkback")
+    handlers, levels = root.handlers[:], (root.level, own.level)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    own.setLevel(levels[1])
+
+
+def test_an_event_is_one_flat_object(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("json", None, debug=False)
+    event("batch_done", query="reconcile", seconds=1.5)
+    logging.getLogger("checkback.x").warning("two\nlines %s", 'and "more"')
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert all(line.pop("time").endswith("Z") for line in lines)
+    assert lines == [
+        {"level": "info", "event": "batch_done", "query": "reconcile", "seconds": 1.5},
+        {"level": "warning", "event": "message", "logger": "checkback.x", "message": 'two\nlines and "more"'},
+    ]
+
+
+def test_json_tells_an_error_without_its_stack(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("json", None, debug=False)
+    logging.getLogger("checkback.x").error("failed", exc_info=ValueError("first\nlast"))
+    line = json.loads(capsys.readouterr().err)
+    assert line["error"] == "last"
+    assert "Traceback" not in str(line)
+
+
+@pytest.mark.parametrize(
+    ("level", "debug", "lines"),
+    [(None, False, []), ("info", False, ["checkback: batch_done batch_id=3"]), ("error", False, [])],
+)
+def test_text_is_quiet_unless_told(
+    level: str | None, debug: bool, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_up("text", level, debug)
+    event("batch_done", batch_id=3)
+    logging.getLogger("others").info("not ours")
+    assert capsys.readouterr().err.splitlines() == lines
+
+
+def test_debug_shows_all_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up("text", "error", debug=True)
+    assert EVENTS.isEnabledFor(logging.INFO)
+    logging.getLogger("checkback.x").debug("detail")
+    assert capsys.readouterr().err == "checkback: detail\n"
