@@ -48,6 +48,13 @@ def run(command: str) -> None:
         sys.exit(code)
 
 
+def job() -> None:
+    """Runs the command of the process's arguments, as a task of a wheel: it fails by SystemExit, not by a code."""
+    code = main()
+    if code:
+        sys.exit(code)
+
+
 def _run(arguments: list[str]) -> int:
     try:
         from typer import TyperException
