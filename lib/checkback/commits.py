@@ -19,6 +19,14 @@ _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
 
 
 @dataclass(frozen=True)
+class Unread:
+    """Rows that nobody has read yet, and when the first of them landed (ms); None = there are none."""
+
+    rows: int
+    since: int | None
+
+
+@dataclass(frozen=True)
 class Commits:
     """A table's commits as they were when listed. ``oldest``: the first version that can still be read."""
 
@@ -51,19 +59,20 @@ class Commits:
                 return int(about.get("inCommitTimestamp", about["timestamp"]))
         return round(os.path.getmtime(self._file(version)) * 1000)
 
-    def rows_after(self, version: int, index: int = -1) -> int:
-        """Rows of the files that ``version`` and those after it added, without its first files up to ``index``.
+    def after(self, version: int, index: int = -1) -> Unread:
+        """The rows that ``version``, without its first files up to ``index``, and those after it brought.
 
         Files that were only rewritten do not count, nor does one whose writer has not counted its rows.
         """
-        total = 0
+        total, since = 0, None
         for number in range(max(version, self.oldest), self.newest + 1):
             added = [action["add"] for action in self._actions(number) if "add" in action]
-            after = index + 1 if number == version else 0
-            for file in added[after:]:
-                if file.get("dataChange", True):
-                    total += int(json.loads(file.get("stats") or "{}").get("numRecords", 0))
-        return total
+            brought = [file for file in added if file.get("dataChange", True)]
+            brought = brought[index + 1 :] if number == version and index >= 0 else brought
+            if brought and since is None:
+                since = self.made_at(number)
+            total += sum(int(json.loads(file.get("stats") or "{}").get("numRecords", 0)) for file in brought)
+        return Unread(total, since)
 
     def _file(self, version: int) -> str:
         return os.path.join(self.place, "_delta_log", f"{version:020d}.json")

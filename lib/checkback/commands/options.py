@@ -25,6 +25,7 @@ Overrides = Annotated[
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Log more, and show the traceback of an error.")]
 AvailableNow = Annotated[bool, typer.Option("--available-now", help="Work off what is there, then end.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 Group = Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only this producer group's.")]
 AsOf = Annotated[
     str | None,

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from checkback.inspect.progress import folders_of, progress
 from checkback.inspect.undecided import pending
 from checkback.inspect.view import View, milliseconds
-from checkback.inspect.why import NOT_TRIED, Engine, Group, why
+from checkback.inspect.why import NOT_TRIED, Group, Reconcile, why
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -63,8 +63,10 @@ def group_summary(spark: SparkSession, settings: Settings, as_of: datetime | str
     view = View.of(spark, settings, as_of)
     place = view.tables.checkpoint("reconcile")
     folders = folders_of(place, spark)
-    found = None if folders is None else progress(folders, place, view.at and milliseconds(view.at)).begun
-    engine = Engine(None if found is None else found.time, quiet_after(settings))
+    found = (
+        None if folders is None else progress(folders, place, None if view.at is None else milliseconds(view.at)).begun
+    )
+    reconcile = Reconcile(None if found is None else found.time, quiet_after(settings))
     endpoints = {name: len(producer.endpoints) for name, producer in settings.producers.items()}
     waiting = _waiting(pending(spark, settings, view.at))
     outcomes = _outcomes(view.read("check_answers"), settings.transaction.check_interval)
@@ -73,10 +75,10 @@ def group_summary(spark: SparkSession, settings: Settings, as_of: datetime | str
     def said(row: Any) -> str:
         facts: dict[str, Any] = row.asDict()
         now, group = facts.pop("now"), facts.pop("producer_group")
-        return why(Group(**facts, endpoints=endpoints.get(group, 0)), engine, now)
+        return why(Group(**facts, endpoints=endpoints.get(group, 0)), reconcile, now)
 
     # A lambda has no type hints, by which Spark would guess another kind of function.
-    sentence = F.udf(lambda row: said(row), "string")
+    sentence = F.udf(lambda row: said(row), "string")  # noqa: PLW0108
     return known.withColumns(
         {
             "why": sentence(F.struct(*_facts())),

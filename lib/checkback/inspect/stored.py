@@ -45,9 +45,13 @@ def state_pending(spark: SparkSession, settings: Settings, batch_id: int | None 
         if done is None:
             raise StateError("no batch of reconcile is done yet", place, "run `checkback reconcile`")
         batch_id = done.batch_id
-    state = spark.read.format("statestore").option("batchId", batch_id)
-    blocks = state.option("stateVarName", STATE_NAME).load(place)
-    timers = state.option("readRegisteredTimers", "true").load(place)
+    # Who reads state asks the coordinator of the streaming queries, which is there only once somebody looked for one.
+    _ = spark.streams.active
+
+    def state(option: str, value: str) -> DataFrame:
+        return spark.read.format("statestore").options(**{"batchId": str(batch_id), option: value}).load(place)
+
+    blocks, timers = state("stateVarName", STATE_NAME), state("readRegisteredTimers", "true")
     registered = timers.select(
         F.col("key.*"), F.col("expiration_timestamp_ms").alias("timer"), F.lit(True).alias("registered")
     ).toDF("segment", "timer", "registered")

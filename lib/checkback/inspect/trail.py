@@ -60,15 +60,11 @@ def lineage(
     view = View.of(spark, settings, as_of)
     halves = _of(view.read("half"), transaction_id, group).select(*KEY, F.col("producer_group").alias("_group"))
     places = F.broadcast(halves.groupBy(*KEY).agg(F.min("_group").alias("_group")))
-    tables: dict[str, DataFrame] = {}
-    for name in ("half", "decisions", "discarded", "check_requests", "check_answers", "operations", *view.topics()):
-        rows = view.read(name)
-        if view.version(name) is not None:
-            tables[name] = _of(rows.select("*", _file(rows)), transaction_id, group)
-    for name, of in (("op", _ops), ("rejected", _rejected)):
-        if view.version(name) is not None:
-            rows = view.read(name)
-            tables[name] = of(rows.select("*", _file(rows)), places, transaction_id, group)
+    read = {name: view.read_with_file(name) for name in (*_TABLES, *view.topics()) if view.version(name) is not None}
+    tables = {name: _of(rows, transaction_id, group) for name, rows in read.items() if name not in _SEARCHED}
+    for name, of in _SEARCHED.items():
+        if name in read:
+            tables[name] = of(read[name], places, transaction_id, group)
     events = [_events(name, rows) for name, rows in tables.items()]
     found = _with_versions(view, reduce(DataFrame.unionByName, events), list(tables))
     order = F.array_position(F.array(*map(F.lit, _ORDER)), F.col("event"))
@@ -107,6 +103,9 @@ def _rejected(rejected: DataFrame, places: DataFrame, transaction_id: str, group
     return found.drop("_raw", "_group")
 
 
+#: tables that are searched by more than the id
+_SEARCHED = {"op": _ops, "rejected": _rejected}
+_TABLES = ("half", "decisions", "discarded", "check_requests", "check_answers", "operations", *_SEARCHED)
 _RAW = "queue_id INT, queue_offset BIGINT, half_offset BIGINT, producer_group STRING, transaction_id STRING"
 
 
@@ -206,11 +205,6 @@ _EVENTS = {
 
 
 # Versions
-
-
-def _file(rows: DataFrame) -> Column:
-    """The name of the file that a row is in."""
-    return F.element_at(F.split(rows["_metadata.file_path"], "/"), -1).alias("_file")
 
 
 def _with_versions(view: View, events: DataFrame, names: list[str]) -> DataFrame:

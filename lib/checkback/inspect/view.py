@@ -20,6 +20,8 @@ from checkback.schemas import schema_of
 from checkback.tables import Tables
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from checkback.settings import Settings
@@ -52,18 +54,19 @@ class View:
         return F.current_timestamp() if self.at is None else moment_column(self.at)
 
     def read(self, name: str) -> DataFrame:
-        """A table; without rows when there was none.
+        """A table; without rows when there was none. Columns that it did not have yet are null.
 
         Raises SettingsError when its versions of that time were cleaned up, StorageError when its log is broken.
         """
-        if self.at is None:
-            if self.tables.exists(self.spark, name):
-                return self.tables.read(self.spark, name)
-            return self.spark.createDataFrame([], schema_of(name))
-        version = self.version(name)
-        if version is None:
-            return self.spark.createDataFrame([], schema_of(name))
-        return self.tables.read(self.spark, name, version)
+        return _whole(self._rows(name), name)
+
+    def read_with_file(self, name: str) -> DataFrame:
+        """As `read`, and `_file`: the name of the file that a row is in."""
+        rows = self._rows(name)
+        if self.version(name) is None:
+            return _whole(rows, name).withColumn("_file", F.lit(None).cast("string"))
+        file = F.element_at(F.split("_metadata.file_path", "/"), -1)
+        return _whole(rows.select("*", file.alias("_file")), name, "_file")
 
     def version(self, name: str) -> int | None:
         """The table's version at the moment, the newest without one; None: there was no table."""
@@ -75,12 +78,21 @@ class View:
         """Names of the topics' tables that there are now; at the moment some of them may not have been there."""
         return self.tables.topics(self.spark)
 
+    def _rows(self, name: str) -> DataFrame:
+        if self.at is None and self.tables.exists(self.spark, name):
+            return self.tables.read(self.spark, name)
+        version = None if self.at is None else self.version(name)
+        if version is None:
+            return self.spark.createDataFrame([], schema_of(name))
+        return self.tables.read(self.spark, name, version)
+
     def _found(self, name: str) -> int | None:
         if self.tables.by_files:
             commits = Commits.of(self.tables.location(name))
             if commits is None:
                 return None
-            oldest, newest, made_at = commits.oldest, commits.newest, commits.made_at
+            made_at: Callable[[int], int] = commits.made_at
+            oldest, newest = commits.oldest, commits.newest
         else:
             history = self.tables.history(self.spark, name, 1 if self.at is None else _ALL)
             if not history:
@@ -92,6 +104,16 @@ class View:
         if version is None and oldest > 0:
             raise cleaned_up(self.tables.location(name), _EPOCH + timedelta(milliseconds=made_at(oldest)))
         return version
+
+
+def _whole(rows: DataFrame, name: str, *more: str) -> DataFrame:
+    """The rows with all columns of the table: an older release made it with fewer."""
+    fields = schema_of(name).fields
+    if rows.columns == [field.name for field in fields]:
+        return rows
+    there = set(rows.columns)
+    nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in fields if field.name not in there)
+    return rows.select(*(field.name for field in fields if field.name in there), *nothing, *more)
 
 
 def moment_column(at: datetime) -> Column:

@@ -37,7 +37,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Engine:
+class Reconcile:
     """What is known of reconcile.
 
     ``last_batch``: when its last batch began (ms); None = no checkpoint tells. ``quiet``: how long without one means
@@ -52,11 +52,11 @@ class Engine:
         return self.last_batch is not None and now - self.last_batch > self.quiet // timedelta(milliseconds=1)
 
 
-def why(group: Group, engine: Engine, now: int) -> str:
+def why(group: Group, reconcile: Reconcile, now: int) -> str:
     """Why the group's transactions are pending; ``now``: ms."""
     said = _of_group(group, now)
-    if engine.stands(now) and engine.last_batch is not None:
-        return f"reconcile does not run: last batch {clock(engine.last_batch, now)}; before that: {said}"
+    if reconcile.stands(now) and reconcile.last_batch is not None:
+        return f"reconcile does not run: last batch {clock(reconcile.last_batch, now)}; before that: {said}"
     return said
 
 
