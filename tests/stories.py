@@ -168,7 +168,7 @@ def write(spark: SparkSession, tables: Tables, rows: list[Row]) -> None:
 def checkpoint(root: Path, half_version: int = 1_000_000) -> None:
     """The log of a reconcile query whose batch 0 is done and whose batch 1 is under way."""
     folder = root / "_checkpoints/reconcile"
-    source = {"reservoirVersion": half_version, "index": -1, "isStartingVersion": False}
+    source = {"reservoirId": "t", "reservoirVersion": half_version, "index": -1, "isStartingVersion": False}
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
     for batch_id, time in enumerate((DONE, UNDER_WAY)):
