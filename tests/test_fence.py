@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from checkback.errors import FencedError, StorageError
-from checkback.fence import FILE, only_one
+from checkback.fence import FILE, at_work, only_one
 from checkback.reconcile.run import reconcile
 from checkback.settings import Settings
 from checkback.tables import Tables
@@ -40,6 +42,33 @@ def _hold(root: Path) -> subprocess.Popen[str]:
 def _end(process: subprocess.Popen[str], number: signal.Signals) -> None:
     process.send_signal(number)
     process.communicate()
+
+
+def test_looking_tells_who_is_in_and_keeps_nobody_out(tmp_path: Path) -> None:
+    """Also while others look all the time; after kill -9 nobody is in."""
+    tables = Tables(root=str(tmp_path))
+    assert at_work(tables) == ""
+    assert not (tmp_path / FILE).exists()
+    process = _hold(tmp_path)
+    try:
+        assert (at_work(tables) or "").startswith(f"process {process.pid} on ")
+    finally:
+        _end(process, signal.SIGKILL)
+    assert at_work(tables) == ""
+    with only_one(tables):
+        assert (at_work(tables) or "").startswith(f"process {os.getpid()} on ")
+    assert at_work(Tables(root="s3://bucket/tables")) is None
+
+
+def test_who_looks_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that falls on the moment of a start does not fence the start."""
+    (tmp_path / FILE).touch()
+    descriptor = os.open(tmp_path / FILE, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    # Whoever looks is gone when the start tries again.
+    monkeypatch.setattr(time, "sleep", lambda seconds: os.close(descriptor) if seconds else None)
+    with only_one(Tables(root=str(tmp_path))):
+        assert at_work(Tables(root=str(tmp_path)))
 
 
 def test_second_process_is_told_who_is_in_and_what_to_do(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 import expected
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError
-from checkback.inspect.pending import COLUMNS, pending
+from checkback.inspect import pending
+from checkback.inspect.undecided import COLUMNS
 from checkback.landing.files import land
 from checkback.reconcile.run import reconcile
 from checkback.schemas import SCHEMAS, TOPIC

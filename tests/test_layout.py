@@ -15,7 +15,23 @@ import checkback
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "lib/checkback"
 #: Modules that work without Spark: the protocol, the SDK's formats, settings and the way in.
-LIGHT = ["cli", "commands", "errors", "messages", "reconcile.segment", "session", "settings", "sources", "stderr"]
+COMMANDS = sorted(file.stem for file in (PACKAGE / "commands").glob("*.py"))
+LIGHT = [
+    "cli",
+    "commits",
+    "errors",
+    "inspect.moment",
+    "inspect.screen",
+    "inspect.versions",
+    "inspect.why",
+    "messages",
+    "reconcile.segment",
+    "session",
+    "settings",
+    "sources",
+    "stderr",
+    *(f"commands.{name}" for name in COMMANDS),
+]
 
 
 def imports_at_top(file: Path) -> set[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -31,8 +32,7 @@ def only_one(tables: Tables) -> Iterator[None]:
     folder it stands beside the checkpoints; where these do not, either, there is none: Spark's and Delta's own fences
     remain. Raises FencedError when another process is in, StorageError when the file cannot be made.
     """
-    roots = [tables.root, os.path.dirname(tables.checkpoint("reconcile"))]
-    folder = next((found for found in map(local_path, filter(None, roots)) if found is not None), None)
+    folder = _folder(tables)
     if folder is None:
         yield
         return
@@ -52,17 +52,69 @@ def only_one(tables: Tables) -> Iterator[None]:
         os.close(descriptor)
 
 
+def at_work(tables: Tables) -> str | None:
+    """Who is in, as "process 12 on host"; empty: nobody. None = nobody can say: the tables are not on this machine.
+
+    It only looks: for as long as that takes it holds a shared lock, which `only_one` waits for.
+    """
+    folder = _folder(tables)
+    if folder is None:
+        return None
+    try:
+        import fcntl
+
+        descriptor = os.open(os.path.join(folder, FILE), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _owner(descriptor)
+    except OSError:
+        return None
+    else:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def _folder(tables: Tables) -> str | None:
+    """Where the lock stands."""
+    roots = [tables.root, os.path.dirname(tables.checkpoint("reconcile"))]
+    return next((found for found in map(local_path, filter(None, roots)) if found is not None), None)
+
+
+def _owner(descriptor: int) -> str:
+    return os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"
+
+
 def _lock(descriptor: int, folder: str) -> None:
     try:
         import fcntl
     except ImportError:  # not on Windows
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Whoever only looks (`at_work`) is gone in a moment; another reconcile stays.
+        if not (_locked(descriptor) or _locked(descriptor, after_s=0.05)):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        owner = os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"
         raise FencedError(
-            f"{owner} works on these tables already", folder, "let it work, or stop it and run again: one is enough"
+            f"{_owner(descriptor)} works on these tables already",
+            folder,
+            "let it work, or stop it and run again: one is enough",
         ) from error
     except OSError as error:
         raise StorageError(f"the tables' folder cannot be locked: {error.strerror}", folder) from error
+
+
+def _locked(descriptor: int, after_s: float = 0) -> bool:
+    import fcntl
+
+    time.sleep(after_s)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

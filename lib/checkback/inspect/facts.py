@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from checkback.inspect.pending import born, immunity_s
+from checkback.inspect.undecided import born, immunity_s
 from checkback.reconcile.columns import identity_columns, store_us
 from checkback.reconcile.rejected import REJECTION
 from checkback.reconcile.segment import NOT_STATED, Reason, Source

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from checkback import folders
 from checkback.fence import only_one
+from checkback.reconcile.checks import checks_so_far
 from checkback.reconcile.claims import REBUILDING, claim
 from checkback.reconcile.columns import half_events, identity_columns, op_events
 from checkback.reconcile.events import parse_key
@@ -137,7 +138,7 @@ def segment_blocks(
 def _halves(read: Mapping[str, DataFrame], since: int) -> DataFrame:
     """Half messages: all that have no decision, and those that landed ``since`` (ms) and have one."""
     decided = read["decisions"].select("queue_id", F.col("queue_offset").alias("offset")).distinct()
-    checks = _checks(read)
+    checks = checks_so_far(read["check_requests"], read["op"])
     halves = (
         half_events(read["half"])
         .join(decided.withColumn("known", _known(Known.DECIDED)), on=_KEY, how="left")
@@ -151,23 +152,6 @@ def _halves(read: Mapping[str, DataFrame], since: int) -> DataFrame:
         )
     )
     return halves.where((F.col("known") == Known.UNDECIDED) | (F.col("store") >= since * 1000))
-
-
-def _checks(read: Mapping[str, DataFrame]) -> DataFrame:
-    """By offset: checks so far that count, and when the last one was (ms)."""
-    last = F.max(F.struct("requested_at", "check_times")).alias("last")
-    asked = read["check_requests"].groupBy("queue_id", F.col("queue_offset").alias("offset")).agg(last)
-    back = op_events(read["op"]).where(F.col("kind") == Kind.UNDELIVERED)
-    back = back.groupBy(*_KEY).agg(F.max(F.struct("store", "immunity")).alias("back"))
-    # Taken back: no endpoint received the last one, and no other has followed.
-    taken_back = (F.col("back.immunity") == F.col("last.check_times")) & (
-        F.col("back.store") > F.unix_micros("last.requested_at")
-    )
-    return asked.join(back, on=_KEY, how="left").select(
-        *_KEY,
-        (F.col("last.check_times") - F.when(taken_back, 1).otherwise(0)).alias("check_times"),
-        F.unix_millis("last.requested_at").alias("checked"),
-    )
 
 
 def _ops(read: Mapping[str, DataFrame]) -> DataFrame:

@@ -1,0 +1,18 @@
+"""The commands and their options, a module for each noun.
+
+Spark is imported by those that need it, when they run: help and settings work without Java.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from checkback.commands import config, gateway, inspect, land, operate, reconcile, status
+from checkback.commands.options import app
+
+__all__ = ["app", "config", "gateway", "inspect", "land", "names", "operate", "reconcile", "status"]
+
+
+def names() -> list[str]:
+    """The commands' names."""
+    return sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]

@@ -1,0 +1,36 @@
+"""`checkback gateway`: the HTTP door for producers."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from checkback.commands.options import Config, Debug, Overrides, app, prepared
+from checkback.errors import SettingsError
+from checkback.session import storage_check
+
+
+@app.command()
+def gateway(
+    host: Annotated[str | None, typer.Option(metavar="HOST", help="As gateway.host.")] = None,
+    port: Annotated[int | None, typer.Option(metavar="PORT", help="As gateway.port.")] = None,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+) -> None:
+    """Take half messages and ops from producers over HTTP, until SIGTERM or Ctrl-C."""
+    given = {"host": host, "port": port}
+    options = [f"gateway.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+    loaded = prepared(config, [*(overrides or ()), *options], debug)
+    storage_check(loaded.settings, loaded.origins)
+    try:
+        from checkback.gateway.run import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("checkback"):
+            raise
+        fix = "install checkback[gateway]"
+        raise SettingsError(f"the Python module {error.name} is missing", "checkback gateway", fix) from error
+
+    serve(loaded.settings)

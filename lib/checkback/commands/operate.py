@@ -1,0 +1,74 @@
+"""`checkback resolve` and `checkback resume`: operator actions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from checkback.commands.options import (
+    Actor,
+    Config,
+    Debug,
+    Json,
+    OneGroup,
+    Overrides,
+    QueueId,
+    QueueOffset,
+    Reason,
+    Tx,
+    Yes,
+    app,
+    check_root,
+    prepared,
+)
+from checkback.commands.printing import print_table
+
+
+@app.command()
+def resolve(
+    transaction_id: Tx,
+    actor: Actor,
+    reason: Reason,
+    commit: Annotated[bool, typer.Option("--commit", help="It is committed: the message is published.")] = False,
+    rollback: Annotated[bool, typer.Option("--rollback", help="It is rolled back: the message is dropped.")] = False,
+    group: OneGroup = None,
+    queue_id: QueueId = None,
+    queue_offset: QueueOffset = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+) -> None:
+    """End a pending transaction by hand, with an op of the operator."""
+    from checkback.operate import command
+
+    state = command.state_of(commit, rollback)
+    request = command.Request.of(transaction_id, group, queue_id, queue_offset, actor, reason, state)
+    loaded = prepared(config, overrides, debug)
+    check_root(loaded)
+    command.run(loaded.settings, request, yes, as_json, print_table)
+
+
+@app.command()
+def resume(
+    transaction_id: Tx,
+    actor: Actor,
+    reason: Reason,
+    group: OneGroup = None,
+    queue_id: QueueId = None,
+    queue_offset: QueueOffset = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+) -> None:
+    """Make a discarded message a new half message, whose producer is asked anew."""
+    from checkback.operate import command
+
+    request = command.Request.of(transaction_id, group, queue_id, queue_offset, actor, reason)
+    loaded = prepared(config, overrides, debug)
+    check_root(loaded)
+    command.run(loaded.settings, request, yes, as_json, print_table)

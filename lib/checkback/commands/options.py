@@ -1,0 +1,71 @@
+"""What the commands share: the application they belong to, options, settings as the options say."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from checkback import __version__
+from checkback.errors import SettingsError
+from checkback.session import local_path
+from checkback.settings import Loaded, load
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Transactional messages on Delta Lake.")
+
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="Settings over those of conf/base.yml (YAML).")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="One setting, as transaction.timeout=2s; may be repeated."),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Log more, and show the traceback of an error.")]
+AvailableNow = Annotated[bool, typer.Option("--available-now", help="Work off what is there, then end.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+Group = Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only this producer group's.")]
+AsOf = Annotated[
+    str | None,
+    typer.Option("--as-of", metavar="TIME", help="As it was then (UTC): 2026-11-20T15:00, 15:00 (today), 10m ago."),
+]
+
+Tx = Annotated[str, typer.Argument(metavar="TX", help="The transaction id.")]
+Actor = Annotated[str, typer.Option(metavar="NAME", help="Who does it.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why.")]
+OneGroup = Annotated[str | None, typer.Option("--group", metavar="G", help="The producer group, if several have TX.")]
+QueueId = Annotated[int | None, typer.Option(metavar="N", help="Its half queue, if several half messages have TX.")]
+QueueOffset = Annotated[int | None, typer.Option(metavar="N", help="Its offset in the half queue.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without: show what would be done, and on a terminal ask.")]
+
+
+def prepared(config: Path | None, overrides: list[str] | None, debug: bool) -> Loaded:
+    """The settings that the options name, and logging as they wish. Raises SettingsError."""
+    logging.basicConfig(format="checkback: %(message)s", level=logging.WARNING)
+    logging.getLogger("checkback").setLevel(logging.DEBUG if debug else logging.WARNING)
+    return load(config, overrides or ())
+
+
+def check_root(loaded: Loaded) -> None:
+    """Raise SettingsError when the tables' folder is to be on this machine and is not there."""
+    root = local_path(loaded.settings.storage.root)
+    if loaded.settings.storage.catalog is None and root is not None and not os.path.isdir(root):
+        where = f"storage.root ({loaded.origin('storage.root')})"
+        raise SettingsError(f"there is no folder {root}", where, "name the folder of the tables, or reconcile first")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"checkback {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    pass

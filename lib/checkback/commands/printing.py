@@ -1,0 +1,46 @@
+"""How the commands print: tables for people, one row a line for pipes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+
+def shown(value: object) -> str:
+    """A value as the files write it; ``-`` when there is none."""
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def table_of(*columns: str) -> Table:
+    """An empty table with these columns."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table; without titles when they are empty."""
+    table = table_of(*columns)
+    table.show_header = any(columns)
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def console() -> Console:
+    """The console of stdout."""
+    # Values are text, not markup; a file or a pipe gets each row on one line.
+    return Console(markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else 10_000)
+
+
+def print_rows(lines: Iterable[str]) -> None:
+    """Lines as they are."""
+    for line in lines:
+        print(line)

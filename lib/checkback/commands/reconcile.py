@@ -1,0 +1,38 @@
+"""`checkback reconcile` and `checkback rebuild`: the queries, and their checkpoint."""
+
+from __future__ import annotations
+
+from checkback.commands.options import AvailableNow, Config, Debug, Overrides, app, prepared
+from checkback.session import running_session, storage_check
+
+
+@app.command()
+def reconcile(
+    available_now: AvailableNow = False, config: Config = None, overrides: Overrides = None, debug: Debug = False
+) -> None:
+    """Decide transactions, publish what is committed, and check back on the rest."""
+    loaded = prepared(config, overrides, debug)
+    storage_check(loaded.settings, loaded.origins)
+    from checkback.reconcile import run
+
+    with running_session(loaded.settings, "checkback-reconcile") as spark:
+        run.reconcile(spark, loaded.settings, available_now)
+
+
+@app.command()
+def rebuild(config: Config = None, overrides: Overrides = None, debug: Debug = False) -> None:
+    """Build the checkpoint of reconcile anew from the tables; the old one is kept beside it."""
+    loaded = prepared(config, overrides, debug)
+    storage_check(loaded.settings, loaded.origins)
+    from checkback.reconcile.rebuild import rebuild as rebuilt_from_tables
+
+    with running_session(loaded.settings, "checkback-rebuild") as spark:
+        rebuilt = rebuilt_from_tables(spark, loaded.settings, lambda line: print(line, flush=True))
+    if rebuilt is None:
+        print("stopped before its end: run it again before `checkback reconcile`")
+        return
+    for table, rows in rebuilt.finished.items():
+        print(f"{table}: {rows} rows added that a batch had left out")
+    print(f"rebuilt from {rebuilt.segments} segments; go on with `checkback reconcile`")
+    if rebuilt.set_aside is not None:
+        print(f"the old checkpoint is {rebuilt.set_aside}")

@@ -1,0 +1,98 @@
+"""`checkback status`: one screen."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from checkback.commands.options import Config, Debug, Json, Overrides, app, check_root, prepared
+from checkback.commands.printing import console, table_of
+from checkback.session import running_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import RenderableType
+
+    from checkback.inspect.status import Status
+    from checkback.settings import Settings
+
+#: Seconds between two looks.
+REFRESH_S = 5.0
+
+Watch = Annotated[bool, typer.Option("--watch", help="Look again every few seconds, until Ctrl-C.")]
+
+
+@app.command()
+def status(
+    watch: Watch = False,
+    as_json: Json = False,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+) -> None:
+    """Show on one screen whether reconcile is at work, how far it is, and who is stuck and why."""
+    loaded = prepared(config, overrides, debug)
+    check_root(loaded)
+    out = console()
+    try:
+        if as_json or not out.is_terminal:
+            for found in _looks(loaded.settings, watch, lambda _: None):
+                _print(out, found, as_json, watch)
+            return
+        # Reconcile's own facts are there at once, the tables' when Spark has started.
+        with Live(console=out, auto_refresh=False, screen=watch) as live:
+            for found in _looks(loaded.settings, watch, lambda early: live.update(_screen(early), refresh=True)):
+                live.update(_screen(found), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def _looks(settings: Settings, watch: bool, early: Callable[[Status], None]) -> Iterator[Status]:
+    """The status, again and again if it is watched; ``early`` is given what is known before Spark has started."""
+    from checkback.inspect.status import look
+
+    early(look(settings, datetime.now(timezone.utc)))
+    with running_session(settings, "checkback-status") as spark:
+        while True:
+            yield look(settings, datetime.now(timezone.utc), spark)
+            if not watch:
+                return
+            time.sleep(REFRESH_S)
+
+
+def _print(out: Console, found: Status, as_json: bool, watch: bool) -> None:
+    from checkback.inspect import screen
+
+    if not as_json:
+        out.print(_screen(found))
+    elif watch:
+        print(json.dumps(screen.as_json(found)), flush=True)
+    else:
+        print(json.dumps(screen.as_json(found), indent=2))
+
+
+def _screen(found: Status) -> RenderableType:
+    from checkback.inspect import screen
+
+    parts = [
+        Text.assemble((f"{line.name:<12}", "bold"), (line.text, "red" if line.bad else ""))
+        for line in screen.lines(found)
+    ]
+    if found.ledger is None:
+        return Group(*parts, Text("reading the tables ...", style="dim"))
+    groups = table_of(*screen.GROUPS)
+    for row, bad in screen.group_rows(found.ledger):
+        groups.add_row(*row, style="red" if bad else "")
+    checks = table_of(*screen.CHECKS)
+    for cells in screen.check_rows(found.ledger):
+        checks.add_row(*cells)
+    shown = [table for table in (groups, checks) if table.row_count]
+    return Group(*parts, *(part for table in shown for part in (Text(""), table)))

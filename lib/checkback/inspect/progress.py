@@ -1,0 +1,124 @@
+"""How far `reconcile` is, by its checkpoint: the batch that has begun last, and the last that is done."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from checkback.checkpoint import Batch, parse_batch
+from checkback.session import local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Folders(Protocol):
+    """Where a checkpoint is read."""
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder; nothing when there is none."""
+
+    def text(self, file: str) -> str:
+        """The text of a file."""
+
+    def modified(self, file: str) -> int | None:
+        """When the file was written (ms); None = not known."""
+
+
+class LocalFolders:
+    """Folders of this machine: no Spark is needed."""
+
+    def names(self, folder: str) -> list[str]:
+        """As Folders."""
+        return os.listdir(folder) if os.path.isdir(folder) else []
+
+    def text(self, file: str) -> str:
+        """As Folders."""
+        with open(file, encoding="utf-8") as content:
+            return content.read()
+
+    def modified(self, file: str) -> int | None:
+        """As Folders."""
+        return round(os.path.getmtime(file) * 1000)
+
+
+class SparkFolders:
+    """Folders of any file system that Spark reaches."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def names(self, folder: str) -> list[str]:
+        """As Folders."""
+        from checkback import folders
+
+        return folders.names(self._spark, folder)
+
+    def text(self, file: str) -> str:
+        """As Folders."""
+        from checkback import folders
+
+        return folders.text(self._spark, file)
+
+    def modified(self, file: str) -> int | None:  # noqa: ARG002 - not worth a call of its own
+        """As Folders: never known."""
+        return None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """``begun``: the newest batch that has begun; ``done``: the last that is done, and ``done_at`` when (ms)."""
+
+    begun: Batch | None = None
+    done: Batch | None = None
+    done_at: int | None = None
+
+    @property
+    def under_way(self) -> Batch | None:
+        """The batch that has begun and is not done."""
+        if self.begun is None or (self.done is not None and self.done.batch_id >= self.begun.batch_id):
+            return None
+        return self.begun
+
+
+def progress(folders: Folders, place: str, at_ms: int | None = None) -> Progress:
+    """How far the query with the checkpoint in ``place`` is, or was ``at_ms``, as far as its log goes back.
+
+    Raises StorageError when a batch cannot be read.
+    """
+    begun = _begun(folders, place, at_ms)
+    if begun is None:
+        return Progress()
+    done = max((number for number in _numbers(folders, f"{place}/commits") if number <= begun.batch_id), default=None)
+    if done is None:
+        return Progress(begun)
+    if done == begun.batch_id:
+        return Progress(begun, begun, folders.modified(f"{place}/commits/{done}"))
+    # Its offsets may be gone from the log, though Spark keeps a hundred of them.
+    known = str(done) in folders.names(f"{place}/offsets")
+    batch = _batch(folders, place, done) if known else Batch(done, begun.time)
+    return Progress(begun, batch, folders.modified(f"{place}/commits/{done}"))
+
+
+def folders_of(place: str, spark: SparkSession | None) -> Folders | None:
+    """How the checkpoint in ``place`` is read; None = only with Spark, and there is none."""
+    if local_path(place) is not None:
+        return LocalFolders()
+    return None if spark is None else SparkFolders(spark)
+
+
+def _begun(folders: Folders, place: str, at_ms: int | None) -> Batch | None:
+    for number in sorted(_numbers(folders, f"{place}/offsets"), reverse=True):
+        batch = _batch(folders, place, number)
+        if at_ms is None or batch.time <= at_ms:
+            return batch
+    return None
+
+
+def _batch(folders: Folders, place: str, number: int) -> Batch:
+    return parse_batch(number, folders.text(f"{place}/offsets/{number}"), place)
+
+
+def _numbers(folders: Folders, folder: str) -> list[int]:
+    return [int(name) for name in folders.names(folder) if name.isdecimal()]

@@ -1,0 +1,158 @@
+"""What `checkback status` knows: facts of reconcile and its checkpoint, and of the tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from checkback.commits import Commits, Unread
+from checkback.fence import at_work
+from checkback.inspect.progress import Progress, folders_of, progress
+from checkback.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from checkback.checkpoint import Batch
+    from checkback.settings import Settings
+
+#: sources of the query, in its order
+SOURCES = ("half", "op")
+RECENT = timedelta(minutes=5)
+#: columns of `group_summary` that status shows
+GROUP = (
+    "producer_group",
+    "pending",
+    "overdue",
+    "op_waiting",
+    "oldest_age_s",
+    "silent_since_ms",
+    "undecided_since_ms",
+    "outcomes",
+    "no_answer_share",
+    "unknown_share",
+    "last_error",
+    "endpoints",
+    "why",
+)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What is known without Spark, where tables and checkpoint are local. Times are ms.
+
+    ``owner``: who is at work; empty = nobody, None = not known. ``lag``: by source what no finished batch has read.
+    """
+
+    owner: str | None = None
+    progress: Progress | None = None
+    lag: Mapping[str, Unread] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What the tables say. ``decisions``: (state, in the last minute, in the last RECENT).
+
+    ``groups``: rows with the names of GROUP. ``checks``: (group, endpoint, outcome, number) in the last RECENT.
+    """
+
+    groups: tuple[Mapping[str, Any], ...] = ()
+    decisions: tuple[tuple[str, int, int], ...] = ()
+    discarded_today: int = 0
+    checks: tuple[tuple[str, str | None, str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Status:
+    """All of it, at ``now`` (ms). ``ledger`` None = not read yet."""
+
+    now: int
+    timeout: timedelta
+    reserved: timedelta
+    engine: Engine
+    ledger: Ledger | None = None
+
+
+def look(settings: Settings, now: datetime, spark: SparkSession | None = None) -> Status:
+    """The status without what only Spark can tell; with ``spark``, all. Raises SettingsError, StorageError."""
+    tables = Tables.of(settings.storage)
+    engine = _engine(tables, spark)
+    ledger = None if spark is None else _ledger(spark, settings, tables, now)
+    transaction = settings.transaction
+    return Status(round(now.timestamp() * 1000), transaction.timeout, transaction.reserved, engine, ledger)
+
+
+def _engine(tables: Tables, spark: SparkSession | None) -> Engine:
+    place = tables.checkpoint("reconcile")
+    folders = folders_of(place, spark)
+    if folders is None:
+        return Engine(at_work(tables))
+    found = progress(folders, place)
+    lag = {}
+    for source, name in enumerate(SOURCES):
+        unread = _unread(tables, name, source, found.done, spark)
+        if unread is not None:
+            lag[name] = unread
+    return Engine(at_work(tables), found, lag)
+
+
+def _unread(tables: Tables, name: str, source: int, done: Batch | None, spark: SparkSession | None) -> Unread | None:
+    """What the last batch that is done has not read of a source. By the log, not by its rows."""
+    positions = () if done is None else done.positions
+    position = positions[source] if source < len(positions) else None
+    version, index = (0, -1) if position is None else (position.unread, -1 if position.starting else position.index)
+    if tables.by_files:
+        commits = Commits.of(tables.location(name))
+        return None if commits is None else commits.after(version, index)
+    if spark is None or not tables.exists(spark, name):
+        return None
+    place = tables.location(name) if tables.catalog else f"delta.`{tables.location(name)}`"
+    found = (
+        spark.sql(f"DESCRIBE HISTORY {place}")
+        .where(f"version >= {version} AND operation IN ('WRITE', 'STREAMING UPDATE')")
+        .selectExpr(
+            "coalesce(sum(cast(operationMetrics['numOutputRows'] AS bigint)), 0) AS rows",
+            "unix_millis(min(timestamp)) AS since",
+        )
+        .first()
+    )
+    return None if found is None else Unread(found["rows"], found["since"] if found["rows"] else None)
+
+
+def _ledger(spark: SparkSession, settings: Settings, tables: Tables, now: datetime) -> Ledger:
+    """Three queries: one row a group, one a state, one an endpoint and outcome."""
+    from pyspark.sql import functions as F
+
+    from checkback.inspect.groups import group_summary
+    from checkback.inspect.minutes import check_outcomes
+    from checkback.inspect.view import moment_column
+
+    now = now.astimezone(timezone.utc)
+    summary = group_summary(spark, settings).withColumns(
+        {f"{name}_ms": F.unix_millis(name) for name in ("silent_since", "undecided_since")}
+    )
+    groups = summary.orderBy(F.col("oldest_age_s").desc_nulls_last(), "producer_group").select(*GROUP).collect()
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    decided: list[tuple[str, int, int, int]] = []
+    if tables.exists(spark, "decisions"):
+        ages = {name: F.col("decided_at") >= moment_column(now - age) for name, age in _AGES.items()}
+        rows = tables.read(spark, "decisions").where(F.col("decided_at") >= moment_column(min(midnight, now - RECENT)))
+        counts = rows.groupBy("state").agg(
+            *(F.count_if(of).alias(name) for name, of in ages.items()),
+            F.count_if(F.col("decided_at") >= moment_column(midnight)).alias("today"),
+        )
+        decided = [(row["state"], row["minute"], row["recent"], row["today"]) for row in counts.collect()]
+    outcomes = check_outcomes(spark, settings, since=now - RECENT).groupBy("producer_group", "endpoint", "outcome")
+    checks = outcomes.agg(F.sum("checks").alias("checks")).orderBy("producer_group", "endpoint", "outcome").collect()
+    return Ledger(
+        groups=tuple(row.asDict() for row in groups),
+        decisions=tuple(sorted((state, minute, recent) for state, minute, recent, _ in decided)),
+        discarded_today=sum(today for state, _, _, today in decided if state == "DISCARD"),
+        checks=tuple((row["producer_group"], row["endpoint"], row["outcome"], row["checks"]) for row in checks),
+    )
+
+
+_AGES = {"minute": timedelta(minutes=1), "recent": RECENT}

@@ -1,0 +1,126 @@
+"""The tables as they are now, or as they were at a moment: each at the last version that was committed by then.
+
+A batch commits its tables side by side. At a moment in between, some of them hold its rows and others not yet: a
+message may be published whose decision is not there. What is pending goes by `decisions` alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from checkback.commits import Commits
+from checkback.errors import SettingsError
+from checkback.inspect.moment import read_moment
+from checkback.inspect.versions import cleaned_up, version_at
+from checkback.schemas import schema_of
+from checkback.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from checkback.settings import Settings
+
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
+_ALL = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class View:
+    """Tables at a moment. ``at`` None = as they are whenever one is read."""
+
+    spark: SparkSession
+    tables: Tables
+    at: datetime | None = None
+    _versions: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> View:
+        """The view. Raises SettingsError when there are no tables, or ``as_of`` is not a time."""
+        moment = read_moment(as_of)
+        tables = Tables.of(settings.storage)
+        if not tables.exists(spark, "half"):
+            raise SettingsError("there is no such table", tables.location("half"), "run `checkback reconcile` first")
+        return cls(spark, tables, moment)
+
+    @property
+    def now(self) -> Column:
+        """The moment; without one, the time of the query that asks."""
+        return F.current_timestamp() if self.at is None else moment_column(self.at)
+
+    def read(self, name: str) -> DataFrame:
+        """A table; without rows when there was none. Columns that it did not have yet are null.
+
+        Raises SettingsError when its versions of that time were cleaned up, StorageError when its log is broken.
+        """
+        return _whole(self._rows(name), name)
+
+    def read_with_file(self, name: str) -> DataFrame:
+        """As `read`, and `_file`: the name of the file that a row is in."""
+        rows = self._rows(name)
+        if self.version(name) is None:
+            return _whole(rows, name).withColumn("_file", F.lit(None).cast("string"))
+        file = F.element_at(F.split("_metadata.file_path", "/"), -1)
+        return _whole(rows.select("*", file.alias("_file")), name, "_file")
+
+    def version(self, name: str) -> int | None:
+        """The table's version at the moment, the newest without one; None: there was no table."""
+        if name not in self._versions:
+            self._versions[name] = self._found(name)
+        return self._versions[name]
+
+    def topics(self) -> list[str]:
+        """Names of the topics' tables that there are now; at the moment some of them may not have been there."""
+        return self.tables.topics(self.spark)
+
+    def _rows(self, name: str) -> DataFrame:
+        if self.at is None and self.tables.exists(self.spark, name):
+            return self.tables.read(self.spark, name)
+        version = None if self.at is None else self.version(name)
+        if version is None:
+            return self.spark.createDataFrame([], schema_of(name))
+        return self.tables.read(self.spark, name, version)
+
+    def _found(self, name: str) -> int | None:
+        if self.tables.by_files:
+            commits = Commits.of(self.tables.location(name))
+            if commits is None:
+                return None
+            made_at: Callable[[int], int] = commits.made_at
+            oldest, newest = commits.oldest, commits.newest
+        else:
+            history = self.tables.history(self.spark, name, 1 if self.at is None else _ALL)
+            if not history:
+                return None
+            oldest, newest, made_at = min(history), max(history), history.__getitem__
+        if self.at is None:
+            return newest
+        version = version_at(oldest, newest, made_at, milliseconds(self.at))
+        if version is None and oldest > 0:
+            raise cleaned_up(self.tables.location(name), _EPOCH + timedelta(milliseconds=made_at(oldest)))
+        return version
+
+
+def _whole(rows: DataFrame, name: str, *more: str) -> DataFrame:
+    """The rows with all columns of the table: an older release made it with fewer."""
+    fields = schema_of(name).fields
+    if rows.columns == [field.name for field in fields]:
+        return rows
+    there = set(rows.columns)
+    nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in fields if field.name not in there)
+    return rows.select(*(field.name for field in fields if field.name in there), *nothing, *more)
+
+
+def moment_column(at: datetime) -> Column:
+    """A moment as a column."""
+    return F.timestamp_micros(F.lit((at - _EPOCH) // timedelta(microseconds=1)))
+
+
+def milliseconds(at: datetime) -> int:
+    """A moment in ms since the epoch, rounded down."""
+    return (at - _EPOCH) // timedelta(milliseconds=1)

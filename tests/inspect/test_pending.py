@@ -1,0 +1,313 @@
+"""A night on call: a group that is dead, one that answers UNKNOWN, one that is well, one without an endpoint."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from checkback.cli import main
+from checkback.commits import Commits
+from checkback.errors import SettingsError
+from checkback.inspect import (
+    check_outcomes,
+    decision_latency,
+    decisions_by_minute,
+    lineage,
+    pending,
+    pending_over_time,
+    stuck_groups,
+)
+from checkback.inspect.groups import COLUMNS as GROUP_COLUMNS
+from checkback.inspect.trail import COLUMNS as LINEAGE_COLUMNS
+from checkback.inspect.undecided import COLUMNS, CONTENT
+from checkback.settings import Settings
+from checkback.tables import Tables
+from inspect_times import append, made_at
+from stories import DONE, Row, Transaction, checkpoint, ms, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+NOW = DONE + timedelta(seconds=5)
+_A, _B = "http://127.0.0.1:1/a", "http://127.0.0.1:1/b"
+_REFUSED = {"error": "connection refused", "delivered": False}
+
+
+def _ago(minutes: float) -> datetime:
+    return NOW - timedelta(minutes=minutes)
+
+
+def _of(group: str, rows: list[Row]) -> list[Row]:
+    return [(name, row | {"producer_group": group}) for name, row in rows]
+
+
+def _answer(half: Transaction, times: int, minutes: float, outcome: str, endpoint: str | None, **more: Any) -> Row:
+    row = {"real_topic": "a", "check_times": times, "endpoint": endpoint, "outcome": outcome, "error": None}
+    row |= {"latency_ms": 12, "answered_at": _ago(minutes), "failed_tries": [], "batch_id": times, "delivered": True}
+    return "check_answers", half.key | row | more
+
+
+def _story() -> list[Row]:
+    # dead: answered until eleven minutes ago, its two endpoints refuse since ten
+    first, second = Transaction(0, 0, _ago(12)), Transaction(0, 1, _ago(12))
+    gone = Transaction(0, 2, _ago(12))
+    tries = [{"endpoint": _A, "error": "connection refused"}]
+    dead = [
+        *(first.half(), first.half(store_timestamp=_ago(3), transaction_id="came again")),
+        *(second.half(), *gone.committed()),
+        *(first.check(times) for times in (1, 2)),
+        second.check(1),
+        _answer(gone, 1, 11, "COMMIT", _A),
+        _answer(first, 1, 10, "NO_ANSWER", _B, failed_tries=tries, **_REFUSED),
+        _answer(first, 2, 9.5, "NO_ANSWER", _B, error="not tried: 10 tries in a row failed", delivered=False),
+        _answer(second, 1, 9.8, "NO_ANSWER", _B, **_REFUSED),
+        second.op("UNDELIVERED", source="check", remark="check 1", store_timestamp=_ago(9)),
+        second.op("COMMIT", producer_group="other"),
+    ]
+    # unknown: asked twice
+    vague = Transaction(0, 10, _ago(5))
+    unknown = [vague.half(), vague.check(1), vague.check(2)]
+    unknown += [_answer(vague, 1, 4, "UNKNOWN", _A), _answer(vague, 2, 3, "UNKNOWN", _A)]
+    # well: one is committed, one is young, and of one the op has landed
+    fine, young, landed = Transaction(0, 20, _ago(4)), Transaction(0, 21, _ago(0.05)), Transaction(0, 22, _ago(1))
+    well = [
+        *(fine.half(), fine.op(), fine.published(committed_at=_ago(3)), fine.decision(decided_at=_ago(3))),
+        *(young.half(check_immunity_s=60), landed.half(), landed.op("ROLLBACK"), landed.op(store_timestamp=NOW)),
+    ]
+    # nowhere: reconcile had no endpoint for it
+    lost = Transaction(0, 30, _ago(1.5))
+    nowhere = [lost.half(), lost.check(1)]
+    nowhere.append(_answer(lost, 1, 1, "NO_ANSWER", None, error="producers.nowhere has no endpoints", delivered=False))
+    other = [(name, row) for name, row in dead if name == "op" and row["state"] == "COMMIT"]
+    return [
+        *_of("dead", [row for row in dead if row not in other or row[1]["producer_group"] != "other"]),
+        *(row for row in other if row[1]["producer_group"] == "other"),
+        *(
+            row
+            for group, rows in (("unknown", unknown), ("well", well), ("nowhere", nowhere))
+            for row in _of(group, rows)
+        ),
+    ]
+
+
+@pytest.fixture(scope="module")
+def settings(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """The tables of that night, committed when it happened."""
+    root = tmp_path_factory.mktemp("night")
+    settings = Settings.model_validate(
+        {
+            "storage": {"root": str(root)},
+            "producers": {"well": {"endpoints": [_A]}},
+            "reconcile": {"partitions": 2},
+        }
+    )
+    write(spark, Tables.of(settings.storage), _story())
+    for name in ("half", "op", "topics/a", "decisions", "check_requests", "check_answers"):
+        commits = Commits.of(str(root / name))
+        assert commits is not None
+        for version in range(commits.newest + 1):
+            made_at(commits.place, version, ms(NOW) - 1000 + version)
+    checkpoint(root)
+    return settings
+
+
+def rows_of(found: DataFrame) -> list[dict[str, Any]]:
+    """The rows, times as UTC text: Python's own would be in this machine's time zone."""
+    return [json.loads(line) for line in found.toJSON().collect()]
+
+
+def test_pending_tells_of_each_how_often_and_why(spark: SparkSession, settings: Settings) -> None:
+    found = pending(spark, settings, NOW)
+    assert tuple(found.columns) == COLUMNS
+    rows = {row["queue_offset"]: row for row in rows_of(found)}
+    assert list(rows) == [0, 1, 10, 30, 22, 21]
+    told = {offset: (row["check_times"], row.get("op_waiting"), row["why"]) for offset, row in rows.items()}
+    assert told == {
+        0: (2, None, "no endpoint answers: not tried: 10 tries in a row failed"),
+        1: (0, None, "no endpoint answers: connection refused"),  # its check was taken back
+        10: (2, None, "answered UNKNOWN"),
+        30: (1, None, "no endpoint is set for the group"),
+        22: (0, "ROLLBACK", "ROLLBACK has landed: the next batch decides"),
+        21: (0, None, "young: the first check is not due yet"),
+    }
+    assert rows[0]["transaction_id"] == "tx-0-0"
+    assert rows[0]["age_s"] == 720
+    assert rows[1]["last_endpoint"] == _B
+    # The second check, and a minute; the birth, and its own immunity.
+    assert rows[10]["next_check_at"] == "2026-01-01T23:57:12.000Z"
+    assert rows[21]["next_check_at"] == "2026-01-02T00:01:02.000Z"
+    assert {row["as_of"] for row in rows.values()} == {"2026-01-02T00:00:05.000Z"}
+
+
+def test_bodies_only_when_asked_for(spark: SparkSession, settings: Settings) -> None:
+    found = pending(spark, settings, NOW, bodies=True)
+    assert tuple(found.columns) == (*COLUMNS, *CONTENT)
+    first = found.first()
+    assert first is not None
+    assert (bytes(first["body"]), first["properties"]["a"]) == (b"body", "1")
+
+
+def test_stuck_groups_tell_who_since_when_and_why(spark: SparkSession, settings: Settings) -> None:
+    found = stuck_groups(spark, settings, NOW)
+    assert tuple(found.columns) == GROUP_COLUMNS
+    rows = {row["producer_group"]: row for row in rows_of(found)}
+    assert list(rows) == ["dead", "unknown", "nowhere", "well"]
+    assert {group: row["why"] for group, row in rows.items()} == {
+        "dead": "no endpoint answers: connection refused, since 2026-01-01 23:50; breaker open",
+        "unknown": "answers UNKNOWN, since 2026-01-01 23:56",
+        "nowhere": "no endpoint is set for the group, since 2026-01-01 23:59",
+        "well": "ops have landed: the next batch decides",
+    }
+    dead, well = rows["dead"], rows["well"]
+    assert (dead["pending"], dead["overdue"], dead["oldest_age_s"]) == (2, 2, 720)
+    assert (well["pending"], well["overdue"], well["op_waiting"]) == (2, 1, 1)
+    assert dead["last_answer_at"] == "2026-01-01T23:49:05.000Z"
+    assert dead["silent_since"] == "2026-01-01T23:50:05.000Z"
+    # Its last minute of checking: that of ten minutes ago, not this one.
+    assert (dead["outcomes"], dead["no_answer_share"], dead["endpoints"]) == (3, 1.0, [_A, _B])
+    assert (rows["nowhere"]["endpoints"], rows["nowhere"]["last_error"]) == ([], "producers.nowhere has no endpoints")
+    assert rows["unknown"]["unknown_share"] == 1.0
+
+
+def test_reconcile_that_stands_is_named(spark: SparkSession, settings: Settings) -> None:
+    """Ten minutes later; and at a time of which the checkpoint knows no batch, nothing is said of it."""
+    later = {row["why"].partition(";")[0] for row in rows_of(stuck_groups(spark, settings, _ago(-10)))}
+    assert later == {"reconcile does not run: last batch 00:00"}
+
+
+def test_minutes(spark: SparkSession, settings: Settings) -> None:
+    """Rows to plot; each minute of pending has one."""
+    decided = rows_of(decisions_by_minute(spark, settings, NOW))
+    assert {(row["minute"], row["producer_group"], row["state"], row["decisions"]) for row in decided} == {
+        ("2026-01-01T23:30:00.000Z", "dead", "COMMIT", 1),
+        ("2026-01-01T23:57:00.000Z", "well", "COMMIT", 1),
+    }
+    since = rows_of(decisions_by_minute(spark, settings, NOW, since=_ago(5)))
+    assert [row["producer_group"] for row in since] == ["well"]
+    outcomes = rows_of(check_outcomes(spark, settings, NOW))
+    assert Counter((row["producer_group"], row.get("endpoint"), row["outcome"]) for row in outcomes) == {
+        ("dead", _A, "COMMIT"): 1,
+        ("dead", _A, "FAILED_TRY"): 1,
+        ("dead", _B, "NO_ANSWER"): 1,
+        ("unknown", _A, "UNKNOWN"): 2,
+        ("nowhere", None, "NO_ANSWER"): 1,
+    }
+    assert sum(row["checks"] for row in outcomes if row["outcome"] != "FAILED_TRY") == 7
+    latency = {row["producer_group"]: row for row in rows_of(decision_latency(spark, settings, NOW))}
+    assert (latency["well"]["from_birth_p50_s"], latency["well"]["from_landing_p99_s"]) == (60, 59)
+    over_time = rows_of(pending_over_time(spark, settings, NOW))
+    of_group: dict[str, list[int]] = {}
+    for row in over_time:
+        of_group.setdefault(row["producer_group"], []).append(row["pending"])
+    assert of_group["unknown"] == [1] * 6
+    assert of_group["well"] == [1, 0, 0, 2, 2] or of_group["well"] == [1, 0, 0, 1, 2]
+    assert {row["minute"] for row in over_time if row["producer_group"] == "dead"} >= {
+        "2026-01-01T23:48:00.000Z",
+        "2026-01-02T00:00:00.000Z",
+    }
+
+
+def test_lineage_is_the_whole_story_in_order(spark: SparkSession, settings: Settings) -> None:
+    found = lineage(spark, settings, "tx-0-1")
+    assert tuple(found.columns) == LINEAGE_COLUMNS
+    rows = rows_of(found)
+    assert [(row["event"], row["detail"]) for row in rows] == [
+        ("HALF", "for a, born 2026-01-01 23:48:05.000"),
+        ("OP", "COMMIT by producer of tx-0-1"),
+        ("CHECK", "check 1"),
+        ("ANSWER", f"check 1 NO_ANSWER from {_B} (connection refused) reached nobody"),
+        ("OP", "UNDELIVERED by check of tx-0-1 - check 1"),
+    ]
+    assert {(row["table"], row["table_version"], row["version_exact"]) for row in rows} == {
+        (name, 1, True) for name in ("half", "op", "check_requests", "check_answers")
+    }
+    assert {row["committed_at"] for row in rows} == {"2026-01-02T00:00:04.001Z"}
+    assert [row["event"] for row in rows_of(lineage(spark, settings, "tx-0-1", "other"))] == ["OP"]
+
+
+def test_lineage_after_optimize_knows_the_version_at_most(spark: SparkSession, tmp_path: Path) -> None:
+    """And of what was discarded, resumed and rejected it tells, too; bodies and properties it does not."""
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "reconcile": {"partitions": 2}})
+    tables = Tables.of(settings.storage)
+    lost = Transaction(1, 0)
+    again = replace(lost, queue=2_000_000_000)
+    properties = [("CHECKBACK_RESUMED_FROM", "1/0"), ("CHECKBACK_RESUMED_BY", "alice: it is back"), ("secret", "s3")]
+    operation = lost.key | {"at": DONE, "action": "RESUME", "actor": "alice", "reason": "it is back"}
+    operation |= {"real_topic": "a", "new_queue_id": 2_000_000_000, "new_queue_offset": 0, "checkback_version": "1"}
+    story = [
+        *lost.given_up(),
+        lost.rejected_half(),
+        ("operations", operation),
+        again.half(transaction_id="tx-1-0", properties=properties, store_timestamp=DONE, body=b"hidden"),
+    ]
+    raw = json.dumps({"queue_id": 1, "half_offset": 0, "producer_group": "pay", "transaction_id": "tx-1-0"})
+    story.append(("rejected", {"source": "op", "raw": raw, "reason": "wrong producer_group", "rejected_at": DONE}))
+    write(spark, tables, story)
+    append(tmp_path, "half", [Transaction(1, 7).half()[1]])
+    spark.sql(f"OPTIMIZE delta.`{tmp_path}/half`")
+    rows = rows_of(lineage(spark, settings, "tx-1-0"))
+    assert Counter(row["event"] for row in rows) == {
+        "HALF": 1,
+        "RESUMED": 1,
+        "CHECK": 3,
+        "DECISION": 1,
+        "DISCARDED": 1,
+        "OPERATION": 1,
+        "REJECTED": 1,
+    }
+    of_half = [row for row in rows if row["table"] == "half"]
+    assert [(row["table_version"], row["version_exact"]) for row in of_half] == [(3, False)] * 2
+    resumed = next(row for row in rows if row["event"] == "RESUMED")
+    assert resumed["detail"].endswith("resumed from 1/0 by alice: it is back")
+    assert all(word not in json.dumps(rows) for word in ("hidden", "s3", "body"))
+
+
+def _command(capfd: pytest.CaptureFixture[str], settings: Settings, *arguments: str) -> list[str]:
+    assert main([*arguments, "--set", f"storage.root={settings.storage.root}"]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    return out.splitlines()
+
+
+def test_commands(spark: SparkSession, settings: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+    """Who is stuck can be told from the lines; --json has the same."""
+    lines = _command(capfd, settings, "pending", "--as-of", "2026-01-02T00:00:05", "--group", "dead")
+    assert len(lines) == 1 + 2
+    assert "no endpoint answers: connection refused" in lines[2]
+    assert _command(capfd, settings, "pending", "--as-of", "2026-01-01T00:00", "--json") == []
+    (half, *_) = _command(capfd, settings, "lineage", "tx-0-10", "--json")
+    assert json.loads(half)["event"] == "HALF"
+    assert "answers UNKNOWN" not in "".join(_command(capfd, settings, "lineage", "tx-0-10"))
+    told = json.loads("\n".join(_command(capfd, settings, "status", "--json")))
+    assert (told["reconcile"]["at_work"], told["batch"]["batch_id"], told["under_way"]["batch_id"]) == (False, 0, 1)
+    assert told["pending"] == 6
+    assert {group["producer_group"]: group["pending"] for group in told["groups"]} == {
+        "dead": 2,
+        "unknown": 1,
+        "nowhere": 1,
+        "well": 2,
+    }
+    lines = _command(capfd, settings, "status")
+    assert any(line.startswith("dead ") and "connection refused" in line for line in lines)
+    assert any(line.startswith("last batch  0, 2026-01-02 00:00:00") for line in lines)
+
+
+@pytest.mark.parametrize("command", [["pending"], ["lineage", "tx"]])
+def test_wrong_time_is_told_before_spark_starts(
+    command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--as-of", "noon", "--set", f"storage.root={tmp_path}"]) == 2
+    assert "'noon' is not a time; write 2026-11-20T15:00" in capfd.readouterr().err
+
+
+def test_without_tables_it_is_told_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    with pytest.raises(SettingsError, match="there is no such table; run `checkback reconcile` first"):
+        pending(spark, settings)
