@@ -87,14 +87,14 @@ def test_bundle_has_what_a_bundle_may_have() -> None:
 @pytest.mark.parametrize("name", _JOBS)
 def test_job_is_valid(name: str, target: str) -> None:
     """By databricks-bundles: an unknown field, or one of another type, is an error."""
-    job = Job.from_dict(_deployed(target)[name])
+    job = Job.from_dict(_deployed(target)[name])  # type: ignore[arg-type]
     assert "$" not in str(job.as_dict())
 
 
 def test_model_refuses_what_is_wrong() -> None:
     job = _deployed("dev")[_JOBS[0]]
     with pytest.raises(ValueError, match="max_concurent_runs"):
-        Job.from_dict(job | {"max_concurent_runs": 1})
+        Job.from_dict(job | {"max_concurent_runs": 1})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", _JOBS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ import typer
 
 from checkback import __version__
 from checkback.errors import SettingsError
+from checkback.observe.logs import set_up
 from checkback.session import local_path
 from checkback.settings import Loaded, load
 
@@ -43,9 +43,10 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without: show what woul
 
 def prepared(config: Path | None, overrides: list[str] | None, debug: bool) -> Loaded:
     """The settings that the options name, and logging as they wish. Raises SettingsError."""
-    logging.basicConfig(format="checkback: %(message)s", level=logging.WARNING)
-    logging.getLogger("checkback").setLevel(logging.DEBUG if debug else logging.WARNING)
-    return load(config, overrides or ())
+    set_up("text", None, debug)
+    loaded = load(config, overrides or ())
+    set_up(loaded.settings.log.format, loaded.settings.log.level, debug)
+    return loaded
 
 
 def check_root(loaded: Loaded) -> None:
