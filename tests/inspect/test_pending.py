@@ -120,7 +120,7 @@ def settings(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> S
 
 def rows_of(found: DataFrame) -> list[dict[str, Any]]:
     """The rows, times as UTC text: Python's own would be in this machine's time zone."""
-    return [json.loads(line) for line in found.toJSON().collect()]
+    return [json.loads(str(line)) for line in found.toJSON().collect()]
 
 
 def test_pending_tells_of_each_how_often_and_why(spark: SparkSession, settings: Settings) -> None:
