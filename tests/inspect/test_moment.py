@@ -14,8 +14,8 @@ from checkback.inspect.moment import read_moment
 
 def utc(*parts: int) -> datetime:
     """A time, UTC."""
-    year, month, day, hour, minute, second, *_ = *parts, 0, 0, 0
-    return datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc)
+    year, month, day, hour, minute, second, micro, *_ = *parts, 0, 0, 0, 0
+    return datetime(year, month, day, hour, minute, second, micro, timezone.utc)
 
 
 _NOW = datetime(2026, 11, 21, 14, 5, 30, tzinfo=timezone.utc)
