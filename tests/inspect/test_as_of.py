@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import datetime, timedelta, timezone
 from functools import reduce
 from pathlib import Path
@@ -28,7 +29,8 @@ from stories import Transaction
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_START = 1_767_225_600_000
+# Delta goes back a week, no further: the histories are of two hours ago.
+_START = (round(time.time()) - 7200) * 1000
 _SEEDS = st.integers(0, 2**32)
 
 
@@ -64,8 +66,8 @@ class History:
     def pending(self, ms: int) -> set[int]:
         """The offsets that were pending."""
         found: set[int] = set()
-        for time, begun, ended in self._commits:
-            if time <= ms:
+        for at, begun, ended in self._commits:
+            if at <= ms:
                 found = (found | begun) - ended
         return found
 
@@ -92,7 +94,7 @@ def test_versions_of_a_moment_are_those_of_the_model(seed: int) -> None:
         root = Path(folder)
         history = History(root, Random(seed), 12)
         tables = Tables(root=folder, by_files=True)
-        for ms in {time + near for time in [_START, *history.times] for near in (-1, 0, 1)}:
+        for ms in {at + near for at in [_START, *history.times] for near in (-1, 0, 1)}:
             view = View(None, tables, _moment(ms))  # type: ignore[arg-type]  # local tables need none
             found = _offsets(root, "half", view.version("half")) - _offsets(
                 root, "decisions", view.version("decisions")
@@ -131,8 +133,20 @@ def test_moment_whose_versions_are_gone_is_told_from_when_on(tmp_path: Path) -> 
         (tmp_path / f"half/_delta_log/{version:020d}.json").unlink()
     tables = Tables(root=str(tmp_path), by_files=True)
     assert View(None, tables, _moment(_START + 3000)).version("half") == 3  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match=r"begins at 2026-01-01T00:00:03Z.*ask for 2026-01-01T00:00:03Z or later"):
+    since = f"{_moment(_START + 3000):%Y-%m-%dT%H:%M:%S}"
+    with pytest.raises(SettingsError, match=f"begins at {since}Z.*ask for {since}Z or later"):
         View(None, tables, _moment(_START + 2999)).version("half")  # type: ignore[arg-type]
+
+
+def test_moment_that_delta_does_not_read_any_more_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """Delta keeps the files of old versions for a week."""
+    for _ in range(2):
+        append(tmp_path, "half", [Transaction(0, 0).half()[1]])
+    for version in range(3):
+        made_at(str(tmp_path / "half"), version, _START - 8 * 86_400_000 + version)
+    checkback = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    with pytest.raises(SettingsError, match=r"is too long ago.*deletedFileRetentionDuration"):
+        View.of(spark, checkback, _moment(_START - 8 * 86_400_000 + 1)).read("half")
 
 
 def test_table_that_only_spark_writes(spark: SparkSession, tmp_path: Path) -> None:

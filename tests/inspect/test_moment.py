@@ -12,10 +12,9 @@ from checkback.errors import SettingsError
 from checkback.inspect.moment import read_moment
 
 
-def utc(*parts: int) -> datetime:
+def utc(year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0, us: int = 0) -> datetime:
     """A time, UTC."""
-    year, month, day, hour, minute, second, micro, *_ = *parts, 0, 0, 0, 0
-    return datetime(year, month, day, hour, minute, second, micro, timezone.utc)
+    return datetime(year, month, day, hour, minute, second, us, tzinfo=timezone.utc)
 
 
 _NOW = datetime(2026, 11, 21, 14, 5, 30, tzinfo=timezone.utc)

@@ -23,6 +23,7 @@ from checkback.inspect import (
     stuck_groups,
 )
 from checkback.inspect.groups import COLUMNS as GROUP_COLUMNS
+from checkback.inspect.lines import json_lines
 from checkback.inspect.trail import COLUMNS as LINEAGE_COLUMNS
 from checkback.inspect.undecided import COLUMNS, CONTENT
 from checkback.settings import Settings
@@ -120,7 +121,7 @@ def settings(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> S
 
 def rows_of(found: DataFrame) -> list[dict[str, Any]]:
     """The rows, times as UTC text: Python's own would be in this machine's time zone."""
-    return [json.loads(str(line)) for line in found.toJSON().collect()]
+    return [json.loads(line[0]) for line in json_lines(found).collect()]
 
 
 def test_pending_tells_of_each_how_often_and_why(spark: SparkSession, settings: Settings) -> None:

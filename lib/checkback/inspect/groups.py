@@ -121,7 +121,7 @@ def _outcomes(answers: DataFrame, check_interval: timedelta) -> DataFrame:
     recent = F.unix_micros(at) > F.unix_micros("newest_at") - check_interval // timedelta(microseconds=1)
     tried = F.concat(F.transform("failed_tries", lambda one: one["endpoint"]), F.array_compact(F.array("endpoint")))
     errors = F.concat(F.array("error"), F.transform("failed_tries", lambda one: one["error"]))
-    error = F.filter(F.array_compact(errors), lambda text: ~text.startswith(NOT_TRIED)).getItem(0)
+    error = F.get(F.filter(F.array_compact(errors), lambda text: ~text.startswith(NOT_TRIED)), F.lit(0))
     in_vain = F.when(silent & error.isNotNull(), at)
     found = answers.withColumn("failed_tries", F.coalesce("failed_tries", F.array().cast(_TRIES)))
     facts = found.join(F.broadcast(latest), on="producer_group", how="inner").groupBy("producer_group")

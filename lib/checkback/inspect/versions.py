@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
+#: what to do about a version that Delta does not read any more
+TOO_LONG_AGO = "ask for a later time; a longer delta.deletedFileRetentionDuration of the tables keeps more"
+
 
 def version_at(oldest: int, newest: int, made_at: Callable[[int], int], at_ms: int) -> int | None:
     """The last version made at or before ``at_ms``; None when all that can be read are younger.

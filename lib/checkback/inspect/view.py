@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from checkback.commits import Commits
 from checkback.errors import SettingsError
 from checkback.inspect.moment import read_moment
-from checkback.inspect.versions import cleaned_up, version_at
+from checkback.inspect.versions import TOO_LONG_AGO, cleaned_up, version_at
 from checkback.schemas import schema_of
+from checkback.stopping import one_line
 from checkback.tables import Tables
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
 
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
-_ALL = 2**31 - 1
+_ALL = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,14 @@ class View:
         version = None if self.at is None else self.version(name)
         if version is None:
             return self.spark.createDataFrame([], schema_of(name))
-        return self.tables.read(self.spark, name, version)
+        try:
+            return self.tables.read(self.spark, name, version)
+        except AnalysisException as error:
+            if "DELETED_FILE_RETENTION" not in (error.getCondition() or ""):
+                raise
+            # Delta itself goes no further back than VACUUM may have deleted files.
+            place = self.tables.location(name)
+            raise SettingsError(f"is too long ago: {one_line(error)}", place, TOO_LONG_AGO) from error
 
     def _found(self, name: str) -> int | None:
         if self.tables.by_files:
