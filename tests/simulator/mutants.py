@@ -82,7 +82,7 @@ class ForgetsTheLastState(Reconcile):
 
     def run(self, clock: int, order: int, crash: int | None) -> str:
         planned = self.offsets[self.committed]
-        before = self.offsets[self.committed - 1].time if self.committed else -1
+        before = self.offsets[self.committed - 1].time if self.committed > self.first else -1
         try:
             return super().run(clock, order, crash)
         except Exception:
