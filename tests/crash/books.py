@@ -33,6 +33,11 @@ def count(root: str, table: str) -> int:
     return DeltaTable(place).count()
 
 
+def decided(root: str) -> set[int]:
+    """The offsets that have a decision."""
+    return {row["queue_offset"] for row in rows(root, "decisions", "queue_offset")}
+
+
 @dataclass
 class Books:
     """What is wrong. lost: not decided, or committed and not published; duplicated: decided or published twice."""

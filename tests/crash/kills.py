@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from checkback.demo.producer import ExampleProducer
-from crash.books import Books, audit, count
+from crash.books import Books, audit, count, decided
 from crash.fates import Lander, answers, ended_by_op
 from crash.process import INTERVAL_S, PATIENCE_S, TIMEOUT_S, Reconcile
 
@@ -105,8 +105,8 @@ def _round(root: str, endpoints: list[str], lander: Lander, random: Random, catc
 
 def _caught_up(root: str, lander: Lander, application: Reconcile, catch_up: list[float]) -> None:
     """Wait until there are decisions for all that had been ended before the start, or the run ends."""
-    begun, wanted = time.monotonic(), sum(map(ended_by_op, range(lander.landed)))
-    application.until(lambda: count(root, "decisions") >= wanted or application.process.poll() == 0)
+    begun, wanted = time.monotonic(), {offset for offset in range(lander.landed) if ended_by_op(offset)}
+    application.until(lambda: wanted <= decided(root) or application.process.poll() == 0)
     catch_up.append(time.monotonic() - begun)
 
 

@@ -114,7 +114,8 @@ class Promises:
         new = sorted(ops, key=lambda row: (row.store, row.born, row.kind))
         self._latest = max(self._latest, planned.time)
         self._ops += [(number, op) for op in new if not self._forgotten(op)]
-        waiting = [(since, op) for ops in self._early.values() for since, op in ops]
+        dealt = {row.row for row in self.world.tables.rows["rejected"] if row.batch < number}
+        waiting = [(since, op) for ops in self._early.values() for since, op in ops if op not in dealt]
         self._early = {}
         for since, op in [*waiting, *((planned.time, op) for op in new if op.kind != Kind.UNKNOWN)]:
             self._arrives(op, since, number)
@@ -125,8 +126,12 @@ class Promises:
         life = self.lives.get((op.queue, op.offset))
         if life is None:
             held = self._early.setdefault((op.queue, op.offset), [])
-            known = any((other.group, other.transaction) == (op.group, op.transaction) for _, other in held)
-            if query.offsets[number].time - since <= query.rules.reserved and not known:
+            waited = query.offsets[number].time - query.rules.reserved
+            known = any(
+                (other.group, other.transaction) == (op.group, op.transaction) and since >= waited
+                for since, other in held
+            )
+            if (since >= waited or not self._applied(number)) and not known:
                 held.append((since, op))
         elif life.deciding is None and life.is_own(op):
             life.deciding, life.decided_in = op, number
@@ -148,12 +153,13 @@ class Promises:
             since = half.store // 1000
             self.lives.setdefault(key, Life(half, number, since))
         self._ops = [(batch, op) for batch, op in self._ops if self._was_whole(batch)]
-        dealt = {row.row for row in tables["rejected"] if row.batch < number}
+        # The same op sent again is rejected with it.
+        dealt = {row.row._replace(store=0) for row in tables["rejected"] if row.batch < number}
         known = {op for _, op in self._ops}
         self._early = {}
         ops = tables["op"][: planned.op[1]]
         for op in sorted(ops, key=lambda row: (row.store, row.born, row.kind)):
-            if op in dealt:
+            if op._replace(store=0) in dealt:
                 continue
             if op not in known and not self._forgotten(op):
                 self._ops.append((number, op))

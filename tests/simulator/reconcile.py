@@ -218,12 +218,16 @@ class Reconcile:
         if not len(wanted.records):
             return
         found = self._look_up(halves, wanted)
-        if len(found) > len(wanted.records) and wanted.identity is None:  # as Publisher: by their identity, then
-            found = self._look_up(halves, Wanted.of(actions, wanted.batch_id, by_identity=True))
+        if len(found) > len(wanted.records) and wanted.identity is None:
+            found = self._look_up(halves, self.looked_up_again(actions, wanted))
         if sorted(record for _, record in found) != list(range(len(wanted.records))):
             raise StuckError(f"of {len(wanted.records)} half messages that the batch acts on it found {len(found)}")
         for half, record in found:
             yield half, wanted.records[record]
+
+    def looked_up_again(self, actions: Actions, wanted: Wanted) -> Wanted:
+        """As Publisher, where numbers alone find several rows: by identity."""
+        return Wanted.of(actions, wanted.batch_id, by_identity=True)
 
     def _look_up(self, halves: list[Half], wanted: Wanted) -> list[tuple[Half, int]]:
         """Rows of `half`, and which record each fits."""
@@ -244,15 +248,18 @@ class Reconcile:
         for record in about:
             action = Action(record["action"])
             row = tuple(int(record[name]) for name in ("queue_id", "offset", "store", "group", "transaction"))
-            if (action, *row) in seen:
+            about_it = (action, int(record["detail"]), *row)
+            if about_it in seen:
                 continue
-            seen.add((action, *row))
+            seen.add(about_it)
             if action == Action.REJECT_HALF:
-                same = [h for h in halves if (h.queue, h.offset, h.store, h.group, h.transaction) == row]
-                yield Rejected(same[0], "repeated", batch)
+                alike = [h for h in halves if (h.queue, h.offset, h.store, h.group, h.transaction) == row]
+                yield Rejected(alike[0], "repeated", batch)
                 continue
             for op in self.tables.rows["op"]:
-                if (op.queue, op.offset, op.store, op.group, op.transaction) == row:
+                bad = action == Action.REJECT_OP and record["detail"] == Reason.UNKNOWN_STATE
+                same = (op.queue, op.offset, op.store, op.group, op.transaction) == row
+                if same and (op.kind == Kind.UNKNOWN) == bad:
                     reason = self._reason(action, record, op, halves)
                     if reason:
                         yield Rejected(op, reason, batch)

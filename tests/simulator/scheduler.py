@@ -103,7 +103,7 @@ def _half(random: Random, number: int, other: bool = False) -> Sent:
 def _op(random: Random, number: int) -> Said:
     kind = random.choice([Kind.COMMIT, Kind.COMMIT, Kind.ROLLBACK])
     wrong = random.choice(_WRONG if random.random() < 0.2 else _RIGHT)
-    return Said(number, Kind.UNKNOWN if random.random() < 0.03 else kind, random.choice([0, 0, 1, 9]), wrong)
+    return Said(number, Kind.UNKNOWN if random.random() < 0.06 else kind, random.choice([0, 0, 1, 9]), wrong)
 
 
 def _happening(random: Random, rules: Rules) -> Step:  # noqa: PLR0911 - one for each kind

@@ -72,7 +72,7 @@ class MoveClock(NamedTuple):
     ms: int
 
     def apply(self, world: World) -> None:
-        world.clock = max(0, world.clock + self.ms)
+        world.clock = max(1, world.clock + self.ms)
         world.tell(f"the clock {'goes on' if self.ms >= 0 else 'is set BACK'} by {abs(self.ms)} ms")
 
 

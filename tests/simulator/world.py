@@ -28,7 +28,7 @@ class World:
         self, rules: Rules, transactions: Sequence[Transaction], tell: Callable[[str], object] = lambda _: None
     ) -> None:
         """``tell`` is given what happens, in words."""
-        self.clock = 0
+        self.clock = 1  # 0 is no time in ROW
         self.tables = Tables()
         self.producers = Producers(transactions)
         self.reconcile = Reconcile(self.tables, rules)
