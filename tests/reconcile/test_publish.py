@@ -119,7 +119,7 @@ def test_message_beside_one_that_no_batch_has_read_is_published_once(house: Hous
     for _ in range(2):
         house.publish(action(Action.COMMIT, 1, group=group, transaction=transaction))
     assert house.offsets("decisions") == house.offsets("topics/a") == [1]
-    assert not Path(house.files.location("topics/b")).exists()
+    assert not Path(house.files.location("topics/b"), "_delta_log").exists()
 
 
 def test_rows_that_cannot_be_told_apart_are_published_once(house: House) -> None:

@@ -25,7 +25,9 @@ class Outcome:
     transactions: int = 0
 
 
-def happen(plan: Scenario, tell: bool = False, engine: type[Reconcile] = Reconcile, rebuild: type[Rebuild] = Rebuild) -> Outcome:
+def happen(
+    plan: Scenario, tell: bool = False, engine: type[Reconcile] = Reconcile, rebuild: type[Rebuild] = Rebuild
+) -> Outcome:
     """Let it happen. ``engine``, ``rebuild``: a test gives a broken one."""
     outcome = Outcome()
     world = World(plan.rules, plan.transactions)

@@ -51,7 +51,10 @@ FAULTS: dict[str, tuple[str, str]] = {
 
 #: in restore.py
 RESTORE_FAULTS: dict[str, tuple[str, str]] = {
-    "op of an unknown state takes another's place": ('(early["kind"] == Kind.UNKNOWN) |', "np.zeros(len(early), bool) |"),
+    "op of an unknown state takes another's place": (
+        '(early["kind"] == Kind.UNKNOWN) |',
+        "np.zeros(len(early), bool) |",
+    ),
     "pending half not seen": ('seen[halves["offset"] - base] = True', "pass"),
     "restored with the last op first": ("early[np.sort(", "early[::-1][np.sort("),
     "birth in the future restored": ('np.minimum(taken["born"], taken["store"] // 1000)', 'taken["born"]'),

@@ -145,9 +145,8 @@ class Rebuild:
             at, times = checks.get(key, (0, 0))
             known = Known.DECIDED if key in decided else Known.UNDECIDED
             if known == Known.UNDECIDED or half.store >= since * 1000:
-                yield (half.queue, half.offset, known, Kind.HALF, 0, half.born, half.store, half.immunity) + (
-                    (half.group, half.transaction, times, at)
-                )
+                event = Kind.HALF, 0, half.born, half.store, half.immunity, half.group, half.transaction
+                yield (*key, known, *event, times, at)
 
     def checks(self) -> dict[Key, tuple[int, int]]:
         """As rebuild._checks: when the last check of each was, and its number."""
@@ -166,9 +165,8 @@ class Rebuild:
             owner = owners.get((op.queue, op.offset))
             own = owner is not None and op.group == owner[0] and op.transaction in (owner[1], NOT_STATED)
             if _raw(op) not in dealt and not own:
-                yield (op.queue, op.offset, Known.OP, op.kind, op.source, op.born, op.store, -1) + (
-                    (op.group, op.transaction, 0, 0)
-                )
+                event = op.kind, op.source, op.born, op.store, -1, op.group, op.transaction
+                yield (op.queue, op.offset, Known.OP, *event, 0, 0)
 
 
 def _raw(op: Op) -> tuple[int, ...]:
