@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -77,7 +78,7 @@ class Rounds:
     lander: Lander
     random: Random
     catch_up: list[float] = field(default_factory=list)
-    shape: Shape = Shape()
+    shape: Shape = _SHAPES[0]
     rebuilds: int = 0
     kills: int = 0
 
@@ -116,7 +117,7 @@ class Rounds:
             with Application("rebuild", self.root, self.endpoints, shape=self.shape) as application:
                 # What it says is where it is: to die in its start would be nothing new.
                 stage = self.random.choice(["finishing", "restoring", "starting"])
-                application.until(lambda: stage in application.said())
+                application.until(partial(_says, application, stage))
                 self._die_within(application, 6.0)
                 self.kills += application.process.poll() is None
                 application.kill()
@@ -160,6 +161,10 @@ def run(root: str, rounds: int, random: Random, tell: Callable[[str], object]) -
             assert code == 0, said
     books = all_rounds.audit(finished=True)
     return Figures(rounds, books, all_rounds.catch_up, all_rounds.rebuilds, all_rounds.kills)
+
+
+def _says(application: Application, words: str) -> bool:
+    return words in application.said()
 
 
 def _faults(books: Books) -> str:

@@ -53,7 +53,7 @@ FAULTS: dict[str, tuple[str, str]] = {
 RESTORE_FAULTS: dict[str, tuple[str, str]] = {
     "op of an unknown state takes another's place": (
         '(early["kind"] == Kind.UNKNOWN) |',
-        "np.zeros(len(early), bool) |",
+        "False |",
     ),
     "pending half not seen": ('seen[halves["offset"] - base] = True', "pass"),
     "restored with the last op first": ("early[np.sort(", "early[::-1][np.sort("),

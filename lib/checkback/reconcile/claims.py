@@ -66,7 +66,9 @@ def _ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) 
         written = bool(tables.read(spark, "decisions").limit(1).count())
         return Ledger(written, owner=1, owned=1)
     log = tables.log("decisions")
-    written = bool(log.data_files())
+    # The first batch of all may have been broken off when it had published, and decided nothing yet.
+    names = ("decisions", "discarded", "check_requests", *tables.topics(spark))
+    written = any(tables.log(name).data_files() for name in names)
     if checkpoint is None:
         return Ledger(written)
     query_id = checkpoint.query_id

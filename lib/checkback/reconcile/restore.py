@@ -97,4 +97,5 @@ def _early(ops: Records, now: int, rules: Rules) -> Records:
     # rejected take nobody's place.
     rejected = (early["kind"] == Kind.UNKNOWN) | (now - early["since"] > rules.reserved)
     _, first = np.unique(early[["offset", "group", "transaction"]][~rejected], return_index=True)
-    return early[np.sort(np.concatenate([np.flatnonzero(~rejected)[first], np.flatnonzero(rejected)]))]
+    kept: Records = early[np.sort(np.concatenate([np.flatnonzero(~rejected)[first], np.flatnonzero(rejected)]))]
+    return kept
