@@ -11,7 +11,7 @@ import pytest
 
 from checkback.check.dispatch import Dispatch
 from checkback.demo.producer import ExampleProducer
-from checkback.errors import CheckbackError
+from checkback.errors import CheckbackError, StateError
 from checkback.reconcile.publish import Publisher
 from checkback.reconcile.rebuild import rebuild
 from checkback.reconcile.run import reconcile
@@ -128,6 +128,8 @@ def test_crash_at_each_point_loses_and_doubles_nothing(
             if point.lost:
                 checkpoint = tmp_path / "_checkpoints/reconcile"
                 checkpoint.rename(checkpoint.with_name("lost"))
+                with pytest.raises(StateError, match="this checkpoint is new"):
+                    reconcile(spark, running, available_now=True)
                 assert rebuild(spark, running, print) is not None
             assert not audit(root, timedelta(0), _INTERVAL, finished=False).duplicated, point
         for _ in range(CHECK_MAX + 1):
