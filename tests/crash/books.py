@@ -89,6 +89,7 @@ def audit(root: str, timeout: timedelta, interval: timedelta, finished: bool = T
     _in_time(root, books, decisions)
     _checks(root, books, decisions, born, timeout, interval)
     _answers(root, books, finished)
+    _rejections(root, books, finished)
     return books
 
 
@@ -137,3 +138,13 @@ def _answers(root: str, books: Books, finished: bool) -> None:
     )
     if ops - said or (finished and said - ops):
         books.faults.append(f"answers and ops of checks differ: {sorted((ops - said) + (said - ops))[:5]}")
+
+
+def _rejections(root: str, books: Books, finished: bool) -> None:
+    """Each op of another group is rejected, once; nothing else is."""
+    rejected = Counter(row["raw"] for row in rows(root, "rejected", "raw"))
+    books.faults += [f"rejected {times} times: {raw}" for raw, times in rejected.items() if times > 1]
+    ops = rows(root, "op", "half_offset", "producer_group")
+    foreign = sum(row["producer_group"] != GROUP for row in ops)
+    if len(rejected) > foreign or (finished and len(rejected) < foreign):
+        books.faults.append(f"{len(rejected)} ops are rejected, of {foreign}")

@@ -1,4 +1,4 @@
-"""Rounds of kill -9 under load, and the figures of it."""
+"""Rounds of kill -9 under load, some with a rebuild of the checkpoint, and the figures of it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import threading
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 from checkback.demo.producer import ExampleProducer
 from crash.books import Books, audit, count, decided
 from crash.fates import Lander, answers, ended_by_op
-from crash.process import INTERVAL_S, PATIENCE_S, TIMEOUT_S, Reconcile
+from crash.process import INTERVAL_S, PATIENCE_S, TIMEOUT_S, Application, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 _EVERY_S, _TRANSACTIONS = 1.0, 50
 #: transactions that the producer knows
 _MOST = 200_000
+#: one round in so many begins with a rebuild
+_REBUILDS = 5
+_SHAPES = (Shape(), Shape(segment_size=100), Shape(segment_size=1000, partitions=3))
 
 
 @dataclass
@@ -52,62 +57,114 @@ class Figures:
     rounds: int
     books: Books
     catch_up_s: list[float]
+    rebuilds: int = 0
+    killed_rebuilds: int = 0
 
     def __str__(self) -> str:
         typical = f"{median(self.catch_up_s):.1f} s" if self.catch_up_s else "-"
         return (
             f"rounds {self.rounds}, transactions {self.books.transactions}, lost {len(self.books.lost)}, "
             f"duplicated {len(self.books.duplicated)}, median time to catch up after a kill {typical} "
-            "(with the start of Spark)"
+            f"(with the start of Spark), rebuilds {self.rebuilds}, kills in them {self.killed_rebuilds}"
         )
 
 
+@dataclass
+class Rounds:
+    """What goes on from round to round. ``shape``: the one that the checkpoint has."""
+
+    root: str
+    endpoints: list[str]
+    lander: Lander
+    random: Random
+    catch_up: list[float] = field(default_factory=list)
+    shape: Shape = _SHAPES[0]
+    rebuilds: int = 0
+    kills: int = 0
+
+    def start(self, *options: str) -> Application:
+        """`checkback reconcile`."""
+        return Application("reconcile", self.root, self.endpoints, *options, shape=self.shape)
+
+    def audit(self, finished: bool) -> Books:
+        """The tables as they are."""
+        return audit(self.root, timedelta(seconds=TIMEOUT_S), timedelta(seconds=INTERVAL_S), finished)
+
+    def round(self) -> str:
+        """Start, wait, kill: in the middle of the work, or anywhere from the start on; continuous or scheduled."""
+        options = ["--available-now"] if self.random.random() < 0.3 else []
+        kind = "a scheduled run" if options else "continuous"
+        with self.start(*options) as application:
+            begun = time.monotonic()
+            if self.random.random() < 0.25:
+                self._die_within(application, max(self.catch_up, default=10.0))
+            else:
+                self.caught_up(application)
+                time.sleep(self.random.uniform(0, 3))
+            alive = application.process.poll() is None
+            application.kill()
+            return f"{kind}, {'killed' if alive else 'ended'} after {time.monotonic() - begun:.1f} s"
+
+    def rebuild(self) -> str:
+        """The checkpoint is lost, or another one is wanted; killed at random moments the rebuild is started again."""
+        checkpoint = Path(self.root, "_checkpoints/reconcile")
+        if lost := self.random.random() < 0.5 and checkpoint.exists():
+            checkpoint.rename(checkpoint.with_name(f"lost-{self.rebuilds}"))
+        else:
+            self.shape = self.random.choice([shape for shape in _SHAPES if shape != self.shape])
+        kills = self.random.choice([0, 1, 1, 2])
+        for _ in range(kills):
+            with Application("rebuild", self.root, self.endpoints, shape=self.shape) as application:
+                # What it says is where it is: to die in its start would be nothing new.
+                stage = self.random.choice(["finishing", "restoring", "starting"])
+                application.until(partial(_says, application, stage))
+                self._die_within(application, 6.0)
+                self.kills += application.process.poll() is None
+                application.kill()
+        with Application("rebuild", self.root, self.endpoints, shape=self.shape) as application:
+            code, said = application.wait()
+            assert code == 0, said
+        self.rebuilds += 1
+        return f"{'lost' if lost else f'now {self.shape}'}, rebuilt, killed {kills} times in it; then "
+
+    def _die_within(self, application: Application, most_s: float) -> None:
+        until = time.monotonic() + self.random.uniform(0, most_s)
+        while time.monotonic() < until and application.process.poll() is None:
+            time.sleep(0.02)
+
+    def caught_up(self, application: Application) -> None:
+        """Wait until there are decisions for all that had been ended before the start, or the run ends."""
+        begun, wanted = time.monotonic(), {offset for offset in range(self.lander.landed) if ended_by_op(offset)}
+        application.until(lambda: wanted <= decided(self.root) or application.process.poll() == 0)
+        self.catch_up.append(time.monotonic() - begun)
+
+
 def run(root: str, rounds: int, random: Random, tell: Callable[[str], object]) -> Figures:
-    """Kill the application ``rounds`` times while transactions land, then let it finish, and audit the tables."""
-    catch_up: list[float] = []
+    """Kill the application ``rounds`` times while transactions land, then let it finish, and audit the tables.
+
+    About one round in five begins with a rebuild; the second always does, after what the first has left half done.
+    """
     lander = Lander(root)
     with ExampleProducer(answers(range(_MOST))) as producer:
+        all_rounds = Rounds(root, producer.endpoints, lander, random)
         with Load(lander):
             for number in range(1, rounds + 1):
-                told = _round(root, producer.endpoints, lander, random, catch_up)
-                books = audit(root, timedelta(seconds=TIMEOUT_S), timedelta(seconds=INTERVAL_S), finished=False)
+                rebuilds = number == 2 or (number > 2 and random.random() < 1 / _REBUILDS)
+                told = (all_rounds.rebuild() if rebuilds else "") + all_rounds.round()
+                books = all_rounds.audit(finished=False)
                 tell(f"round {number} of {rounds}: {told}; {books.transactions} landed, faults: {_faults(books)}")
-        with Reconcile(root, producer.endpoints) as application:
-            _caught_up(root, lander, application, catch_up)
+        with all_rounds.start() as application:
+            all_rounds.caught_up(application)
             application.until(lambda: count(root, "decisions") >= lander.landed)
             application.stop()
             code, said = application.wait()
             assert code == 0, said
-        # As a scheduled run, there is nothing left to do.
-        with Reconcile(root, producer.endpoints, "--available-now") as application:
-            code, said = application.wait()
-            assert code == 0, said
-    return Figures(rounds, audit(root, timedelta(seconds=TIMEOUT_S), timedelta(seconds=INTERVAL_S)), catch_up)
+    books = all_rounds.audit(finished=True)
+    return Figures(rounds, books, all_rounds.catch_up, all_rounds.rebuilds, all_rounds.kills)
 
 
-def _round(root: str, endpoints: list[str], lander: Lander, random: Random, catch_up: list[float]) -> str:
-    """Start, wait, kill: in the middle of the work, or anywhere from the start on; continuous or scheduled."""
-    options = ["--available-now"] if random.random() < 0.3 else []
-    kind = "a scheduled run" if options else "continuous"
-    with Reconcile(root, endpoints, *options) as application:
-        begun = time.monotonic()
-        if random.random() < 0.25:
-            application_s = random.uniform(0, max(catch_up, default=10.0))
-            while time.monotonic() - begun < application_s and application.process.poll() is None:
-                time.sleep(0.02)
-        else:
-            _caught_up(root, lander, application, catch_up)
-            time.sleep(random.uniform(0, 3))
-        alive = application.process.poll() is None
-        application.kill()
-        return f"{kind}, {'killed' if alive else 'ended'} after {time.monotonic() - begun:.1f} s"
-
-
-def _caught_up(root: str, lander: Lander, application: Reconcile, catch_up: list[float]) -> None:
-    """Wait until there are decisions for all that had been ended before the start, or the run ends."""
-    begun, wanted = time.monotonic(), {offset for offset in range(lander.landed) if ended_by_op(offset)}
-    application.until(lambda: wanted <= decided(root) or application.process.poll() == 0)
-    catch_up.append(time.monotonic() - begun)
+def _says(application: Application, words: str) -> bool:
+    return words in application.said()
 
 
 def _faults(books: Books) -> str:

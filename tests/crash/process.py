@@ -1,4 +1,4 @@
-"""`checkback reconcile` as an application of its own: JVM, Python and its workers, killed all at once."""
+"""`checkback reconcile` or `rebuild` as an application of its own: JVM, Python and its workers, killed all at once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,31 +24,42 @@ PATIENCE_S = 600
 TIMEOUT_S, INTERVAL_S = 1, 3
 
 
-class Reconcile:
+@dataclass(frozen=True)
+class Shape:
+    """How the state of `reconcile` is cut and spread: a checkpoint is made with one, and fits no other."""
+
+    segment_size: int = 256
+    partitions: int = 2
+
+
+class Application:
     """A running application in a session of its own (setsid), by which all its processes are found."""
 
-    def __init__(self, root: str, endpoints: Sequence[str], *options: str) -> None:
+    def __init__(
+        self, command: str, root: str, endpoints: Sequence[str], *options: str, shape: Shape = Shape()
+    ) -> None:
+        """``command``: reconcile or rebuild."""
         overrides = [
             f"storage.root={root}",
             f"transaction.timeout={TIMEOUT_S}s",
             f"transaction.check_interval={INTERVAL_S}s",
             f"transaction.check_max={CHECK_MAX}",
             "reconcile.trigger=300ms",
-            "reconcile.partitions=2",
-            "reconcile.segment_size=256",
+            f"reconcile.partitions={shape.partitions}",
+            f"reconcile.segment_size={shape.segment_size}",
             f"producers.{GROUP}.endpoints={json.dumps(list(endpoints))}",
             "spark.master=local[2]",
             "spark.driver.memory=1g",
         ]
-        command = [sys.executable, "-m", "checkback", "reconcile", *options]
+        line = [sys.executable, "-m", "checkback", command, *options]
         for override in overrides:
-            command += ["--set", override]
+            line += ["--set", override]
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self.process = subprocess.Popen(
-            command, stdout=self._stderr, stderr=self._stderr, start_new_session=True, cwd=Path(__file__).parents[2]
+            line, stdout=self._stderr, stderr=self._stderr, start_new_session=True, cwd=Path(__file__).parents[2]
         )
 
-    def __enter__(self) -> Reconcile:
+    def __enter__(self) -> Application:
         return self
 
     def __exit__(self, *_: object) -> None:

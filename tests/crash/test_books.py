@@ -12,7 +12,7 @@ from checkback.deltalog import DeltaLog
 from checkback.files import FileWriter
 from checkback.schemas import arrow_schema
 from crash.books import audit
-from crash.fates import CHECK_MAX, COMMIT, DISCARD, GROUP, TOPICS, Lander, body, state
+from crash.fates import CHECK_MAX, COMMIT, DISCARD, FATES, GROUP, TOPICS, Lander, body, state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,12 +37,15 @@ class Tables:
                 self.publish(offset)
             if state(offset) == DISCARD:
                 self.add("discarded", queue_offset=offset)
+            if any(group != GROUP for _, group in FATES[offset][0]):
+                self.reject(offset)
 
     def add(self, table: str, **row: Any) -> None:
         """Append a row."""
         DeltaLog.create(table, f"{self.root}/{table}")
         with FileWriter(self.root) as writer:
-            writer.write(table, pa.Table.from_pylist([{"queue_id": 0, **row}], schema=arrow_schema(table)))
+            rows = pa.Table.from_pylist([{"queue_id": 0, **row}], schema=arrow_schema(table))
+            writer.write(table, rows)
             DeltaLog(table, f"{self.root}/{table}").commit(writer.close())
 
     def decide(self, offset: int, end: str, asked: int) -> None:
@@ -51,6 +54,9 @@ class Tables:
 
     def publish(self, offset: int) -> None:
         self.add(f"topics/{TOPICS[offset % len(TOPICS)]}", half_queue_offset=offset, body=body(offset))
+
+    def reject(self, offset: int) -> None:
+        self.add("rejected", raw=f"the op of {offset}")
 
     def check(self, offset: int, times: int, seconds: float = 5) -> None:
         at = self.begun + times * seconds * _SECOND
@@ -66,6 +72,8 @@ def _op(tables: Tables) -> None:
 _FAULTS = {
     "lost": lambda tables: Lander.land(_later(tables), 1),
     "decided twice": lambda tables: tables.decide(0, COMMIT, 0),
+    "rejected twice": lambda tables: tables.reject(5),
+    "rejected, and nobody else's": lambda tables: tables.reject(0),
     "published twice": lambda tables: tables.publish(0),
     "published without a COMMIT": lambda tables: tables.publish(2),
     "discarded and published": lambda tables: tables.add("discarded", queue_offset=0),

@@ -11,8 +11,9 @@ import pytest
 
 from checkback.check.dispatch import Dispatch
 from checkback.demo.producer import ExampleProducer
-from checkback.errors import CheckbackError
+from checkback.errors import CheckbackError, StateError
 from checkback.reconcile.publish import Publisher
+from checkback.reconcile.rebuild import rebuild
 from checkback.reconcile.run import reconcile
 from checkback.settings import Settings
 from checkback.tables import Tables
@@ -30,13 +31,17 @@ _INTERVAL = timedelta(milliseconds=1)
 
 @dataclass(frozen=True)
 class Point:
-    """Dies around the commit of a table; ``others`` that are committed side by side with it are not committed."""
+    """Dies around the commit of a table; ``others`` that are committed side by side with it are not committed.
+
+    ``lost``: then the checkpoint is lost, too, and built anew.
+    """
 
     query: type[Publisher | Dispatch]
     table: str
     after: bool = False
     others: bool = True
     slow: bool = False
+    lost: bool = False
 
     def __str__(self) -> str:
         return f"{'after' if self.after else 'before'} {self.table}{'' if self.others else ', and nothing else'}"
@@ -46,8 +51,8 @@ _START, _END = "the first table", "the last table"
 #: in the order of a batch: each is met by the replay of the batch that died at the one before. CHECKBACK_SLOW=1: all
 POINTS = (
     Point(Publisher, _START),
-    Point(Publisher, "topics/a", after=True, others=False),
     Point(Publisher, "decisions", after=True, others=False, slow=True),
+    Point(Publisher, "topics/a", after=True, others=False, lost=True),
     Point(Publisher, "check_requests"),
     Point(Publisher, "rejected"),
     Point(Publisher, _END, after=True),
@@ -120,6 +125,12 @@ def test_crash_at_each_point_loses_and_doubles_nothing(
                 _die_at(point, dying)
                 with pytest.raises(CheckbackError, match=str(point)):
                     reconcile(spark, running, available_now=True)
+            if point.lost:
+                checkpoint = tmp_path / "_checkpoints/reconcile"
+                checkpoint.rename(checkpoint.with_name("lost"))
+                with pytest.raises(StateError, match="this checkpoint is new"):
+                    reconcile(spark, running, available_now=True)
+                assert rebuild(spark, running, print) is not None
             assert not audit(root, timedelta(0), _INTERVAL, finished=False).duplicated, point
         for _ in range(CHECK_MAX + 1):
             if count(root, "decisions") < _NUMBER:

@@ -46,6 +46,17 @@ def test_late_op_is_rejected_only_if_it_is_not_the_halfs_own(
         assert json.loads(found[0]["raw"])["transaction_id"] == name
 
 
+def test_op_of_an_unknown_state_is_rejected_and_not_the_one_beside_it(spark: SparkSession) -> None:
+    """They landed together, and agree in all but their state."""
+    good = op_frame(spark, (1, "tx-1", "orders"))
+    for state in ("COMIT", None):
+        op = good.unionByName(good.withColumn("state", F.lit(state).cast("string")))
+        about = action_rows(spark, actions(action(Action.REJECT_OP, 1, detail=Reason.UNKNOWN_STATE)))
+        (found,) = rejected_ops(_with_identity(about, good), op, half_frame(spark, half(1))).collect()
+        assert found["reason"] == REJECTION[Reason.UNKNOWN_STATE]
+        assert json.loads(found["raw"]).get("state") == state
+
+
 def test_repeated_half_is_recorded_without_its_body(spark: SparkSession) -> None:
     """The row that was not taken, by its own store time."""
     messages = half_frame(spark, half(1, "a", T0), half(1, "b", T1))

@@ -138,3 +138,27 @@ def test_half_landed_twice_alike_is_marked() -> None:
     restored = restore(0, SIZE, rows, 1, RULES)
     assert restored is not None
     assert restored.pending["repeated"].tolist() == [1, 0]
+
+
+def test_op_that_is_only_to_be_rejected_takes_nobodys_place() -> None:
+    """One of an unknown state, one that waited for too long: the COMMIT of the same producer is applied."""
+    unknown, outdated = np.array([commit(3), commit(3)], EVENT)
+    unknown["kind"], outdated["store"] = Kind.UNKNOWN, 0
+    late = np.array([commit(3)], EVENT)[0]
+    late["store"] = (RULES.reserved + 2) * 1000
+    for first in (unknown, outdated):
+        rows = rows_of((Known.OP, first.item()), (Known.OP, late.item()))
+        restored = restore(0, SIZE, rows, RULES.reserved + 2, RULES)
+        assert restored is not None
+        _, actions = decide(restored, events(half(3)), RULES.reserved + 2, RULES)
+        assert Action.COMMIT in actions["action"]
+
+
+def test_op_of_a_pending_half_is_applied_at_once() -> None:
+    """Whatever the half message itself waits for."""
+    restored = restore(0, SIZE, rows_of((Known.UNDECIDED, half(3, immunity=60)), (Known.OP, commit(3))), 5, RULES)
+    assert restored is not None
+    assert restored.wake_at(RULES) == 0
+    waiting = restore(0, SIZE, rows_of((Known.OP, commit(3))), 5, RULES)
+    assert waiting is not None
+    assert waiting.wake_at(RULES) > 5

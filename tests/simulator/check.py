@@ -32,8 +32,19 @@ class Check:
     def __init__(self, tables: Tables, producers: Producers) -> None:
         self.tables = tables
         self.producers = producers
+        self.begun = 0
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """A new checkpoint: all requests come again, in a query with another id."""
+        self.begun += 1
         self.offsets: list[tuple[int, int]] = []
         self.committed = 0
+
+    @property
+    def app(self) -> str:
+        """Its query's id."""
+        return f"{APP} {self.begun}"
 
     @property
     def under_way(self) -> bool:
@@ -66,11 +77,11 @@ class Check:
         ]
         if crash == 0:
             raise CrashError(POINTS[0])
-        self.tables.append("check_answers", asked, APP, number)
+        self.tables.append("check_answers", asked, self.app, number)
         # Step 3
         if crash == 1:
             raise CrashError(POINTS[1])
-        self.tables.append("op", self._ops([*answers, *asked], clock), APP, number)
+        self.tables.append("op", self._ops([*answers, *asked], clock), self.app, number)
         if crash == 2:
             raise CrashError(POINTS[2])
         self.committed += 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from simulator.promises import BrokenError, Promises
+from simulator.rebuild import Rebuild
 from simulator.reconcile import Reconcile, StuckError
 from simulator.scheduler import Scenario, scenario
 from simulator.world import World
@@ -24,11 +25,15 @@ class Outcome:
     transactions: int = 0
 
 
-def happen(plan: Scenario, tell: bool = False, engine: type[Reconcile] = Reconcile) -> Outcome:
-    """Let it happen. ``engine``: a test gives a broken one."""
+def happen(
+    plan: Scenario, tell: bool = False, engine: type[Reconcile] = Reconcile, rebuild: type[Rebuild] = Rebuild
+) -> Outcome:
+    """Let it happen. ``engine``, ``rebuild``: a test gives a broken one."""
     outcome = Outcome()
     world = World(plan.rules, plan.transactions)
     world.reconcile = engine(world.tables, plan.rules)
+    world.reconcile.together = plan.rebuilt
+    world.rebuild = rebuild
     if tell:
         world.tell = lambda text: outcome.lines.append(f"{world.clock:6} ms  {text}")
     promises = Promises(world)

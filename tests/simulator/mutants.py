@@ -7,16 +7,21 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from checkback.reconcile import processor, segment, state
+from checkback.reconcile import processor, restore, segment, state
+from simulator import rebuild
+from simulator.rebuild_mutants import OneApplication
 from simulator.reconcile import Planned, Reconcile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from checkback.reconcile.actions import Actions
+    from checkback.reconcile.wanted import Wanted
+
 _OPS = "    segment = _apply_ops(segment, events[~is_half & ~undelivered], now, rules, actions)\n"
 _BETWEEN = "    segment = _uncount(segment, events[undelivered])\n"
 _CHECKS = "    segment = _check_back(segment, now, rules, actions)\n"
-#: what is wrong -> (as it stands in segment.py, as it should not)
+#: what is wrong -> (as it stands, as it should not): in segment.py
 FAULTS: dict[str, tuple[str, str]] = {
     "ops after checks": (_OPS + _BETWEEN + _CHECKS, _CHECKS + _OPS + _BETWEEN),
     "due at the end of the immunity, not after it": ("rules.timeout) + 1", "rules.timeout)"),
@@ -40,26 +45,55 @@ FAULTS: dict[str, tuple[str, str]] = {
     "given up at the reserved time, not after it": ("> rules.reserved)", ">= rules.reserved)"),
     "never given up": ("> rules.reserved)", "> 99 * rules.reserved)"),
     "no timer for what is due": ('[self.pending["due"].min(), self', "[self"),
+    "restored ops left to wait": ("                return 0  #", "                pass  #"),
     "forgotten with ops waiting": ("len(self.pending) == 0 and len(self.early) == 0", "len(self.pending) == 0"),
 }
+
+#: in restore.py
+RESTORE_FAULTS: dict[str, tuple[str, str]] = {
+    "op of an unknown state takes another's place": (
+        '(early["kind"] == Kind.UNKNOWN) |',
+        "False |",
+    ),
+    "pending half not seen": ('seen[halves["offset"] - base] = True', "pass"),
+    "restored with the last op first": ("early[np.sort(", "early[::-1][np.sort("),
+    "birth in the future restored": ('np.minimum(taken["born"], taken["store"] // 1000)', 'taken["born"]'),
+    "seen bits let go": ('int(halves["store"].max()) // 1000 + rules.reserved', "0 * len(halves)"),
+    "decided one pending again": ('first & (halves["known"] == Known.UNDECIDED)', "first"),
+}
+
+
+@contextmanager
+def broken_restore(fault: str) -> Iterator[None]:
+    """Inside, a rebuild restores segments by a restore.py with this fault."""
+    module = _broken(restore, *RESTORE_FAULTS[fault])
+    with patch.object(rebuild, "restore", module.restore):
+        yield
 
 
 @contextmanager
 def broken_segment(fault: str) -> Iterator[None]:
     """Inside, the processor decides by a segment.py with this fault."""
-    right, wrong = FAULTS[fault]
-    with open(segment.__file__, encoding="utf-8") as file:
-        text = file.read()
-    assert text.count(right) == 1, f"{fault}: segment.py has changed, and this mutant must, too"
-    module: Any = ModuleType(segment.__name__)
-    with patch.dict("sys.modules", {segment.__name__: module}):  # dataclasses look for their module there
-        exec(compile(text.replace(right, wrong), segment.__file__, "exec"), module.__dict__)  # noqa: S102
+    module = _broken(segment, *FAULTS[fault])
     with (
         patch.object(processor, "decide", module.decide),
         patch.object(processor, "Segment", module.Segment),
         patch.object(state, "Segment", module.Segment),
+        patch.object(restore, "Segment", module.Segment),
     ):
         yield
+
+
+def _broken(good: ModuleType, right: str, wrong: str) -> Any:
+    """The module with that one change of its source."""
+    path = str(good.__file__)
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    assert text.count(right) == 1, f"{path} has changed, and the mutant of {right!r} must, too"
+    module: Any = ModuleType(good.__name__)
+    with patch.dict("sys.modules", {good.__name__: module}):  # dataclasses look for their module there
+        exec(compile(text.replace(right, wrong), path, "exec"), module.__dict__)  # noqa: S102
+    return module
 
 
 class ReplaysAtAnotherTime(Reconcile):
@@ -82,7 +116,7 @@ class ForgetsTheLastState(Reconcile):
 
     def run(self, clock: int, order: int, crash: int | None) -> str:
         planned = self.offsets[self.committed]
-        before = self.offsets[self.committed - 1].time if self.committed else -1
+        before = self.offsets[self.committed - 1].time if self.committed > self.first else -1
         try:
             return super().run(clock, order, crash)
         except Exception:
@@ -90,8 +124,17 @@ class ForgetsTheLastState(Reconcile):
             raise
 
 
+class LooksUpByNumbersAlone(Reconcile):
+    """Half messages that landed together at one offset, and were read by two batches, are not told apart."""
+
+    def looked_up_again(self, actions: Actions, wanted: Wanted) -> Wanted:  # noqa: ARG002 - that is the fault
+        return wanted
+
+
 ENGINES: dict[str, type[Reconcile]] = {
     "replay at another time": ReplaysAtAnotherTime,
     "tables written again": WritesAgain,
+    "looked up by numbers alone": LooksUpByNumbersAlone,
+    "one application for all checkpoints": OneApplication,
     "state kept from a batch that failed": ForgetsTheLastState,
 }

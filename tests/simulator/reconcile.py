@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from checkback.reconcile.actions import QUEUED, Actions
 from checkback.reconcile.events import EVENT_COLUMNS, pack
@@ -31,22 +32,36 @@ class StuckError(Exception):
 
 
 class Planned(NamedTuple):
-    """An entry of the offset log: rows of `half` and `op` from .. until, and the batch's time."""
+    """An entry of the offset log: rows of `half` and `op` from .. until, and the batch's time.
+
+    ``restored``: no batch, but what a rebuild takes from the tables instead: all rows until there.
+    """
 
     half: tuple[int, int]
     op: tuple[int, int]
     time: int
+    restored: bool = False
 
 
 class Reconcile:
-    """Its checkpoint, and a batch at a time."""
+    """Its checkpoint, and a batch at a time.
+
+    ``offsets`` has the entries of all checkpoints there were, one after the other; ``first`` is the present one's
+    batch 0. ``void``: entries that were not committed when their checkpoint was lost.
+    """
 
     def __init__(self, tables: Tables, rules: Rules) -> None:
         self.tables = tables
         self.rules = rules
+        self.size = SIZE
         self.offsets: list[Planned] = []
         self.committed = 0
-        self.states: list[State] = [State()]
+        self.first = 0
+        self.void: set[int] = set()
+        self.states: dict[int, State] = {0: State()}
+        self.rebuilding = False
+        self.together = True
+        self._initial: dict[str, bytes] = {}
 
     @property
     def state(self) -> State:
@@ -59,11 +74,15 @@ class Reconcile:
         return len(self.offsets) > self.committed
 
     def news(self, halves: int) -> tuple[int, int]:
-        """How far the next batch would read `half` and `op`. What landed together is a file: read together."""
+        """How far the next batch would read `half` and `op`.
+
+        Which of several half messages that landed together at one offset was read first, the tables do not tell:
+        where there may be a rebuild they are read together.
+        """
         last = self.offsets[-1] if self.offsets else Planned((0, 0), (0, 0), 0)
         rows = self.tables.rows["half"]
         until = min(last.half[1] + halves, len(rows))
-        while 0 < until < len(rows) and rows[until].store == rows[until - 1].store:
+        while self.together and 0 < until < len(rows) and rows[until].store == rows[until - 1].store:
             until += 1
         return until, len(self.tables.rows["op"])
 
@@ -72,6 +91,23 @@ class Reconcile:
         return bool(self.tables.rows["half"] or self.tables.rows["op"]) and self.news(1 << 30) != (
             (self.offsets[-1].half[1], self.offsets[-1].op[1]) if self.offsets else (0, 0)
         )
+
+    def begin_anew(
+        self, size: int, blocks: dict[str, bytes], until: tuple[int, int], read_from: tuple[int, int], clock: int
+    ) -> None:
+        """A new checkpoint with these segments instead of what landed ``until`` then, and its batch 0 under way."""
+        self.void |= {*range(self.committed, len(self.offsets))}
+        self.offsets.append(Planned((0, until[0]), (0, until[1]), clock, restored=True))
+        half, op = (len(self.tables.rows[name]) for name in ("half", "op"))
+        self.offsets.append(Planned((read_from[0], half), (read_from[1], op), clock))
+        self.size, self._initial = size, blocks
+        self.first = self.committed = len(self.offsets) - 1
+        self.states = {self.first: State()}
+
+    @property
+    def app(self) -> str:
+        """Its query's id."""
+        return f"{APP} {self.first}"
 
     def plan(self, clock: int, halves: int) -> None:
         """Write the next batch's entry of the offset log: all ops that there are, and some half messages."""
@@ -91,7 +127,8 @@ class Reconcile:
         number = self.committed
         planned = self.offsets[number]
         time = self.replay_time(planned, clock)
-        state, records = self._decide(planned, time, self.offsets[number - 1].time if number else -1)
+        before = self.offsets[number - 1].time if number > self.first else -1
+        state, records = self._decide(planned, time, before)
         *writes, rejected = self._writes(Actions(records, time), number) if len(records) else [("rejected", [])]
         turn = order % max(1, len(writes))
         writes = [*writes[turn:], *writes[:turn], rejected]
@@ -99,22 +136,24 @@ class Reconcile:
         for place, (name, rows) in enumerate(writes):
             if place == crash:
                 raise CrashError(f"before {name}, after {', '.join(done) or 'nothing'}")
-            self.tables.append(name, rows, APP, number)
+            self.tables.append(name, rows, self.app, number - self.first)
             if rows:
                 done.append(f"{name} +{len(rows)}")
         if crash is not None and crash >= len(writes):
             raise CrashError(f"before the commit log, after {', '.join(done) or 'nothing'}")
-        del self.states[number + 1 :]
-        self.states.append(state)
+        self.states = {number: self.states[number], number + 1: state}
         self.committed += 1
         return ", ".join(done) or "nothing"
 
     def _decide(self, planned: Planned, time: int, before: int) -> tuple[State, Records]:
         """Data first, then the timers after the last batch's time and up to this one's, as Spark 4.2 looks for them."""
         handle = Handle(self.states[self.committed])
-        processor = SegmentProcessor(self.rules, SIZE)
+        processor = SegmentProcessor(self.rules, self.size)
         processor.init(handle)  # type: ignore[arg-type]
         frames: list[Any] = []
+        for key, block in self._initial.items() if self.committed == self.first else ():
+            handle.key = key
+            processor.handleInitialState((key,), pd.DataFrame({"block": [block]}), BatchTime(time))  # type: ignore[arg-type]
         for key, block in self._packed(planned):
             handle.key = key
             rows: Any = iter([{"events": [block]}])
@@ -146,7 +185,7 @@ class Reconcile:
             return ()
         assert len(EVENT_COLUMNS) == len(rows[0])
         events = np.array([row[1:] for row in rows], EVENT)
-        return pack(np.array([row[0] for row in rows], np.int32), events, SIZE)
+        return pack(np.array([row[0] for row in rows], np.int32), events, self.size)
 
     def _writes(self, actions: Actions, batch: int) -> Iterator[tuple[str, list[Any]]]:
         """Table and rows, as `Publisher` looks them up; `rejected` is the last."""
@@ -156,39 +195,51 @@ class Reconcile:
         decisions: list[Any] = []
         discarded: list[Any] = []
         requests: list[Any] = []
-        for half, record in self._found(halves, wanted):
+        for half, record in self._found(halves, actions, wanted):
             action, key, times = Action(record["action"]), (half.queue, half.offset), int(record["check_times"])
             if action == Action.CHECK:
                 requests.append(Request(*key, half.group, half.transaction, times, actions.batch_time, batch))
                 continue
             reason = Reason(record["detail"]).name if action == Action.DISCARD else ""
-            decisions.append(Decision(*key, action.name, reason, times, actions.batch_time, batch))
+            at = actions.batch_time
+            decisions.append(Decision(*key, half.group, half.transaction, action.name, reason, times, at, batch))
             if action == Action.COMMIT:
-                topics.append(Published(*key, half.body, batch))
+                topics.append(Published(*key, half.body, at, batch))
             elif action == Action.DISCARD:
-                discarded.append(Discarded(*key, half.body, reason, batch))
+                discarded.append(Discarded(*key, half.body, reason, times, at, batch))
         yield "topics", topics
         yield "decisions", decisions
         yield "discarded", discarded
         yield "check_requests", requests
-        yield "rejected", list(self._rejected(actions, halves))
+        yield "rejected", list(self._rejected(actions, halves, batch))
 
-    def _found(self, halves: list[Half], wanted: Wanted) -> Iterator[tuple[Half, Any]]:
+    def _found(self, halves: list[Half], actions: Actions, wanted: Wanted) -> Iterator[tuple[Half, Any]]:
         """The row of `half` for each record. Raises StuckError unless each has just one."""
         if not len(wanted.records):
             return
+        found = self._look_up(halves, wanted)
+        if len(found) > len(wanted.records) and wanted.identity is None:
+            found = self._look_up(halves, self.looked_up_again(actions, wanted))
+        if sorted(record for _, record in found) != list(range(len(wanted.records))):
+            raise StuckError(f"of {len(wanted.records)} half messages that the batch acts on it found {len(found)}")
+        for half, record in found:
+            yield half, wanted.records[record]
+
+    def looked_up_again(self, actions: Actions, wanted: Wanted) -> Wanted:
+        """As Publisher, where numbers alone find several rows: by identity."""
+        return Wanted.of(actions, wanted.batch_id, by_identity=True)
+
+    def _look_up(self, halves: list[Half], wanted: Wanted) -> list[tuple[Half, int]]:
+        """Rows of `half`, and which record each fits."""
         identity = None
         if wanted.identity is not None:  # as publish.one_of_each
             halves = list({(h.queue, h.offset, h.store, h.group, h.transaction): h for h in reversed(halves)}.values())
             identity = np.array([h.group for h in halves]), np.array([h.transaction for h in halves])
         queue, offset, store = (np.array([half[place] for half in halves]) for place in range(3))
         rows, records = wanted.find(queue, offset, store, identity)
-        if sorted(records.tolist()) != list(range(len(wanted.records))):
-            raise StuckError(f"of {len(wanted.records)} half messages that the batch acts on it found {len(records)}")
-        for row, record in zip(rows.tolist(), records.tolist(), strict=True):
-            yield halves[row], wanted.records[record]
+        return [(halves[row], record) for row, record in zip(rows.tolist(), records.tolist(), strict=True)]
 
-    def _rejected(self, actions: Actions, halves: list[Half]) -> Iterator[Rejected]:
+    def _rejected(self, actions: Actions, halves: list[Half], batch: int) -> Iterator[Rejected]:
         """As rejected.rejected_ops and rejected_halves join them."""
         if not actions.count(Action.REJECT_OP, Action.LATE_OP, Action.REJECT_HALF):
             return
@@ -197,18 +248,21 @@ class Reconcile:
         for record in about:
             action = Action(record["action"])
             row = tuple(int(record[name]) for name in ("queue_id", "offset", "store", "group", "transaction"))
-            if (action, *row) in seen:
+            about_it = (action, int(record["detail"]), *row)
+            if about_it in seen:
                 continue
-            seen.add((action, *row))
+            seen.add(about_it)
             if action == Action.REJECT_HALF:
-                same = [h for h in halves if (h.queue, h.offset, h.store, h.group, h.transaction) == row]
-                yield Rejected(same[0], "repeated")
+                alike = [h for h in halves if (h.queue, h.offset, h.store, h.group, h.transaction) == row]
+                yield Rejected(alike[0], "repeated", batch)
                 continue
             for op in self.tables.rows["op"]:
-                if (op.queue, op.offset, op.store, op.group, op.transaction) == row:
+                bad = action == Action.REJECT_OP and record["detail"] == Reason.UNKNOWN_STATE
+                same = (op.queue, op.offset, op.store, op.group, op.transaction) == row
+                if same and (op.kind == Kind.UNKNOWN) == bad:
                     reason = self._reason(action, record, op, halves)
                     if reason:
-                        yield Rejected(op, reason)
+                        yield Rejected(op, reason, batch)
 
     def _reason(self, action: Action, record: Any, op: Op, halves: list[Half]) -> str:
         if action == Action.REJECT_OP:

@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING
 
 from checkback.reconcile.segment import Kind, Rules
 from simulator.producers import COMMIT, OUTCOMES, UNKNOWN, Transaction
+from simulator.rebuild import POINTS
 from simulator.reconcile import SIZE
-from simulator.steps import Ask, Decide, Drain, LandHalves, LandOps, MoveClock, Said, Sent, WaitForTimer
+from simulator.steps import (
+    Ask,
+    Decide,
+    Drain,
+    LandHalves,
+    LandOps,
+    LoseCheckpoint,
+    MoveClock,
+    Said,
+    Sent,
+    WaitForTimer,
+)
 
 if TYPE_CHECKING:
     from simulator.steps import Step
@@ -29,6 +41,11 @@ class Scenario:
     transactions: tuple[Transaction, ...]
     steps: tuple[Step, ...]
 
+    @property
+    def rebuilt(self) -> bool:
+        """Is the checkpoint built anew in it?"""
+        return any(isinstance(step, LoseCheckpoint) for step in self.steps)
+
 
 def scenario(seed: int) -> Scenario:
     """The scenario of a seed; always the same."""
@@ -37,9 +54,18 @@ def scenario(seed: int) -> Scenario:
     transactions = _transactions(random, rules)
     steps = _sent(random, len(transactions), repeats=rules.reserved == _FOR_EVER)
     happens = [_happening(random, rules) for _ in range(random.randrange(16, 40))]
-    for step in steps:
+    rebuilds = [_rebuild(random, steps) for _ in range(random.choice([0, 0, 0, 0, 1, 1, 2, 3]))]
+    for step in [*steps, *rebuilds]:
         happens.insert(random.randrange(len(happens) + 1), step)
     return Scenario(rules, transactions, tuple(happens))
+
+
+def _rebuild(random: Random, sent: list[Step]) -> Step:
+    """In the middle of it lands one of what is sent."""
+    crash = random.randrange(POINTS) if random.random() < 0.4 else None
+    meanwhile = sent.pop(random.randrange(len(sent))) if sent and random.random() < 0.4 else None
+    size, order = random.choice([4, SIZE, SIZE, 32]), random.randrange(24)
+    return LoseCheckpoint(size, order, crash, meanwhile, check=random.random() < 0.3)
 
 
 def _transactions(random: Random, rules: Rules) -> tuple[Transaction, ...]:
@@ -77,7 +103,7 @@ def _half(random: Random, number: int, other: bool = False) -> Sent:
 def _op(random: Random, number: int) -> Said:
     kind = random.choice([Kind.COMMIT, Kind.COMMIT, Kind.ROLLBACK])
     wrong = random.choice(_WRONG if random.random() < 0.2 else _RIGHT)
-    return Said(number, Kind.UNKNOWN if random.random() < 0.03 else kind, random.choice([0, 0, 1, 9]), wrong)
+    return Said(number, Kind.UNKNOWN if random.random() < 0.06 else kind, random.choice([0, 0, 1, 9]), wrong)
 
 
 def _happening(random: Random, rules: Rules) -> Step:  # noqa: PLR0911 - one for each kind

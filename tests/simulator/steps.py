@@ -38,7 +38,8 @@ class LandHalves(NamedTuple):
     sent: tuple[Sent, ...]
 
     def apply(self, world: World) -> None:
-        store = world.stored()
+        keys = {world.producers.transactions[sent.transaction].key for sent in self.sent}
+        store = world.stored_half(keys)
         halves = []
         for number, sent in enumerate(self.sent):
             of = world.producers.transactions[sent.transaction]
@@ -71,7 +72,7 @@ class MoveClock(NamedTuple):
     ms: int
 
     def apply(self, world: World) -> None:
-        world.clock = max(0, world.clock + self.ms)
+        world.clock = max(1, world.clock + self.ms)
         world.tell(f"the clock {'goes on' if self.ms >= 0 else 'is set BACK'} by {abs(self.ms)} ms")
 
 
@@ -119,4 +120,23 @@ class Drain(NamedTuple):
         world.drain(self.halves, self.order, self.crash)
 
 
-Step = LandHalves | LandOps | MoveClock | WaitForTimer | Decide | Ask | Drain
+class LoseCheckpoint(NamedTuple):
+    """The checkpoint of reconcile is lost, and a rebuild makes one of other segments; it may crash.
+
+    ``meanwhile`` lands in the middle of it. ``check``: that of check is lost, too.
+    """
+
+    size: int
+    order: int
+    crash: int | None
+    meanwhile: Step | None
+    check: bool
+
+    def apply(self, world: World) -> None:
+        if self.check:
+            world.lose_check()
+        landing = self.meanwhile
+        world.build_anew(self.size, self.order, self.crash, int if landing is None else lambda: landing.apply(world))
+
+
+Step = LandHalves | LandOps | MoveClock | WaitForTimer | Decide | Ask | Drain | LoseCheckpoint

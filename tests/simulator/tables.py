@@ -32,10 +32,12 @@ class Op(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """A row of `decisions`. reason: of a DISCARD, else empty."""
+    """A row of `decisions`. reason: of a DISCARD, else empty. batch: of all queries there were, by number."""
 
     queue: int
     offset: int
+    group: int
+    transaction: int
     state: str
     reason: str
     times: int
@@ -49,6 +51,7 @@ class Published(NamedTuple):
     queue: int
     offset: int
     body: int
+    at: int
     batch: int
 
 
@@ -59,6 +62,8 @@ class Discarded(NamedTuple):
     offset: int
     body: int
     reason: str
+    times: int
+    at: int
     batch: int
 
 
@@ -92,6 +97,7 @@ class Rejected(NamedTuple):
 
     row: Half | Op
     reason: str
+    batch: int
 
 
 NAMES = ("half", "op", "topics", "decisions", "discarded", "check_requests", "check_answers", "rejected")

@@ -8,7 +8,9 @@ from random import Random
 import pytest
 
 from simulator.history import happen, report, shorter
-from simulator.mutants import ENGINES, FAULTS, broken_segment
+from simulator.mutants import ENGINES, FAULTS, RESTORE_FAULTS, broken_restore, broken_segment
+from simulator.rebuild import Rebuild
+from simulator.rebuild_mutants import REBUILDS
 from simulator.reconcile import Reconcile
 from simulator.scheduler import scenario
 
@@ -17,10 +19,13 @@ _HISTORIES = 250
 _PATIENCE = 1500
 
 
-def _first_broken(engine: type[Reconcile] = Reconcile) -> tuple[int, str]:
-    """The seed of the first history that breaks a promise, and which."""
+def _first_broken(engine: type[Reconcile] = Reconcile, rebuild: type[Rebuild] | None = None) -> tuple[int, str]:
+    """The seed of the first history that breaks a promise, and which. Of a ``rebuild``: among those that have one."""
     for seed in range(1, _PATIENCE):
-        broken = happen(scenario(seed), engine=engine).broken
+        plan = scenario(seed)
+        if rebuild is not None and not plan.rebuilt:
+            continue
+        broken = happen(plan, engine=engine, rebuild=rebuild or Rebuild).broken
         if broken:
             return seed, broken
     raise AssertionError(f"the fault was not found in {_PATIENCE} histories")
@@ -39,6 +44,17 @@ def test_promises_hold_in_histories_at_random() -> None:
 def test_fault_in_the_protocol_is_found(fault: str) -> None:
     with broken_segment(fault):
         print(f"{fault}: history {' '.join(map(str, _first_broken()))}")
+
+
+@pytest.mark.parametrize("fault", REBUILDS)
+def test_fault_in_a_rebuild_is_found(fault: str) -> None:
+    print(f"{fault}: history {' '.join(map(str, _first_broken(rebuild=REBUILDS[fault])))}")
+
+
+@pytest.mark.parametrize("fault", RESTORE_FAULTS)
+def test_fault_in_what_is_restored_is_found(fault: str) -> None:
+    with broken_restore(fault):
+        print(f"{fault}: history {' '.join(map(str, _first_broken(rebuild=Rebuild)))}")
 
 
 @pytest.mark.parametrize("fault", ENGINES)

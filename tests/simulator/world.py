@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from simulator.check import Check
 from simulator.producers import Producers
+from simulator.rebuild import Rebuild
 from simulator.reconcile import CrashError, Reconcile
 from simulator.tables import Half, Op, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from checkback.reconcile.segment import Rules
     from simulator.producers import Transaction
@@ -27,18 +28,28 @@ class World:
         self, rules: Rules, transactions: Sequence[Transaction], tell: Callable[[str], object] = lambda _: None
     ) -> None:
         """``tell`` is given what happens, in words."""
-        self.clock = 0
+        self.clock = 1  # 0 is no time in ROW
         self.tables = Tables()
         self.producers = Producers(transactions)
         self.reconcile = Reconcile(self.tables, rules)
         self.check = Check(self.tables, self.producers)
         self.tell = tell
+        self.rebuild = Rebuild
         self._landings = 0
 
-    def stored(self) -> int:
-        """The store_timestamp (µs) of what lands now: no two landings have the same."""
+    def stored(self, after: int = -1) -> int:
+        """The store_timestamp (µs) of what lands now: no two landings have the same. At least ``after`` + 1."""
         self._landings += 1
-        return self.clock * 1000 + self._landings % 1000
+        return max(after + 1, self.clock * 1000 + self._landings % 1000)
+
+    def stored_half(self, keys: Collection[tuple[int, int]]) -> int:
+        """As ``stored``, for half messages at these places.
+
+        Where there may be a rebuild, none lands before one that is there: which of two came first the tables tell by
+        their store_timestamps alone.
+        """
+        there = (half.store for half in self.tables.rows["half"] if (half.queue, half.offset) in keys)
+        return self.stored(max(there, default=-1) if self.reconcile.together else -1)
 
     def land_halves(self, halves: Sequence[Half]) -> None:
         """Append to `half`."""
@@ -57,6 +68,8 @@ class World:
     def decide(self, halves: int = _ALL, order: int = 0, crash: int | None = None) -> bool:
         """One batch of the reconcile query, or the one again that was under way; False = it crashed."""
         query = self.reconcile
+        if self._refused():
+            return False
         again = query.under_way
         if not again:
             query.plan(self.clock, halves)
@@ -73,6 +86,8 @@ class World:
     def ask(self, crash: int | None = None) -> bool:
         """One batch of the check query, if there is something to ask; False = it crashed."""
         query = self.check
+        if self._refused():
+            return False
         again = query.under_way
         if not again:
             if not query.has_news():
@@ -88,6 +103,8 @@ class World:
 
     def drain(self, halves: int, order: int, crash: tuple[int, int] | None) -> bool:
         """A scheduled run: ticks once, then reconcile and check in turn; ``crash``: in which batch, and where."""
+        if self._refused():
+            return False
         self.tell("a scheduled run starts")
         turn = 0
 
@@ -109,6 +126,30 @@ class World:
                 if not self.ask(point()):
                     return False
 
+    def build_anew(
+        self, size: int, order: int = 0, crash: int | None = None, meanwhile: Callable[[], object] = int
+    ) -> bool:
+        """The checkpoint of reconcile is lost, or fits no more: rebuild it from the tables; False = it crashed."""
+        query, again = self.reconcile, " again" if self.reconcile.rebuilding else ""
+        half_done = f", in the middle of batch {query.committed}" if query.under_way else ""
+        try:
+            done = self.rebuild(query, size, crash).run(self.clock, order, meanwhile)
+            self.tell(f"rebuilt{again}{half_done}: {done}")
+        except CrashError as error:
+            self.tell(f"rebuilt{again}{half_done}: CRASH {error}")
+            return False
+        return True
+
+    def lose_check(self) -> None:
+        """The checkpoint of check is lost: it begins anew."""
+        self.tell("the checkpoint of check is lost")
+        self.check.begin_anew()
+
+    def _refused(self) -> bool:
+        if self.reconcile.rebuilding:
+            self.tell("nothing starts: a rebuild was broken off")
+        return self.reconcile.rebuilding
+
     def next_timer(self, number: int = 0) -> int | None:
         """When the next timer but ``number`` is due, or the last one there is."""
         timers = sorted({at for at, _ in self.reconcile.state.timers})
@@ -117,6 +158,8 @@ class World:
     def settle(self, decided: Callable[[], bool]) -> bool:
         """Nothing crashes any more, and time goes on: is everything decided in the end?"""
         self.tell("from here on nothing goes wrong, and time goes on")
+        if self.reconcile.rebuilding:
+            self.build_anew(self.reconcile.size)
         for _ in range(_ROUNDS):
             self.decide()
             self.ask()

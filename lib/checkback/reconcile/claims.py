@@ -68,7 +68,9 @@ def _ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) 
     log = tables.log("decisions")
     written = bool(log.data_files())
     if checkpoint is None:
-        return Ledger(written)
+        # The first batch of all may have been broken off when it had published, and decided nothing yet.
+        others = ("discarded", "check_requests", *tables.topics(spark))
+        return Ledger(written or any(tables.log(name).data_files() for name in others))
     query_id = checkpoint.query_id
     own, size = f"{_OWNERS}/{query_id}", f"segment_size/{query_id}"
     found = log.versions([_OWNERS, own, size])

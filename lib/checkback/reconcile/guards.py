@@ -30,8 +30,9 @@ class Log:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What the table `decisions` says. ``written``: it has rows.
+    """What the table `decisions` says.
 
+    ``written``: it has rows; where there is no checkpoint also: another table has rows that only batches write.
     ``owner``: how many checkpoints have owned the tables; ``owned``: the number of the one at hand, None = not one of
     them. ``last_batch``: the newest batch of its query in any table; ``segment_size`` that it was begun with.
     """

@@ -80,13 +80,18 @@ class Publisher:
         """
         # Step 1
         wanted = Wanted.of(actions, batch_id)
-        if len(wanted.records):
-            if self._tables.by_files:
-                self._by_files(spark, actions, wanted, app)
-            else:
-                self._by_spark(self._messages(spark, actions, wanted), wanted, app)
+        if len(wanted.records) and not self._add(spark, actions, wanted, app):
+            # Half messages that landed together at one offset, and were read by two batches: the first of them does
+            # not know of the second row.
+            self._add(spark, actions, Wanted.of(actions, batch_id, by_identity=True), app)
         # Step 2
         self._reject(spark, actions, batch_id, app)
+
+    def _add(self, spark: SparkSession, actions: Actions, wanted: Wanted, app: str) -> bool:
+        """Step 1; False, and nothing is added, when only their identity can tell some rows apart."""
+        if self._tables.by_files:
+            return self._by_files(spark, actions, wanted, app)
+        return self._by_spark(self._messages(spark, actions, wanted), wanted, app)
 
     def _messages(self, spark: SparkSession, actions: Actions, wanted: Wanted) -> DataFrame:
         """The rows of `half` among which the wanted ones are, by as few tasks as there is work for.
@@ -106,7 +111,7 @@ class Publisher:
             half = half.withColumn("body", F.lit(None).cast("binary"))
         return half.select(*names).coalesce(-(-len(wanted.records) // halves.ROWS_A_TASK))
 
-    def _by_files(self, spark: SparkSession, actions: Actions, wanted: Wanted, app: str) -> None:
+    def _by_files(self, spark: SparkSession, actions: Actions, wanted: Wanted, app: str) -> bool:
         """One job writes the files of all tables; then each table's are committed."""
         log = self._tables.log("half")
         if wanted.identity is None and log.readable():
@@ -116,7 +121,8 @@ class Publisher:
         else:
             tasks, work = self._messages(spark, actions, wanted), picker(wanted, self._tables.root)
         files, notes = files_of(tasks.mapInArrow(work, FILES_SCHEMA).toArrow())
-        self._prove(wanted, notes)
+        if not self._prove(wanted, notes):
+            return False
         of_table: dict[str, list[File]] = {}
         for file in files:
             of_table.setdefault(file.name, []).append(file)
@@ -126,12 +132,14 @@ class Publisher:
             self._tables.commit(spark, name, of_table[name], f"{app}/{name}", wanted.batch_id)
 
         _side_by_side(commit, of_table)
+        return True
 
-    def _by_spark(self, messages: DataFrame, wanted: Wanted, app: str) -> None:
+    def _by_spark(self, messages: DataFrame, wanted: Wanted, app: str) -> bool:
         """A job that looks what there is, then one a table: for tables that only Spark can write."""
         seen = messages.withColumn("body", F.lit(None).cast("binary"))
         found = seen.mapInArrow(surveyor(wanted), SURVEY_SCHEMA).toArrow().to_pylist()
-        self._prove(wanted, [row["note"] for row in found if row["note"] is not None])
+        if not self._prove(wanted, [row["note"] for row in found if row["note"] is not None]):
+            return False
         names = sorted({row["name"] for row in found if row["name"] is not None})
         self._make(messages.sparkSession, names)
 
@@ -145,10 +153,16 @@ class Publisher:
             self._tables.append(rows, name, f"{app}/{name}", wanted.batch_id)
 
         _side_by_side(append, names)
+        return True
 
-    def _prove(self, wanted: Wanted, notes: Iterable[bytes]) -> None:
-        """Stop unless each action has found its row, and only one."""
+    def _prove(self, wanted: Wanted, notes: Iterable[bytes]) -> bool:
+        """Has each action found its row, and only one? False: some found several, by their numbers alone.
+
+        Raises StorageError when one has found none, or several by their identity, too.
+        """
         missing, doubled = wanted.missing(notes)
+        if doubled and not missing and wanted.identity is None:
+            return False
         if missing or doubled:
             raise StorageError(
                 f"of {len(wanted.records)} half messages that a batch acts on, {missing} are not there as they landed "
@@ -156,6 +170,7 @@ class Publisher:
                 where=self._tables.location("half"),
                 fix="rows were removed from the table or changed in it: restore it to its last good version",
             )
+        return True
 
     def _make(self, spark: SparkSession, names: Iterable[str]) -> None:
         """Make the topic tables that are new."""

@@ -53,6 +53,10 @@ def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame) -> DataFram
     about = about.select(*_ROW_AND_IDENTITY, "action", "detail", "batch_time").distinct()
     ops = op.withColumnRenamed("half_offset", "queue_offset").select("*", store_us(), *identity_columns())
     found = ops.join(F.broadcast(about), on=_ROW_AND_IDENTITY, how="inner")
+    # Ops that landed together may agree in all that names them, but for their state.
+    known_state = F.coalesce(F.col("state").isin("COMMIT", "ROLLBACK"), F.lit(False))
+    about_bad_state = (F.col("action") == Action.REJECT_OP) & (F.col("detail") == Reason.UNKNOWN_STATE)
+    found = found.where(known_state != about_bad_state)
     owner = half.groupBy("queue_id", "queue_offset").agg(
         F.min_by(F.struct(*identity_columns()), store_us()).alias("owner"),
     )

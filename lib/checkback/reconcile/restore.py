@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.segment import EARLY, PENDING, Rules, Segment
+from checkback.reconcile.segment import EARLY, PENDING, Kind, Rules, Segment
 
 if TYPE_CHECKING:
     from checkback.reconcile.segment import Records
@@ -54,7 +54,7 @@ def restore(base: int, size: int, rows: Records, now: int, rules: Rules) -> Segm
         base=base,
         seen=_seen(base, size, halves),
         pending=_pending(halves, rules),
-        early=_early(rows[rows["known"] == Known.OP]),
+        early=_early(rows[rows["known"] == Known.OP], now, rules),
         seen_until=int(halves["store"].max()) // 1000 + rules.reserved if len(halves) else 0,
     )
     return None if segment.forgettable(now) else segment
@@ -87,12 +87,15 @@ def _pending(halves: Records, rules: Rules) -> Records:
     return pending
 
 
-def _early(ops: Records) -> Records:
+def _early(ops: Records, now: int, rules: Rules) -> Records:
     ops = ops[np.lexsort((ops["kind"], ops["born"], ops["store"], ops["offset"]))]
     early = np.zeros(len(ops), EARLY)
     for name in ("offset", "kind", "source", "store", "group", "transaction"):
         early[name] = ops[name]
     early["since"] = ops["store"] // 1000
-    # Of the same producer's ops for one offset the first waits, as in `segment`.
-    _, first = np.unique(early[["offset", "group", "transaction"]], return_index=True)
-    return early[np.sort(first)]
+    # Of the same producer's ops for one offset the first waits, as in `segment`. Those that are only there to be
+    # rejected take nobody's place.
+    rejected = (early["kind"] == Kind.UNKNOWN) | (now - early["since"] > rules.reserved)
+    _, first = np.unique(early[["offset", "group", "transaction"]][~rejected], return_index=True)
+    kept: Records = early[np.sort(np.concatenate([np.flatnonzero(~rejected)[first], np.flatnonzero(rejected)]))]
+    return kept

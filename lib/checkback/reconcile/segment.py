@@ -161,12 +161,14 @@ class Segment:
         return len(self.pending) == 0 and len(self.early) == 0 and now >= self.seen_until
 
     def wake_at(self, rules: Rules) -> int:
-        """When it must be looked at next, if no event comes first."""
+        """When it must be looked at next, if no event comes first; 0 = at once."""
         times = [self.seen_until]
         if len(self.pending):
             times += [self.pending["due"].min(), self.pending["born"].min() + rules.reserved + 1]
         if len(self.early):
             times.append(self.early["since"].min() + rules.reserved + 1)
+            if self.seen[self.early["offset"] - self.base].any():
+                return 0  # restored from the tables, and not applied yet
         # With rows to wait for, the bits alone are no reason to wake.
         return int(min(times[1:] or times))
 

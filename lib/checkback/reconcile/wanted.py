@@ -48,15 +48,15 @@ class Wanted:
     batch_id: int
 
     @classmethod
-    def of(cls, actions: Actions, batch_id: int) -> Wanted:
-        """Of the actions that are about pending half messages."""
+    def of(cls, actions: Actions, batch_id: int, by_identity: bool = False) -> Wanted:
+        """Of the actions that are about pending half messages. ``by_identity``: look at their identity in any case."""
         about = actions.only(*ACTED_ON).records
         about = about[np.lexsort((about["store"], about["offset"], about["queue_id"]))]
         records = np.empty(len(about), WANTED)
         for name in WANTED.names or ():
             records[name] = about[name]
         identity = None
-        if actions.repeated:
+        if by_identity or actions.repeated:
             identity = np.empty(len(about), _IDENTITY)
             identity["group"], identity["transaction"] = about["group"], about["transaction"]
         return cls(records, identity, actions.batch_time, batch_id)

@@ -1,0 +1,97 @@
+"""Faults put into the adapters that write the tables: the crash tests must find every one. `python -m crash.mutants`.
+
+Each runs the tests with a copy of the library in which one line is wrong. By hand, because it takes minutes:
+
+    PYTHONPATH=lib:tests .venv/bin/python -m crash.mutants            # or the beginning of a fault's name
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+_HERE = Path(__file__).parents[1]
+_TESTS = ("tests/crash/test_points.py", "tests/crash/test_storage.py")
+_PATIENCE_S = 900
+#: what is wrong -> (file, as it stands, as it should not)
+FAULTS: dict[str, tuple[str, str, str]] = {
+    "a commit's version is ignored": (
+        "deltalog.py",
+        "if files and (app is None or not self.has(app, version)):",
+        "if files:",
+    ),
+    "a batch done again is another application": (
+        "reconcile/publish.py",
+        'of_table[name], f"{app}/{name}", wanted.batch_id)',
+        'of_table[name], f"{app}/{name}/{id(of_table)}", wanted.batch_id)',
+    ),
+    "ops of checks are fresh answers, not the recorded ones": (
+        "check/dispatch.py",
+        "            answers = self._answered(spark, requests, batch_id)\n",
+        "            answers = self._answered(spark, requests, batch_id).slice(0, 0)\n",
+    ),
+    "rejected is written again": (
+        "reconcile/publish.py",
+        '"rejected", f"{app}/rejected", batch_id)',
+        '"rejected")',
+    ),
+    "a commit that fails is not noticed": (
+        "reconcile/publish.py",
+        "        list(pool.map(work, names))\n",
+        "        pool.map(work, names)\n",
+    ),
+    "a rebuild does not finish what is half done": (
+        "reconcile/rebuild.py",
+        "    finished = finish(spark, tables)\n",
+        "    finished: dict[str, int] = {}\n",
+    ),
+    "a rebuild forgets ops that no batch has dealt with": (
+        "reconcile/rebuild.py",
+        ".unionByName(_ops(read))\n",
+        "\n",
+    ),
+}
+
+
+def found_by(fault: str) -> str | None:
+    """The first test that fails with this fault; None = it is not found."""
+    name, right, wrong = FAULTS[fault]
+    with tempfile.TemporaryDirectory(prefix="checkback-mutant-") as folder:
+        shutil.copytree(_HERE.parent / "lib", folder, dirs_exist_ok=True)
+        file = Path(folder, "checkback", name)
+        text = file.read_text(encoding="utf-8")
+        if text.count(right) != 1:
+            raise AssertionError(f"{name} has changed, and the mutant {fault!r} must, too")
+        file.write_text(text.replace(right, wrong), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-rfE", *_TESTS],
+            cwd=_HERE.parent,
+            env=os.environ | {"PYTHONPATH": folder, "CHECKBACK_SLOW": "1"},
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+    failed = re.search(r"^(?:FAILED|ERROR) (.*)", done.stdout, re.MULTILINE)
+    assert failed or done.returncode == 0, done.stdout + done.stderr
+    return failed.group(1) if failed else None
+
+
+def main() -> int:
+    """0 = every fault was found; 1 = some were not."""
+    wanted = [fault for fault in FAULTS if fault.startswith(tuple(sys.argv[1:]) or "")]
+    missed = 0
+    for fault in wanted:
+        test = found_by(fault)
+        missed += test is None
+        print(f"{fault}: {'NOT FOUND' if test is None else 'found by ' + test}", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""`checkback rebuild` in plain Python, step by step as reconcile/rebuild.py, on the real `restore`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from checkback.reconcile.events import segment_key
+from checkback.reconcile.restore import ROW, Known, restore
+from checkback.reconcile.segment import NOT_STATED, Kind
+from checkback.reconcile.state import encode
+from simulator.reconcile import CrashError
+from simulator.tables import Decision, Discarded, Published
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from simulator.reconcile import Reconcile
+    from simulator.tables import Half, Op, Tables
+
+Key = tuple[int, int]
+#: crash points before those of its batch, and in it
+STEPS, _BATCH = 6, 6
+POINTS = STEPS + _BATCH + 1
+
+
+class Rebuild:
+    """One rebuild, from its beginning. A mutant has one of its steps wrong."""
+
+    def __init__(self, query: Reconcile, size: int, crash: int | None) -> None:
+        """``size``: of the new segments. ``crash``: the step before which it dies."""
+        self.query = query
+        self.tables: Tables = query.tables
+        self.size = size
+        self.crash = crash
+        self._step = 0
+
+    def run(self, clock: int, order: int, meanwhile: Callable[[], object]) -> str:
+        """Do it; in words what its batch wrote. ``meanwhile`` happens once it has noted what it restores.
+
+        Raises CrashError: the query is `rebuilding` then, and only another rebuild goes on.
+        """
+        self.query.rebuilding = True
+        for name, rows in self.finish():
+            self._point(name)
+            self.tables.append(name, rows)
+        self._point("restoring")
+        until = self.noted()
+        meanwhile()
+        blocks = dict(self.blocks(*until, clock))
+        self._point("the batch")
+        self.query.begin_anew(self.size, blocks, until, self.read_from(until), clock)
+        last = self.crash is not None and self.crash >= STEPS + _BATCH
+        written = self.query.run(clock, order, None if self.crash is None or last else self.crash - STEPS)
+        if last:
+            raise CrashError("before its end")
+        self.query.rebuilding = False
+        return f"{len(blocks)} segments of {self.size}; {written}"
+
+    def _point(self, name: str) -> None:
+        if self._step == self.crash:
+            raise CrashError(f"before {name}")
+        self._step += 1
+
+    def noted(self) -> tuple[int, int]:
+        """How far `half` and `op` are restored."""
+        return len(self.tables.rows["half"]), len(self.tables.rows["op"])
+
+    def read_from(self, until: tuple[int, int]) -> tuple[int, int]:
+        """From where the query reads `half` and `op`."""
+        return until
+
+    def finish(self) -> Iterator[tuple[str, list[Any]]]:
+        """As unfinished.finish: decisions that messages lack, then messages that decisions lack."""
+        rows = self.tables.rows
+        halves = _first(rows["half"])
+
+        def decided() -> set[Key]:
+            return {(row.queue, row.offset) for row in rows["decisions"]}
+
+        checks = {key: times for key, (_, times) in self.checks().items()}
+        yield (
+            "decisions",
+            [
+                Decision(
+                    row.queue, row.offset, half.group, half.transaction, "COMMIT", "", checks.get(key, 0), *row[3:]
+                )
+                for row in rows["topics"]
+                if (key := (row.queue, row.offset)) not in decided()
+                for half in [next(half for half in rows["half"] if half.body == row.body)]
+            ],
+        )
+        yield (
+            "decisions",
+            [
+                Decision(row.queue, row.offset, half.group, half.transaction, "DISCARD", *row[3:])
+                for row in rows["discarded"]
+                if (row.queue, row.offset) not in decided()
+                for half in [next(half for half in rows["half"] if half.body == row.body)]
+            ],
+        )
+        published = {(row.queue, row.offset) for row in rows["topics"]}
+        discarded = {(row.queue, row.offset) for row in rows["discarded"]}
+        yield (
+            "topics",
+            [
+                Published(row.queue, row.offset, halves[row[:4]].body, row.at, row.batch)
+                for row in rows["decisions"]
+                if row.state == "COMMIT" and (row.queue, row.offset) not in published
+            ],
+        )
+        yield (
+            "discarded",
+            [
+                Discarded(row.queue, row.offset, halves[row[:4]].body, row.reason, row.times, row.at, row.batch)
+                for row in rows["decisions"]
+                if row.state == "DISCARD" and (row.queue, row.offset) not in discarded
+            ],
+        )
+
+    def blocks(self, halves: int, ops: int, now: int) -> Iterator[tuple[str, bytes]]:
+        """As rebuild.segment_blocks: key and block of each segment that something depends on."""
+        rows = [*self.halves(halves, now), *self.ops(ops)]
+        by_segment: dict[Key, list[tuple[Any, ...]]] = {}
+        for queue, *row in rows:
+            by_segment.setdefault((queue, row[0] // self.size), []).append(tuple(row))
+        for (queue, number), found in sorted(by_segment.items()):
+            records = np.array(found, ROW)
+            segment = self.restore(number * self.size, records, now)
+            if segment is not None:
+                yield segment_key(queue, number), encode(segment)
+
+    def restore(self, base: int, rows: Any, now: int) -> Any:
+        """The real one."""
+        return restore(base, self.size, rows, now, self.query.rules)
+
+    def halves(self, until: int, now: int) -> Iterator[tuple[Any, ...]]:
+        """As rebuild._halves: queue, then ROW."""
+        decided = {(row.queue, row.offset) for row in self.tables.rows["decisions"]}
+        checks = self.checks()
+        since = now - self.query.rules.reserved
+        for half in self.tables.rows["half"][:until]:
+            key = half.queue, half.offset
+            at, times = checks.get(key, (0, 0))
+            known = Known.DECIDED if key in decided else Known.UNDECIDED
+            if known == Known.UNDECIDED or half.store >= since * 1000:
+                event = Kind.HALF, 0, half.born, half.store, half.immunity, half.group, half.transaction
+                yield (*key, known, *event, times, at)
+
+    def checks(self) -> dict[Key, tuple[int, int]]:
+        """As rebuild._checks: when the last check of each was, and its number."""
+        found: dict[Key, tuple[int, int]] = {}
+        for row in self.tables.rows["check_requests"]:
+            key = row.queue, row.offset
+            found[key] = max(found.get(key, (0, 0)), (row.at, row.times))
+        return found
+
+    def ops(self, until: int) -> Iterator[tuple[Any, ...]]:
+        """As rebuild._ops: queue, then ROW."""
+        rows = self.tables.rows
+        dealt = {_raw(row.row) for row in rows["rejected"] if hasattr(row.row, "kind")}
+        owners = {(row.queue, row.offset): (row.group, row.transaction) for row in rows["decisions"]}
+        for op in rows["op"][:until]:
+            owner = owners.get((op.queue, op.offset))
+            own = owner is not None and op.group == owner[0] and op.transaction in (owner[1], NOT_STATED)
+            if _raw(op) not in dealt and not own:
+                event = op.kind, op.source, op.born, op.store, -1, op.group, op.transaction
+                yield (op.queue, op.offset, Known.OP, *event, 0, 0)
+
+
+def _raw(op: Op) -> tuple[int, ...]:
+    """As rejected.raw_op: what `rejected` quotes of an op, all but its store_timestamp."""
+    return op._replace(store=0)
+
+
+def _first(halves: list[Half]) -> dict[tuple[int, ...], Half]:
+    """By queue, offset, group and transaction the half message that landed first."""
+    found: dict[tuple[int, ...], Half] = {}
+    for half in sorted(halves, key=lambda half: half.store):
+        found.setdefault((half.queue, half.offset, half.group, half.transaction), half)
+    return found
