@@ -211,6 +211,12 @@ def test_catalog_and_schema_go_together(half: dict[str, str]) -> None:
     assert load(None, ["storage={catalog: main, schema: s, checkpoints: /c}"], {}).settings.storage.schema_ == "s"
 
 
+def test_catalog_needs_a_folder_for_the_checkpoints() -> None:
+    """Under storage.root, ./data, they would be gone with the machine."""
+    told = refusal({"storage": {"catalog": "main", "schema": "checkback"}})
+    assert "set storage.checkpoints to a folder that outlives the machine" in told
+
+
 def test_spark_settings_take_numbers_and_their_plain_names() -> None:
     config = write("my.yml", {"spark": {"executor.cores": 4, "spark.ui.enabled": False}})
     loaded = load(config, ["spark.driver.memory=1g"], {})
