@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql.connect.session import SparkSession as ConnectSession
@@ -86,7 +87,7 @@ def test_no_part_of_classic_spark_is_taken_for_connect() -> None:
 
 
 def test_command_that_needs_a_jvm_is_refused() -> None:
-    session = object.__new__(ConnectSession)  # no server needed
+    session: Any = object.__new__(ConnectSession)  # no server needed
     assert is_connect(session)
     with pytest.raises(SettingsError, match="checkback land: does not run on Spark Connect"):
         land(session, Settings(), "half.jsonl", None, available_now=True)

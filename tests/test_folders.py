@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql.connect.session import SparkSession as ConnectSession
@@ -55,7 +55,7 @@ def test_what_cannot_be_read_is_told(session: SparkSession, tmp_path: Path) -> N
 
 def test_connect_needs_no_jvm() -> None:
     """A URI that Arrow does not know is refused with what to do."""
-    session = object.__new__(ConnectSession)  # no server needed
+    session: Any = object.__new__(ConnectSession)  # no server needed
     assert not folders.exists(session, "/no/such/place")
     assert not folders.exists(session, "/Volumes/no/such/place")
     with pytest.raises(StorageError, match="on Spark Connect this kind of folder cannot be looked into"):

@@ -42,15 +42,13 @@ class House:
         self.tables = Tables.of(self.settings().storage)
         self.tables.create(spark, *SCHEMAS)
 
-    def settings(self, segment_size: int = 64, timeout: str = "0s") -> Settings:
-        """Everybody is asked once, and nobody answers."""
+    def settings(self, segment_size: int = 64) -> Settings:
+        """Nobody is asked."""
         return Settings.model_validate(
             {
                 "storage": self.storage,
                 "transaction": {
-                    "timeout": timeout,
-                    "check_max": 1,
-                    "check_interval": "1ms",
+                    "timeout": "36500d",
                     "reserved": "36500d",
                 },
                 "reconcile": {"partitions": 2, "segment_size": segment_size},
@@ -142,12 +140,12 @@ def folders(spark: SparkSession, tmp_path: Path) -> House:
 
 
 def test_job_in_a_catalog(catalog: House) -> None:
-    """Decided, published, discarded; a lost checkpoint is not begun anew but rebuilt, and the old one is not ours."""
+    """Decided and published; a lost checkpoint is not begun anew but rebuilt, and the old one is not ours."""
     house = catalog
     house.land(0, 1, 2, 3, 4)
     house.end("COMMIT", 0, 1, 2)
     house.end("ROLLBACK", 3)
-    house.run(timeout="36500d")
+    house.run()
     assert [row["transaction_id"] for row in pending(house.spark, house.settings()).collect()] == ["tx-4"]
     states = {0: "COMMIT", 1: "COMMIT", 2: "COMMIT", 3: "ROLLBACK"}
     assert house.decisions() == states
@@ -156,16 +154,15 @@ def test_job_in_a_catalog(catalog: House) -> None:
     lost = house.checkpoints.with_name("lost")
     shutil.move(house.checkpoints, lost)
     assert "this checkpoint is new" in house.refusal()
-    rebuilt = rebuild(house.spark, house.settings(segment_size=32, timeout="36500d"), print)
+    rebuilt = rebuild(house.spark, house.settings(segment_size=32), print)
     assert rebuilt is not None
     assert rebuilt.finished == {}
     house.land(5)
     house.end("COMMIT", 5)
-    for _ in range(2):
-        house.run(segment_size=32)
-    assert house.decisions() == {**states, 4: "DISCARD", 5: "COMMIT"}
+    house.run(segment_size=32)
+    assert house.decisions() == {**states, 5: "COMMIT"}
     assert house.published() == {"orders_1": [0], "Orders_1": [1], "orders|1": [2, 5]}
-    assert house.figures() == {"halves": 6, "published": 4, "rolled_back": 1, "discarded": 1}
+    assert house.figures() == {"halves": 6, "published": 4, "rolled_back": 1, "pending": 1}
     shutil.rmtree(house.checkpoints)
     shutil.move(lost, house.checkpoints)
     assert "the tables belong to another checkpoint" in house.refusal()
@@ -176,12 +173,12 @@ def test_guards_know_what_spark_wrote(folders: House) -> None:
     house = folders
     house.land(0)
     house.end("COMMIT", 0)
-    house.run(timeout="36500d")
+    house.run()
     backup = house.checkpoints.with_name("backup")
     shutil.copytree(house.checkpoints, backup)
     house.land(1)
     house.end("COMMIT", 1)
-    house.run(timeout="36500d")
+    house.run()
     assert "reconcile.segment_size: is 32, but the checkpoint" in house.refusal(segment_size=32)
     by_spark = facts(house.spark, house.settings(), house.tables)
     by_files = facts(house.spark, house.settings(), replace(house.tables, by_files=True))

@@ -124,11 +124,8 @@ def _spark_log(spark: SparkSession, tables: Tables, name: str, position: Positio
     """Its log, back to where the checkpoint goes on from: of older versions nothing is asked."""
     newest = max(tables.history(spark, name, 1))
     behind = 1 if position is None else newest - max(position.version, 0) + 1
-    return Log(
-        sparklog.table_id(spark, tables.in_sql(name)),
-        oldest=min(tables.history(spark, name, max(behind, 1))),
-        newest=newest,
-    )
+    oldest = newest if behind <= 1 else min(tables.history(spark, name, behind))
+    return Log(sparklog.table_id(spark, tables.in_sql(name)), oldest, newest)
 
 
 def _log(tables: Tables, name: str) -> Log:
