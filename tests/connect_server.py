@@ -43,6 +43,7 @@ class Server:
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.driver.memory": "1g",
             "spark.ui.enabled": "false",
+            "spark.log.level": "ERROR",
             "spark.databricks.delta.snapshotPartitions": "1",
         }
         home = Path(pyspark.__file__).parent
@@ -82,7 +83,12 @@ class Server:
         command = [sys.executable, "-m", "checkback", *arguments]
         for key, value in overrides.items():
             command += ["--set", f"{key.replace('__', '.')}={json.dumps(value)}"]
-        return run(command, SPARK_REMOTE=self.url)
+        for _ in range(5):
+            done = run(command, SPARK_REMOTE=self.url)
+            # On a machine that is busy for the seconds that Spark gives a worker to start.
+            if "Python worker failed to connect back" not in done.stderr:
+                break
+        return done
 
 
 def run(command: Sequence[str], **more: str) -> subprocess.CompletedProcess[str]:
