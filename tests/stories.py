@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from checkback.reconcile.rejected import REJECTION
-from checkback.schemas import arrow_schema, schema_of
+from checkback.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,12 +155,7 @@ def write(spark: SparkSession, tables: Tables, rows: list[Row]) -> None:
     of_table: dict[str, list[dict[str, Any]]] = {}
     for name, row in rows:
         of_table.setdefault(name, []).append(row)
-    if tables.catalog:
-        # Delta's builder of tables takes no name of three levels outside Databricks.
-        for name in of_table:
-            spark.createDataFrame([], schema_of(name)).write.format("delta").saveAsTable(tables.location(name))
-    else:
-        tables.create(spark, *of_table)
+    tables.create(spark, *of_table)
     for name, content in of_table.items():
         tables.append_arrow(spark, pa.Table.from_pylist(content, arrow_schema(name)), name)
 

@@ -109,6 +109,13 @@ def test_storage_check_leaves_other_file_systems_alone() -> None:
     storage_check(settings(storage={"root": "s3://no-such-bucket/data", "checkpoints": "abfss://c@a/x"}))
 
 
+def test_tables_in_a_catalog_need_no_folder(tmp_path: Path) -> None:
+    """Only one for the checkpoints."""
+    storage = {"catalog": "main", "schema": "s", "root": str(tmp_path / "data"), "checkpoints": str(tmp_path / "c")}
+    storage_check(settings(storage=storage))
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
 @pytest.mark.parametrize(
     ("place", "path"),
     [
@@ -118,6 +125,9 @@ def test_storage_check_leaves_other_file_systems_alone() -> None:
         ("/a:b/c", "/a:b/c"),
         ("s3://bucket/x", None),
         ("dbfs:/x", None),
+        ("/Volumes/main/checkback/tables", None),
+        ("file:///dbfs/x", None),
+        ("/data/Volumes/x", "/data/Volumes/x"),
     ],
 )
 def test_local_path(place: str, path: str | None) -> None:

@@ -208,7 +208,13 @@ def test_group_of_120_characters_is_taken() -> None:
 @pytest.mark.parametrize("half", [{"catalog": "main"}, {"schema": "checkback"}])
 def test_catalog_and_schema_go_together(half: dict[str, str]) -> None:
     assert "storage.catalog and storage.schema go together" in refusal({"storage": half})
-    assert load(None, ["storage={catalog: main, schema: s}"], {}).settings.storage.schema_ == "s"
+    assert load(None, ["storage={catalog: main, schema: s, checkpoints: /c}"], {}).settings.storage.schema_ == "s"
+
+
+def test_catalog_needs_a_folder_for_the_checkpoints() -> None:
+    """Under storage.root, ./data, they would be gone with the machine."""
+    told = refusal({"storage": {"catalog": "main", "schema": "checkback"}})
+    assert "set storage.checkpoints to a folder that outlives the machine" in told
 
 
 def test_spark_settings_take_numbers_and_their_plain_names() -> None:

@@ -1,13 +1,21 @@
-"""Folders and small files of any file system that Spark reaches, by Hadoop's client in the driver."""
+"""Folders and small files that Spark reaches, seen from the driver.
+
+What has a path (of this machine, or a mount) goes by the system. A URI goes by Hadoop's client, which has Spark's own
+settings and rights; on Spark Connect there is none, and Arrow's file systems stand in, with the rights that this
+process has.
+"""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from py4j.protocol import Py4JJavaError
+import pyarrow as pa
+from pyarrow import fs
 
+from checkback.connect import is_connect
 from checkback.errors import StorageError
+from checkback.session import local_path
 from checkback.stopping import one_line
 
 if TYPE_CHECKING:
@@ -16,66 +24,144 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+class _Files(Protocol):
+    """A file system, at one place."""
+
+    def names(self) -> list[str]: ...
+    def text(self) -> str: ...
+    def exists(self) -> bool: ...
+    def make(self) -> None: ...
+    def delete(self) -> None: ...
+    def move(self, to: str) -> None: ...
+
+
 def names(spark: SparkSession, folder: str) -> list[str]:
-    """What is in a folder; nothing when there is no such folder."""
-    path, system = _path(spark, folder)
-    return [status.getPath().getName() for status in system.listStatus(path)] if system.exists(path) else []
+    """What is in a folder; nothing when there is no such folder. Raises StorageError."""
+    with _told("read", folder):
+        files = _files(spark, folder)
+        return files.names() if files.exists() else []
 
 
 def text(spark: SparkSession, file: str) -> str:
-    """The text of a small file."""
-    path, system = _path(spark, file)
-    stream = system.open(path)
-    try:
-        jvm: Any = spark._jvm
-        return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-    finally:
-        stream.close()
+    """The text of a small file. Raises StorageError."""
+    with _told("read", file):
+        return _files(spark, file).text()
 
 
 def exists(spark: SparkSession, place: str) -> bool:
-    """Is there such a file or folder?"""
-    path, system = _path(spark, place)
-    return bool(system.exists(path))
+    """Is there such a file or folder? Raises StorageError."""
+    with _told("read", place):
+        return _files(spark, place).exists()
 
 
 def make(spark: SparkSession, folder: str) -> None:
     """Make a folder, unless it is there. Raises StorageError."""
-    path, system = _path(spark, folder)
-    with _told(folder):
-        system.mkdirs(path)
+    with _told("changed", folder):
+        _files(spark, folder).make()
 
 
 def delete(spark: SparkSession, folder: str) -> None:
     """Delete a folder with all that is in it, if it is there. Raises StorageError."""
-    path, system = _path(spark, folder)
-    with _told(folder):
-        system.delete(path, True)
+    with _told("changed", folder):
+        files = _files(spark, folder)
+        if files.exists():
+            files.delete()
 
 
 def move(spark: SparkSession, folder: str, to: str) -> bool:
     """Give a folder another place; False when it is not there. Raises StorageError."""
-    path, system = _path(spark, folder)
-    target, _ = _path(spark, to)
-    with _told(folder):
-        if not system.exists(path):
+    with _told("changed", folder):
+        files = _files(spark, folder)
+        if not files.exists():
             return False
-        moved = system.rename(path, target)
-    if not moved:
-        raise StorageError(f"cannot be moved to {to}", folder, "move it by hand")
-    return True
+        if _files(spark, to).exists():
+            raise StorageError(f"cannot be moved to {to}: that is there already", folder, "move it by hand")
+        files.move(to)
+        return True
 
 
 @contextmanager
-def _told(place: str) -> Iterator[None]:
+def _told(what: str, place: str) -> Iterator[None]:
+    from py4j.protocol import Py4JJavaError
+
     try:
         yield
-    except Py4JJavaError as error:
-        raise StorageError(f"the folder cannot be changed: {one_line(error)}", place) from error
+    except (OSError, pa.ArrowException, Py4JJavaError) as error:
+        raise StorageError(f"cannot be {what}: {one_line(error)}", place) from error
 
 
-def _path(spark: SparkSession, place: str) -> tuple[Any, Any]:
-    """Hadoop's path and file system of a place."""
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(place)
-    return path, path.getFileSystem(spark._jsc.hadoopConfiguration())
+def _files(spark: SparkSession, place: str) -> _Files:
+    path = local_path(place) or (place if place.startswith("/") else None)
+    if path is not None:
+        return _ByArrow(fs.LocalFileSystem(), path)
+    if not is_connect(spark):
+        return _ByHadoop(spark, place)
+    try:
+        return _ByArrow(*fs.FileSystem.from_uri(place))
+    except (pa.ArrowException, ValueError, ImportError) as error:
+        raise StorageError(
+            "on Spark Connect this kind of folder cannot be looked into",
+            place,
+            "choose storage.checkpoints under a path, as /Volumes/..., or an s3://, gs:// or abfss:// URI",
+        ) from error
+
+
+class _ByArrow:
+    """A place in one of Arrow's file systems."""
+
+    def __init__(self, system: fs.FileSystem, path: str) -> None:
+        self._system = system
+        self._path = path
+
+    def names(self) -> list[str]:
+        return [found.base_name for found in self._system.get_file_info(fs.FileSelector(self._path))]
+
+    def text(self) -> str:
+        with self._system.open_input_stream(self._path) as stream:
+            return bytes(stream.read()).decode()
+
+    def exists(self) -> bool:
+        return bool(self._system.get_file_info(self._path).type != fs.FileType.NotFound)
+
+    def make(self) -> None:
+        self._system.create_dir(self._path, recursive=True)
+
+    def delete(self) -> None:
+        self._system.delete_dir(self._path)
+
+    def move(self, to: str) -> None:
+        target = local_path(to) or (to if to.startswith("/") else fs.FileSystem.from_uri(to)[1])
+        self._system.move(self._path, target)
+
+
+class _ByHadoop:
+    """A place in one of Hadoop's file systems."""
+
+    def __init__(self, spark: SparkSession, place: str) -> None:
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._path = jvm.org.apache.hadoop.fs.Path(place)
+        self._system = self._path.getFileSystem(spark._jsc.hadoopConfiguration())
+
+    def names(self) -> list[str]:
+        return [status.getPath().getName() for status in self._system.listStatus(self._path)]
+
+    def text(self) -> str:
+        stream = self._system.open(self._path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def exists(self) -> bool:
+        return bool(self._system.exists(self._path))
+
+    def make(self) -> None:
+        self._system.mkdirs(self._path)
+
+    def delete(self) -> None:
+        self._system.delete(self._path, True)
+
+    def move(self, to: str) -> None:
+        if not self._system.rename(self._path, self._jvm.org.apache.hadoop.fs.Path(to)):
+            raise OSError(f"cannot be moved to {to}")

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
+from checkback.connect import check_server, is_connect, server_of
 from checkback.errors import CheckbackError, SettingsError
 from checkback.stderr import HeldStderr
 
@@ -93,6 +94,9 @@ _LISTS = ("spark.sql.extensions", "spark.jars.packages")
 # Spark 4.2's driver worker prints these whatever the log level is, in every batch.
 _CHATTER = "(Starting )?Streaming TransformWithState[a-zA-Z]* Python worker"
 
+#: object stores under paths
+_MOUNTS = ("/Volumes/", "/dbfs/")
+
 _log = logging.getLogger(__name__)
 
 
@@ -140,7 +144,9 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
     except ImportError as error:
         raise SettingsError(f"{error.name} is not installed", fix="install Checkback's dependencies") from error
 
-    running = SparkSession.getActiveSession()
+    running, server = SparkSession.getActiveSession(), server_of(settings)
+    if running is None and server is not None:
+        running = _connected(server, settings)
     if running is None and "DATABRICKS_RUNTIME_VERSION" in os.environ:
         running = SparkSession.builder.getOrCreate()
     if running is not None:
@@ -164,6 +170,20 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
             raise CheckbackError(f"Spark did not start: {reason(error)}", fix="check the spark settings") from error
         _show_workers_the_package(spark)
         return spark
+
+
+def _connected(server: str, settings: Settings) -> SparkSession:
+    """A session of the Spark Connect server."""
+    from pyspark.sql import SparkSession
+
+    storage = settings.storage
+    folders = [None if storage.catalog else storage.root, storage.checkpoints]
+    check_server(server, any(folder is not None and local_path(folder) is not None for folder in folders))
+    try:
+        return SparkSession.builder.remote(server).getOrCreate()
+    except Exception as error:
+        fix = "see that the server runs; checkback[connect] has what the client needs"
+        raise CheckbackError(f"no connection to Spark: {reason(error)}", server, fix) from error
 
 
 def _show_workers_the_package(spark: SparkSession) -> None:
@@ -201,7 +221,7 @@ def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """
     from pyspark.sql import SparkSession
 
-    before = getattr(SparkSession, "_activeSession", None)
+    before = None if is_connect(spark) else getattr(SparkSession, "_activeSession", None)
     try:
         return spark.createDataFrame(rows)
     finally:
@@ -236,7 +256,8 @@ def storage_check(settings: Settings, origins: Mapping[str, str] | None = None) 
 
     Raises SettingsError. Folders that are URIs of other file systems are left to Spark.
     """
-    folders = {"storage.root": settings.storage.root, "storage.checkpoints": settings.storage.checkpoints}
+    root = None if settings.storage.catalog else settings.storage.root
+    folders = {"storage.root": root, "storage.checkpoints": settings.storage.checkpoints}
     for key, place in folders.items():
         path = local_path(place) if place else None
         if path is None:
@@ -253,11 +274,17 @@ def storage_check(settings: Settings, origins: Mapping[str, str] | None = None) 
 
 
 def local_path(place: str) -> str | None:
-    """The absolute path of a folder on this machine; None for a URI of another file system."""
+    """The absolute path of a folder on this machine; None for a URI of another file system, or where one is mounted.
+
+    The mounts (Databricks' /Volumes and /dbfs) have paths, but neither locks nor links: Spark writes there.
+    """
     scheme, colon, rest = place.partition(":")
-    if not colon or "/" in scheme:
-        return os.path.abspath(place)
-    return os.path.abspath(re.sub("^//[^/]*", "", rest)) if scheme == "file" else None
+    if colon and "/" not in scheme:
+        if scheme != "file":
+            return None
+        place = re.sub("^//[^/]*", "", rest)
+    path = os.path.abspath(place)
+    return None if path.startswith(_MOUNTS) else path
 
 
 def reason(error: BaseException) -> str:
@@ -286,7 +313,7 @@ def _joined(ours: str, theirs: str) -> str:
 def _adapted(spark: SparkSession, settings: Settings) -> SparkSession:
     """A running session with the settings that can still be changed."""
     wanted = spark_settings(settings)
-    if "DATABRICKS_RUNTIME_VERSION" not in os.environ:
+    if "DATABRICKS_RUNTIME_VERSION" not in os.environ and not is_connect(spark):
         given = spark.conf.get("spark.sql.extensions", "") or ""
         if DELTA_EXTENSION not in given:
             raise SettingsError(
@@ -295,10 +322,20 @@ def _adapted(spark: SparkSession, settings: Settings) -> SparkSession:
             )
     for key, value in wanted.items():
         if spark.conf.isModifiable(key):
-            spark.conf.set(key, value)
+            _set(spark, key, value, asked_for=key in settings.spark)
         elif key in settings.spark and spark.conf.get(key, None) != value:
             _log.warning("%s cannot be changed in a running session and stays as it is", key)
     return spark
+
+
+def _set(spark: SparkSession, key: str, value: str, asked_for: bool) -> None:
+    """Set it; a server of others may allow fewer settings than Spark does, and have the others as they should be."""
+    try:
+        spark.conf.set(key, value)
+    except Exception as error:
+        if asked_for or not is_connect(spark):
+            raise SettingsError(f"cannot be set: {reason(error)}", key, "leave it out") from error
+        _log.debug("%s stays as the server has it: %s", key, reason(error))
 
 
 def _require_delta_jars() -> None:

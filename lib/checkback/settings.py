@@ -219,6 +219,11 @@ class Storage(_Section):
     def _name_is_whole(self) -> Self:
         if (self.catalog is None) != (self.schema_ is None):
             _refuse("storage.catalog and storage.schema go together", "set both or neither")
+        if self.catalog is not None and self.checkpoints is None:
+            _refuse(
+                "tables in a catalog leave no folder for the checkpoints",
+                "set storage.checkpoints to a folder that outlives the machine, as /Volumes/main/checkback/checkpoints",
+            )
         return self
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JNetworkError
 
+from checkback.connect import is_connect, query_id
 from checkback.errors import NO_SPACE, NO_SPACE_FIX, CheckbackError
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class Stopper:
         """Start a query with ``write`` as its batch function; None when a stop has been asked for."""
         if self.wanted:
             return None
-        query = writer.foreachBatch(self._gated(write)).start()
+        # The gate is of this process, the batches of Spark Connect are not.
+        query = writer.foreachBatch(write if is_connect(writer) else self._gated(write)).start()
         self._queries.append(query)
         return query
 
@@ -112,10 +114,14 @@ class Stopper:
             raise KeyboardInterrupt
 
     def end(self) -> None:
-        """Stop every query between two batches: its trigger is active until the batch's commit is written."""
+        """Stop every query between two batches: its trigger is active until the batch's commit is written.
+
+        On Spark Connect no gate keeps the next batch from beginning: one that has is broken off, and done again.
+        """
         with suppress(*_LOST):  # Spark has gone, its queries with it
             for query in self._queries:
-                while self._in_batch(query):
+                done = _last_done(query) if is_connect(query) else None
+                while self._in_batch(query) and (not is_connect(query) or _last_done(query) == done):
                     time.sleep(_POLL_S)
                 query.stop()
 
@@ -133,7 +139,7 @@ class Stopper:
         """The batch function: a batch that has begun is finished, none begins after a stop."""
 
         def gated(batch: DataFrame, batch_id: int) -> None:
-            query = query_id(batch)
+            query = query_id(batch, "")
             if self.wanted:
                 self._held.add(query)
                 _hold(batch)
@@ -156,11 +162,6 @@ class Stopper:
         """As a filter of py4j's log: is this no error of a batch, which ``wait`` reports?"""
         error = record.exc_info[1] if record.exc_info else None
         return not isinstance(error, _HeldError) and error not in self._errors.values()
-
-
-def query_id(batch: DataFrame) -> str:
-    """The id of the query that runs this batch: kept in its checkpoint, so the same after every restart."""
-    return str(batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId"))
 
 
 def _hold(batch: DataFrame) -> None:
@@ -236,6 +237,12 @@ def _messages(error: BaseException | None) -> Iterator[str]:
             yield str(java.getMessage() or java.toString())
             java = java.getCause()
         error = getattr(error, "_cause", None)  # of an exception that PySpark made of one from Java
+
+
+def _last_done(query: StreamingQuery) -> int | None:
+    """Id of the last batch that is done, as far as the query tells."""
+    progress = query.lastProgress
+    return None if progress is None else int(progress["batchId"])
 
 
 def _pause(queries: Sequence[StreamingQuery]) -> None:

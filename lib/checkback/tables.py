@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from checkback import folders
+from checkback import folders, sparklog
 from checkback.deltalog import DeltaLog
 from checkback.errors import StorageError
 from checkback.files import FILES_SCHEMA, FileWriter, files_of, to_files
+from checkback.names import TABLE_PREFIX, TOPIC_PROPERTY, is_plain, table_name
 from checkback.schemas import TOPIC_PREFIX, properties_of, schema_of
 from checkback.session import frame, local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +31,8 @@ def _absolute(place: str) -> str:
 
 #: application of the versions without rows, see Tables.mark
 _MARK = "mark"
+#: commits of a table that Spark writes among which an application's last one is looked for
+_RECENT = 50
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Tables:
 
         Tables in local folders are written by files unless storage.writer says otherwise.
         """
-        root = _absolute(storage.root)
+        root = "" if storage.catalog else _absolute(storage.root)
         return cls(
             root=root,
             catalog=storage.catalog or "",
@@ -61,11 +65,19 @@ class Tables:
             by_files=storage.writer != "spark" and not storage.catalog and local_path(root) is not None,
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """As a batch function takes it along to another process: open logs stay here."""
+        return {**vars(self), "_logs": {}}
+
     def location(self, name: str) -> str:
         """Path of a table, or its quoted three-level name."""
         if not self.catalog:
             return f"{self.root}/{name}"
-        return ".".join(f"`{part}`" for part in (self.catalog, self.schema, name.replace(TOPIC_PREFIX, "topic_")))
+        return ".".join(map(sparklog.quoted, (self.catalog, self.schema, table_name(name))))
+
+    def in_sql(self, name: str) -> str:
+        """The table as SQL takes it."""
+        return self.location(name) if self.catalog else f"delta.{sparklog.quoted(self.location(name))}"
 
     def checkpoint(self, query: str) -> str:
         """Checkpoint folder of a query. It is a path also where the tables are names of a catalog."""
@@ -75,11 +87,7 @@ class Tables:
         """Is there such a table?"""
         if self.by_files:
             return DeltaLog.exists(self.location(name))
-        if self.catalog:
-            return spark.catalog.tableExists(self.location(name))
-        from delta.tables import DeltaTable
-
-        return DeltaTable.isDeltaTable(spark, self.location(name))
+        return sparklog.exists(spark, self.in_sql(name))
 
     def create(self, spark: SparkSession, *names: str) -> None:
         """Make the tables that are not there yet, side by side. Raises StorageError when one cannot be made."""
@@ -87,28 +95,35 @@ class Tables:
             list(pool.map(lambda name: self._create(spark, name), names))
 
     def _create(self, spark: SparkSession, name: str) -> None:
-        place = self.location(name)
-        if self.exists(spark, name):
-            return
         if self.by_files:
-            DeltaLog.create(name, place)
+            if not self.exists(spark, name):
+                DeltaLog.create(name, self.location(name))
             return
-        from delta.tables import DeltaTable
-
-        builder = DeltaTable.createIfNotExists(spark).addColumns(schema_of(name))
-        builder = builder.tableName(place) if self.catalog else builder.location(place)
-        for key, value in properties_of(name).items():
-            builder = builder.property(key, value)
-        builder.execute()
+        properties = properties_of(name)
+        topic = name.removeprefix(TOPIC_PREFIX)
+        if self.catalog and topic != name and not is_plain(topic):
+            properties[TOPIC_PROPERTY] = topic
+        sparklog.create(spark, self.in_sql(name), name, properties)
 
     def topics(self, spark: SparkSession) -> list[str]:
         """Names of the topics' tables that there are, as ``topics/<topic>``."""
         if self.catalog:
-            prefix = self.location(TOPIC_PREFIX).rpartition(".")[2].strip("`")
-            there = [table.name for table in spark.catalog.listTables(f"`{self.catalog}`.`{self.schema}`")]
-            return sorted(TOPIC_PREFIX + name.removeprefix(prefix) for name in there if name.startswith(prefix))
+            schema = ".".join(map(sparklog.quoted, (self.catalog, self.schema)))
+            return sorted(map(self._topic(spark), sparklog.names(spark, schema, TABLE_PREFIX)))
         found = [TOPIC_PREFIX + name for name in folders.names(spark, f"{self.root}/{TOPIC_PREFIX}")]
         return sorted(name for name in found if self.exists(spark, name))
+
+    def _topic(self, spark: SparkSession) -> Callable[[str], str]:
+        """The name, as ``topics/<topic>``, of a table of the catalog."""
+
+        def named(table: str) -> str:
+            topic = table.removeprefix(TABLE_PREFIX)
+            if not is_plain(topic):
+                place = ".".join(map(sparklog.quoted, (self.catalog, self.schema, table)))
+                topic = sparklog.properties(spark, place).get(TOPIC_PROPERTY, topic)
+            return TOPIC_PREFIX + topic
+
+        return named
 
     def read(self, spark: SparkSession, name: str, version: int | None = None) -> DataFrame:
         """The table as it is now, or as it was in a ``version``."""
@@ -125,12 +140,7 @@ class Tables:
             return {}
         if self.by_files:
             return DeltaLog(name, self.location(name)).history(commits)
-        place = self.location(name) if self.catalog else f"delta.`{self.location(name)}`"
-        # DeltaTable.forName takes no name of three levels everywhere; SQL does.
-        rows = spark.sql(f"DESCRIBE HISTORY {place} LIMIT {commits}").selectExpr(
-            "version", "unix_millis(timestamp) AS ms"
-        )
-        return {row["version"]: row["ms"] for row in rows.collect()}
+        return {commit.version: commit.made for commit in sparklog.history(spark, self.in_sql(name), commits)}
 
     def stream(self, spark: SparkSession, name: str, **options: str) -> DataFrame:
         """The table as a stream of its appended rows."""
@@ -181,10 +191,14 @@ class Tables:
             self._append_by_spark(spark.read.schema(schema_of(name)).parquet(*paths), name, app, version)
 
     def _append_by_spark(self, rows: DataFrame, name: str, app: str | None, version: int) -> None:
-        """Spark's own idempotent write (https://docs.delta.io/latest/delta-streaming.html, txnAppId, txnVersion)."""
+        """Spark's own idempotent write (https://docs.delta.io/latest/delta-streaming.html, txnAppId, txnVersion).
+
+        SQL cannot read the two back: they are noted with the commit once more, see `last_version`.
+        """
         writer = rows.write.format("delta").mode("append")
         if app is not None:
             writer = writer.option("txnAppId", app).option("txnVersion", version)
+            writer = writer.option("userMetadata", f"{app} {version}")
         place = self.location(name)
         if self.catalog:
             writer.saveAsTable(place)
@@ -198,7 +212,17 @@ class Tables:
             found = log.versions([_MARK])
             log.commit_after([], found, {_MARK: (found[_MARK] or 0) + 1})
         else:
-            self._append_by_spark(spark.createDataFrame([], schema_of(name)), name, None, 0)
+            # Without the application Spark would leave out a commit that has no rows.
+            nothing = spark.createDataFrame([], schema_of(name))
+            self._append_by_spark(nothing, name, _MARK, time.time_ns() // 1_000_000)
+
+    def last_version(self, spark: SparkSession, name: str, app: str) -> int | None:
+        """The last version that an application has committed; None = none, or long ago if Spark writes the table."""
+        if self.by_files:
+            return self.log(name).versions([app])[app]
+        notes = [commit.note for commit in sparklog.history(spark, self.in_sql(name), _RECENT)]
+        found = [note.rpartition(" ") for note in notes if note is not None]
+        return max((int(version) for who, _, version in found if who == app), default=None)
 
     def log(self, name: str) -> DeltaLog:
         """The table's log, opened once. Raises StorageError when there is no such table."""

@@ -106,7 +106,7 @@ def test_token_of_two_groups_is_both() -> None:
     [
         (["gateway.host=0.0.0.0"], "without tokens it serves this machine only"),
         (["storage.root=s3://bucket/x"], "local folders only"),
-        (["storage.catalog=main", "storage.schema=x"], "not in a catalog"),
+        (["storage.catalog=main", "storage.schema=x", "storage.checkpoints=x"], "not in a catalog"),
         (["storage.writer=spark"], "the gateway writes without Spark"),
         (["gateway.queues=[1,1]"], "names a queue twice"),
         (["gateway.port=70000"], "gateway.port"),

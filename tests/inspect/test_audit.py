@@ -277,7 +277,7 @@ def test_figures_add_up(spark: SparkSession, tmp_path: Path) -> None:
 
     The tables are names of a catalog; one that is missing counts as empty.
     """
-    storage = {"root": str(tmp_path), "catalog": "spark_catalog", "schema": "audited"}
+    storage = {"root": str(tmp_path), "catalog": "spark_catalog", "schema": "audited", "checkpoints": str(tmp_path)}
     settings = Settings.model_validate({"storage": storage, "reconcile": {"partitions": 2}})
     spark.sql("CREATE SCHEMA spark_catalog.audited")
     last = 2**63 - 1

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from checkback.check.asker import ANSWERS, Asker
@@ -24,8 +25,8 @@ from checkback.check.overtaken import DECIDED, NEWER, overtaken_by, overtakers, 
 from checkback.check.pace import Rate
 from checkback.check.recorded import SKEW, answers_to, keys, once, recorded
 from checkback.check.traffic import Traffic
+from checkback.connect import query_id, slots
 from checkback.schemas import CHECK_ANSWERS, CHECK_REQUESTS, arrow_schema
-from checkback.stopping import query_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,18 +60,23 @@ def check_query(
     is told of each batch.
     Raises SettingsError when an endpoint, a secret or the CA file is not fit.
     """
-    slots = spark.sparkContext.defaultParallelism
     writer = (
         tables.stream(spark, "check_requests", maxBytesPerTrigger=_BATCH_BYTES)
         .writeStream.queryName(NAME)
         .option("checkpointLocation", tables.checkpoint(NAME))
     )
-    batches = (dispatch or Dispatch)(tables, settings, slots)
+    batches = (dispatch or Dispatch)(tables, settings, slots(spark))
     batches.observer = observer
     if available_now:
         return writer.trigger(availableNow=True), batches
     trigger = round(settings.reconcile.trigger.total_seconds() * 1000)
     return writer.trigger(processingTime=f"{trigger} milliseconds"), batches
+
+
+def decisive_answers(spark: SparkSession, tables: Tables, since: datetime) -> int:
+    """Answers that decide, among those of ``since`` and later, and maybe some before."""
+    decides = F.col("outcome").isin(COMMIT, ROLLBACK) & (F.col("answered_at") >= F.lit(since - SKEW))
+    return tables.read(spark, "check_answers").where(decides).count()
 
 
 def start_check(
@@ -161,7 +167,7 @@ class Dispatch:
         steps 2 and 3 changes nothing, even if a producer would by now answer otherwise. And, if such checks do not
         count, that nobody was reached.
         """
-        spark, app = batch.sparkSession, f"{NAME}/{query_id(batch)}"
+        spark, app = batch.sparkSession, f"{NAME}/{query_id(batch, NAME)}"
         # Step 1
         requests = once(batch.select(*CHECK_REQUESTS.names).toArrow())
         if requests.num_rows:

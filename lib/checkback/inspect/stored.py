@@ -12,9 +12,9 @@ from checkback.errors import StateError
 from checkback.inspect.snapshot import Snapshot
 from checkback.inspect.undecided import KEY
 from checkback.inspect.view import View
+from checkback.reconcile.claims import NAME
 from checkback.reconcile.events import parse_key
 from checkback.reconcile.processor import STATE_NAME
-from checkback.reconcile.query import NAME
 from checkback.reconcile.state import NO_TIMER, decode
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from checkback.connect import classic_only
 from checkback.errors import SettingsError
 from checkback.landing.lines import LINES
 from checkback.landing.run import Inlet, Landed, run
@@ -27,6 +28,7 @@ def land(spark: SparkSession, settings: Settings, half: str | None, op: str | No
     A file is known by its path in the checkpoints ``land-half`` and ``land-op``, however it was named here.
     Raises SettingsError when a path is not there, CheckbackError when it or a table cannot be read or written.
     """
+    classic_only(spark, "land")
     # Ops first: an op without its half waits, a half without its op may be checked for nothing.
     paths: list[tuple[Kind, str | None]] = [("op", op), ("half", half)]
     sources = {kind: Source.find(spark, path) for kind, path in paths if path}

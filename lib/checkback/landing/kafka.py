@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
+from checkback.connect import classic_only
 from checkback.errors import CheckbackError, SettingsError
 from checkback.landing.records import readers
 from checkback.landing.run import Inlet, Landed, run
@@ -59,6 +60,7 @@ def land(
     Raises SettingsError when there is no such topic or Spark has no Kafka source, CheckbackError when no broker
     answers, records are gone before they were read, or a table cannot be read or written.
     """
+    classic_only(spark, "land")
     # Ops first: an op without its half waits, a half without its op may be checked for nothing.
     named: list[tuple[Kind, str | None]] = [("op", op_topic), ("half", half_topic)]
     topics = {kind: topic for kind, topic in named if topic}

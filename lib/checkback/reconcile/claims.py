@@ -1,19 +1,20 @@
-"""Whose the tables are: the checkpoint that owns them is written down in the log of `decisions`.
+"""Whose the tables are: the checkpoint that owns them is written down with the table `decisions`.
 
-As versions of applications in Delta's transaction identifiers, which cost nothing and which no reader sees:
-``checkpoint`` counts the owners there were, ``checkpoint/<query id>`` is the owner's number, and
-``segment_size/<query id>`` the segment size that it began with. Only for tables that delta-rs writes; of others it is
-known only whether there are decisions at all.
+Where delta-rs writes, as versions of applications in Delta's transaction identifiers, which cost nothing and which no
+reader sees: ``checkpoint`` counts the owners there were, ``checkpoint/<query id>`` is the owner's number, and
+``segment_size/<query id>`` the segment size that it began with. SQL cannot read these: where only Spark writes, they
+are properties of the table, ``checkback.checkpoint`` (the owner's query id) and ``checkback.segment_size``.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from checkback import folders
-from checkback.checkpoint import PARTITIONS, Checkpoint, read_checkpoint
+from checkback import folders, sparklog
+from checkback.checkpoint import PARTITIONS, Checkpoint, Position, read_checkpoint
 from checkback.deltalog import DeltaLog
 from checkback.reconcile.guards import Facts, Ledger, Log
 
@@ -23,17 +24,20 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
     from checkback.tables import Tables
 
-_NAME = "reconcile"
+#: the query, and the folder of its checkpoint
+NAME = "reconcile"
 #: the folder beside the checkpoint that is there while a rebuild is
-REBUILDING = f"{_NAME}.rebuilding"
+REBUILDING = f"{NAME}.rebuilding"
 _OWNERS = "checkpoint"
 _WRITTEN = ("decisions", "discarded", "check_requests", "rejected")
+_SOURCES = ("half", "op", "ticks")
+_OWNER, _SIZE = "checkback.checkpoint", "checkback.segment_size"
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 
 
 def facts(spark: SparkSession, settings: Settings, tables: Tables) -> Facts:
     """What a start of `reconcile` finds. The tables must be there. Raises StorageError."""
-    place = tables.checkpoint(_NAME)
+    place = tables.checkpoint(NAME)
     checkpoint = read_checkpoint(spark, place)
     return Facts(
         place=place,
@@ -42,16 +46,20 @@ def facts(spark: SparkSession, settings: Settings, tables: Tables) -> Facts:
         partitions=int(spark.conf.get(PARTITIONS) or settings.reconcile.partitions),
         segment_size=settings.reconcile.segment_size,
         rebuilding=folders.exists(spark, tables.checkpoint(REBUILDING)),
-        logs={name: _log(tables, name) for name in ("half", "op", "ticks")} if tables.by_files else {},
+        logs=_logs(spark, tables, checkpoint),
     )
 
 
-def claim(tables: Tables, query_id: str, segment_size: int) -> None:
+def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int) -> None:
     """Write down that this query's checkpoint owns the tables, unless it is the owner already.
 
+    Where only Spark writes, nobody may append to `decisions` meanwhile: the append would fail.
     Raises FencedError when another one is written down at the same time, StorageError.
     """
     if not tables.by_files:
+        table = tables.in_sql("decisions")
+        if sparklog.properties(spark, table).get(_OWNER) != query_id:
+            sparklog.set_properties(spark, table, {_OWNER: query_id, _SIZE: str(segment_size)})
         return
     own, size = f"{_OWNERS}/{query_id}", f"segment_size/{query_id}"
     log = DeltaLog("decisions", tables.location("decisions"))  # its own: batches may use the tables' meanwhile
@@ -63,8 +71,7 @@ def claim(tables: Tables, query_id: str, segment_size: int) -> None:
 
 def _ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> Ledger:
     if not tables.by_files:
-        written = bool(tables.read(spark, "decisions").limit(1).count())
-        return Ledger(written, owner=1, owned=1)
+        return _spark_ledger(spark, tables, checkpoint)
     log = tables.log("decisions")
     written = bool(log.data_files())
     if checkpoint is None:
@@ -82,6 +89,45 @@ def _ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) 
         last_batch=max((batch for one in batches for batch in one.values() if batch is not None), default=None),
         segment_size=found[size],
     )
+
+
+def _spark_ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> Ledger:
+    written = bool(tables.read(spark, "decisions").limit(1).count())
+    if checkpoint is None:
+        return Ledger(written)
+    properties = sparklog.properties(spark, tables.in_sql("decisions"))
+    query_id = checkpoint.query_id
+    with ThreadPoolExecutor() as pool:
+        batches = list(pool.map(lambda name: tables.last_version(spark, name, f"{query_id}/{name}"), _WRITTEN))
+    # Without an owner they are of an older Checkback, which wrote none down.
+    ours = properties.get(_OWNER, query_id) == query_id
+    return Ledger(
+        written,
+        owner=1,
+        owned=1 if ours else None,
+        last_batch=max((batch for batch in batches if batch is not None), default=None),
+        segment_size=int(properties[_SIZE]) if ours and _SIZE in properties else None,
+    )
+
+
+def _logs(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> dict[str, Log]:
+    """The logs of the sources, by name, in the query's order."""
+    newest = None if checkpoint is None else checkpoint.newest
+    if tables.by_files:
+        return {name: _log(tables, name) for name in _SOURCES}
+    if newest is None:
+        return {}  # nothing to compare them with
+    with ThreadPoolExecutor() as pool:
+        logs = pool.map(lambda name, position: _spark_log(spark, tables, name, position), _SOURCES, newest.positions)
+        return dict(zip(_SOURCES, logs, strict=False))
+
+
+def _spark_log(spark: SparkSession, tables: Tables, name: str, position: Position | None) -> Log:
+    """Its log, back to where the checkpoint goes on from: of older versions nothing is asked."""
+    newest = max(tables.history(spark, name, 1))
+    behind = 1 if position is None else newest - max(position.version, 0) + 1
+    oldest = newest if behind <= 1 else min(tables.history(spark, name, behind))
+    return Log(sparklog.table_id(spark, tables.in_sql(name)), oldest, newest)
 
 
 def _log(tables: Tables, name: str) -> Log:

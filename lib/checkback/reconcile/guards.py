@@ -48,7 +48,7 @@ class Ledger:
 class Facts:
     """What a start finds. ``rebuilding``: a rebuild has begun and not ended.
 
-    ``logs``: of the sources, by name, in the query's order; empty for tables that Spark alone writes.
+    ``logs``: of the sources, by name, in the query's order; those that nobody has looked at are left out.
     """
 
     place: str

@@ -15,10 +15,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from checkback.connect import is_connect, query_id
 from checkback.errors import StorageError
 from checkback.files import FILES_SCHEMA, files_of
 from checkback.reconcile import halves, rejected
 from checkback.reconcile.actions import Actions, segments_of
+from checkback.reconcile.claims import NAME, claim
 from checkback.reconcile.columns import identity_columns, store_us
 from checkback.reconcile.ranges import MAX_RANGES, within
 from checkback.reconcile.segment import Action
@@ -26,7 +28,6 @@ from checkback.reconcile.tasks import SURVEY_SCHEMA, picker, reader, selector, s
 from checkback.reconcile.wanted import Wanted
 from checkback.schemas import HALF, TOPIC_PREFIX, schema_of
 from checkback.session import frame
-from checkback.stopping import query_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -56,17 +57,19 @@ class Publisher:
         self._size = segment_size
         self._observer = observer
         self._made: set[str] = set()
+        self._claimed = tables.by_files  # by the command, then
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Publish one batch of ACTIONS_SCHEMA.
 
         The actions are fetched once: a second pass would run the stateful operator again.
         """
-        batch.sparkSession.conf.set(_ADAPTIVE, "false")
+        if not is_connect(batch):  # there it is the session of all
+            batch.sparkSession.conf.set(_ADAPTIVE, "false")
         rows = batch.toArrow()
         actions = Actions.of(rows)
         if len(actions.records):
-            self.publish(batch.sparkSession, actions, batch_id, query_id(batch))
+            self.publish(batch.sparkSession, actions, batch_id, query_id(batch, NAME))
         if self._observer is not None:
             self._observer.published(actions, batch_id, segments_of(rows))
 
@@ -78,6 +81,9 @@ class Publisher:
 
         Raises StorageError when `half` no longer holds a row that a segment took; then nothing has been added.
         """
+        if not self._claimed:
+            claim(spark, self._tables, app, self._size)
+            self._claimed = True
         # Step 1
         wanted = Wanted.of(actions, batch_id)
         if len(wanted.records) and not self._add(spark, actions, wanted, app):

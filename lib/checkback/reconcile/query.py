@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from checkback.reconcile.actions import ACTIONS_SCHEMA
+from checkback.reconcile.claims import NAME
 from checkback.reconcile.columns import half_events, op_events
 from checkback.reconcile.events import EVENT_COLUMNS, PACKED_SCHEMA, packer
 from checkback.reconcile.processor import SegmentProcessor
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from checkback.settings import Settings, Transaction
     from checkback.tables import Tables
 
-NAME = "reconcile"
 #: Delta reads at most 1,000 files a batch unless told otherwise. Of `op`, each batch must see all that has landed,
 #: so that nothing is checked whose answer is already there.
 _NO_LIMIT = str(2**31 - 1)

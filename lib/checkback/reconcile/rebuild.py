@@ -17,11 +17,11 @@ from pyspark.sql import functions as F
 from checkback import folders
 from checkback.fence import only_one
 from checkback.reconcile.checks import checks_so_far
-from checkback.reconcile.claims import REBUILDING, claim
+from checkback.reconcile.claims import NAME, REBUILDING, claim
 from checkback.reconcile.columns import half_events, identity_columns, op_events
 from checkback.reconcile.events import parse_key
 from checkback.reconcile.processor import STATE_SCHEMA
-from checkback.reconcile.query import NAME, Restored, reconcile_query, rules_of
+from checkback.reconcile.query import Restored, reconcile_query, rules_of
 from checkback.reconcile.rejected import raw_op
 from checkback.reconcile.restore import ROW, Known, restore
 from checkback.reconcile.run import tick, without_no_data_batches
@@ -93,7 +93,7 @@ def _rebuild(spark: SparkSession, settings: Settings, tables: Tables, tell: Call
                 return None
     finally:
         blocks.unpersist()
-    claim(tables, query.id, settings.reconcile.segment_size)
+    claim(spark, tables, query.id, settings.reconcile.segment_size)
     folders.delete(spark, mark)
     return Rebuilt(segments, finished, set_aside if aside else None)
 

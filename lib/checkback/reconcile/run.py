@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from checkback.check.dispatch import check_query
+from checkback.check.dispatch import check_query, decisive_answers
+from checkback.connect import is_connect
 from checkback.fence import only_one
 from checkback.observe.run import observed
 from checkback.reconcile.claims import claim, facts
@@ -50,7 +51,7 @@ def reconcile(
         found = facts(spark, settings, tables)
         refuse(found)
         if found.checkpoint is not None:
-            claim(tables, found.checkpoint.query_id, settings.reconcile.segment_size)
+            claim(spark, tables, found.checkpoint.query_id, settings.reconcile.segment_size)
         if available_now:
             with observed(spark, settings, tables) as observer:
                 _drain(spark, settings, tables, stopper, observer)
@@ -68,13 +69,17 @@ def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Sto
     """
     with without_no_data_batches(spark):
         tick(spark, tables)
+        since = datetime.now(timezone.utc)
         while not stopper.wanted:
             _start(spark, settings, tables, stopper, observer, available_now=True)
             stopper.wait()
             query, dispatch = check_query(spark, settings, tables, available_now=True, observer=observer)
+            # On Spark Connect the batches are done elsewhere, by a copy that tells nothing.
+            before = decisive_answers(spark, tables, since) if is_connect(spark) else 0
             stopper.start(query, dispatch)
             stopper.wait()
-            if not dispatch.decided:
+            decided = decisive_answers(spark, tables, since) - before if is_connect(spark) else dispatch.decided
+            if not decided:
                 return
 
 
@@ -86,10 +91,13 @@ def _start(
     observer: Observer,
     available_now: bool,
 ) -> None:
-    """Start the query `reconcile`. A new checkpoint has its query's id only now: from here on it owns the tables."""
+    """Start the query `reconcile`. A new checkpoint has its query's id only now: from here on it owns the tables.
+
+    Where only Spark writes, the first batch says so: written down beside it, it would make its appends fail.
+    """
     query = stopper.start(*reconcile_query(spark, settings, tables, available_now, observer=observer))
-    if query is not None:
-        claim(tables, query.id, settings.reconcile.segment_size)
+    if query is not None and tables.by_files:
+        claim(spark, tables, query.id, settings.reconcile.segment_size)
 
 
 def tick(spark: SparkSession, tables: Tables) -> None:
