@@ -18,6 +18,7 @@ from rich.table import Table
 
 from checkback import __version__
 from checkback.errors import SettingsError
+from checkback.maintain.command import maintain
 from checkback.session import local_path, running_session, storage_check
 from checkback.settings import Loaded, flatten, load
 
@@ -339,6 +340,9 @@ def resume(
     loaded = _prepared(config, overrides, debug)
     _check_root(loaded)
     command.run(loaded.settings, request, yes, as_json, _print_table)
+
+
+app.command()(maintain)
 
 
 @config_app.command("show")

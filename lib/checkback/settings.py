@@ -29,6 +29,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
+from checkback.durations import LONGEST, format_duration, parse_duration
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -41,20 +43,12 @@ SECRETS = ("secret", "token")
 #: Options of Kafka whose values stand in the environment only.
 SECRET_OPTION = re.compile(r"(?i)password|secret|token|jaas|\.key$")
 
-_UNITS = (
-    ("d", timedelta(days=1)),
-    ("h", timedelta(hours=1)),
-    ("m", timedelta(minutes=1)),
-    ("s", timedelta(seconds=1)),
-    ("ms", timedelta(milliseconds=1)),
-)
-_DURATION = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)")
-#: A century keeps every computed instant inside what Spark, pandas and Python can represent.
-LONGEST = timedelta(days=36500)
 _GROUP = re.compile(r"[a-zA-Z0-9_-]{1,120}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 # RFC 6750's b64token: what may follow "Bearer" in a header.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
+#: A file is committed, and a reader done with what it has opened, within it.
+SHORTEST_RETENTION = timedelta(hours=1)
 # Spark's own spark.redaction.regex, and the account keys of Azure storage.
 _SECRET_CONF = re.compile(r"(?i)secret|password|token|access[.]?key|account[.]?key")
 
@@ -62,26 +56,6 @@ _SECRET_CONF = re.compile(r"(?i)secret|password|token|access[.]?key|account[.]?k
 def _refuse(what: str, fix: str) -> NoReturn:
     """Refuse a value; ``what`` and ``fix`` must not contain it where it may be a secret."""
     raise PydanticCustomError("setting", "{what}; {fix}", {"what": what, "fix": fix})
-
-
-def parse_duration(text: str) -> timedelta:
-    """The duration that text like ``6s``, ``500ms``, ``1m``, ``72h`` or ``2d`` names; else ValueError."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a duration")
-    number, unit = match.groups()
-    # Compared before multiplying: timedelta overflows.
-    if int(number) > LONGEST / dict(_UNITS)[unit]:
-        raise ValueError(f"{text!r} is longer than {format_duration(LONGEST)}")
-    return int(number) * dict(_UNITS)[unit]
-
-
-def format_duration(duration: timedelta) -> str:
-    """The shortest text that ``parse_duration`` reads back as the same whole number of milliseconds."""
-    for unit, length in _UNITS:
-        if duration and not duration % length:
-            return f"{duration // length}{unit}"
-    return f"{duration // timedelta(milliseconds=1)}ms" if duration else "0s"
 
 
 def _duration(value: object) -> timedelta:
@@ -107,6 +81,12 @@ def _not_negative(duration: timedelta) -> timedelta:
 def _positive(duration: timedelta) -> timedelta:
     if duration <= timedelta(0):
         _refuse("must be longer than 0s", "write 1ms or more")
+    return duration
+
+
+def _retention(duration: timedelta) -> timedelta:
+    if duration < SHORTEST_RETENTION:
+        _refuse("is shorter than 1h: files would go that are being written or read", "write 1h or more")
     return duration
 
 
@@ -185,6 +165,7 @@ def _conf_value(value: object) -> object:
 _Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(format_duration, when_used="json")]
 DurationFromZero = Annotated[_Duration, AfterValidator(_not_negative)]
 PositiveDuration = Annotated[_Duration, AfterValidator(_positive)]
+Retention = Annotated[_Duration, AfterValidator(_retention)]
 Count = Annotated[StrictInt, Field(ge=1)]
 QueueId = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
 Text = Annotated[str, Field(min_length=1)]
@@ -309,6 +290,25 @@ class Operator(_Section):
     queue: QueueId = 2_000_000_000
 
 
+class Maintain(_Section):
+    """What `maintain` makes of the tables' files: those smaller than ``target_file_size`` (bytes) into larger ones.
+
+    ``min_files``: only where a table has so many of them. ``retention``: every state of the tables since then stays
+    readable; ``log_retention``: their history does.
+    """
+
+    retention: Retention = timedelta(days=7)
+    log_retention: Retention = timedelta(days=30)
+    target_file_size: Annotated[StrictInt, Field(ge=1 << 20, le=1 << 30)] = 128 << 20
+    min_files: Annotated[StrictInt, Field(ge=2)] = 10
+
+    @model_validator(mode="after")
+    def _log_is_kept_longer(self) -> Self:
+        if self.retention > self.log_retention:
+            _refuse("maintain.retention is longer than log_retention", "a state is read by the log: set both alike")
+        return self
+
+
 class Producer(_Section):
     """A producer group: where and how it is asked, and the token it sends with.
 
@@ -334,6 +334,7 @@ class Settings(_Section):
     gateway: Gateway = Gateway()
     kafka: Kafka = Kafka()
     operator: Operator = Operator()
+    maintain: Maintain = Maintain()
     producers: dict[GroupName, Producer] = {}
     spark: dict[Annotated[str, AfterValidator(_conf_key)], Annotated[str, BeforeValidator(_conf_value)]] = {}
 
