@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -56,13 +57,16 @@ class Sender:
         self.appender = Appender(str(root), "half", QUEUES)
         self.appender.claim(epoch)
         self.sent = 0
+        self._born = round(time.time() * 1000)  # not so long ago that messages expire
         self._next = dict.fromkeys(QUEUES, 0)
         self._random = Random(seed)
 
-    def commit(self, most: int = 5) -> None:
-        """A commit with rows of some queues."""
+    def commit(self, most: int = 5) -> pa.Table:
+        """A commit with rows of some queues, which it returns."""
         queues = self._random.sample(QUEUES, self._random.randint(1, len(QUEUES)))
-        self.appender.append(pa.concat_tables([self.rows(queue, self._random.randint(1, most)) for queue in queues]))
+        rows = pa.concat_tables([self.rows(queue, self._random.randint(1, most)) for queue in queues])
+        self.appender.append(rows)
+        return rows
 
     def rows(self, queue: int, count: int) -> pa.Table:
         """The next rows of a queue."""
@@ -71,10 +75,10 @@ class Sender:
         self.sent += count
         bodies = [self._random.randbytes(self._random.randrange(40)) for _ in range(count)]
         halves = [
-            Half(-1, -1, f"t{queue}-{first + n}", "ga", "orders", 0, None, None, {"a": "b"}, body, 1000, None)
+            Half(-1, -1, f"t{queue}-{first + n}", "ga", "orders", 0, None, None, {"a": "b"}, body, self._born, None)
             for n, body in enumerate(bodies)
         ]
-        return half_rows(halves, queue, first, 2000)
+        return half_rows(halves, queue, first, self._born)
 
 
 def append(root: Path | str, name: str, rows: pa.Table) -> None:

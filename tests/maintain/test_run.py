@@ -25,7 +25,8 @@ from checkback.deltalog import DeltaLog
 from checkback.errors import FencedError
 from checkback.fence import only_one
 from checkback.maintain import compact as compacting
-from checkback.maintain.run import LOCK
+from checkback.maintain.run import LOCK, LOST, REBUILDING
+from checkback.reconcile.claims import claim
 from checkback.schemas import arrow_schema
 from checkback.tables import Tables
 from gateway.process import Gateway, half
@@ -274,6 +275,27 @@ def test_table_that_somebody_has_altered_is_left_alone(tmp_path: Path) -> None:
     done = maintained(settings_of(tmp_path))["half"]
     assert done.skipped is not None
     assert (done.files_after, done.removed_files) == (5, 0)
+
+
+def test_nothing_goes_where_reconcile_cannot_be_seen(tmp_path: Path) -> None:
+    """Its checkpoint lies in a folder that the settings do not name, or is being built anew."""
+    sender = Sender(tmp_path)
+    for _ in range(5):
+        sender.commit()
+    settings = settings_of(tmp_path)
+    maintained(settings)
+    append(tmp_path, "decisions", decisions(Random(1), 0, 1, 0))
+    claim(Tables.of(settings.storage), "some-query", 64)
+    long_after = now_ms() + 40 * DAY_MS
+    done = maintained(settings, long_after)["half"]
+    assert (done.removed_files, done.kept) == (0, (LOST,))
+    (tmp_path / "_checkpoints/reconcile").mkdir(parents=True)
+    (tmp_path / "_checkpoints/reconcile/metadata").write_text('{"id": "some-query"}')
+    (tmp_path / "_checkpoints/reconcile.rebuilding").mkdir()
+    done = maintained(settings, long_after)["half"]
+    assert (done.removed_files, done.kept) == (0, (REBUILDING,))
+    (tmp_path / "_checkpoints/reconcile.rebuilding").rmdir()
+    assert maintained(settings, long_after)["half"].removed_files == 5
 
 
 _KILLED = """

@@ -14,6 +14,7 @@ from checkback.maintain.compact import compact, planned
 from checkback.maintain.keep import keep, removable
 from checkback.maintain.readers import disk_of, readers, rebuilding
 from checkback.maintain.report import Done
+from checkback.reconcile.claims import OWNERS
 from checkback.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from checkback.maintain.keep import Reader
+    from checkback.maintain.readers import Disk
     from checkback.settings import Settings
     from checkback.tables import Tables
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 LOCK = "_maintain.lock"
 _OTHERS = "somebody has clustered, partitioned or altered it; run OPTIMIZE and VACUUM in Spark"
 REBUILDING = "a rebuild of the checkpoint is under way, or was broken off: nothing is removed until it is done"
+LOST = "reconcile's checkpoint is not in storage.checkpoints, so nothing is removed: name its folder, or rebuild it"
 
 
 class Progress(Protocol):
@@ -46,14 +49,15 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """What all tables of a run have in common. ``now``: ms. ``readers``: None = nothing may be removed."""
+    """What all tables of a run have in common. ``now``: ms. ``held``: why nothing may be removed, None = it may."""
 
     tables: Tables
     settings: Settings
     now: int
     dry_run: bool
     progress: Progress
-    readers: Mapping[str, Sequence[tuple[str, Reader]]] | None
+    readers: Mapping[str, Sequence[tuple[str, Reader]]]
+    held: str | None
 
 
 def maintain(
@@ -72,9 +76,9 @@ def maintain(
     with only_one(tables, LOCK):
         # First of all: streams only move on.
         disk = disk_of(spark)
-        found = None if rebuilding(tables, disk) else readers(tables, disk)
+        found, held = readers(tables, disk), _held(tables, disk)
         started = round(time.time() * 1000) if now is None else now
-        run = Run(tables, settings, started, dry_run, progress, found)
+        run = Run(tables, settings, started, dry_run, progress, found, held)
         return [_maintained(run, name) for name in names(tables.root)]
 
 
@@ -86,6 +90,17 @@ def names(root: str) -> list[str]:
     return [name for name in found if os.path.isdir(f"{root}/{name}/_delta_log") and DeltaLog.exists(f"{root}/{name}")]
 
 
+def _held(tables: Tables, disk: Disk) -> str | None:
+    """Why nothing may be removed: where `reconcile` stands is not to be seen."""
+    if rebuilding(tables, disk):
+        return REBUILDING
+    lost = "metadata" not in disk.names(tables.checkpoint("reconcile"))
+    place = tables.location("decisions")
+    if lost and DeltaLog.exists(place) and DeltaLog("decisions", place).versions([OWNERS])[OWNERS]:
+        return LOST
+    return None
+
+
 def _maintained(run: Run, name: str) -> Done:
     began = time.monotonic()
     place = run.tables.location(name)
@@ -95,8 +110,8 @@ def _maintained(run: Run, name: str) -> Done:
     done = Done(name, len(files), len(files), size, size, version, version)
     if log.appendable():
         _compact(run, name, log, done)
-        if run.readers is None:
-            done.kept = (REBUILDING,)
+        if run.held is not None:
+            done.kept = (run.held,)
         else:
             _remove(run, name, log, done)
     else:
@@ -126,7 +141,7 @@ def _compact(run: Run, name: str, log: DeltaLog, done: Done) -> None:
 def _remove(run: Run, name: str, log: DeltaLog, done: Done) -> None:
     """Remove what no reader needs. What is committed while it looks is younger than anything that goes."""
     place, settings = run.tables.location(name), run.settings.maintain
-    mine = [reader for table, reader in (run.readers or {}).get(name, ()) if table == log.table_id()]
+    mine = [reader for table, reader in run.readers.get(name, ()) if table == log.table_id()]
     lying = folder.data_files(place)
     entries = folder.read_log(place)
     stays = keep(entries, mine, run.now, settings.retention, settings.log_retention)
