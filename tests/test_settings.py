@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from checkback.settings import LONGEST, Settings, format_duration, load, parse_duration
+from checkback.durations import LONGEST, format_duration, parse_duration
+from checkback.settings import Settings, load
 from loading import SECRET, refusal, write
 
 

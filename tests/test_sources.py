@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from checkback.durations import parse_duration
 from checkback.errors import SettingsError
-from checkback.settings import Loaded, Settings, flatten, load, parse_duration
+from checkback.settings import Loaded, Settings, flatten, load
 from loading import ROOT, SECRET, refusal, write
 
 

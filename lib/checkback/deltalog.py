@@ -8,11 +8,13 @@ could overwrite one another's commit; delta-rs links its file into place, which 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,11 +26,13 @@ from checkback.errors import NO_SPACE, NO_SPACE_FIX, FencedError, StorageError
 from checkback.schemas import properties_of, schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from checkback.files import File
 
 _ARROW, _COLOUR = "\u21b3", re.compile("\x1b\\[[0-9;]*m")
+#: of a commit that must come right after the version that it has seen; some dozens a second come from others
+_ATTEMPTS = 500
 #: features of a table that a writer may ignore when it only appends whole files
 _FEATURES = frozenset({"appendOnly", "invariants"})
 
@@ -116,6 +120,20 @@ class DeltaLog:
             for row in actions.to_pylist()
         ]
 
+    def version(self) -> int:
+        """The newest version."""
+        self._update()
+        return int(self._table.version())
+
+    def paths(self, version: int | None = None) -> set[str]:
+        """Paths, in the table's folder, of the files that the table consists of, now or in a ``version``."""
+        self._update()
+        try:
+            table = self._table if version is None else DeltaTable(self._place, version=version)
+            return set(pa.table(table.get_add_actions()).column("path").to_pylist())
+        except (DeltaError, OSError) as error:
+            raise _unreadable(self._place, error) from error
+
     def history(self, commits: int) -> dict[int, int]:
         """The last ``commits``: version and when it was made (ms)."""
         self._update()
@@ -156,6 +174,59 @@ class DeltaLog:
             raise self._fenced()
         self._append(files, versions)
 
+    def replace(self, old: Collection[str], new: Sequence[File]) -> bool:
+        """Put files with the same rows in the place of others (paths in the table's folder); no reader sees a change.
+
+        False, and nothing is committed, when one of the ``old`` is not the table's any more. Appends at the same time
+        lose nothing. Raises StorageError when the log cannot be read or written.
+        """
+        gone = set(old) - self.paths()
+        seen = int(self._table.version())
+        for _ in range(_ATTEMPTS):
+            newest = self.version()
+            for version in range(seen + 1, newest + 1):
+                gone |= removed_by(self._place, version).intersection(old)
+            if gone:
+                return False
+            if self._replace(old, new):
+                return True
+            seen = newest
+        raise StorageError("others commit all the time: no turn for a commit of ours", self._place, "run it again")
+
+    def _replace(self, old: Collection[str], new: Sequence[File]) -> bool:
+        """One attempt; False: another commit came between the look at the log and this one."""
+        now = round(time.time() * 1000)
+        seen = self._table.version()
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(file.path, file.size, {}, now, False, file.stats) for file in new
+        ]
+        actions += [RemoveAction(path=path, data_change=False, deletion_timestamp=now) for path in old]
+        try:
+            # delta-rs does not see that another commit removed the same files: their rows would be there twice.
+            # Without retries its commit is the one after the version that was looked at, or none.
+            self._table.create_write_transaction(
+                actions,
+                "append",
+                self._table.schema(),
+                commit_properties=CommitProperties(max_commit_retries=0),
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+            )
+        except CommitFailedError as error:
+            if self.version() > seen:
+                return False
+            raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
+        except (DeltaError, OSError) as error:
+            raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
+        return True
+
+    def checkpoint(self) -> None:
+        """Write the table's state as a checkpoint: readers need no commit before it. Raises StorageError."""
+        self._update()
+        try:
+            self._table.create_checkpoint()
+        except (DeltaError, OSError) as error:
+            raise StorageError(f"no checkpoint can be written: {_cause(error)}", self._place, _fix(error)) from error
+
     def _append(self, files: Sequence[File], versions: Mapping[str, int]) -> None:
         now = round(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [
@@ -187,6 +258,22 @@ class DeltaLog:
             self._table.update_incremental()
         except (DeltaError, OSError) as error:
             raise _unreadable(self._place, error) from error
+
+
+def actions_of(place: str, version: int, kind: str) -> Iterator[dict[str, Any]]:
+    """The actions of a kind (``add``, ``remove``) in one commit of the table in ``place``. Raises StorageError."""
+    path = f"{place}/_delta_log/{version:020}.json"
+    begin = f'{{"{kind}"'
+    try:
+        with open(path, encoding="utf-8") as lines:
+            yield from (json.loads(line)[kind] for line in lines if line.startswith(begin))
+    except (OSError, ValueError, KeyError) as error:
+        raise StorageError("a commit of the table's log cannot be read", path, "put it back as it was") from error
+
+
+def removed_by(place: str, version: int) -> set[str]:
+    """Paths of the files that a commit took out of the table. Raises StorageError."""
+    return {unquote(action["path"]) for action in actions_of(place, version, "remove")}
 
 
 def _unreadable(place: str, error: Exception) -> StorageError:

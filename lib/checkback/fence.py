@@ -25,8 +25,10 @@ FILE = "_reconcile.lock"
 
 
 @contextmanager
-def only_one(tables: Tables) -> Iterator[None]:
+def only_one(tables: Tables, file: str = FILE) -> Iterator[None]:
     """Inside, no other process gets in for the same tables, whatever its checkpoint. kill -9 lets go of it, too.
+
+    ``file``: those that take the same one keep each other out.
 
     It is an advisory lock on a file (flock), so both must see one file system. Where the tables do not lie in a local
     folder it stands beside the checkpoints; where these do not, either, there is none: Spark's and Delta's own fences
@@ -36,7 +38,7 @@ def only_one(tables: Tables) -> Iterator[None]:
     if folder is None:
         yield
         return
-    path = os.path.join(folder, FILE)
+    path = os.path.join(folder, file)
     try:
         os.makedirs(folder, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -62,11 +62,12 @@ class _Open:
 class FileWriter:
     """Writes rows of several tables side by side, a file a table. Use as a context: an error removes the files.
 
-    ``folder``: where the tables' folders lie.
+    ``folder``: where the tables' folders lie. ``buffer``: bytes of rows that become a row group.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, buffer: int = BUFFER) -> None:
         self._folder = folder
+        self._buffer = buffer
         self._files: dict[str, _Open] = {}
 
     def __enter__(self) -> FileWriter:
@@ -94,7 +95,7 @@ class FileWriter:
         file.rows += table.num_rows
         for column in statistics_of(name):
             _widen(file, column, table.column(column))
-        while sum(file.waiting for file in self._files.values()) > BUFFER:
+        while sum(file.waiting for file in self._files.values()) > self._buffer:
             self._flush(max(self._files.items(), key=lambda item: item[1].waiting)[0])
 
     def close(self) -> list[File]:

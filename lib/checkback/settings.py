@@ -11,23 +11,28 @@ import os
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    SecretStr,
-    StrictBool,
-    StrictInt,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from typing_extensions import Self
+
+from checkback.values import (
+    SECRETS,
+    ConfKey,
+    ConfValue,
+    Count,
+    DurationFromZero,
+    Endpoint,
+    GroupName,
+    PositiveDuration,
+    QueueId,
+    Retention,
+    Secret,
+    SecretConf,
+    Text,
+    Token,
+    refuse,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,161 +40,8 @@ if TYPE_CHECKING:
 
 BASE_FILE = "conf/base.yml"
 MASK = "****"
-ENV_REFERENCE = "env:"
-#: What of a producer group stands in the environment only.
-SECRETS = ("secret", "token")
-#: Options of Kafka whose values stand in the environment only.
-SECRET_OPTION = re.compile(r"(?i)password|secret|token|jaas|\.key$")
-
-_UNITS = (
-    ("d", timedelta(days=1)),
-    ("h", timedelta(hours=1)),
-    ("m", timedelta(minutes=1)),
-    ("s", timedelta(seconds=1)),
-    ("ms", timedelta(milliseconds=1)),
-)
-_DURATION = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)")
-#: A century keeps every computed instant inside what Spark, pandas and Python can represent.
-LONGEST = timedelta(days=36500)
-_GROUP = re.compile(r"[a-zA-Z0-9_-]{1,120}")
-_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-# RFC 6750's b64token: what may follow "Bearer" in a header.
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
 # Spark's own spark.redaction.regex, and the account keys of Azure storage.
 _SECRET_CONF = re.compile(r"(?i)secret|password|token|access[.]?key|account[.]?key")
-
-
-def _refuse(what: str, fix: str) -> NoReturn:
-    """Refuse a value; ``what`` and ``fix`` must not contain it where it may be a secret."""
-    raise PydanticCustomError("setting", "{what}; {fix}", {"what": what, "fix": fix})
-
-
-def parse_duration(text: str) -> timedelta:
-    """The duration that text like ``6s``, ``500ms``, ``1m``, ``72h`` or ``2d`` names; else ValueError."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a duration")
-    number, unit = match.groups()
-    # Compared before multiplying: timedelta overflows.
-    if int(number) > LONGEST / dict(_UNITS)[unit]:
-        raise ValueError(f"{text!r} is longer than {format_duration(LONGEST)}")
-    return int(number) * dict(_UNITS)[unit]
-
-
-def format_duration(duration: timedelta) -> str:
-    """The shortest text that ``parse_duration`` reads back as the same whole number of milliseconds."""
-    for unit, length in _UNITS:
-        if duration and not duration % length:
-            return f"{duration // length}{unit}"
-    return f"{duration // timedelta(milliseconds=1)}ms" if duration else "0s"
-
-
-def _duration(value: object) -> timedelta:
-    if isinstance(value, timedelta):
-        if value % timedelta(milliseconds=1) or value > LONGEST:
-            _refuse("is not a whole number of milliseconds up to 100 years", "round it")
-        return value
-    fix = "write a whole number and its unit: 500ms, 6s, 1m, 72h or 2d"
-    if not isinstance(value, str):
-        _refuse("is not a duration" if value is None else f"{value!r} is a duration without a unit", fix)
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        _refuse(str(error), fix)
-
-
-def _not_negative(duration: timedelta) -> timedelta:
-    if duration < timedelta(0):
-        _refuse("must not be negative", "write 0s or more")
-    return duration
-
-
-def _positive(duration: timedelta) -> timedelta:
-    if duration <= timedelta(0):
-        _refuse("must be longer than 0s", "write 1ms or more")
-    return duration
-
-
-def _group(name: str) -> str:
-    if not _GROUP.fullmatch(name):
-        _refuse("is not a group's name", "use letters, digits, _ and - only, at most 120 of them")
-    return name
-
-
-def _endpoint(url: str) -> str:
-    fix = "write http://host:port/path or https://host/path"
-    # urlsplit drops some of these silently, and HTTP clients disagree about the rest.
-    if any(char <= " " or char in "\x7f\\" for char in url):
-        _refuse("has a space, a control character or a backslash", fix)
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        _refuse("is not a URL", fix)
-    if parts.scheme not in ("http", "https") or not host:
-        _refuse("is not an http or https URL with a host", fix)
-    if "@" in parts.netloc:
-        _refuse("has a user name or password", "leave it out and give the group a secret: checks are signed with it")
-    if "#" in url:
-        _refuse("has a fragment", "leave out # and what follows it")
-    return url
-
-
-def _resolved(value: object, noun: str) -> str | None:
-    """The text of a secret value; None when it is no text at all, which pydantic refuses."""
-    text = value.get_secret_value() if isinstance(value, SecretStr) else value
-    if not isinstance(text, str):
-        return None
-    if text.startswith(ENV_REFERENCE):
-        _refuse(f"{ENV_REFERENCE}NAME is resolved when settings are loaded, not here", f"give the {noun} itself")
-    return text
-
-
-def _secret(value: object) -> object:
-    text = _resolved(value, "secret")
-    if text is None:
-        return value
-    from standardwebhooks import Webhook
-
-    # Webhook skips what is not base64: a mistyped secret would silently become another one.
-    usable = _BASE64.fullmatch(text.removeprefix("whsec_")) is not None
-    if usable:
-        try:
-            Webhook(text)
-        except Exception:  # noqa: BLE001 - what it raises for an empty or cut-off key is not part of its API
-            usable = False
-    if not usable:
-        _refuse("is not a webhook secret", "give whsec_<base64> or the base64 alone")
-    return value
-
-
-def _token(value: object) -> object:
-    text = _resolved(value, "token")
-    if text is not None and not _TOKEN.fullmatch(text):
-        _refuse("is not a bearer token", "use 16 to 512 of A-Z a-z 0-9 . _ ~ + / -, as `openssl rand -hex 32` makes")
-    return value
-
-
-def _conf_key(name: str) -> str:
-    if not name.startswith("spark."):
-        _refuse("is not a Spark setting", "its name begins with spark.")
-    return name
-
-
-def _conf_value(value: object) -> object:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else value
-
-
-_Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(format_duration, when_used="json")]
-DurationFromZero = Annotated[_Duration, AfterValidator(_not_negative)]
-PositiveDuration = Annotated[_Duration, AfterValidator(_positive)]
-Count = Annotated[StrictInt, Field(ge=1)]
-QueueId = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
-Text = Annotated[str, Field(min_length=1)]
-GroupName = Annotated[str, AfterValidator(_group)]
-Endpoint = Annotated[str, AfterValidator(_endpoint)]
 
 
 class _Section(BaseModel):
@@ -218,9 +70,9 @@ class Storage(_Section):
     @model_validator(mode="after")
     def _name_is_whole(self) -> Self:
         if (self.catalog is None) != (self.schema_ is None):
-            _refuse("storage.catalog and storage.schema go together", "set both or neither")
+            refuse("storage.catalog and storage.schema go together", "set both or neither")
         if self.catalog is not None and self.checkpoints is None:
-            _refuse(
+            refuse(
                 "tables in a catalog leave no folder for the checkpoints",
                 "set storage.checkpoints to a folder that outlives the machine, as /Volumes/main/checkback/checkpoints",
             )
@@ -239,7 +91,7 @@ class Transaction(_Section):
     @model_validator(mode="after")
     def _jitter_is_less(self) -> Self:
         if self.check_jitter > self.check_interval:
-            _refuse("transaction.check_jitter is longer than check_interval", "a tenth of check_interval is plenty")
+            refuse("transaction.check_jitter is longer than check_interval", "a tenth of check_interval is plenty")
         return self
 
 
@@ -293,7 +145,7 @@ class Gateway(_Section):
     @model_validator(mode="after")
     def _queues_differ(self) -> Self:
         if len(set(self.queues)) != len(self.queues):
-            _refuse("gateway.queues names a queue twice", "name each once")
+            refuse("gateway.queues names a queue twice", "name each once")
         return self
 
 
@@ -305,7 +157,7 @@ class Kafka(_Section):
 
     queue_base: QueueId = 1000
     max_records: Count = 100_000
-    options: dict[Text, Annotated[SecretStr, BeforeValidator(_conf_value)]] = {}
+    options: dict[Text, SecretConf] = {}
 
 
 class Operator(_Section):
@@ -328,6 +180,25 @@ class Metrics(_Section):
     port: Annotated[StrictInt, Field(ge=0, le=65535)] | None = None
 
 
+class Maintain(_Section):
+    """What `maintain` makes of the tables' files: those smaller than ``target_file_size`` (bytes) into larger ones.
+
+    ``min_files``: only where a table has so many of them. ``retention``: every state of the tables since then stays
+    readable; ``log_retention``: their history does.
+    """
+
+    retention: Retention = timedelta(days=7)
+    log_retention: Retention = timedelta(days=30)
+    target_file_size: Annotated[StrictInt, Field(ge=1 << 20, le=1 << 30)] = 128 << 20
+    min_files: Annotated[StrictInt, Field(ge=2)] = 10
+
+    @model_validator(mode="after")
+    def _log_is_kept_longer(self) -> Self:
+        if self.retention > self.log_retention:
+            refuse("maintain.retention is longer than log_retention", "a state is read by the log: set both alike")
+        return self
+
+
 class Producer(_Section):
     """A producer group: where and how it is asked, and the token it sends with.
 
@@ -336,8 +207,8 @@ class Producer(_Section):
     """
 
     endpoints: list[Endpoint] = []
-    secret: Annotated[SecretStr | None, BeforeValidator(_secret)] = None
-    token: Annotated[SecretStr | None, BeforeValidator(_token)] = None
+    secret: Secret = None
+    token: Token = None
     include_body: StrictBool = False
     checks_per_second: Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False, strict=True)] | None = None
     checks_burst: Count = 1
@@ -355,15 +226,17 @@ class Settings(_Section):
     operator: Operator = Operator()
     log: Log = Log()
     metrics: Metrics = Metrics()
+
+    maintain: Maintain = Maintain()
     producers: dict[GroupName, Producer] = {}
-    spark: dict[Annotated[str, AfterValidator(_conf_key)], Annotated[str, BeforeValidator(_conf_value)]] = {}
+    spark: dict[ConfKey, ConfValue] = {}
 
     @model_validator(mode="after")
     def _operator_queue_is_apart(self) -> Self:
         taken = {"gateway.queues": self.gateway.queues, "kafka.queue_base": [self.kafka.queue_base]}
         for key, queues in taken.items():
             if self.operator.queue in queues:
-                _refuse(f"operator.queue {self.operator.queue} is also in {key}", "give each a queue of its own")
+                refuse(f"operator.queue {self.operator.queue} is also in {key}", "give each a queue of its own")
         return self
 
 

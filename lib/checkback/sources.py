@@ -18,7 +18,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from checkback.errors import SettingsError
-from checkback.settings import BASE_FILE, ENV_REFERENCE, SECRET_OPTION, SECRETS, Producer
+from checkback.settings import BASE_FILE, Producer
+from checkback.values import ENV_REFERENCE, SECRET_OPTION, SECRETS
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

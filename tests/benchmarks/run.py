@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.gateway import BODY_BYTES, measure
 from benchmarks.load import Load
+from benchmarks.maintain import SmallFiles
 from benchmarks.stepper import Stepper
 from checkback.schemas import SCHEMAS
 from checkback.session import open_session
@@ -40,6 +41,8 @@ STEADY_BATCHES = 30
 PENDING = 1_000_000
 START_UPS = 3
 GATEWAY_ROUNDS = 3
+SMALL_FILES = 3000
+LOOKS = 60
 
 
 def report(name: str, value: float, unit: str, n: int, **more: Any) -> None:
@@ -174,11 +177,33 @@ def gateway(root: str) -> None:
         )
 
 
+def maintain(root: str) -> None:
+    """A commit and a look at `half` with 3,000 small files, the run that makes them few, and the same after it."""
+    small = SmallFiles(root)
+    for number in range(1, SMALL_FILES + 1):
+        small.commit()
+        if number % 500 == 0:
+            say(f"maintain: {number} commits")
+
+    def look(when: str) -> None:
+        times = small.times(LOOKS)
+        report(
+            f"maintain_commit_{when}", statistics.median(times.commits) * 1000, "ms", LOOKS, worst=max(times.commits)
+        )
+        report(f"maintain_open_{when}", statistics.median(times.opens) * 1000, "ms", LOOKS, worst=max(times.opens))
+
+    look("before")
+    done = small.maintain()
+    report("maintain", done.seconds, "s", 1, files_before=done.files_before, files_after=done.files_after)
+    look("after")
+
+
 BENCHES: dict[str, Callable[[str], None]] = {
     "catch_up": catch_up,
     "steady_latency": steady_latency,
     "start_up": start_up,
     "gateway": gateway,
+    "maintain": maintain,
 }
 
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 NAME = "reconcile"
 #: the folder beside the checkpoint that is there while a rebuild is
 REBUILDING = f"{NAME}.rebuilding"
-_OWNERS = "checkpoint"
+#: application whose version counts the owners there were
+OWNERS = "checkpoint"
 _WRITTEN = ("decisions", "discarded", "check_requests", "rejected")
 _SOURCES = ("half", "op", "ticks")
 _OWNER, _SIZE = "checkback.checkpoint", "checkback.segment_size"
@@ -61,12 +62,12 @@ def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int)
         if sparklog.properties(spark, table).get(_OWNER) != query_id:
             sparklog.set_properties(spark, table, {_OWNER: query_id, _SIZE: str(segment_size)})
         return
-    own, size = f"{_OWNERS}/{query_id}", f"segment_size/{query_id}"
+    own, size = f"{OWNERS}/{query_id}", f"segment_size/{query_id}"
     log = DeltaLog("decisions", tables.location("decisions"))  # its own: batches may use the tables' meanwhile
-    found = log.versions([_OWNERS, own])
-    if found[own] is None or found[own] != found[_OWNERS]:
-        number = (found[_OWNERS] or 0) + 1
-        log.commit_after([], found, {_OWNERS: number, own: number, size: segment_size})
+    found = log.versions([OWNERS, own])
+    if found[own] is None or found[own] != found[OWNERS]:
+        number = (found[OWNERS] or 0) + 1
+        log.commit_after([], found, {OWNERS: number, own: number, size: segment_size})
 
 
 def _ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> Ledger:
@@ -79,12 +80,12 @@ def _ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) 
         others = ("discarded", "check_requests", *tables.topics(spark))
         return Ledger(written or any(tables.log(name).data_files() for name in others))
     query_id = checkpoint.query_id
-    own, size = f"{_OWNERS}/{query_id}", f"segment_size/{query_id}"
-    found = log.versions([_OWNERS, own, size])
+    own, size = f"{OWNERS}/{query_id}", f"segment_size/{query_id}"
+    found = log.versions([OWNERS, own, size])
     batches = [tables.log(name).versions([f"{query_id}/{name}"]) for name in _WRITTEN]
     return Ledger(
         written,
-        owner=found[_OWNERS] or 0,
+        owner=found[OWNERS] or 0,
         owned=found[own],
         last_batch=max((batch for one in batches for batch in one.values() if batch is not None), default=None),
         segment_size=found[size],

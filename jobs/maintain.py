@@ -1,0 +1,6 @@
+"""spark-submit entry point of `checkback maintain`; takes the same options."""
+
+from checkback.cli import run
+
+if __name__ == "__main__":
+    run("maintain")

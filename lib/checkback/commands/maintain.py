@@ -1,0 +1,36 @@
+"""`checkback maintain`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from checkback.commands.options import Config, Debug, Json, Overrides, app, check_root, prepared
+from checkback.commands.printing import console, print_table
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
+
+
+@app.command()
+def maintain(
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+) -> None:
+    """Make the tables' many small files few, and remove what nobody needs any more."""
+    loaded = prepared(config, overrides, debug)
+    check_root(loaded)
+    from checkback.maintain import report
+    from checkback.maintain.command import run
+
+    done = run(loaded.settings, dry_run)
+    if as_json:
+        print(json.dumps(report.as_json(done, dry_run), indent=2))
+        return
+    print_table(report.COLUMNS, [report.row(one) for one in done])
+    for line in [*report.notes(done), report.total(done, dry_run)]:
+        console().print(line)

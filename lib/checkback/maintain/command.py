@@ -1,0 +1,76 @@
+"""Which way tables are maintained, and the progress of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from checkback.session import local_path, running_session
+
+if TYPE_CHECKING:
+    from checkback.maintain.report import Done
+    from checkback.settings import Settings
+
+
+def run(settings: Settings, dry_run: bool) -> list[Done]:
+    """Maintain the tables that the settings name: without Spark in local folders, else by it.
+
+    A local folder is never Spark's: there its commits are atomic in one JVM only. Raises FencedError, StorageError.
+    """
+    from checkback.maintain.readers import needs_spark
+    from checkback.maintain.run import maintain as maintained
+    from checkback.tables import Tables
+
+    tables = Tables.of(settings.storage)
+    local = not tables.catalog and local_path(tables.root) is not None
+    with Shown(dry_run) as shown:
+        if local and not needs_spark(tables):
+            return maintained(settings, tables, dry_run, shown)
+        with running_session(settings, "checkback-maintain") as spark:
+            if local:
+                return maintained(settings, tables, dry_run, shown, spark)
+            from checkback.maintain.by_spark import maintain_by_spark
+
+            return maintain_by_spark(spark, settings, tables, dry_run, shown)
+
+
+class Shown:
+    """How far a run is, on stderr: a bar for the table at work; plain lines where it is no terminal."""
+
+    def __init__(self, dry_run: bool = False) -> None:
+        self._verb = "would be" if dry_run else "are"
+        self._console = Console(stderr=True, markup=False, highlight=False, emoji=False)
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=None)
+
+    def __enter__(self) -> Shown:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def begin(self, table: str, steps: int) -> None:
+        """A table's turn has come."""
+        self._bar.reset(self._task, description=table, total=steps)
+
+    def step(self) -> None:
+        """A group of files is one."""
+        self._bar.advance(self._task)
+
+    def end(self, done: Done) -> None:
+        """The table is done."""
+        if done.rewritten or done.removed_files:
+            line = f"{done.table}: {done.files_before} files {self._verb} {done.files_after}"
+            removed = f", {done.removed_files} old ones removed" if done.removed_files else ""
+            self._console.print(f"{line}{removed}, {done.seconds:.1f} s")

@@ -1,0 +1,96 @@
+"""What a run of `maintain` did to each table, for people and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COLUMNS = ("table", "files", "size", "version", "rewritten", "removed", "log", "seconds")
+_UNITS = ("B", "KB", "MB", "GB")
+
+
+@dataclass
+class Done:
+    """What was done to a table; sizes in bytes. Before: as it was found.
+
+    ``rewritten``: small files that became few. ``removed_files``: from the folder, which no reader needs any more.
+    ``removed_commits``: files of the log. ``kept``: what stays longer than the retention asks for, and why.
+    ``skipped``: why nothing was done. None: Spark does not say.
+    """
+
+    table: str
+    files_before: int = 0
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    version_before: int = 0
+    version_after: int = 0
+    rewritten: int | None = 0
+    removed_files: int | None = 0
+    removed_bytes: int | None = 0
+    removed_commits: int | None = 0
+    seconds: float = 0.0
+    kept: tuple[str, ...] = ()
+    skipped: str | None = None
+
+
+def as_json(tables: Sequence[Done], dry_run: bool) -> dict[str, Any]:
+    """The report as it is printed by --json."""
+    return {"dry_run": dry_run, "tables": [asdict(table) for table in tables]}
+
+
+def row(table: Done) -> tuple[str, ...]:
+    """A table's row, in COLUMNS."""
+    removed = _number(table.removed_files)
+    if table.removed_bytes:
+        removed += f" ({size(table.removed_bytes)})"
+    return (
+        table.table,
+        _change(str(table.files_before), str(table.files_after)),
+        _change(size(table.bytes_before), size(table.bytes_after)),
+        _change(str(table.version_before), str(table.version_after)),
+        _number(table.rewritten),
+        removed,
+        _number(table.removed_commits),
+        f"{table.seconds:.1f}",
+    )
+
+
+def notes(tables: Sequence[Done]) -> list[str]:
+    """What stays although it is old, and why; what was left alone."""
+    lines = [f"{table.table} was left alone: {table.skipped}" for table in tables if table.skipped is not None]
+    return lines + [
+        f"{table.table} keeps more than the retention asks for: {why}" for table in tables for why in table.kept
+    ]
+
+
+def total(tables: Sequence[Done], dry_run: bool) -> str:
+    """One line."""
+    before, after = sum(table.files_before for table in tables), sum(table.files_after for table in tables)
+    removed, freed = (
+        sum(table.removed_files or 0 for table in tables),
+        sum(table.removed_bytes or 0 for table in tables),
+    )
+    of_log = sum(table.removed_commits or 0 for table in tables)
+    become, gone = ("would become", "would be") if dry_run else ("became", "were")
+    return f"{before} files {become} {after}; {removed} old files ({size(freed)}) and {of_log} of logs {gone} removed"
+
+
+def size(number: float) -> str:
+    """Bytes for people: 12 B, 3.4 MB."""
+    for unit in _UNITS[:-1]:
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} {_UNITS[-1]}"
+
+
+def _change(before: str, after: str) -> str:
+    return before if before == after else f"{before} -> {after}"
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)

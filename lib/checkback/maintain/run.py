@@ -1,0 +1,161 @@
+"""`maintain`: each table's small files made one, then what nobody needs any more removed."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from checkback.deltalog import DeltaLog
+from checkback.fence import only_one
+from checkback.maintain import folder
+from checkback.maintain.compact import compact, planned
+from checkback.maintain.keep import keep, removable
+from checkback.maintain.readers import disk_of, readers, rebuilding
+from checkback.maintain.report import Done
+from checkback.reconcile.claims import OWNERS
+from checkback.schemas import SCHEMAS, TOPIC_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from checkback.maintain.keep import Reader
+    from checkback.maintain.readers import Disk
+    from checkback.settings import Settings
+    from checkback.tables import Tables
+
+#: who is at work on the tables
+LOCK = "_maintain.lock"
+_OTHERS = "somebody has clustered, partitioned or altered it; run OPTIMIZE and VACUUM in Spark"
+REBUILDING = "a rebuild of the checkpoint is under way, or was broken off: nothing is removed until it is done"
+LOST = "reconcile's checkpoint is not in storage.checkpoints, so nothing is removed: name its folder, or rebuild it"
+
+
+class Progress(Protocol):
+    """Whom a run tells how far it is."""
+
+    def begin(self, table: str, steps: int) -> None:
+        """A table's turn has come; it takes so many steps."""
+
+    def step(self) -> None:
+        """One is done."""
+
+    def end(self, done: Done) -> None:
+        """The table is done."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all tables of a run have in common. ``now``: ms. ``held``: why nothing may be removed, None = it may."""
+
+    tables: Tables
+    settings: Settings
+    now: int
+    dry_run: bool
+    progress: Progress
+    readers: Mapping[str, Sequence[tuple[str, Reader]]]
+    held: str | None
+
+
+def maintain(
+    settings: Settings,
+    tables: Tables,
+    dry_run: bool,
+    progress: Progress,
+    spark: SparkSession | None = None,
+    now: int | None = None,
+) -> list[Done]:
+    """Maintain the tables of a local folder, beside whatever writes and reads them. ``dry_run``: only look.
+
+    ``spark``: only where the checkpoints lie elsewhere. Raises FencedError when another process maintains them,
+    StorageError when a table cannot be read or written.
+    """
+    with only_one(tables, LOCK):
+        # First of all: streams only move on.
+        disk = disk_of(spark)
+        found, held = readers(tables, disk), _held(tables, disk)
+        started = round(time.time() * 1000) if now is None else now
+        run = Run(tables, settings, started, dry_run, progress, found, held)
+        return [_maintained(run, name) for name in names(tables.root)]
+
+
+def names(root: str) -> list[str]:
+    """The tables that there are in a local folder."""
+    topics = f"{root}/{TOPIC_PREFIX}"
+    there = sorted(os.listdir(topics)) if os.path.isdir(topics) else []
+    found = [*SCHEMAS, *(TOPIC_PREFIX + topic for topic in there)]
+    return [name for name in found if os.path.isdir(f"{root}/{name}/_delta_log") and DeltaLog.exists(f"{root}/{name}")]
+
+
+def _held(tables: Tables, disk: Disk) -> str | None:
+    """Why nothing may be removed: where `reconcile` stands is not to be seen."""
+    if rebuilding(tables, disk):
+        return REBUILDING
+    lost = "metadata" not in disk.names(tables.checkpoint("reconcile"))
+    place = tables.location("decisions")
+    if lost and DeltaLog.exists(place) and DeltaLog("decisions", place).versions([OWNERS])[OWNERS]:
+        return LOST
+    return None
+
+
+def _maintained(run: Run, name: str) -> Done:
+    began = time.monotonic()
+    place = run.tables.location(name)
+    log = DeltaLog(name, place)
+    files = log.data_files()
+    size, version = sum(file.size for file in files), log.version()
+    done = Done(name, len(files), len(files), size, size, version, version)
+    if log.appendable():
+        _compact(run, name, log, done)
+        if run.held is not None:
+            done.kept = (run.held,)
+        else:
+            _remove(run, name, log, done)
+    else:
+        done.skipped = _OTHERS
+    done.version_after = log.version()
+    done.seconds = round(time.monotonic() - began, 3)
+    run.progress.end(done)
+    return done
+
+
+def _compact(run: Run, name: str, log: DeltaLog, done: Done) -> None:
+    """Make each group one file: a commit each, so that a run that is broken off has not worked in vain."""
+    plan = planned(name, log, run.tables.location(name), run.settings.maintain)
+    run.progress.begin(name, len(plan))
+    for group in plan:
+        files = None if run.dry_run else compact(name, log, run.tables.root, group)
+        if run.dry_run or files is not None:
+            done.rewritten = (done.rewritten or 0) + len(group)
+            done.files_after -= len(group) - 1
+        if files is not None:
+            done.bytes_after += sum(file.size for file in files) - sum(one.size for one in group)
+        run.progress.step()
+    if done.rewritten and not run.dry_run:
+        log.checkpoint()
+
+
+def _remove(run: Run, name: str, log: DeltaLog, done: Done) -> None:
+    """Remove what no reader needs. What is committed while it looks is younger than anything that goes."""
+    place, settings = run.tables.location(name), run.settings.maintain
+    mine = [reader for table, reader in run.readers.get(name, ()) if table == log.table_id()]
+    lying = folder.data_files(place)
+    entries = folder.read_log(place)
+    stays = keep(entries, mine, run.now, settings.retention, settings.log_retention)
+    old = removable({path: file.written for path, file in lying.items()}, log.paths(), stays.younger)
+    if old:
+        needed = set[str]().union(*(log.paths(version) for version in stays.snapshots))
+        needed |= folder.added_since(place, entries, stays.added)
+        old = [path for path in old if path not in needed]
+    of_log = folder.entries_of_log(place, stays.log, stays.checkpoints)
+    if not run.dry_run:
+        if of_log:
+            log.checkpoint()
+        folder.remove_data(place, old)
+        folder.remove_log(place, of_log)
+    done.removed_files, done.removed_bytes = len(old), sum(lying[path].size for path in old)
+    done.removed_commits = len(of_log)
+    done.kept = stays.why

@@ -1,0 +1,351 @@
+"""`maintain` on tables of a folder: fewer files, the same rows; what goes and what stays; who else is at work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import datetime, timezone
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from checkback.deltalog import DeltaLog
+from checkback.errors import FencedError
+from checkback.fence import only_one
+from checkback.maintain import compact as compacting
+from checkback.maintain.run import LOCK, LOST, REBUILDING
+from checkback.reconcile.claims import claim
+from checkback.schemas import arrow_schema
+from checkback.tables import Tables
+from gateway.process import Gateway, half
+from maintain.house import DAY_MS, QUEUES, Sender, append, files_of, maintained, rows_of, settings_of
+
+PATIENCE_S = 60
+
+
+def now_ms() -> int:
+    return round(time.time() * 1000)
+
+
+def decisions(random: Random, first: int, count: int, decided_ms: int) -> pa.Table:
+    schema = arrow_schema("decisions")
+    rows = [
+        {
+            "queue_id": 0,
+            "queue_offset": first + number,
+            "transaction_id": f"t{first + number}",
+            "producer_group": "ga",
+            "real_topic": "orders",
+            "state": random.choice(["COMMIT", "ROLLBACK"]),
+            "source": "producer",
+            "check_times": 0,
+            "decided_at": datetime.fromtimestamp(decided_ms / 1000, timezone.utc),
+            "batch_id": first,
+        }
+        for number in range(count)
+    ]
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+@hypothesis_settings(max_examples=5)
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 12), min_size=1, max_size=4))
+def test_fewer_files_and_the_same_rows(tmp_path_factory: pytest.TempPathFactory, seed: int, rounds: list[int]) -> None:
+    """Whatever is appended between runs; the versions before are still there."""
+    root = tmp_path_factory.mktemp("tables")
+    settings = settings_of(root)
+    sender, random = Sender(root, seed=seed), Random(seed)
+    for number, commits in enumerate(rounds):
+        for _ in range(commits):
+            sender.commit()
+            append(root, "decisions", decisions(random, 100 * number, random.randint(1, 3), random.randrange(10**12)))
+        before = {name: rows_of(root, name) for name in ("half", "decisions")}
+        files = {name: files_of(root, name) for name in before}
+        versions = {name: DeltaTable(str(root / name)).version() for name in before}
+        done = maintained(settings)
+        for name, rows in before.items():
+            assert rows_of(root, name) == rows
+            assert rows_of(root, name, versions[name]) == rows
+            assert (done[name].files_before, done[name].files_after) == (len(files[name]), len(files_of(root, name)))
+            assert len(files_of(root, name)) <= len(files[name])
+        assert len(files_of(root, "half")) == 1 or len(files["half"]) < 4
+        _assert_statistics_hold(root, "half", ("queue_id", "queue_offset", "store_timestamp"))
+        _assert_statistics_hold(root, "decisions", ("queue_id", "queue_offset", "decided_at"))
+    assert len(rows_of(root, "half")) == sender.sent
+
+
+def _assert_statistics_hold(root: Path, name: str, columns: tuple[str, ...]) -> None:
+    """Each file still says of each column which values it holds."""
+    for file in DeltaLog(name, f"{root}/{name}").data_files():
+        rows = pq.read_table(file.path)
+        assert set(file.spans) == set(columns)
+        for column, (least, most) in file.spans.items():
+            values = rows.column(column).to_pylist()
+            assert least <= min(values)
+            assert max(values) <= most
+
+
+def test_rows_lie_in_the_order_of_their_offsets_in_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a lookup by offsets reads a few row groups of a large file."""
+    monkeypatch.setattr(compacting, "_ROW_GROUP", 4096)
+    sender = Sender(tmp_path)
+    for _ in range(60):
+        sender.commit(20)
+    maintained(settings_of(tmp_path))
+    (name,) = files_of(tmp_path, "half")
+    with pq.ParquetFile(tmp_path / "half" / name) as file:
+        rows = file.read(["queue_id", "queue_offset"]).to_pylist()
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    keys = [(row["queue_id"], row["queue_offset"]) for row in rows]
+    assert keys == sorted(keys)
+    assert {queue for queue, _ in keys} == set(QUEUES)
+    assert len(groups) > 5
+    ends = []
+    for group in groups:
+        spans = {group.column(n).path_in_schema: group.column(n).statistics for n in range(group.num_columns)}
+        assert spans["queue_id"].has_min_max
+        assert spans["body"] is None or not spans["body"].has_min_max
+        ends.append((spans["queue_id"].min, spans["queue_offset"].min, spans["queue_offset"].max))
+    one_queue = [end for end in ends if end[0] == 0][:-1]  # the last one may hold the next queue's first rows
+    assert all(before[2] < after[1] for before, after in pairwise(one_queue))
+
+
+def test_run_with_nothing_to_do_changes_nothing(tmp_path: Path) -> None:
+    sender = Sender(tmp_path)
+    for _ in range(20):
+        sender.commit()
+    settings = settings_of(tmp_path)
+    dry = maintained(settings, dry_run=True)["half"]
+    assert (dry.files_after, dry.rewritten, dry.version_after) == (1, 20, dry.version_before)
+    assert len(files_of(tmp_path, "half")) == 20
+    assert maintained(settings)["half"].rewritten == 20
+    listed = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path.is_file())
+    again = maintained(settings)["half"]
+    assert (again.rewritten, again.removed_files, again.removed_commits) == (0, 0, 0)
+    assert [path for path in listed if LOCK not in path[0].name] == sorted(
+        (path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path.is_file() and path.name != LOCK
+    )
+
+
+def test_what_is_old_goes_and_what_is_young_stays(tmp_path: Path) -> None:
+    """Files that OPTIMIZE replaced, those of a writer that was killed, the log; fences and claims in it stay."""
+    sender = Sender(tmp_path)
+    for _ in range(50):
+        sender.commit()
+    orphan = tmp_path / "half/part-orphan.parquet"
+    orphan.write_bytes(b"written by a process that was killed before its commit")
+    (tmp_path / "half/notes.txt").write_text("not a file of the table")
+    settings, rows = settings_of(tmp_path), rows_of(tmp_path, "half")
+    young = maintained(settings)["half"]
+    assert (young.removed_files, young.removed_commits) == (0, 0)
+    assert maintained(settings, now_ms() + DAY_MS * 6)["half"].removed_files == 0
+    assert orphan.exists()
+    dry = maintained(settings, now_ms() + DAY_MS * 8, dry_run=True)["half"]
+    assert orphan.exists()
+    old = maintained(settings, now_ms() + DAY_MS * 8)["half"]
+    assert (old.removed_files, old.removed_bytes) == (51, dry.removed_bytes) == (dry.removed_files, old.removed_bytes)
+    assert not orphan.exists()
+    assert (tmp_path / "half/notes.txt").exists()
+    assert {path.name for path in (tmp_path / "half").glob("*.parquet")} == files_of(tmp_path, "half")
+    assert rows_of(tmp_path, "half") == rows
+    assert (tmp_path / "half/_delta_log" / f"{0:020}.json").exists(), "the log's own retention is longer"
+
+    log = maintained(settings, now_ms() + DAY_MS * 31)["half"]
+    assert log.removed_commits is not None
+    assert log.removed_commits > 50
+    assert not (tmp_path / "half/_delta_log" / f"{0:020}.json").exists()
+    assert rows_of(tmp_path, "half") == rows
+    sender.commit()  # one that has been idle since, and whose versions were committed in what is gone
+    assert len(rows_of(tmp_path, "half")) == sender.sent
+    with pytest.raises(FencedError):
+        Sender(tmp_path, epoch=1)
+    maintained(settings, now_ms() + DAY_MS * 31)
+
+
+def test_every_state_within_the_retention_stays_readable(tmp_path: Path) -> None:
+    sender = Sender(tmp_path)
+    states: dict[int, tuple[int, list[dict[str, object]]]] = {}
+    settings = settings_of(tmp_path, retention="2d", log_retention="3d")
+    log = tmp_path / "half/_delta_log"
+    began, removed = now_ms() - 10 * DAY_MS, 0
+    for day in range(10):
+        for _ in range(8):
+            sender.commit()
+        if day % 3 == 2:
+            done = maintained(settings, began + day * DAY_MS)["half"]
+            removed += done.removed_files or 0
+        # What was written so far was written on that day, as far as anybody can see.
+        for path in [*log.iterdir(), *(tmp_path / "half").glob("*.parquet")]:
+            if path.stat().st_mtime * 1000 > began + 10 * DAY_MS - 60_000:
+                os.utime(path, ((began + day * DAY_MS) / 1000,) * 2)
+        version = DeltaTable(str(tmp_path / "half")).version()
+        states[day] = version, rows_of(tmp_path, "half")
+    done = maintained(settings, began + 9 * DAY_MS + 1000)["half"]
+    assert removed > 15
+    assert done.removed_commits
+    for day in (7, 8, 9):
+        version, rows = states[day]
+        assert rows_of(tmp_path, "half", version) == rows
+    assert not (log / f"{states[0][0]:020}.json").exists()
+
+
+def test_appends_beside_it_land_and_are_never_there_twice(tmp_path: Path) -> None:
+    """A gateway as a process of its own, and a second writer, while runs follow upon each other."""
+    settings = settings_of(tmp_path)
+    stop, failed = threading.Event(), list[BaseException]()
+    with Gateway(tmp_path, "gateway.queues=[5]") as gateway:
+        sent = 0
+        sender = Sender(tmp_path)
+
+        def send() -> None:
+            try:
+                while not stop.is_set():
+                    sender.commit()
+            except BaseException as error:  # noqa: BLE001 - told by the test
+                failed.append(error)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        rewritten = 0
+        deadline = time.monotonic() + PATIENCE_S
+        while rewritten < 60 and time.monotonic() < deadline:
+            for _ in range(5):
+                assert gateway.post("/v1/half", half(f"g-{sent}")).status_code == 200
+                sent += 1
+            rewritten += maintained(settings)["half"].rewritten or 0
+        stop.set()
+        thread.join(PATIENCE_S)
+    assert failed == []
+    assert rewritten >= 60
+    rows = rows_of(tmp_path, "half")
+    keys = [(row["queue_id"], row["queue_offset"]) for row in rows]
+    assert len(keys) == len(set(keys)) == sender.sent + sent
+
+
+def test_somebody_elses_optimize_at_the_same_time_duplicates_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs itself would commit both: each row would be there twice."""
+    sender = Sender(tmp_path)
+    for _ in range(10):
+        sender.commit()
+    rows = rows_of(tmp_path, "half")
+    write = compacting.rewritten
+
+    def overtaken(name: str, root: str, paths: list[str]) -> object:
+        files = write(name, root, paths)
+        DeltaTable(str(tmp_path / "half")).optimize.compact()
+        return files
+
+    monkeypatch.setattr(compacting, "rewritten", overtaken)
+    done = maintained(settings_of(tmp_path))["half"]
+    assert done.rewritten == 0
+    assert rows_of(tmp_path, "half") == rows
+
+
+def test_second_run_at_the_same_time_says_so_and_ends(tmp_path: Path) -> None:
+    Sender(tmp_path).commit()
+    settings = settings_of(tmp_path)
+    with (
+        only_one(Tables.of(settings.storage), LOCK),
+        pytest.raises(FencedError, match="works on these tables already"),
+    ):
+        maintained(settings)
+    with only_one(Tables.of(settings.storage)):  # reconcile is no reason
+        maintained(settings)
+
+
+def test_table_that_somebody_has_altered_is_left_alone(tmp_path: Path) -> None:
+    from deltalake import write_deltalake
+
+    for number in range(5):
+        rows = pa.table({"queue_id": [number], "body": [b""]})
+        write_deltalake(str(tmp_path / "half"), rows, mode="append", partition_by=["queue_id"])
+    done = maintained(settings_of(tmp_path))["half"]
+    assert done.skipped is not None
+    assert (done.files_after, done.removed_files) == (5, 0)
+
+
+def test_nothing_goes_where_reconcile_cannot_be_seen(tmp_path: Path) -> None:
+    """Its checkpoint lies in a folder that the settings do not name, or is being built anew."""
+    sender = Sender(tmp_path)
+    for _ in range(5):
+        sender.commit()
+    settings = settings_of(tmp_path)
+    maintained(settings)
+    append(tmp_path, "decisions", decisions(Random(1), 0, 1, 0))
+    claim(None, Tables.of(settings.storage), "some-query", 64)  # type: ignore[arg-type]  # in folders it needs no Spark
+    long_after = now_ms() + 40 * DAY_MS
+    done = maintained(settings, long_after)["half"]
+    assert (done.removed_files, done.kept) == (0, (LOST,))
+    (tmp_path / "_checkpoints/reconcile").mkdir(parents=True)
+    (tmp_path / "_checkpoints/reconcile/metadata").write_text('{"id": "some-query"}')
+    (tmp_path / "_checkpoints/reconcile.rebuilding").mkdir()
+    done = maintained(settings, long_after)["half"]
+    assert (done.removed_files, done.kept) == (0, (REBUILDING,))
+    (tmp_path / "_checkpoints/reconcile.rebuilding").rmdir()
+    assert maintained(settings, long_after)["half"].removed_files == 5
+
+
+_KILLED = """
+import os, signal, sys
+from checkback.deltalog import DeltaLog
+from checkback.maintain import folder
+from maintain.house import maintained, settings_of
+step, root, now = sys.argv[1:]
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if step == "commit":
+    DeltaLog.replace = die
+elif step == "checkpoint":
+    DeltaLog.checkpoint = die
+else:
+    remove, left = folder._remove, [7]
+    def some(path):
+        if left[0] == 0:
+            die()
+        left[0] -= 1
+        remove(path)
+    folder._remove = some
+    if step == "log":
+        folder.remove_data = lambda place, names: folder.remove_data_(place, names) if place.endswith("_log") else None
+        folder.remove_data_ = lambda place, names: [some(f"{place}/{name}") for name in names]
+maintained(settings_of(root), int(now))
+"""
+
+
+@pytest.mark.parametrize("step", ["commit", "checkpoint", "data", "log"])
+def test_killed_at_any_point_it_harms_nothing(tmp_path: Path, step: str) -> None:
+    """Kill -9 before its commit, after it, amid the removals: the rows are there, and the next run does the rest."""
+    sender = Sender(tmp_path)
+    for _ in range(45):
+        sender.commit()
+    rows = rows_of(tmp_path, "half")
+    settings, now = settings_of(tmp_path), now_ms() + 40 * DAY_MS
+    if step in ("data", "log"):
+        maintained(settings)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path])}
+    command = [sys.executable, "-c", _KILLED, step, str(tmp_path), str(now)]
+    run = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert run.returncode == -signal.SIGKILL, run.stderr
+    assert rows_of(tmp_path, "half") == rows
+    sender.commit()
+    rows = rows_of(tmp_path, "half")
+    maintained(settings, now)
+    assert rows_of(tmp_path, "half") == rows
+    maintained(settings, now)  # it removes what the first one has only just replaced
+    left = {path.name for path in (tmp_path / "half").glob("*.parquet")}
+    assert left == files_of(tmp_path, "half")
