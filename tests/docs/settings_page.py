@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError, create_model
-from pydantic.fields import FieldInfo
 
 from checkback.settings import Producer, Settings
 from docs.markdown import prose, table
@@ -52,8 +51,8 @@ producers:
 
 A `secret` or `token` stands in the environment, never in a file or on the command line: `env:NAME` names the variable.
 Both are masked wherever settings are shown."""
-_SPARK = """Further settings of Spark, by their own names, as `spark.executor.memory: 4g`. Values are text, numbers, true
-or false. Those of secrets are masked in `config show`. [deploy.md](deploy.md) says which a cluster needs."""
+_SPARK = """Settings of Spark, by their own names, as `spark.executor.memory: 4g`. Values are text, numbers, true or
+false. Those of secrets are masked in `config show`. [deploy.md](deploy.md) says which a cluster needs."""
 
 
 def page() -> str:
@@ -135,7 +134,8 @@ _KINDS = {
 def _shortest(model: type[BaseModel], name: str) -> str:
     """What the field says of the shortest duration it takes."""
     field = model.model_fields[name]
-    alone = create_model("alone", value=(field.annotation, FieldInfo.merge_field_infos(field, alias=None)))
+    kind: Any = field.annotation
+    alone = create_model("Alone", value=(kind, field))
     for text in _TRIED:
         try:
             alone.model_validate({"value": text})

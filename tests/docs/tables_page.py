@@ -49,7 +49,7 @@ class _About(NamedTuple):
 _APPEND_ONLY = "Delta refuses it."
 ABOUT = {
     "half": _About(
-        "a half message, as it landed. Where two rows have one place, the first counts, and the other is in `rejected`.",
+        "a half message, as it landed. Of two rows with one place the first counts, the other is in `rejected`.",
         "`land`, `gateway`, `resume`",
         "`reconcile` (as a stream, and to publish), `land`, `gateway`, `check.include_body`, `rebuild`, all that looks",
         _APPEND_ONLY,
