@@ -51,7 +51,7 @@ ABOUT = {
     "half": _About(
         "a half message, as it landed. Of two rows with one place the first counts, the other is in `rejected`.",
         "`land`, `gateway`, `resume`",
-        "`reconcile` (as a stream, and to publish), `land`, `gateway`, `check.include_body`, `rebuild`, all that looks",
+        "`reconcile` (a stream, and to publish), `land`, `gateway`, checks with `include_body`, `rebuild`, all that looks",
         _APPEND_ONLY,
     ),
     "op": _About(
