@@ -51,13 +51,13 @@ ABOUT = {
     "half": _About(
         "a half message, as it landed. Of two rows with one place the first counts, the other is in `rejected`.",
         "`land`, `gateway`, `resume`",
-        "`reconcile` (a stream, and to publish), `land`, `gateway`, checks with `include_body`, `rebuild`, all that looks",
+        "`reconcile` (a stream, and to publish), `land`, `gateway`, checks with a body, `rebuild`, all that looks",
         _APPEND_ONLY,
     ),
     "op": _About(
         "an op, as it landed: of a producer, of a producer's answer to a check, of an operator.",
         "`land`, `gateway`, `reconcile` (answers to checks), `resolve`",
-        "`reconcile` (as a stream), `gateway`, `rebuild`, all that looks",
+        "`reconcile` (a stream), `gateway`, `rebuild`, all that looks",
         _APPEND_ONLY,
     ),
     _TOPIC: _About(
@@ -82,7 +82,7 @@ ABOUT = {
     "check_requests": _About(
         "a check that came due.",
         "`reconcile`",
-        "the check query (as a stream), `gateway`, `rebuild`, `resolve`, all that looks",
+        "the check query (a stream), `gateway`, `rebuild`, `resolve`, all that looks",
         "The check query stops with an error: Delta's streams refuse a source that rows were deleted from. A `rebuild` "
         "counts the checks anew.",
     ),
@@ -109,7 +109,7 @@ ABOUT = {
     "ticks": _About(
         "a scheduled run of `reconcile`: timers fire only in a batch, and a batch needs a new row.",
         "`reconcile --available-now`",
-        "`reconcile` (as a stream)",
+        "`reconcile` (a stream)",
         "`reconcile` stops with an error, as for `check_requests`. A row is 8 bytes: leave them.",
     ),
 }

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import typer
 import yaml
@@ -14,6 +15,12 @@ from pydantic import BaseModel
 from checkback.commands import app
 from checkback.landing.records import read_half, read_ops
 from checkback.messages import parse_half, parse_ops
+from checkback.observe.backlog import Backlog
+from checkback.observe.logs import JsonFormatter
+from checkback.observe.metrics import Metrics
+from checkback.observe.observer import Observer
+from checkback.observe.pending import PendingCount
+from checkback.reconcile.actions import QUEUED, SEGMENT, Actions
 from checkback.settings import Producer, Settings, load
 from docs.blocks import ROOT, Block, Page, anchor_of, blocks, pages, read_page
 from docs.shell import NAMED, SYSTEM, Call, check_checkback, check_make, check_submit, check_system, makefile, parse
@@ -204,3 +211,17 @@ def test_block_knows_its_place_and_mark() -> None:
     ]
     assert page.blocks[1].lines() == ["a b"]
     assert page.anchors == {"a-b"}
+
+
+def test_metrics_of_the_page_are_those_that_are_served() -> None:
+    served = {family.name for family in Metrics(Backlog({}), PendingCount(), ()).registry.collect()}
+    page = next(page for page in pages() if page.name == "docs/operations.md")
+    told = {code.partition("{")[0].removesuffix("_total") for code in page.code if code.startswith("checkback_")}
+    assert told - {"checkback_gateway_*"} == served
+
+
+def test_event_of_the_page_is_one_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    block = next(block for block in blocks("json") if block.page == "docs/operations.md")
+    with caplog.at_level("INFO", "checkback.events"):
+        Observer().published(Actions(np.zeros(1, QUEUED), 5), 0, np.zeros(0, SEGMENT))
+    assert list(json.loads(block.text)) == list(json.loads(JsonFormatter().format(caplog.records[0])))
