@@ -86,6 +86,15 @@ def makefile() -> str:
     return (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
+def check_python(call: Call) -> None:
+    """The module that is run is one of the project's."""
+    assert call.arguments[0] == "-m", "run a module"
+    path = call.arguments[1].replace(".", "/")
+    assert any(
+        (ROOT / folder / path).is_dir() or (ROOT / folder / f"{path}.py").is_file() for folder in ("lib", "tests")
+    )
+
+
 def check_submit(call: Call) -> None:
     """spark-submit: the package is the one that is installed, the job is there and takes its options."""
     words = iter(call.arguments)

@@ -23,7 +23,18 @@ from checkback.observe.pending import PendingCount
 from checkback.reconcile.actions import QUEUED, SEGMENT, Actions
 from checkback.settings import Producer, Settings, load
 from docs.blocks import ROOT, Block, Page, anchor_of, blocks, pages, read_page
-from docs.shell import NAMED, SYSTEM, Call, check_checkback, check_make, check_submit, check_system, makefile, parse
+from docs.shell import (
+    NAMED,
+    SYSTEM,
+    Call,
+    check_checkback,
+    check_make,
+    check_python,
+    check_submit,
+    check_system,
+    makefile,
+    parse,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +54,7 @@ _NO_SETTINGS = {"reconcile.rebuilding", "check.message", "check.transaction_id"}
 _CHECKS: dict[str, Callable[[Call], object]] = {
     "checkback": check_checkback,
     "make": check_make,
+    "python": check_python,
     "spark-submit": check_submit,
     **dict.fromkeys(SYSTEM, check_system),
     "curl": lambda _: None,  # it is run: test_http.py
@@ -167,6 +179,14 @@ def _check_command(page: str, words: list[str]) -> None:
         command, words = command.commands[words[0]], words[1:]
     known = {option for parameter in command.params for option in parameter.opts}
     assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known, (page, words)
+
+
+def test_extras_in_the_text_are_there() -> None:
+    _, _, rest = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("[project.optional-dependencies]")
+    extras = set(re.findall(r"^(\w+) = \[", rest.partition("\n[")[0], re.MULTILINE))
+    told = {match[1] for _, code in _told() if (match := re.search(r"checkback\[([\w,]+)\]", code))}
+    assert told
+    assert {extra for names in told for extra in names.split(",")} <= extras
 
 
 def _missing(page: Page) -> list[str]:
