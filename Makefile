@@ -9,7 +9,7 @@ PY := .venv/bin/python
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help check install run run-trace test test-fast test-crash simulate lint zip bench clean
+.PHONY: help check install run run-trace test test-fast test-crash simulate lint docs zip bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ lint: install ## ruff and mypy; changes nothing
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+
+docs: install ## docs/settings.md and docs/tables.md, from the code
+	@PYTHONPATH=lib:tests $(PY) -m docs
 
 zip: ## dist/checkback.zip for spark-submit --py-files
 	@$(PYTHON) .ci/zip.py lib/checkback dist/checkback.zip

@@ -1,0 +1,145 @@
+"""docs/settings.md: every setting, from the settings model and the comments of conf/base.yml."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError, create_model
+
+from checkback.settings import Producer, Settings
+from docs.markdown import prose, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_BASE = Path(__file__).parents[2] / "conf" / "base.yml"
+_SECTION = re.compile(r"(\w+):.*")
+_KEY = re.compile(r"  (\w+): *(.*?)(?:\s+#\s*(.*))?")
+_FIXED = "fixed once a checkpoint exists"
+_DURATIONS = {"0s": ", 0s or more", "1ms": ""}
+_TRIED = ("0s", "1ms", "1s", "1m", "1h", "1d")
+
+_HEAD = """# Settings
+
+<!-- Made by `make docs` from lib/checkback/settings.py and conf/base.yml: change those. -->
+
+Layers, each over the one before: the defaults, `conf/base.yml`, the file of `--config`, the environment, `--set`. Maps
+merge, lists replace. `checkback config show` shows each value and the layer it comes from.
+
+```sh
+checkback config show --config conf/base.yml --set transaction.timeout=2s
+CHECKBACK__TRANSACTION__TIMEOUT=2s checkback config show
+CHECKBACK__PRODUCERS__ORDERS__ENDPOINTS='["http://127.0.0.1:8901/check"]' checkback config show
+```
+
+A duration is a whole number and its unit: `500ms`, `6s`, `1m`, `72h`, `2d`. `null` is not set. An unknown key, or a
+value that does not fit, is one line that names the key, its layer and what to do; exit code 2.
+
+*fixed*: a checkpoint is made with it. `reconcile` refuses to start with another value; `checkback rebuild` makes a
+checkpoint that has it ([checkpoint.md](checkpoint.md)). With another `kafka.queue_base`, which nobody refuses, half
+messages would land in other queues ([kafka.md](kafka.md)).
+"""
+_PRODUCERS = """A group is a key of `producers`, with these settings below it. Its name has letters, digits, `_`, `-`.
+
+```yaml
+producers:
+  orders: {endpoints: ["https://orders.example.com/check"], secret: "env:ORDERS_SECRET", token: "env:ORDERS_TOKEN"}
+```
+
+A `secret` or `token` stands in the environment, never in a file or on the command line: `env:NAME` names the variable.
+Both are masked wherever settings are shown."""
+_SPARK = """Settings of Spark, by their own names, as `spark.executor.memory: 4g`. Values are text, numbers, true or
+false. Those of secrets are masked in `config show`. [deploy.md](deploy.md) says which a cluster needs."""
+
+
+def page() -> str:
+    """The page."""
+    said = read_lines(_BASE.read_text(encoding="utf-8"))
+    parts = [_HEAD]
+    for section, field in Settings.model_fields.items():
+        model = field.annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            parts += [f"## {section}\n", prose(model.__doc__ or ""), "", _table(section, model, said), ""]
+    values = {key: json.dumps(value) for key, value in Producer().model_dump(mode="json").items()}
+    groups = {f"producers.{key}": (value, said[f"producers.{key}"][1]) for key, value in values.items()}
+    parts += ["## producers\n", _PRODUCERS, "", _table("producers", Producer, groups), ""]
+    return "\n".join([*parts, "## spark\n", _SPARK, ""])
+
+
+def names(model: type[BaseModel]) -> Mapping[str, str]:
+    """The keys of a section, as files write them, and the model's own name of each."""
+    return {field.alias or name: name for name, field in model.model_fields.items()}
+
+
+def read_lines(base: str) -> dict[str, tuple[str, str]]:
+    """``section.key`` -> its value in conf/base.yml, as text, and what is said beside it.
+
+    A key of which nothing is said belongs to the one above. Of producers, whose example is a comment, the keys stand
+    one level deeper.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    section, above = "", ""
+    for line in base.splitlines():
+        if line.startswith("#   orders:"):
+            section = "producers"
+        elif (match := _SECTION.fullmatch(line)) is not None:
+            section = match[1]
+        elif (match := _KEY.fullmatch(line.removeprefix("#   ") if section == "producers" else line)) is not None:
+            key, value, comment = match.groups()
+            found[f"{section}.{key}"] = (value, (comment or f"goes with {above}").strip())
+            above = key
+    return found
+
+
+def _table(section: str, model: type[BaseModel], said: Mapping[str, tuple[str, str]]) -> str:
+    return table(("setting", "default", "kind", "", "fixed"), _rows(section, model, said))
+
+
+def _rows(section: str, model: type[BaseModel], said: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, ...]]:
+    kinds = model.model_json_schema(by_alias=True)["properties"]
+    for key, name in names(model).items():
+        value, text = said[f"{section}.{key}"]
+        fixed = _FIXED in text
+        text = re.sub(rf"[;,]? ?{_FIXED}", "", text).replace("<", "&lt;")
+        yield f"`{key}`", f"`{value}`", _kind(kinds[key], model, name), text, "yes" if fixed else ""
+
+
+def _kind(schema: Mapping[str, Any], model: type[BaseModel], name: str) -> str:
+    if "anyOf" in schema:
+        return next(_kind(one, model, name) for one in schema["anyOf"] if one.get("type") != "null") + ", or null"
+    if "enum" in schema:
+        return ", ".join(schema["enum"][:-1]) + " or " + str(schema["enum"][-1])
+    if schema["type"] == "array":
+        return f"list: {_kind(schema['items'], model, '')}"
+    if schema.get("format") == "duration":
+        return "duration" + _shortest(model, name)
+    least, most = schema.get("minimum"), schema.get("maximum")
+    if least is not None and most is not None:
+        return f"{_KINDS[schema['type']]}, {least} to {most}"
+    return _KINDS[schema["type"]] + ("" if least is None else f", {least} or more")
+
+
+_KINDS = {
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "string": "text",
+    "object": "map",
+}
+
+
+def _shortest(model: type[BaseModel], name: str) -> str:
+    """What the field says of the shortest duration it takes."""
+    field = model.model_fields[name]
+    kind: Any = field.annotation
+    alone = create_model("Alone", value=(kind, field))
+    for text in _TRIED:
+        try:
+            alone.model_validate({"value": text})
+        except ValidationError:
+            continue
+        return _DURATIONS.get(text, f", at least {text}")
+    raise AssertionError(f"{name} takes none of {_TRIED}")

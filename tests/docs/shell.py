@@ -1,0 +1,121 @@
+"""Lines of the pages' shell blocks: what they call, and whether the real thing would take it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from checkback.commands import app
+from checkback.session import DELTA_PACKAGE, kafka_package
+from checkback.settings import load
+from docs.blocks import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: What variables hold that the pages name: it serves as a secret and as a token.
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+NAMED = dict.fromkeys(("ORDERS_SECRET", "ORDERS_TOKEN", "KAFKA_JAAS"), SECRET)
+#: Programs of the system: only the files of the project that they name are looked for.
+SYSTEM = {"export", "install", "openssl", "source", "systemctl", "useradd"}
+_ASSIGNED = re.compile(r"(\w+)=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A line: the variables set before it, the program without its folder, its arguments."""
+
+    environ: Mapping[str, str]
+    program: str
+    arguments: list[str]
+
+    @classmethod
+    def of(cls, line: str) -> Call:
+        """The call that a line of shell makes."""
+        words, environ = shlex.split(line), {}
+        while words and (match := _ASSIGNED.fullmatch(words[0])):
+            environ[match[1]] = match[2]
+            words = words[1:]
+        return cls(environ, words[0].rpartition("/")[2], words[1:])
+
+
+def parse(arguments: list[str]) -> tuple[str, dict[str, Any]]:
+    """The command of Checkback's arguments and the parameters that it would run with.
+
+    Raises Typer's error where the command line would.
+    """
+    command: Any = typer.main.get_command(app)
+    names: list[str] = []
+    rest = arguments
+    while hasattr(command, "commands"):
+        if not rest or rest[0] not in command.commands:
+            raise AssertionError(f"there is no command {' '.join([*names, *rest[:1]])}")
+        names.append(rest[0])
+        command, rest = command.commands[rest[0]], rest[1:]
+    return " ".join(names), command.make_context(" ".join(names), list(rest)).params
+
+
+def check_checkback(call: Call) -> tuple[str, dict[str, Any]]:
+    """As ``parse``; its settings must be such, too. A file of settings that the reader has is left out."""
+    name, parameters = parse(call.arguments)
+    config = parameters["config"]
+    there = config if config is not None and (ROOT / config).exists() else None
+    load(there and ROOT / there, parameters["overrides"] or (), {**NAMED, **call.environ})
+    return name, parameters
+
+
+def check_make(call: Call) -> None:
+    """The target is there, and its variables are."""
+    for word in call.arguments:
+        variable = word.partition("=")[0]
+        text = makefile()
+        assert re.search(rf"^{re.escape(variable)}( \?=|:)", text, re.MULTILINE), f"make knows no {variable}"
+    subprocess.run(["make", "-n", *call.arguments], cwd=ROOT, check=True, capture_output=True, timeout=60)  # noqa: S607
+
+
+@cache
+def makefile() -> str:
+    """The Makefile's text."""
+    return (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def check_python(call: Call) -> None:
+    """The module that is run is one of the project's."""
+    assert call.arguments[0] == "-m", "run a module"
+    path = call.arguments[1].replace(".", "/")
+    assert any(
+        (ROOT / folder / path).is_dir() or (ROOT / folder / f"{path}.py").is_file() for folder in ("lib", "tests")
+    )
+
+
+def check_submit(call: Call) -> None:
+    """spark-submit: the package is the one that is installed, the job is there and takes its options."""
+    words = iter(call.arguments)
+    for word in words:
+        if word == "--packages":
+            check_packages(next(words))
+        elif word == "--py-files":
+            assert next(words) == "dist/checkback.zip"
+        else:
+            break
+    assert (ROOT / word).is_file(), word
+    parse([Path(word).stem, *words])
+
+
+def check_packages(packages: str) -> None:
+    """They are of the versions that are installed."""
+    assert set(packages.split(",")) <= {DELTA_PACKAGE, kafka_package()}
+
+
+def check_system(call: Call) -> None:
+    """The project's files that it names are there."""
+    for word in call.arguments:
+        if word.startswith(("conf/", "jobs/", "lib/", "tests/")):
+            assert (ROOT / word).exists(), word

@@ -1,0 +1,148 @@
+"""docs/tables.md: every table, from lib/checkback/schemas.py, and who has to do with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from checkback.schemas import SCHEMAS, TOPIC_PREFIX, properties_of, schema_of
+from docs.markdown import prose, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TOPIC = f"{TOPIC_PREFIX}<topic>"
+
+_HEAD = """# Tables
+
+<!-- Made by `make docs` from lib/checkback/schemas.py: change that. -->
+
+Delta tables, in folders below `storage.root` or in a catalog ([deploy.md](deploy.md)). Times are TIMESTAMPs, UTC. Every
+column may be null by its type; what is always there is said by the rules ([protocol.md](protocol.md)). The comments are
+in the tables, too: `DESCRIBE TABLE` shows them.
+
+A transaction is (queue_id, queue_offset) of its half message: join by these two, not by transaction_id, which a
+producer may use twice.
+
+## Who may change what
+
+Rows are appended, and that is all that Checkback does. An update is never right: what is written is what happened.
+`half`, `op`, `decisions` and `operations` are `delta.appendOnly`: Delta itself refuses UPDATE and DELETE. Of the
+others, each section says what becomes of it when rows are deleted. In local folders delete with delta-rs
+(`DeltaTable(path).delete("...")`), or while nothing else is at work: Spark's commits there are safe in one JVM only.
+
+Small files, old files and old log entries are another matter, and no row's: [maintain.md](maintain.md).
+
+| table | written by | read by |
+|---|---|---|
+"""
+
+
+class _About(NamedTuple):
+    """What the schema does not say of a table."""
+
+    row: str
+    written: str
+    read: str
+    deleted: str
+
+
+_APPEND_ONLY = "Delta refuses it."
+ABOUT = {
+    "half": _About(
+        "a half message, as it landed. Of two rows with one place the first counts, the other is in `rejected`.",
+        "`land`, `gateway`, `resume`",
+        "`reconcile` (a stream, and to publish), `land`, `gateway`, checks with a body, `rebuild`, all that looks",
+        _APPEND_ONLY,
+    ),
+    "op": _About(
+        "an op, as it landed: of a producer, of a producer's answer to a check, of an operator.",
+        "`land`, `gateway`, `reconcile` (answers to checks), `resolve`",
+        "`reconcile` (a stream), `gateway`, `rebuild`, all that looks",
+        _APPEND_ONLY,
+    ),
+    _TOPIC: _About(
+        "a committed message of the real topic, once. The table is made with the topic's first message.",
+        "`reconcile`, `rebuild` (what a batch left half done)",
+        "consumers, `audit`, `lineage`, `rebuild`",
+        "The audit says `commit_not_published`, and a `rebuild` publishes the message again, because its decision says "
+        "COMMIT. Copy what you want short-lived into a table of your own.",
+    ),
+    "decisions": _About(
+        "how a transaction ended. No row: it is pending.",
+        "`reconcile`, `rebuild` (what a batch left half done)",
+        "`gateway`, the check query, `rebuild`, `resolve`, `resume`, all that looks",
+        _APPEND_ONLY,
+    ),
+    "discarded": _About(
+        "a message that was given up, whole.",
+        "`reconcile`, `rebuild` (what a batch left half done)",
+        "`resume`, `audit`, `lineage`, `rebuild`",
+        "The audit says `discard_not_kept`, the message cannot be resumed any more, and a `rebuild` puts it back.",
+    ),
+    "check_requests": _About(
+        "a check that came due.",
+        "`reconcile`",
+        "the check query (a stream), `gateway`, `rebuild`, `resolve`, all that looks",
+        "The check query stops with an error: Delta's streams refuse a source that rows were deleted from. A `rebuild` "
+        "counts the checks anew.",
+    ),
+    "check_answers": _About(
+        "what came of a check, whatever it was.",
+        "the check query (in `reconcile`)",
+        "the check query, `pending`, `status`, `lineage`, notebooks",
+        "Old rows (`answered_at`) may go. What looks back (`lineage`, `check_outcomes`) then knows less; nothing is "
+        "decided by it.",
+    ),
+    "rejected": _About(
+        "an input that could not be taken, and why.",
+        "`land`, `reconcile`",
+        "`audit`, `lineage`, `rebuild`",
+        "Rows may go when somebody has looked at them. The audit then warns of an op or half message that is not in "
+        "`rejected` (`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects such ops once more.",
+    ),
+    "operations": _About(
+        "what an operator did ([operate.md](operate.md)).",
+        "`resolve`, `resume`",
+        "`resolve`, `resume`, `lineage`",
+        _APPEND_ONLY,
+    ),
+    "ticks": _About(
+        "a scheduled run of `reconcile`: timers fire only in a batch, and a batch needs a new row.",
+        "`reconcile --available-now`",
+        "`reconcile` (a stream)",
+        "`reconcile` stops with an error, as for `check_requests`. A row is 8 bytes: leave them.",
+    ),
+}
+
+
+def page() -> str:
+    """The page. Raises KeyError when a table has no words here."""
+    names = ["half", "op", _TOPIC, *(name for name in SCHEMAS if name not in ("half", "op"))]
+    index = table(
+        ("", "", ""), [(f"[`{name}`](#{_anchor(name)})", ABOUT[name].written, ABOUT[name].read) for name in names]
+    )
+    rows = "\n".join(index.splitlines()[2:])
+    return "\n".join([_HEAD + rows, "", *(line for name in names for line in _section(name))])
+
+
+def _anchor(name: str) -> str:
+    return "".join(char for char in name if char.isalnum() or char == "_")
+
+
+def _section(name: str) -> Iterator[str]:
+    about = ABOUT[name]
+    yield f"## {name}" if name != _TOPIC else f"## `{name}`"
+    yield ""
+    yield prose(f"One row is {about.row}")
+    yield ""
+    columns = [
+        (f"`{field.name}`", f"`{field.dataType.simpleString()}`", (field.metadata or {})["comment"])
+        for field in schema_of(name).fields
+    ]
+    yield table(("column", "type", ""), columns)
+    yield ""
+    kept = ", ".join(f"`{key}` = `{value}`" for key, value in properties_of(name).items())
+    yield prose(f"Properties: {kept}.")
+    yield ""
+    yield prose(f"If rows are deleted: {about.deleted}")
+    yield ""

@@ -1,0 +1,185 @@
+"""What the pages print is run: curl and Python against a gateway, commands that need no Spark on small tables."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import fastapi
+import httpx
+import pytest
+import sqlalchemy as sa
+import starlette.routing
+
+from checkback.cli import main
+from checkback.producer import LocalTransactionState, MessageApply, check_app, consumed
+from docs.blocks import ROOT, Block, blocks
+from docs.shell import SECRET, Call, check_checkback
+from gateway.process import PATIENCE_S, Gateway, half, rows
+from operate.house import House
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+PRINTED = "http://127.0.0.1:8900"
+#: pages whose curl lines speak of half messages that were there before
+_BEFORE = {"docs/gateway.md": 12}
+
+
+def _calls(program: str, *pages: str) -> list[tuple[Block, Call]]:
+    calls = [(block, Call.of(line)) for block in blocks("sh") for line in block.lines()]
+    return [(block, call) for block, call in calls if call.program == program and (not pages or block.page in pages)]
+
+
+def _commands(*names: str) -> list[Call]:
+    """Checkback's calls of these commands, each once."""
+    found = {json.dumps(call.arguments): call for _, call in _calls("checkback") if call.arguments[0] in names}
+    return list(found.values())
+
+
+def _gateway(page: str, root: Path) -> Gateway:
+    """The gateway as the page starts it."""
+    calls = [call for _, call in _calls("checkback", page) if call.arguments[0] == "gateway"]
+    _, parameters = check_checkback(calls[0])
+    return Gateway(root, *(parameters["overrides"] or ()))
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block, _ in _calls("curl")}))
+def test_curl(page: str, tmp_path: Path) -> None:
+    """Each line in turn, on one gateway; where the page says what comes back, that does."""
+    curl = shutil.which("curl")
+    if curl is None:
+        pytest.skip("there is no curl here")
+    with _gateway(page, tmp_path) as gateway:
+        for number in range(_BEFORE.get(page, 0)):
+            assert gateway.post("/v1/half", half(f"before-{number}")).status_code == 200
+        said = []
+        for _, call in _calls("curl", page):
+            arguments = [word.replace(PRINTED, gateway.url) for word in call.arguments]
+            assert arguments != call.arguments, "it is not for the gateway"
+            done = subprocess.run(
+                [curl, "--fail-with-body", "--silent", "--show-error", "--noproxy", "*", *arguments],
+                check=False,
+                capture_output=True,
+                timeout=PATIENCE_S,
+            )
+            assert done.returncode == 0, (call.arguments, done.stdout, done.stderr)
+            said.append(json.loads(done.stdout))
+    printed = [line[2:] for block in blocks("sh") if block.page == page for line in block.text.splitlines()]
+    told = [json.loads(line) for line in printed if line.startswith("{")]
+    assert said[: len(told)] == told
+    assert [row["state"] for row in rows(tmp_path, "op")] == ["COMMIT"]
+
+
+def _python(page: str, heading: str) -> Block:
+    return next(block for block in blocks("python") if (block.page, block.heading) == (page, heading))
+
+
+def _run(block: Block, names: dict[str, Any], **instead: str) -> dict[str, Any]:
+    code = block.text
+    for printed, here in instead.items():
+        assert printed in code
+        code = code.replace(printed, here)
+    exec(compile(code, str(ROOT / block.page), "exec"), names)  # noqa: S102 - the page's own code
+    return names
+
+
+def test_producer_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends to the gateway that the README starts, which keeps the half message and the op."""
+    monkeypatch.chdir(tmp_path)
+    with _gateway("README.md", tmp_path / "data") as gateway:
+        instead = {PRINTED: gateway.url, "port=8901": "port=0"}
+        names = _run(_python("README.md", "A producer"), {"__name__": "example"}, **instead)
+    [sent], [ended] = rows(tmp_path / "data", "half"), rows(tmp_path / "data", "op")
+    assert (sent["real_topic"], sent["body"]) == ("payments", b'{"amount": 42}')
+    assert (ended["state"], ended["transaction_id"]) == ("COMMIT", sent["transaction_id"])
+    assert names["barrier"].check(sent["transaction_id"]) is LocalTransactionState.COMMIT
+
+
+class _Book(dict[str, str]):
+    """What docs/rocketmq.md calls `orders`."""
+
+    def insert(self, order: str, transaction_id: str) -> None:
+        self[transaction_id] = order
+
+
+class _Named:
+    """A message, or a check."""
+
+    transaction_id = "order-4711"
+
+
+def _listener() -> Any:
+    return _run(_python("docs/rocketmq.md", "Moving a producer"), {"orders": _Book()})["Orders"]()
+
+
+def test_listener_moved_from_rocketmq() -> None:
+    listener = _listener()
+    assert listener.check_local_transaction(_Named) is LocalTransactionState.UNKNOWN
+    assert listener.execute_local_transaction(_Named, "shoes") is LocalTransactionState.COMMIT
+    assert listener.check_local_transaction(_Named) is LocalTransactionState.COMMIT
+
+
+def test_check_endpoint_in_an_application_of_ones_own() -> None:
+    names = {"FastAPI": fastapi.FastAPI, "starlette": starlette, "check_app": check_app}
+    made = _run(_python("docs/producer.md", "The check endpoint"), names | {"orders": _listener(), "SECRET": SECRET})
+
+    async def posted(path: str) -> int:
+        transport = httpx.ASGITransport(made["app"])
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return (await client.post(path, json={})).status_code
+
+    assert [asyncio.run(posted(path)) for path in ("/check", "/checks/")] == [401, 401], "not signed"
+    assert asyncio.run(posted("/other")) == 404
+
+
+def test_consumer_applies_a_message_once() -> None:
+    class Row:
+        half_queue_id, half_queue_offset = 0, 12
+
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    MessageApply().create_table(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE credits (sum INTEGER)"))
+        connection.execute(sa.text("INSERT INTO credits VALUES (0)"))
+    names = {"engine": engine, "consumed": consumed, "text": sa.text, "rows": [Row, Row]}
+    _run(_python("docs/producer.md", "The consumer"), names, **{"SET ...": "SET sum = sum + 42"})
+    with engine.begin() as connection:
+        assert connection.execute(sa.text("SELECT sum FROM credits")).scalar() == 42
+
+
+def test_every_python_block_is_run() -> None:
+    """Here, with Spark (test_spark.py), or in tests/producer/test_docs.py: a new one needs a test."""
+    here = {("README.md", "A producer"), ("docs/rocketmq.md", "Moving a producer")}
+    here |= {("docs/producer.md", heading) for heading in ("The check endpoint", "The consumer")}
+    there = {("docs/producer.md", "A service in one page")}
+    assert {(block.page, block.heading) for block in blocks("python") if not block.needs_spark} == here | there
+
+
+def _id(call: Call) -> str:
+    return " ".join([*call.environ, *call.arguments])[:60]
+
+
+@pytest.mark.parametrize("call", _commands("config"), ids=_id)
+def test_config(call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(ROOT)
+    for name, value in call.environ.items():
+        monkeypatch.setenv(name, value)
+    assert main(call.arguments) == 0
+    assert "transaction.timeout" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("call", _commands("resolve", "resume"), ids=_id)
+def test_operator(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a transaction that is as it must be: pending, or discarded. With --yes it is done, else shown."""
+    house, transaction = House(tmp_path), call.arguments[1]
+    place = house.half(12, transaction)
+    if call.arguments[0] == "resume":
+        house.decide(place, "DISCARD", "checkback")
+    assert main([*call.arguments, "--set", f"storage.root={tmp_path}"]) == 0
+    assert transaction in capsys.readouterr().out
+    assert len(house.rows("operations")) == call.arguments.count("--yes")

@@ -1,0 +1,247 @@
+"""What the pages print is what the project takes: commands, settings, messages, links. No process is started."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import typer
+import yaml
+from pydantic import BaseModel
+
+from checkback.commands import app
+from checkback.landing.records import read_half, read_ops
+from checkback.messages import parse_half, parse_ops
+from checkback.observe.backlog import Backlog
+from checkback.observe.logs import JsonFormatter
+from checkback.observe.metrics import Metrics
+from checkback.observe.observer import Observer
+from checkback.observe.pending import PendingCount
+from checkback.reconcile.actions import QUEUED, SEGMENT, Actions
+from checkback.settings import Producer, Settings, load
+from docs.blocks import ROOT, Block, Page, anchor_of, blocks, pages, read_page
+from docs.shell import (
+    NAMED,
+    SYSTEM,
+    Call,
+    check_checkback,
+    check_make,
+    check_python,
+    check_submit,
+    check_system,
+    makefile,
+    parse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LANGUAGES = {"", "json", "python", "sh", "sql", "yaml"}
+#: What pages already name and other work still brings. What is there must leave this list.
+COMING = {
+    "docs/deploy.md",
+    "docs/maintain.md",
+    "docs/pictures/pending.png",
+    "checkback maintain",
+    "make notebook",
+}
+#: a folder of the checkpoint, and attributes of a check in Python
+_NO_SETTINGS = {"reconcile.rebuilding", "check.message", "check.transaction_id"}
+_CHECKS: dict[str, Callable[[Call], object]] = {
+    "checkback": check_checkback,
+    "make": check_make,
+    "python": check_python,
+    "spark-submit": check_submit,
+    **dict.fromkeys(SYSTEM, check_system),
+    "curl": lambda _: None,  # it is run: test_http.py
+}
+
+
+@pytest.fixture(autouse=True)
+def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def _coming(text: str) -> bool:
+    return any(text == one or text.startswith(f"{one} ") for one in COMING)
+
+
+def test_what_came_is_not_coming() -> None:
+    there = {name for name in COMING if (ROOT / name).exists()}
+    there |= {name for name in COMING if name.startswith("make ") and re.search(rf"^{name[5:]}:", makefile(), re.M)}
+    for name in COMING:
+        if name.startswith("checkback "):
+            try:
+                parse(name.split()[1:])
+            except AssertionError:
+                continue
+            there.add(name)
+    assert not there, "it is there: take it out of COMING"
+
+
+def test_what_is_not_run_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    marked = [block for page in pages() for block in page.blocks if block.not_run is not None]
+    with capsys.disabled():
+        print(f"\n{len(marked)} code blocks of the pages are not run")
+        for block in marked:
+            print(f"  {block}: {block.not_run}")
+    assert all(len(block.not_run or "") > 10 for block in marked)
+
+
+def test_blocks_are_of_a_language_that_is_looked_at() -> None:
+    assert {block.language for page in pages() for block in page.blocks} <= LANGUAGES
+
+
+@pytest.mark.parametrize("block", blocks("sh"), ids=str)
+def test_line_of_shell_would_be_taken(block: Block) -> None:
+    for line in block.lines():
+        call = Call.of(line)
+        program = call.program
+        if not _coming(f"{program} {call.arguments[0] if call.arguments else ''}"):
+            assert program in _CHECKS, f"{line}: nobody knows {program}; mark the block: <!-- not run: REASON -->"
+            _CHECKS[program](call)
+
+
+def test_line_in_plain_text_would_be_taken() -> None:
+    """As a line of cron."""
+    for block in blocks(""):
+        for line in block.lines():
+            _, found, arguments = line.partition(".venv/bin/checkback ")
+            if found and not _coming(f"checkback {arguments.split()[0]}"):
+                check_checkback(Call.of(f"checkback {arguments}"))
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_yaml_is_what_the_settings_take(block: Block, tmp_path: Path) -> None:
+    content = yaml.safe_load(block.text)
+    assert set(content) <= set(Settings.model_fields), "no settings: mark it, or check it here"
+    file = tmp_path / "page.yml"
+    file.write_text(block.text, encoding="utf-8")
+    loaded = load(file, environ=NAMED)
+    assert set(loaded.origins.values()) >= {str(file)}
+
+
+@pytest.mark.parametrize("block", blocks("json"), ids=str)
+def test_json_is_a_message_that_is_taken(block: Block) -> None:
+    try:
+        found = [json.loads(block.text)]
+    except json.JSONDecodeError:
+        found = [json.loads(line) for line in block.text.splitlines()]
+    for fields in found:
+        line = json.dumps(fields).encode()
+        if block.page == "docs/kafka.md":
+            taken = read_half(1000, line, 0, 12, 1) if "real_topic" in fields else read_ops(1000, line, 0, 12, 1)
+            assert [(one.queue_id, one.transaction_id) for one in taken] == [(1000, "order-4711")]
+        elif "queue_offset" in fields:
+            assert parse_half(line).body == b'{"amount": 42}'
+        elif "half_offset" in fields or "half_offsets" in fields:
+            assert parse_ops(line)
+        else:
+            assert "event" in fields, "no message, no event: mark it, or check it here"
+
+
+def _told() -> list[tuple[str, str]]:
+    return sorted({(page.name, code) for page in pages() for code in page.code})
+
+
+def test_settings_in_the_text_are_there() -> None:
+    models = {name: field.annotation for name, field in Settings.model_fields.items()} | {"producers": Producer}
+    for page, code in _told():
+        match = re.fullmatch(r"(\w+)(?:\.\w+)?\.(\w+)(?:[=:] ?.*)?", code)
+        if match is None or code in _NO_SETTINGS:
+            continue
+        model = models.get(match[1])
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            known = {field.alias or name for name, field in model.model_fields.items()}
+            assert match[2] in known, (page, code)
+
+
+def test_commands_and_targets_in_the_text_are_there() -> None:
+    for page, code in _told():
+        words = code.split()
+        if len(words) < 2 or _coming(" ".join(words[:2])):
+            continue
+        if words[0] == "make":
+            check_make(Call.of(f"make {words[1]}"))
+        elif words[0] == "checkback" and words[1] != "COMMAND":
+            _check_command(page, words[1:])
+
+
+def _check_command(page: str, words: list[str]) -> None:
+    """The command is there, and so are its options; what it needs besides may be left out."""
+    command = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        assert words[0] in command.commands, (page, words)
+        command, words = command.commands[words[0]], words[1:]
+    known = {option for parameter in command.params for option in parameter.opts}
+    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known, (page, words)
+
+
+def test_extras_in_the_text_are_there() -> None:
+    _, _, rest = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("[project.optional-dependencies]")
+    extras = set(re.findall(r"^(\w+) = \[", rest.partition("\n[")[0], re.MULTILINE))
+    told = {match[1] for _, code in _told() if (match := re.search(r"checkback\[([\w,]+)\]", code))}
+    assert told
+    assert {extra for names in told for extra in names.split(",")} <= extras
+
+
+def _missing(page: Page) -> list[str]:
+    known = {one.name: one for one in pages()}
+    found = []
+    for link in page.links:
+        if re.match(r"https?:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page.name).parent.joinpath(path).resolve() if path else ROOT / page.name
+        name = target.relative_to(ROOT).as_posix()
+        anchors = known[name].anchors if name in known else frozenset()
+        if not _coming(name) and (not target.exists() or (anchor and anchor not in anchors)):
+            found.append(link)
+    return found
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Page) -> None:
+    assert _missing(page) == []
+
+
+def test_every_page_is_in_the_readme() -> None:
+    linked = {link for page in pages() if page.name == "README.md" for link in page.links}
+    assert {page.name for page in pages() if page.name.startswith("docs/")} <= linked
+
+
+def test_anchors_are_those_of_github() -> None:
+    assert anchor_of("`--json`, and why") == "--json-and-why"
+    assert anchor_of("topics/<topic>") == "topicstopic"
+
+
+def test_block_knows_its_place_and_mark() -> None:
+    page = read_page(
+        "p.md",
+        "## A b\n\n<!-- not run: it\ntakes long -->\n```sh\nls\n```\n"
+        "\n1. x\n\n    ```sh\n    a \\\n    b  # c\n    ```\n",
+    )
+    assert [(block.line, block.heading, block.not_run) for block in page.blocks] == [
+        (6, "A b", "it takes long"),
+        (12, "A b", None),
+    ]
+    assert page.blocks[1].lines() == ["a b"]
+    assert page.anchors == {"a-b"}
+
+
+def test_metrics_of_the_page_are_those_that_are_served() -> None:
+    served = {family.name for family in Metrics(Backlog({}), PendingCount(), ()).registry.collect()}
+    page = next(page for page in pages() if page.name == "docs/operations.md")
+    told = {code.partition("{")[0].removesuffix("_total") for code in page.code if code.startswith("checkback_")}
+    assert told - {"checkback_gateway_*"} == served
+
+
+def test_event_of_the_page_is_one_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    block = next(block for block in blocks("json") if block.page == "docs/operations.md")
+    with caplog.at_level("INFO", "checkback.events"):
+        Observer().published(Actions(np.zeros(1, QUEUED), 5), 0, np.zeros(0, SEGMENT))
+    assert list(json.loads(block.text)) == list(json.loads(JsonFormatter().format(caplog.records[0])))

@@ -1,0 +1,30 @@
+"""Python of the pages that is given `spark` and `settings`, on one set of small tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checkback.settings import Settings
+from docs.blocks import ROOT, Block, blocks
+from operate.house import House
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Of tables with a transaction that was asked and is pending, and a discarded one."""
+    root = tmp_path_factory.mktemp("docs")
+    house = House(root)
+    house.check(house.half(11, "order-4711", check_immunity_s=0), 1, "NO_ANSWER", "connection refused")
+    house.decide(house.half(12, "order-4712"), "DISCARD", "checkback")
+    return Settings.model_validate({"storage": {"root": str(root)}})
+
+
+@pytest.mark.parametrize("block", [block for block in blocks("python") if block.needs_spark], ids=str)
+def test_python(block: Block, spark: SparkSession, settings: Settings) -> None:
+    code = compile(block.text, str(ROOT / block.page), "exec")
+    exec(code, {"spark": spark, "settings": settings})  # noqa: S102 - the page's own code
