@@ -217,7 +217,7 @@ def _asked_in_vain(view: View, since: datetime | str | None) -> DataFrame:
         .where(F.col("kind") != "ANSWER")
     )
     errors = F.concat(F.array("error"), F.coalesce(F.transform("failed_tries", lambda one: one["error"]), F.array()))
-    error = F.filter(F.array_compact(errors), lambda text: ~text.startswith(NOT_TRIED)).getItem(0)
+    error = F.get(F.filter(F.array_compact(errors), lambda text: ~text.startswith(NOT_TRIED)), 0)
     tried = F.concat(
         F.array("endpoint"), F.coalesce(F.transform("failed_tries", lambda one: one["endpoint"]), F.array())
     )
