@@ -1,4 +1,4 @@
-"""An evening on call, as tables: a group down for ten minutes, one that answers UNKNOWN, one down now, one that is well.
+"""An evening on call, as tables: a group that was down, one that answers UNKNOWN, one that is down, one that is well.
 
 `python -m outage FILE` draws the first from these tables: the picture of the README.
 """
@@ -9,18 +9,19 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 from checkback.commits import Commits
 from inspect_times import append, made_at, table
-from stories import DONE, Row, Transaction, checkpoint, ms
+from stories import Row, Transaction, checkpoint, ms
 
-NOW = DONE + timedelta(seconds=5)
+#: not long ago: Delta refuses to look back further than it keeps the files of old versions
+NOW = datetime.now(timezone.utc).replace(second=5, microsecond=0) - timedelta(hours=1)
 BEGAN, OVER = NOW - timedelta(minutes=40), NOW - timedelta(minutes=30)
 #: of those that are stuck now
-UNKNOWN_SINCE, DOWN_SINCE = NOW - timedelta(minutes=12), NOW - timedelta(minutes=10)
+UNKNOWN_SINCE, DOWN_SINCE = NOW - timedelta(minutes=8), NOW - timedelta(minutes=10)
 CHECK_MAX = 9
 SETTINGS = ["transaction.check_max=9", "reconcile.partitions=2"]
 REFUSED = "connection refused"
@@ -89,11 +90,10 @@ def rows() -> Iterator[Row]:
         if number % 2:
             yield from _well(one, "orders")
         else:
-            down = "NO_ANSWER"
-            yield from _silent(one, "orders", lambda at: down if BEGAN <= at < OVER else "COMMIT")
+            yield from _silent(one, "orders", lambda at: "NO_ANSWER" if BEGAN <= at < OVER else "COMMIT")
     for number in range(3):
-        one = Transaction(2, number, UNKNOWN_SINCE - _seconds(10 + 20 * number))
-        yield from _silent(Transaction(2, number, one.born + timedelta(minutes=8)), "invoices", lambda _: "UNKNOWN")
+        one = Transaction(2, number, UNKNOWN_SINCE + _seconds(20 * number - 7))
+        yield from _silent(one, "invoices", lambda _: "UNKNOWN")
     for number in range(18):
         one = Transaction(3, number, DOWN_SINCE - timedelta(minutes=3) + _seconds(40 * number))
         yield from _silent(one, "shipping", lambda at: "NO_ANSWER" if at >= DOWN_SINCE else "COMMIT")
@@ -111,7 +111,7 @@ def make(root: Path) -> None:
     for (name, number), content in sorted(slices.items(), key=lambda item: item[0]):
         version = append(root, name, content)
         made_at(str(root / name), version, ms(min(NOW, NOW + (number + 1) * _SLICE)))
-    checkpoint(root)
+    checkpoint(root, done=NOW - _seconds(5))
 
 
 def main(file: str) -> None:

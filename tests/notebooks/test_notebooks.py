@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,19 @@ import pytest
 from nbclient import NotebookClient
 
 import outage
+from checkback.inspect.why import clock
+from stories import ms
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = sorted((ROOT / "notebooks").glob("*.ipynb"))
 _LINES = 12
 
 Outputs = Callable[[str, str], list[str]]
+
+
+def _at(time: datetime) -> str:
+    """As `why` says it."""
+    return clock(ms(time), ms(outage.NOW))
 
 
 def _code(file: Path) -> list[Any]:
@@ -53,17 +61,16 @@ def test_cells_are_short_and_logic_is_elsewhere(file: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Outputs:
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
     """What the cell with a text showed in a notebook: kinds and plain text. Both ran in one kernel, one session."""
     root = tmp_path_factory.mktemp("evening")
     outage.make(root / "tables")
     whole = nbformat.v4.new_notebook()
-    whole.cells = [cell | {"id": f"{file.stem}-{cell.id}"} for file in FILES for cell in _code(file)]
+    whole.cells = [cell for file in FILES for cell in _code(file)]
     for cell in whole.cells:
         # The moment of the tables: who runs it by hand writes it there, too.
         cell.source = cell.source.replace("AS_OF = None", f'AS_OF = "{outage.NOW.isoformat()}"')
-    changed = pytest.MonkeyPatch()
-    with changed.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHECKBACK__STORAGE__ROOT", str(root / "tables"))
         for setting in outage.SETTINGS:
             key, value = setting.split("=")
@@ -91,8 +98,8 @@ def test_pending_tells_who_is_stuck_since_when_and_why(outputs: Outputs) -> None
     assert "text/html" in outputs("pending", "stuck_groups")
     rows = {line.split()[0]: line for line in stuck.splitlines()[1:]}
     assert set(rows) == {"shipping", "invoices"}
-    assert "no endpoint answers: connection refused, since 2026-01-01 23:50" in rows["shipping"]
-    assert "answers UNKNOWN, since 2026-01-01 23:5" in rows["invoices"]
+    assert f"no endpoint answers: connection refused, since {_at(outage.DOWN_SINCE)}" in rows["shipping"]
+    assert f"answers UNKNOWN, since {_at(outage.UNKNOWN_SINCE)}" in rows["invoices"]
 
 
 @pytest.mark.spark
@@ -114,8 +121,8 @@ def test_pending_tells_who_was_pending_then(outputs: Outputs) -> None:
 def test_incident_tells_when_who_why_and_what_harm(outputs: Outputs) -> None:
     (told,) = outputs("incident", "worst_outage")
     first, asked, harm = told.strip().splitlines()
-    assert first.removeprefix("text/plain: ").startswith("orders did not answer from 2026-01-01 23:20:")
-    assert "until 23:30:" in first
+    assert first.removeprefix("text/plain: ").startswith(f"orders did not answer from {outage.BEGAN:%Y-%m-%d %H:%M}:")
+    assert f"until {outage.OVER:%H:%M}:" in first
     assert first.endswith(": connection refused.")
     assert "http://orders:8901/check" in asked
     assert "were discarded, 0 are still pending" in harm
@@ -123,7 +130,7 @@ def test_incident_tells_when_who_why_and_what_harm(outputs: Outputs) -> None:
     (said,) = (text for text in outputs("incident", "what_endpoints_said") if text.startswith("text/plain"))
     assert "connection refused" in said
     (then,) = (text for text in outputs("incident", "outage.last") if text.startswith("text/plain"))
-    assert "no endpoint answers: connection refused, since 2026-01-01 23:20" in then
+    assert f"no endpoint answers: connection refused, since {_at(outage.BEGAN)}" in then
     assert "shipping" not in then
     (damage,) = (text for text in outputs("incident", "inspect.damage") if text.startswith("text/plain"))
     assert "DISCARD" in damage.splitlines()[1]
