@@ -70,8 +70,7 @@ def _silent(one: Transaction, group: str, outcome_at: Any) -> list[Row]:
         rows += [one.check(times), _answer(one, times, asked + _seconds(0.5), group, outcome)]
         if outcome == "COMMIT":
             at = asked + _seconds(2)
-            landed = {"store_timestamp": asked + _seconds(1)}
-            rows += [one.op(source="check", **landed), one.published(committed_at=at)]
+            rows += [one.op(source="check", store_timestamp=asked + _seconds(1)), one.published(committed_at=at)]
             rows.append(one.decision(source="check", check_times=times, decided_at=at))
             return _of(group, one, rows)
     at = one.born + _seconds(7 + 60 * CHECK_MAX)

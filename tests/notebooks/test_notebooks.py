@@ -29,8 +29,12 @@ def _at(time: datetime) -> str:
     return clock(ms(time), ms(outage.NOW))
 
 
+def _read(file: Path) -> Any:
+    return nbformat.read(file, as_version=4)  # type: ignore[no-untyped-call]
+
+
 def _code(file: Path) -> list[Any]:
-    return [cell for cell in nbformat.read(file, as_version=4).cells if cell.cell_type == "code"]
+    return [cell for cell in _read(file).cells if cell.cell_type == "code"]
 
 
 def test_both_are_there() -> None:
@@ -40,7 +44,7 @@ def test_both_are_there() -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_outputs_are_stripped(file: Path) -> None:
     """Nor does anything tell of the machine that ran it."""
-    notebook = nbformat.read(file, as_version=4)
+    notebook = _read(file)
     nbformat.validate(notebook)
     for cell in _code(file):
         assert (cell.outputs, cell.execution_count, dict(cell.metadata)) == ([], None, {})
@@ -65,7 +69,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
     """What the cell with a text showed in a notebook: kinds and plain text. Both ran in one kernel, one session."""
     root = tmp_path_factory.mktemp("evening")
     outage.make(root / "tables")
-    whole = nbformat.v4.new_notebook()
+    whole = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]
     whole.cells = [cell for file in FILES for cell in _code(file)]
     for cell in whole.cells:
         # The moment of the tables: who runs it by hand writes it there, too.

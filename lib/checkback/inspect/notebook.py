@@ -60,6 +60,10 @@ class Rows:
         with self._whole():
             return str(self.frame.to_string(index=False, na_rep="")) if len(self.frame) else "Nothing."
 
+    def first(self, name: str) -> str:
+        """What the first row has in a column; "nothing" without rows."""
+        return str(self.frame[name].iloc[0]) if len(self.frame) else "nothing"
+
     def _whole(self) -> AbstractContextManager[None]:
         import pandas as pd
 
