@@ -9,7 +9,7 @@ PY := .venv/bin/python
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help check install run run-trace test test-fast test-crash simulate lint docs zip bench clean
+.PHONY: help check install run run-trace notebook test test-fast test-crash simulate lint docs zip bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,11 @@ run: install ## a demonstration: two services and their databases, killed now an
 
 run-trace: install ## a demonstration on the trace of a real broker: check-backs, decisions, tables
 	@$(PY) -m checkback.demo
+
+notebook: install ## look at the tables in Jupyter: notebooks/; without any, the demonstration makes some first
+	@test -d data/bank/data || env | grep -q '^CHECKBACK__STORAGE__' \
+	  || { echo 'No tables yet: the demonstration makes some, in less than three minutes'; $(PY) -m checkback.demo.bank; }
+	@$(PY) -m jupyterlab notebooks
 
 test: install ## all tests, in two processes
 	@$(PY) -m pytest -q -n 2 --dist loadgroup

@@ -160,13 +160,13 @@ def write(spark: SparkSession, tables: Tables, rows: list[Row]) -> None:
         tables.append_arrow(spark, pa.Table.from_pylist(content, arrow_schema(name)), name)
 
 
-def checkpoint(root: Path, half_version: int = 1_000_000) -> None:
-    """The log of a reconcile query whose batch 0 is done and whose batch 1 is under way."""
+def checkpoint(root: Path, half_version: int = 1_000_000, done: datetime = DONE) -> None:
+    """The log of a reconcile query whose batch 0 is done and whose batch 1 is under way, two seconds later."""
     folder = root / "_checkpoints/reconcile"
     source = {"reservoirId": "t", "reservoirVersion": half_version, "index": -1, "isStartingVersion": False}
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
-    for batch_id, time in enumerate((DONE, UNDER_WAY)):
+    for batch_id, time in enumerate((done, done + (UNDER_WAY - DONE))):
         lines = ["v1", json.dumps({"batchTimestampMs": ms(time)}), json.dumps(source), json.dumps(source)]
         (folder / f"offsets/{batch_id}").write_text("\n".join(lines))
     (folder / "commits/0").write_text("v1\n{}")

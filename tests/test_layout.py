@@ -94,6 +94,7 @@ def test_make_lists_its_targets() -> None:
         "install",
         "run",
         "run-trace",
+        "notebook",
         "test",
         "test-fast",
         "simulate",

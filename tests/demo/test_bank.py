@@ -19,7 +19,7 @@ from checkback.demo.bank.credits import ACCOUNT as CREDITED
 from checkback.demo.bank.credits import apply
 from checkback.demo.bank.credits import open_books as open_credits
 from checkback.demo.bank.plan import ACCOUNTS, GROUP, OPENING, TOPIC, Fate, Transfer, transfers
-from checkback.demo.bank.run import run
+from checkback.demo.bank.run import IN_VAIN, run
 from checkback.producer import CheckRequest, LocalTransactionState, Message
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def test_books_balance_after_a_run_with_kills(spark: SparkSession, tmp_path: Pat
     books = outcome.books
     assert books.faults() == []
     assert books.finished(_COUNT)
+    assert books.in_vain >= IN_VAIN  # the outage that notebooks/incident.ipynb tells
     assert all(deaths > 0 for deaths in outcome.deaths.values()), outcome.deaths
     for transfer in transfers(seed, _COUNT):
         if transfer.transaction_id not in books.decisions:

@@ -192,6 +192,15 @@ def test_minutes(spark: SparkSession, settings: Settings) -> None:
     }
     since = rows_of(decisions_by_minute(spark, settings, NOW, since=_ago(5)))
     assert [row["producer_group"] for row in since] == ["well"]
+    coarse = rows_of(decisions_by_minute(spark, settings, NOW, every=timedelta(hours=1)))
+    assert {(row["minute"], row["producer_group"]) for row in coarse} == {
+        ("2026-01-01T23:00:00.000Z", "dead"),
+        ("2026-01-01T23:00:00.000Z", "well"),
+    }
+    fine = rows_of(
+        pending_over_time(spark, settings, NOW, every=timedelta(seconds=30)).where("producer_group = 'unknown'")
+    )
+    assert [row["minute"] for row in fine[:2]] == ["2026-01-01T23:55:00.000Z", "2026-01-01T23:55:30.000Z"]
     outcomes = rows_of(check_outcomes(spark, settings, NOW))
     assert Counter((row["producer_group"], row.get("endpoint"), row["outcome"]) for row in outcomes) == {
         ("dead", _A, "COMMIT"): 1,

@@ -1,7 +1,8 @@
 """What the tables say, as Spark DataFrames: for notebooks, the command line and dashboards (docs/inspect.md).
 
-All functions take ``(spark, settings, as_of=None)`` and bring no rows to the driver. Spark is imported when one is
-first asked for.
+Those that return DataFrames take ``(spark, settings, as_of=None)`` and bring no rows to the driver. For notebooks there
+are `notebook_settings`, `table`, `worst_outage` and the figures of `checkback.inspect.plots`, too. Spark is imported
+when one is first asked for.
 """
 
 from __future__ import annotations
@@ -11,33 +12,57 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from checkback.inspect.groups import stuck_groups
-    from checkback.inspect.minutes import check_outcomes, decision_latency, decisions_by_minute, pending_over_time
+    from checkback.inspect.minutes import (
+        check_outcomes,
+        decision_latency,
+        decisions_by_minute,
+        pending_over_time,
+        pick_every,
+    )
+    from checkback.inspect.notebook import busiest, notebook_settings, table
+    from checkback.inspect.outages import damage, outages, what_endpoints_said, worst_outage
     from checkback.inspect.stored import state_differences, state_pending
     from checkback.inspect.trail import lineage
     from checkback.inspect.undecided import pending
 
 __all__ = [
+    "busiest",
     "check_outcomes",
+    "damage",
     "decision_latency",
     "decisions_by_minute",
     "lineage",
+    "notebook_settings",
+    "outages",
     "pending",
     "pending_over_time",
+    "pick_every",
     "state_differences",
     "state_pending",
     "stuck_groups",
+    "table",
+    "what_endpoints_said",
+    "worst_outage",
 ]
 
 _MODULES = {
+    "busiest": "notebook",
     "check_outcomes": "minutes",
+    "damage": "outages",
     "decision_latency": "minutes",
     "decisions_by_minute": "minutes",
     "lineage": "trail",
+    "notebook_settings": "notebook",
+    "outages": "outages",
     "pending": "undecided",
     "pending_over_time": "minutes",
+    "pick_every": "minutes",
     "state_differences": "stored",
     "state_pending": "stored",
     "stuck_groups": "groups",
+    "table": "notebook",
+    "what_endpoints_said": "outages",
+    "worst_outage": "outages",
 }
 
 

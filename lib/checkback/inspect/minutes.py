@@ -1,24 +1,33 @@
-"""What went on minute by minute: rows to plot, by the tables' own times."""
+"""What went on minute by minute, or by another interval: rows to plot, by the tables' own times.
+
+``every`` is the interval; the column is `minute` all the same, its beginning. Intervals are counted from 1970 on, UTC.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from checkback.errors import SettingsError
+from checkback.inspect.intervals import interval_for
 from checkback.inspect.moment import read_moment
 from checkback.inspect.undecided import KEY, born, first_of_each
 from checkback.inspect.view import View, moment_column
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, SparkSession
 
     from checkback.settings import Settings
 
 #: outcome of an endpoint that was tried in vain before another one
 FAILED_TRY = "FAILED_TRY"
+MINUTE = timedelta(minutes=1)
+#: times of what the tables tell of
+_TIMES = {"half": "store_timestamp", "decisions": "decided_at", "check_answers": "answered_at"}
 
 
 def decisions_by_minute(
@@ -27,6 +36,7 @@ def decisions_by_minute(
     as_of: datetime | str | None = None,
     *,
     since: datetime | str | None = None,
+    every: timedelta = MINUTE,
 ) -> DataFrame:
     """How many transactions were decided, by the minute.
 
@@ -36,7 +46,7 @@ def decisions_by_minute(
     view = View.of(spark, settings, as_of)
     rows = _since(view.read("decisions"), "decided_at", since)
     return (
-        rows.groupBy(_minute("decided_at"), "producer_group", "state")
+        rows.groupBy(_minute("decided_at", every), "producer_group", "state")
         .agg(F.count("*").alias("decisions"))
         .orderBy("minute", "producer_group", "state")
     )
@@ -48,6 +58,7 @@ def check_outcomes(
     as_of: datetime | str | None = None,
     *,
     since: datetime | str | None = None,
+    every: timedelta = MINUTE,
 ) -> DataFrame:
     """What came of the checks, by endpoint and minute.
 
@@ -68,7 +79,7 @@ def check_outcomes(
     shape = "array<struct<endpoint: string, outcome: string, latency_ms: int>>"
     tries = F.concat(F.array(last).cast(shape), F.coalesce(before.cast(shape), F.array().cast(shape)))
     return (
-        rows.select(_minute("answered_at"), "producer_group", F.inline(tries))
+        rows.select(_minute("answered_at", every), "producer_group", F.inline(tries))
         .groupBy("minute", "producer_group", "endpoint", "outcome")
         .agg(F.count("*").alias("checks"), F.percentile_approx("latency_ms", 0.5).alias("latency_p50_ms"))
         .orderBy("minute", "producer_group", "endpoint", "outcome")
@@ -81,6 +92,7 @@ def decision_latency(
     as_of: datetime | str | None = None,
     *,
     since: datetime | str | None = None,
+    every: timedelta = MINUTE,
 ) -> DataFrame:
     """How long transactions took to be decided, by group, topic and the minute of the decision.
 
@@ -100,7 +112,7 @@ def decision_latency(
     took = {name: F.col("decided_at").cast("double") - F.col(name).cast("double") for name in ("born", "landed")}
     return (
         decided.join(halves, on=KEY, how="inner")
-        .groupBy(_minute("decided_at"), "producer_group", "real_topic")
+        .groupBy(_minute("decided_at", every), "producer_group", "real_topic")
         .agg(
             F.count("*").alias("decisions"),
             *(
@@ -119,6 +131,7 @@ def pending_over_time(
     as_of: datetime | str | None = None,
     *,
     since: datetime | str | None = None,
+    every: timedelta = MINUTE,
 ) -> DataFrame:
     """How much was pending at the end of each minute, by group, from the group's first half message on.
 
@@ -131,10 +144,10 @@ def pending_over_time(
     decided = view.read("decisions").groupBy(*KEY).agg(F.min("decided_at").alias("decided_at"))
     lives = halves.join(decided, on=KEY, how="left")
     steps = F.array(
-        F.struct(_minute("store_timestamp"), F.lit(1).alias("step")),
+        F.struct(_minute("store_timestamp", every), F.lit(1).alias("step")),
         # A clock that was put back must not end what has not begun.
         F.struct(
-            F.date_trunc("minute", F.greatest("store_timestamp", "decided_at")).alias("minute"),
+            _minute(F.greatest("store_timestamp", "decided_at"), every),
             F.lit(-1).alias("step"),
         ),
     )
@@ -148,24 +161,48 @@ def pending_over_time(
         F.sum("step").over(of_group).alias("pending"),
         F.lead("minute").over(of_group).alias("next"),
     )
-    minute = F.expr("INTERVAL 1 MINUTE")
+    minute = F.expr(f"make_dt_interval(0, 0, 0, {every.total_seconds():f})")
     until = F.coalesce(F.col("next") - minute, F.greatest("minute", "last"))
-    rows = so_far.crossJoin(F.broadcast(_last_minute(view))).select(
+    rows = so_far.crossJoin(F.broadcast(_last_minute(view, every))).select(
         F.explode(F.sequence("minute", until, minute)).alias("minute"), "producer_group", "pending"
     )
     return _since(rows, "minute", since).orderBy("minute", "producer_group")
 
 
-def _last_minute(view: View) -> DataFrame:
-    """One row, `last`: the last minute that the tables tell of."""
-    times = {"half": "store_timestamp", "decisions": "decided_at", "check_answers": "answered_at"}
-    found = [view.read(name).select(F.max(time).alias("at")) for name, time in times.items()]
-    newest = found[0].union(found[1]).union(found[2]).agg(F.max("at").alias("at"))
-    return newest.select(F.date_trunc("minute", "at").alias("last"))
+def pick_every(
+    spark: SparkSession,
+    settings: Settings,
+    as_of: datetime | str | None = None,
+    *,
+    since: datetime | str | None = None,
+) -> timedelta:
+    """An interval for plots of all that the tables tell of: a second for a minute's tables, some minutes for a day's.
+
+    At most `intervals.MOST` of them. It reads one column each of half, decisions and check_answers.
+    """
+    view = View.of(spark, settings, as_of)
+    found = _since(_all_times(view), "at", since).agg(F.unix_micros(F.max("at")) - F.unix_micros(F.min("at"))).first()
+    return interval_for(timedelta(microseconds=(None if found is None else found[0]) or 0))
 
 
-def _minute(time: str) -> Column:
-    return F.date_trunc("minute", time).alias("minute")
+def _all_times(view: View) -> DataFrame:
+    """One column, `at`."""
+    found = [view.read(name).select(F.col(time).alias("at")) for name, time in _TIMES.items()]
+    return reduce(DataFrame.unionAll, found)
+
+
+def _last_minute(view: View, every: timedelta) -> DataFrame:
+    """One row, `last`: the last interval that the tables tell of."""
+    newest = _all_times(view).agg(F.max("at").alias("at"))
+    return newest.select(_minute("at", every).alias("last"))
+
+
+def _minute(time: Column | str, every: timedelta) -> Column:
+    """The beginning of the interval of a time. Raises SettingsError when there is no such interval."""
+    if every <= timedelta(0):
+        raise SettingsError(f"{every} is not an interval", "every", "give a timedelta above zero")
+    micros = F.unix_micros(time)
+    return F.timestamp_micros(micros - F.pmod(micros, F.lit(every // timedelta(microseconds=1)))).alias("minute")
 
 
 def _since(rows: DataFrame, time: str, since: datetime | str | None) -> DataFrame:

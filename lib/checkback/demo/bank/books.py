@@ -16,7 +16,7 @@ from checkback.demo.bank.plan import ACCOUNTS, OPENING, TOPIC
 
 @dataclass(frozen=True)
 class Books:
-    """What both services hold, and what Checkback has decided."""
+    """What both services hold, and what Checkback has decided. ``in_vain``: most checks of one that nobody answered."""
 
     begun: int
     debits: dict[str, int]
@@ -26,12 +26,14 @@ class Books:
     landed: int
     decisions: dict[str, tuple[str, str, int]]
     checks: int
+    in_vain: int = 0
 
     @classmethod
     def read(cls, root: Path) -> Books:
         """As they are now."""
         accounts, credits_ = root / "accounts.db", root / "credits.db"
         rows = _rows(root / "data" / "decisions", "transaction_id", "state", "source", "check_times")
+        answers = _rows(root / "data" / "check_answers", "outcome", "check_times")
         return cls(
             begun=_one(accounts, "SELECT count(*) FROM begun"),
             debits=dict(_all(accounts, "SELECT transaction_id, amount FROM debit")),
@@ -41,6 +43,7 @@ class Books:
             landed=len(_rows(root / "data" / "half", "queue_offset")),
             decisions={row["transaction_id"]: (row["state"], row["source"], row["check_times"]) for row in rows},
             checks=len(_rows(root / "data" / "check_requests", "queue_offset")),
+            in_vain=max((row["check_times"] for row in answers if row["outcome"] == "NO_ANSWER"), default=0),
         )
 
     @property

@@ -17,6 +17,8 @@ from checkback.errors import CheckbackError
 
 #: seconds that a killed service stays away: checks meet nobody meanwhile
 AWAY_S = 3.0
+#: seconds after which it comes back whatever holds it
+_AWAY_AT_MOST_S = 60.0
 _START_S = 30.0
 
 
@@ -49,8 +51,11 @@ class Service:
             )
         self._died = None
 
-    def watch(self, now: float) -> None:
-        """Start it again when it was away long enough. Raises CheckbackError when it has ended by itself."""
+    def watch(self, now: float, held: bool = False) -> None:
+        """Start it again when it was away long enough, and is not ``held`` back.
+
+        Raises CheckbackError when it has ended by itself.
+        """
         if self._process is None or self._process.poll() is None:
             return
         if self._process.returncode >= 0:
@@ -58,7 +63,7 @@ class Service:
         if self._died is None:
             self._died = now
             self.deaths += 1
-        elif now - self._died >= AWAY_S:
+        elif now - self._died >= (_AWAY_AT_MOST_S if held else AWAY_S):
             self.start()
 
     def kill(self) -> None:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from checkback.stopping import Stopper
 
+#: checks of one transaction that are in vain before the accounts service comes back from its first death
+IN_VAIN = 3
+
 Tell = Callable[[str], None]
 
 
@@ -71,10 +74,12 @@ def run(root: Path, count: int, seed: int, open_spark: Callable[[Any], SparkSess
         credits_.start()
 
         def watch(stopper: Stopper) -> None:
-            for service in services.values():
-                service.watch(time.monotonic())
             books = Books.read(root)
             tell(books.line(count))
+            for service in services.values():
+                # The first time it is away, checks shall have met nobody for a while: an outage to look at.
+                outage = service is debits and debits.deaths == 1 and books.in_vain < IN_VAIN
+                service.watch(time.monotonic(), held=outage)
             # In the middle of their work: what is stored, or applied, stays so once.
             if books.begun > count // 3 and gateway.deaths == 0:
                 gateway.kill()

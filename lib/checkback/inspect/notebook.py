@@ -1,0 +1,111 @@
+"""What a notebook needs besides the functions: the settings of the tables it looks at, and rows to look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from pyspark.sql import functions as F
+
+from checkback.errors import SettingsError
+from checkback.settings import BASE_FILE, load
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame
+
+    from checkback.settings import Settings
+
+#: the folder of the example of `make run`, in that of the project
+_EXAMPLE = Path("data/bank")
+
+
+def notebook_settings(config: Path | str | None = None, overrides: Sequence[str] = ()) -> Settings:
+    """The settings as commands read them; when nothing names the tables, of the example's that `make run` leaves.
+
+    ``config`` is the file of ``--config``, ``overrides`` are ``KEY=VALUE`` as of ``--set``; CHECKBACK__STORAGE__ROOT
+    and the like count, too. The project is the working folder, or the next above it with a conf/base.yml: a relative
+    storage.root is one in there. Raises SettingsError, also when there is no example yet.
+    """
+    project = _project()
+    base = project / BASE_FILE
+    file = Path(config) if config is not None else base if base.exists() else None
+    loaded = load(file, overrides)
+    named = {loaded.origin(f"storage.{key}") for key in ("root", "catalog")}
+    if config is None and named <= {"default", str(base), str(BASE_FILE)}:
+        loaded = load(file, [*_example(project / _EXAMPLE), *overrides])
+    root = loaded.settings.storage.root
+    if ":" in root or Path(root).is_absolute():  # a URI, or a place that does not depend on the working folder
+        return loaded.settings
+    return load(file, [*overrides, f"storage.root={json.dumps(str(project / root))}"]).settings
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that notebooks show as a table, no text cut off."""
+
+    frame: pd.DataFrame
+
+    def _repr_html_(self) -> str:
+        with self._whole():
+            return str(self.frame.to_html(index=False, na_rep="")) if len(self.frame) else "<p>Nothing.</p>"
+
+    def __repr__(self) -> str:
+        with self._whole():
+            return str(self.frame.to_string(index=False, na_rep="")) if len(self.frame) else "Nothing."
+
+    def first(self, name: str) -> str:
+        """What the first row has in a column; "nothing" without rows."""
+        return str(self.frame[name].iloc[0]) if len(self.frame) else "nothing"
+
+    def _whole(self) -> AbstractContextManager[None]:
+        import pandas as pd
+
+        return pd.option_context("display.max_colwidth", None)
+
+
+def table(rows: DataFrame, most: int = 20) -> Rows:
+    """The first rows to look at; times are UTC and in whole seconds, numbers have one decimal."""
+    found = rows.limit(most).toPandas()
+    for name, kind in rows.dtypes:
+        if kind == "timestamp":
+            found[name] = found[name].dt.floor("s")
+        elif kind == "double":
+            found[name] = found[name].round(1)
+    return Rows(found)
+
+
+def busiest(over_time: DataFrame, every: timedelta) -> datetime | None:
+    """The end of the interval at which most was pending: rows of `pending_over_time`; None when there are none."""
+    total = F.sum("pending").alias("pending")
+    row = over_time.groupBy(F.unix_micros("minute").alias("at")).agg(total).orderBy(F.desc("pending"), "at").first()
+    if row is None:
+        return None
+    return datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=row["at"]) + every
+
+
+def _project() -> Path:
+    """The nearest folder, from the working one upwards, that has conf/base.yml; else the working one."""
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / BASE_FILE).exists()), here)
+
+
+def _example(folder: Path) -> Iterator[str]:
+    """The example's settings as overrides: the file without its secret, which only the example knew."""
+    try:
+        sections: dict[str, dict[str, Any]] = yaml.safe_load((folder / "checkback.yml").read_text("utf-8"))
+    except OSError as error:
+        fix = "`make run` makes the example's in less than three minutes; others: set CHECKBACK__STORAGE__ROOT"
+        raise SettingsError("there are no tables yet", str(_EXAMPLE / "data"), fix) from error
+    for section in ("transaction", "reconcile"):
+        for key, value in sections[section].items():
+            yield f"{section}.{key}={json.dumps(value)}"
+    for group, producer in sections["producers"].items():
+        yield f"producers.{group}.endpoints={json.dumps(producer['endpoints'])}"
+    yield f"storage.root={json.dumps(str(folder / 'data'))}"

@@ -1,0 +1,272 @@
+"""Outages of producer groups, from what their endpoints answered: since when, until when, and what they did harm to.
+
+An outage is a time in which all checks of a group were in vain alike: NO_ANSWER, or UNKNOWN. The next other outcome
+ends it. One check in vain is none yet. Skipped checks asked nobody and say nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from checkback.inspect.intervals import in_words, interval_for
+from checkback.inspect.moment import read_moment
+from checkback.inspect.undecided import KEY
+from checkback.inspect.view import View, moment_column
+from checkback.inspect.why import NOT_TRIED
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from checkback.settings import Settings
+
+_VAIN = ("NO_ANSWER", "UNKNOWN")
+_OF = ["producer_group", "run"]
+#: shown before and after an outage, of its length; and at least
+_MARGIN, _LEAST_MARGIN = 0.5, timedelta(seconds=20)
+
+
+@dataclass(frozen=True)
+class Outage:
+    """An outage. ``over`` None = it goes on; ``last``: its last check in vain; ``told``: it all in three sentences."""
+
+    group: str
+    outcome: str
+    began: datetime
+    over: datetime | None
+    last: datetime
+    told: str
+
+    def __str__(self) -> str:
+        return self.told
+
+    @property
+    def happened(self) -> bool:
+        """Was there an outage?"""
+        return bool(self.group)
+
+    @property
+    def lasted(self) -> timedelta:
+        """From the first check in vain to the next answer, or to the last check in vain."""
+        return (self.over or self.last) - self.began
+
+    @property
+    def since(self) -> datetime:
+        """A while before it began."""
+        return self.began - max(_MARGIN * self.lasted, _LEAST_MARGIN)
+
+    @property
+    def until(self) -> datetime:
+        """A while after it was over."""
+        return self.began + self.lasted + max(_MARGIN * self.lasted, _LEAST_MARGIN)
+
+    @property
+    def every(self) -> timedelta:
+        """An interval for plots of it."""
+        return interval_for(self.until - self.since)
+
+    def around(self, rows: DataFrame, time: str = "minute") -> DataFrame:
+        """The rows from a while before it began until a while after it was over."""
+        at = F.col(time)
+        return rows.where(at.between(moment_column(self.since - self.every), moment_column(self.until)))
+
+
+def outages(
+    spark: SparkSession,
+    settings: Settings,
+    as_of: datetime | str | None = None,
+    *,
+    since: datetime | str | None = None,
+) -> DataFrame:
+    """The outages, the worst first: by discarded, still pending, then all transactions asked about in vain.
+
+    Columns: producer_group; outcome (NO_ANSWER, UNKNOWN); began_at (the first check in vain), last_vain_at, over_at
+    (the next other outcome; null = it goes on) TIMESTAMP; lasted_s DOUBLE (until it was over, else until the last check
+    in vain); checks, transactions BIGINT (asked about in vain); endpoints ARRAY<STRING>; said (the error told most
+    often); of these transactions: discarded, decided (committed or rolled back), still_pending BIGINT,
+    delay_p50_s, delay_max_s DOUBLE (of the decided: from their first check in vain to the decision).
+
+    It reads check_answers (with ``since`` its files of that time) and decisions once each, and sorts the answers of a
+    group. Raises as `pending`.
+    """
+    view = View.of(spark, settings, as_of)
+    asked = _with_decisions(view, _asked_in_vain(view, since))
+    p50 = F.percentile_approx("delay_s", 0.5, 10_000)
+    found = asked.groupBy(*_OF, "outcome").agg(
+        F.min("first_at").alias("began_at"),
+        F.max("last_at").alias("last_vain_at"),
+        F.max("over_at").alias("over_at"),
+        F.sum("checks").alias("checks"),
+        F.count("*").alias("transactions"),
+        F.array_sort(F.array_distinct(F.flatten(F.collect_set("endpoints")))).alias("endpoints"),
+        F.mode("said").alias("said"),
+        F.count_if(F.col("state") == "DISCARD").alias("discarded"),
+        F.count_if(F.col("state") != "DISCARD").alias("decided"),
+        F.count_if(F.col("state").isNull()).alias("still_pending"),
+        p50.alias("delay_p50_s"),
+        F.max("delay_s").alias("delay_max_s"),
+    )
+    lasted = _seconds(F.coalesce("over_at", "last_vain_at")) - _seconds("began_at")
+    return (
+        found.where("last_vain_at > began_at")
+        .withColumn("lasted_s", lasted)
+        .orderBy(*(F.desc(name) for name in ("discarded", "still_pending", "transactions", "checks")), "began_at")
+        .select(
+            *("producer_group", "outcome", "began_at", "last_vain_at", "over_at", "lasted_s", "checks", "transactions"),
+            *("endpoints", "said", "discarded", "decided", "still_pending", "delay_p50_s", "delay_max_s"),
+        )
+    )
+
+
+def worst_outage(
+    spark: SparkSession,
+    settings: Settings,
+    as_of: datetime | str | None = None,
+    *,
+    since: datetime | str | None = None,
+    group: str | None = None,
+) -> Outage:
+    """The first of `outages`, of one group or of all; one that did not happen when there was none."""
+    found = outages(spark, settings, as_of, since=since)
+    if group is not None:
+        found = found.where(F.col("producer_group") == group)
+    times = {name: f"{name}_at" for name in ("began", "last_vain", "over")}
+    row = found.select("*", *(F.unix_micros(column).alias(name) for name, column in times.items())).first()
+    if row is None:
+        now = read_moment(as_of) or datetime.now(timezone.utc)
+        return Outage("", "", now, now, now, "No outage: no group's checks were in vain twice in a row.")
+    began, last = _utc(row["began"]), _utc(row["last_vain"])
+    over = None if row["over"] is None else _utc(row["over"])
+    lines = [
+        _what(row["producer_group"], row["outcome"], began, over, row["said"]),
+        _asked(row.asDict()),
+        _harm(row.asDict()),
+    ]
+    return Outage(row["producer_group"], row["outcome"], began, over, last, "\n".join(lines))
+
+
+def damage(spark: SparkSession, settings: Settings, outage: Outage, as_of: datetime | str | None = None) -> DataFrame:
+    """The transactions that were asked about in vain in an outage: the discarded, the pending, then the slowest first.
+
+    Columns: queue_id, queue_offset, transaction_id, producer_group, checks (in vain) BIGINT, state (null = pending),
+    reason, source, decided_at, delay_s DOUBLE (from the first check in vain to the decision). It reads as `outages`.
+    """
+    view = View.of(spark, settings, as_of)
+    asked = _asked_in_vain(view, outage.began).where(F.col("producer_group") == outage.group)
+    of_it = asked.where(F.col("first_at").between(moment_column(outage.began), moment_column(outage.last)))
+    turn = F.when(F.col("state") == "DISCARD", 0).when(F.col("state").isNull(), 1).otherwise(2)
+    return (
+        _with_decisions(view, of_it)
+        .orderBy(turn, F.desc("delay_s"), *KEY)
+        .select(
+            *(*KEY, "transaction_id", "producer_group", "checks", "state", "reason", "source", "decided_at", "delay_s")
+        )
+    )
+
+
+def what_endpoints_said(
+    spark: SparkSession,
+    settings: Settings,
+    as_of: datetime | str | None = None,
+    *,
+    since: datetime | str | None = None,
+) -> DataFrame:
+    """What came of each try of a check, by endpoint and text, the most frequent first.
+
+    Columns: producer_group, endpoint, said (the outcome, or the error of a try in vain), tries BIGINT, first_at,
+    last_at. Tries that a circuit breaker held back are left out. It reads check_answers once.
+    """
+    view = View.of(spark, settings, as_of)
+    moment = read_moment(since)
+    rows = view.read("check_answers").where(F.col("outcome") != "SKIPPED")
+    rows = rows if moment is None else rows.where(F.col("answered_at") >= moment_column(moment))
+    last = F.array(F.struct("endpoint", F.coalesce("error", "outcome").alias("said")))
+    shape = "array<struct<endpoint: string, said: string>>"
+    tries = F.concat(last.cast(shape), F.coalesce(F.col("failed_tries").cast(shape), F.array().cast(shape)))
+    return (
+        rows.select("answered_at", "producer_group", F.inline(tries))
+        .where(~F.col("said").startswith(NOT_TRIED))
+        .groupBy("producer_group", "endpoint", "said")
+        .agg(F.count("*").alias("tries"), F.min("answered_at").alias("first_at"), F.max("answered_at").alias("last_at"))
+        .orderBy(F.desc("tries"), "producer_group", "endpoint", "said")
+    )
+
+
+def _asked_in_vain(view: View, since: datetime | str | None) -> DataFrame:
+    """A row for each transaction that was asked about in vain in a run of checks in vain, with the end of the run."""
+    moment = read_moment(since)
+    answers = view.read("check_answers").where(F.col("outcome") != "SKIPPED")
+    if moment is not None:
+        answers = answers.where(F.col("answered_at") >= moment_column(moment))
+    kind = F.when(F.col("outcome").isin(*_VAIN), F.col("outcome")).otherwise("ANSWER")
+    order = ("answered_at", *KEY, "check_times")
+    of_group = Window.partitionBy("producer_group")
+    in_time, backwards = of_group.orderBy(*order), of_group.orderBy(*map(F.desc, order))
+    begins = F.coalesce(F.col("kind") != F.lag("kind").over(in_time), F.lit(True))
+    # The next beginning. Backwards: Spark reads a frame of all that follows anew for each row.
+    next_begin = F.last(F.when(F.col("begins"), F.col("answered_at")), ignorenulls=True)
+    runs = (
+        answers.withColumn("kind", kind)
+        .withColumn("begins", begins)
+        .withColumn("run", F.count_if("begins").over(in_time))
+        .withColumn("over_at", next_begin.over(backwards.rowsBetween(Window.unboundedPreceding, -1)))
+        .where(F.col("kind") != "ANSWER")
+    )
+    errors = F.concat(F.array("error"), F.coalesce(F.transform("failed_tries", lambda one: one["error"]), F.array()))
+    error = F.get(F.filter(F.array_compact(errors), lambda text: ~text.startswith(NOT_TRIED)), 0)
+    tried = F.concat(
+        F.array("endpoint"), F.coalesce(F.transform("failed_tries", lambda one: one["endpoint"]), F.array())
+    )
+    return runs.groupBy(*_OF, "outcome", *KEY, "transaction_id").agg(
+        F.min("answered_at").alias("first_at"),
+        F.max("answered_at").alias("last_at"),
+        F.min("over_at").alias("over_at"),
+        F.count("*").alias("checks"),
+        F.mode(error).alias("said"),
+        F.array_compact(F.array_distinct(F.flatten(F.collect_set(tried)))).alias("endpoints"),
+    )
+
+
+def _with_decisions(view: View, asked: DataFrame) -> DataFrame:
+    decisions = view.read("decisions").select(*KEY, "state", "reason", "source", "decided_at")
+    late = F.greatest(_seconds("decided_at") - _seconds("first_at"), F.lit(0.0))
+    delay = F.when(F.col("state") != "DISCARD", late)
+    return asked.join(decisions, on=KEY, how="left").withColumn("delay_s", delay)
+
+
+def _what(group: str, outcome: str, began: datetime, over: datetime | None, said: str | None) -> str:
+    did = "answered nothing but UNKNOWN" if outcome == "UNKNOWN" else "did not answer"
+    until = f"until {over:%H:%M:%S} ({in_words((over - began).total_seconds())})" if over else "and still does"
+    if over is None and outcome != "UNKNOWN":
+        until = "and still does not"
+    return f"{group} {did} from {began:%Y-%m-%d %H:%M:%S} UTC {until}" + (f": {said}." if said else ".")
+
+
+def _asked(row: dict[str, Any]) -> str:
+    about, where = _number(row["transactions"], "transaction"), ", ".join(row["endpoints"]) or "no endpoint"
+    return f"It was asked {_number(row['checks'], 'time')} in vain about {about}, at {where}."
+
+
+def _harm(row: dict[str, int | float]) -> str:
+    decided = f"{row['decided']:,} were committed or rolled back later"
+    if row["decided"]:
+        decided += (
+            f", half of them within {in_words(row['delay_p50_s'])}, the last after {in_words(row['delay_max_s'])}"
+        )
+    return f"Of these {row['discarded']:,} were discarded, {row['still_pending']:,} are still pending, {decided}."
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def _seconds(time: str | Column) -> Column:
+    return (F.col(time) if isinstance(time, str) else time).cast("double")
+
+
+def _utc(micros: int) -> datetime:
+    return datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=micros)
