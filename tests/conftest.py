@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from jvm import SHORT_LIVED
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -57,7 +59,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             "spark": {
                 "spark.master": "local[2]",
                 "spark.sql.warehouse.dir": str(warehouse),
-                "spark.driver.extraJavaOptions": f"-Dderby.system.home={warehouse}",
+                "spark.driver.extraJavaOptions": f"{SHORT_LIVED} -Dderby.system.home={warehouse}",
                 "spark.jars": "" if isinstance(jars, str) else ",".join(jars.source),
             },
         }

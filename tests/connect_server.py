@@ -17,6 +17,7 @@ import pyspark
 from checkback.session import spark_settings
 from checkback.settings import Settings
 from crash.process import PATIENCE_S
+from jvm import SHORT_LIVED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,13 +36,12 @@ class Server:
         self._port = port
         conf = spark_settings(Settings.model_validate({"spark": {"spark.master": "local[2]"}}))
         names = ("spark.master", "spark.jars.packages", "spark.jars.excludes", "spark.sql.extensions")
-        conf = {
-            name: conf[name] for name in (*names, "spark.sql.catalog.spark_catalog", "spark.driver.extraJavaOptions")
-        }
+        conf = {name: conf[name] for name in (*names, "spark.sql.catalog.spark_catalog")}
         conf |= {
             "spark.connect.grpc.binding.port": str(port),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": SHORT_LIVED,
             "spark.ui.enabled": "false",
             "spark.log.level": "ERROR",
             "spark.databricks.delta.snapshotPartitions": "1",

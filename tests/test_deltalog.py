@@ -17,7 +17,7 @@ from checkback.files import File, FileWriter
 from checkback.schemas import SCHEMAS, arrow_schema, properties_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
 
 def _file(root: Path, number: int = 0, name: str = "op") -> File:
@@ -137,6 +137,44 @@ def test_writers_of_several_processes_lose_nothing(tmp_path: Path) -> None:
         writer.join()
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
     assert _queues(tmp_path) == sorted(100 * writer + number for writer in range(3) for number in range(20))
+
+
+@pytest.mark.parametrize("between", ["replace", "append"])
+def test_files_are_replaced_by_one_of_two_that_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str
+) -> None:
+    """Another commit comes between the look at the log and ours: after an append ours is tried anew and holds, after
+    another's replacement of the same files it must not."""
+    log, other = _log(tmp_path), _log(tmp_path)
+    for number in (1, 2):
+        log.commit([_file(tmp_path, number)])
+    old = log.paths()
+
+    def merged() -> File:
+        rows = pa.Table.from_pylist([{"queue_id": 1}, {"queue_id": 2}], schema=arrow_schema("op"))
+        with FileWriter(str(tmp_path)) as writer:
+            writer.write("op", rows)
+            (file,) = writer.close()
+        return file
+
+    attempt = DeltaLog._replace
+    attempts: list[bool] = []
+
+    def overtaken(self: DeltaLog, old: Collection[str], new: Sequence[File]) -> bool:
+        if self is log and not attempts:
+            if between == "append":
+                other.commit([_file(tmp_path, 3)])
+            else:
+                assert other.replace(old, [merged()])
+        done = attempt(self, old, new)
+        if self is log:
+            attempts.append(done)
+        return done
+
+    monkeypatch.setattr(DeltaLog, "_replace", overtaken)
+    replaced = log.replace(old, [merged()])
+    assert (replaced, attempts) == ((True, [False, True]) if between == "append" else (False, [False]))
+    assert _queues(tmp_path) == ([1, 2, 3] if between == "append" else [1, 2])
 
 
 def test_files_of_a_table_with_their_ranges(tmp_path: Path) -> None:

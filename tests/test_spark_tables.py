@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.spark
+
 #: three names that are one where case does not count, or only small letters, digits and underscores
 TOPICS = ("orders_1", "Orders_1", "orders|1")
 _BORN = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)

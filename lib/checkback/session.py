@@ -88,6 +88,14 @@ LOCAL: Mapping[str, str] = {
     ),
 }
 
+#: What it adds when the checkpoints lie in local folders, too: Spark's choice starts a process (`readlink`) for each
+#: file that it renames, some ten a batch, from a JVM of gigabytes. Both look whether the file is there, then rename.
+LOCAL_CHECKPOINTS: Mapping[str, str] = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
 # Settings that are lists: a user's own entries join ours instead of replacing them.
 _LISTS = ("spark.sql.extensions", "spark.jars.packages")
 
@@ -120,6 +128,8 @@ def spark_settings(settings: Settings, kafka: bool = False) -> dict[str, str]:
     conf = dict(REQUIRED)
     if not under_spark_submit() and settings.spark.get("spark.master", "local").startswith("local"):
         conf |= LOCAL
+        if local_path(settings.storage.checkpoints_root) is not None:
+            conf |= LOCAL_CHECKPOINTS
         if _log.isEnabledFor(logging.DEBUG):
             conf["spark.log.level"] = "WARN"
     elif not under_spark_submit():
@@ -142,7 +152,7 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
         from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise SettingsError(f"{error.name} is not installed", fix="install Checkback's dependencies") from error
+        raise SettingsError(f"{error.name} is not installed", fix="install it as checkback[spark]") from error
 
     running, server = SparkSession.getActiveSession(), server_of(settings)
     if running is None and server is not None:

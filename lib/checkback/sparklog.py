@@ -21,6 +21,7 @@ _MISSING = frozenset(
     {
         "DELTA_MISSING_DELTA_TABLE",
         "DELTA_PATH_DOES_NOT_EXIST",
+        "DELTA_TABLE_ONLY_OPERATION",
         "DELTA_TABLE_NOT_FOUND",
         "PATH_NOT_FOUND",
         "SCHEMA_NOT_FOUND",

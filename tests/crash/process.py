@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crash.fates import CHECK_MAX, GROUP
+from jvm import SHORT_LIVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,6 +51,7 @@ class Application:
             f"producers.{GROUP}.endpoints={json.dumps(list(endpoints))}",
             "spark.master=local[2]",
             "spark.driver.memory=1g",
+            f"spark.driver.extraJavaOptions={SHORT_LIVED}",
         ]
         line = [sys.executable, "-m", "checkback", command, *options]
         for override in overrides:

@@ -137,7 +137,12 @@ def _land(sender: Sender, root: Path, commits: int) -> list[pa.Table]:
 def test_tables_of_a_catalog_by_spark(spark: SparkSession, tmp_path: Path) -> None:
     """Fewer files, the same rows; a stream that stands still in the past keeps VACUUM from all."""
     spark.sql("CREATE SCHEMA IF NOT EXISTS spark_catalog.maintained")
-    storage = {"root": str(tmp_path), "catalog": "spark_catalog", "schema": "maintained"}
+    storage = {
+        "root": str(tmp_path),
+        "catalog": "spark_catalog",
+        "schema": "maintained",
+        "checkpoints": f"{tmp_path}/_checkpoints",
+    }
     settings = Settings.model_validate({"storage": storage, "maintain": {"min_files": 2}})
     tables = Tables.of(settings.storage)
     try:

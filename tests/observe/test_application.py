@@ -39,7 +39,9 @@ class _Heard(logging.Handler):
         return [fields for event, fields in self.events if event == name]
 
 
-def test_application_tells_what_it_does(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_application_tells_what_it_does(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -53,7 +55,8 @@ def test_application_tells_what_it_does(spark: SparkSession, tmp_path: Path, mon
     )
     heard = _Heard()
     monkeypatch.setattr(EVENTS, "handlers", [heard])
-    monkeypatch.setattr(EVENTS, "level", logging.INFO)
+    EVENTS.setLevel(logging.INFO)  # not by monkeypatch: a logger remembers what its level let through
+    request.addfinalizer(lambda: EVENTS.setLevel(logging.NOTSET))
     land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
     states = Counter(state for state, _ in expected.decisions(TRACE, 0).values())
     scraped: list[str] = []
