@@ -143,8 +143,10 @@ def test_writers_of_several_processes_lose_nothing(tmp_path: Path) -> None:
 def test_files_are_replaced_by_one_of_two_that_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str
 ) -> None:
-    """Another commit comes between the look at the log and ours: after an append ours is tried anew and holds, after
-    another's replacement of the same files it must not."""
+    """Another commit comes between the look at the log and ours.
+
+    After an append ours is tried anew and holds; after another's replacement of the same files it must not.
+    """
     log, other = _log(tmp_path), _log(tmp_path)
     for number in (1, 2):
         log.commit([_file(tmp_path, number)])

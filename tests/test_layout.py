@@ -95,6 +95,7 @@ def test_make_lists_its_targets() -> None:
         "run",
         "run-trace",
         "notebook",
+        "docs",
         "test",
         "test-fast",
         "simulate",
@@ -122,3 +123,11 @@ def test_make_tells_in_one_line_what_to_install(variables: list[str], told: str)
     lines = [line for line in run.stderr.splitlines() if not line.startswith("make")]
     assert len(lines) == 1
     assert told in lines[0]
+
+
+def test_no_function_of_inspect_has_the_name_of_a_module_of_it() -> None:
+    """Which of the two `checkback.inspect.name` is would depend on what was imported before."""
+    from checkback import inspect
+
+    files = {file.stem for file in (ROOT / "lib/checkback/inspect").glob("*.py")}
+    assert files.isdisjoint(inspect.__all__)

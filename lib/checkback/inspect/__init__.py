@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         pick_every,
     )
     from checkback.inspect.notebook import busiest, notebook_settings, table
-    from checkback.inspect.outages import damage, outages, what_endpoints_said, worst_outage
+    from checkback.inspect.outage import damage, outages, what_endpoints_said, worst_outage
     from checkback.inspect.stored import state_differences, state_pending
     from checkback.inspect.trail import lineage
     from checkback.inspect.undecided import pending
@@ -48,12 +48,12 @@ __all__ = [
 _MODULES = {
     "busiest": "notebook",
     "check_outcomes": "minutes",
-    "damage": "outages",
+    "damage": "outage",
     "decision_latency": "minutes",
     "decisions_by_minute": "minutes",
     "lineage": "trail",
     "notebook_settings": "notebook",
-    "outages": "outages",
+    "outages": "outage",
     "pending": "undecided",
     "pending_over_time": "minutes",
     "pick_every": "minutes",
@@ -61,8 +61,8 @@ _MODULES = {
     "state_pending": "stored",
     "stuck_groups": "groups",
     "table": "notebook",
-    "what_endpoints_said": "outages",
-    "worst_outage": "outages",
+    "what_endpoints_said": "outage",
+    "worst_outage": "outage",
 }
 
 
