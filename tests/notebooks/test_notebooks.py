@@ -15,11 +15,15 @@ from nbclient import NotebookClient
 
 import outage
 from checkback.inspect.why import clock
+from jvm import ENVIRON
 from stories import ms
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = sorted((ROOT / "notebooks").glob("*.ipynb"))
 _LINES = 12
+
+#: in one process: the notebooks run once for all of these tests
+pytestmark = pytest.mark.xdist_group("notebooks")
 
 Outputs = Callable[[str, str], list[str]]
 
@@ -76,6 +80,8 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
         cell.source = cell.source.replace("AS_OF = None", f'AS_OF = "{outage.NOW.isoformat()}"')
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHECKBACK__STORAGE__ROOT", str(root / "tables"))
+        for key, value in ENVIRON.items():
+            patch.setenv(key, value)
         for setting in outage.SETTINGS:
             key, value = setting.split("=")
             patch.setenv(f"CHECKBACK__{key.replace('.', '__').upper()}", value)

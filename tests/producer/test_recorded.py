@@ -22,6 +22,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from conftest import TRACE
 from gateway.process import Gateway
+from jvm import ENVIRON
 from producer.playing import Part, Stage, instances
 from producer.recorded import GONE, Behaviour, behaviours
 from producer.verdicts import Evidence, Rules, faults
@@ -46,7 +47,7 @@ def reconciling(root: Path, overrides: list[str], environ: dict[str, str]) -> It
     log = root.parent / "reconcile.log"
     with (
         log.open("wb") as out,
-        subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **environ}, cwd=root.parent) as process,
+        subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **ENVIRON, **environ}, cwd=root.parent) as process,
     ):
         try:
             yield process
