@@ -17,6 +17,7 @@ from checkback.session import (
     DELTA_EXTENSION,
     DELTA_PACKAGE,
     LOCAL,
+    LOCAL_CHECKPOINTS,
     REQUIRED,
     frame,
     java_check,
@@ -143,7 +144,10 @@ def test_local_path_of_a_relative_one_is_absolute() -> None:
 
 def test_spark_settings_of_a_console_session() -> None:
     conf = spark_settings(settings(reconcile={"partitions": 7}, spark={"spark.driver.memory": "1g"}))
-    assert conf == {**REQUIRED, **LOCAL, "spark.sql.shuffle.partitions": "7", "spark.driver.memory": "1g"}
+    theirs = {"spark.sql.shuffle.partitions": "7", "spark.driver.memory": "1g"}
+    assert conf == {**REQUIRED, **LOCAL, **LOCAL_CHECKPOINTS, **theirs}
+    elsewhere = spark_settings(settings(storage={"root": "s3a://bucket/data"}))
+    assert not LOCAL_CHECKPOINTS.keys() & elsewhere.keys()
 
 
 def test_lists_of_spark_settings_are_joined() -> None:

@@ -32,8 +32,6 @@ from docs.shell import (
     check_python,
     check_submit,
     check_system,
-    makefile,
-    parse,
 )
 
 if TYPE_CHECKING:
@@ -41,14 +39,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LANGUAGES = {"", "json", "python", "sh", "sql", "yaml"}
-#: What pages already name and other work still brings. What is there must leave this list.
-COMING = {
-    "docs/deploy.md",
-    "docs/maintain.md",
-    "docs/pictures/pending.png",
-    "checkback maintain",
-    "make notebook",
-}
 #: a folder of the checkpoint, and attributes of a check in Python
 _NO_SETTINGS = {"reconcile.rebuilding", "check.message", "check.transaction_id"}
 _CHECKS: dict[str, Callable[[Call], object]] = {
@@ -64,23 +54,6 @@ _CHECKS: dict[str, Callable[[Call], object]] = {
 @pytest.fixture(autouse=True)
 def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-
-
-def _coming(text: str) -> bool:
-    return any(text == one or text.startswith(f"{one} ") for one in COMING)
-
-
-def test_what_came_is_not_coming() -> None:
-    there = {name for name in COMING if (ROOT / name).exists()}
-    there |= {name for name in COMING if name.startswith("make ") and re.search(rf"^{name[5:]}:", makefile(), re.M)}
-    for name in COMING:
-        if name.startswith("checkback "):
-            try:
-                parse(name.split()[1:])
-            except AssertionError:
-                continue
-            there.add(name)
-    assert not there, "it is there: take it out of COMING"
 
 
 def test_what_is_not_run_says_why(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,9 +74,8 @@ def test_line_of_shell_would_be_taken(block: Block) -> None:
     for line in block.lines():
         call = Call.of(line)
         program = call.program
-        if not _coming(f"{program} {call.arguments[0] if call.arguments else ''}"):
-            assert program in _CHECKS, f"{line}: nobody knows {program}; mark the block: <!-- not run: REASON -->"
-            _CHECKS[program](call)
+        assert program in _CHECKS, f"{line}: nobody knows {program}; mark the block: <!-- not run: REASON -->"
+        _CHECKS[program](call)
 
 
 def test_line_in_plain_text_would_be_taken() -> None:
@@ -111,7 +83,7 @@ def test_line_in_plain_text_would_be_taken() -> None:
     for block in blocks(""):
         for line in block.lines():
             _, found, arguments = line.partition(".venv/bin/checkback ")
-            if found and not _coming(f"checkback {arguments.split()[0]}"):
+            if found:
                 check_checkback(Call.of(f"checkback {arguments}"))
 
 
@@ -163,7 +135,7 @@ def test_settings_in_the_text_are_there() -> None:
 def test_commands_and_targets_in_the_text_are_there() -> None:
     for page, code in _told():
         words = code.split()
-        if len(words) < 2 or _coming(" ".join(words[:2])):
+        if len(words) < 2:
             continue
         if words[0] == "make":
             check_make(Call.of(f"make {words[1]}"))
@@ -199,7 +171,7 @@ def _missing(page: Page) -> list[str]:
         target = (ROOT / page.name).parent.joinpath(path).resolve() if path else ROOT / page.name
         name = target.relative_to(ROOT).as_posix()
         anchors = known[name].anchors if name in known else frozenset()
-        if not _coming(name) and (not target.exists() or (anchor and anchor not in anchors)):
+        if not target.exists() or (anchor and anchor not in anchors):
             found.append(link)
     return found
 
