@@ -16,7 +16,7 @@ import pyspark
 
 from checkback.session import spark_settings
 from checkback.settings import Settings
-from crash.process import PATIENCE_S
+from crash.process import PATIENCE_S, TOO_SLOW
 from jvm import SHORT_LIVED
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Server:
         for _ in range(5):
             done = run(command, SPARK_REMOTE=self.url)
             # On a machine that is busy for the seconds that Spark gives a worker to start.
-            if "Python worker failed to connect back" not in done.stderr:
+            if TOO_SLOW not in done.stderr:
                 break
         return done
 

@@ -72,13 +72,13 @@ def read_checkpoint(spark: SparkSession, place: str) -> Checkpoint | None:
     if not folders.exists(spark, f"{place}/metadata"):
         return None
     query_id = parse_metadata(folders.text(spark, f"{place}/metadata"), place)
-    newest = max(_numbers(spark, f"{place}/offsets"), default=None)
-    return Checkpoint(query_id, None if newest is None else _batch(spark, place, newest))
+    newest = max(numbers(spark, f"{place}/offsets"), default=None)
+    return Checkpoint(query_id, None if newest is None else read_batch(spark, place, newest))
 
 
 def last_done(spark: SparkSession, place: str) -> int:
     """Id of the last batch that is done; -1 = none."""
-    return max(_numbers(spark, f"{place}/commits"), default=-1)
+    return max(numbers(spark, f"{place}/commits"), default=-1)
 
 
 def batches_since(spark: SparkSession, place: str, batch_id: int) -> list[Batch]:
@@ -87,7 +87,7 @@ def batches_since(spark: SparkSession, place: str, batch_id: int) -> list[Batch]
     Raises StorageError when one cannot be read.
     """
     return [
-        _batch(spark, place, number) for number in sorted(_numbers(spark, f"{place}/offsets")) if number >= batch_id
+        read_batch(spark, place, number) for number in sorted(numbers(spark, f"{place}/offsets")) if number >= batch_id
     ]
 
 
@@ -133,9 +133,11 @@ def _unreadable(place: str) -> StorageError:
     return StorageError("the checkpoint cannot be read", place, "put it back as it was, or run `checkback rebuild`")
 
 
-def _batch(spark: SparkSession, place: str, number: int) -> Batch:
+def read_batch(spark: SparkSession | None, place: str, number: int) -> Batch:
+    """A batch that has begun. ``spark`` is needed where the folder is not local. Raises StorageError."""
     return parse_batch(number, folders.text(spark, f"{place}/offsets/{number}"), place)
 
 
-def _numbers(spark: SparkSession, folder: str) -> list[int]:
+def numbers(spark: SparkSession | None, folder: str) -> list[int]:
+    """The batches that `offsets` or `commits` has, in any order. ``spark`` as for `read_batch`. Raises StorageError."""
     return [int(name) for name in folders.names(spark, folder) if name.isdecimal()]

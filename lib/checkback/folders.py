@@ -1,8 +1,8 @@
 """Folders and small files that Spark reaches, seen from the driver.
 
-What has a path (of this machine, or a mount) goes by the system. A URI goes by Hadoop's client, which has Spark's own
-settings and rights; on Spark Connect there is none, and Arrow's file systems stand in, with the rights that this
-process has.
+What has a path (of this machine, or a mount) goes by the system, and needs no session. A URI goes by Hadoop's client,
+which has Spark's own settings and rights; on Spark Connect there is none, and Arrow's file systems stand in, with the
+rights that this process has.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ class _Files(Protocol):
     def move(self, to: str) -> None: ...
 
 
-def names(spark: SparkSession, folder: str) -> list[str]:
+def names(spark: SparkSession | None, folder: str) -> list[str]:
     """What is in a folder; nothing when there is no such folder. Raises StorageError."""
     with _told("read", folder):
         files = _files(spark, folder)
         return files.names() if files.exists() else []
 
 
-def text(spark: SparkSession, file: str) -> str:
+def text(spark: SparkSession | None, file: str) -> str:
     """The text of a small file. Raises StorageError."""
     with _told("read", file):
         return _files(spark, file).text()
 
 
-def exists(spark: SparkSession, place: str) -> bool:
+def exists(spark: SparkSession | None, place: str) -> bool:
     """Is there such a file or folder? Raises StorageError."""
     with _told("read", place):
         return _files(spark, place).exists()
@@ -90,10 +90,12 @@ def _told(what: str, place: str) -> Iterator[None]:
         raise StorageError(f"cannot be {what}: {one_line(error)}", place) from error
 
 
-def _files(spark: SparkSession, place: str) -> _Files:
+def _files(spark: SparkSession | None, place: str) -> _Files:
     path = local_path(place) or (place if place.startswith("/") else None)
     if path is not None:
         return _ByArrow(fs.LocalFileSystem(), path)
+    if spark is None:
+        raise StorageError("is not of this machine, and there is no Spark to read it", place)
     if not is_connect(spark):
         return _ByHadoop(spark, place)
     try:

@@ -180,6 +180,8 @@ SCHEMAS: Mapping[str, StructType] = {
     "ticks": TICKS,
 }
 TOPIC_PREFIX = "topics/"
+#: the tables that each query reads, in the order of its union: so Spark's offset log and progress number them
+SOURCES: Mapping[str, tuple[str, ...]] = {"reconcile": ("half", "op", "ticks"), "check": ("check_requests",)}
 
 #: Columns whose ranges each file's statistics hold: those that files are skipped by. They cost time in every write.
 STATISTICS: Mapping[str, tuple[str, ...]] = {

@@ -25,7 +25,7 @@ PATIENCE_S = 600
 TIMEOUT_S, INTERVAL_S = 1, 3
 #: Spark gives a worker of its driver 10 s to start. On a machine that is busier than that the application ends, and is
 #: started again, as by systemd.
-_TOO_SLOW = "Python worker failed to connect back"
+TOO_SLOW = "Python worker failed to connect back"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Application:
         """Wait for something that it must do. Raises AssertionError when it ends before, or takes too long."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
-            if self.process.poll() is not None and _TOO_SLOW in self.said():
+            if self.process.poll() is not None and TOO_SLOW in self.said():
                 self._stderr.seek(0)
                 self._stderr.truncate()
                 self.process = self._begin()

@@ -10,7 +10,7 @@ import pytest
 from checkback.checkpoint import Position
 from checkback.errors import StorageError
 from checkback.maintain.keep import Reader
-from checkback.maintain.readers import disk_of, reader_of, readers, rebuilding
+from checkback.maintain.readers import reader_of, readers, rebuilding
 from checkback.tables import Tables
 
 
@@ -52,7 +52,7 @@ def test_where_a_batch_ends_is_where_the_stream_stands(position: Position, done:
 def test_the_last_batch_that_is_done_counts_and_not_one_that_has_begun(tmp_path: Path) -> None:
     checkpoint(tmp_path, "reconcile", {4: offsets(10, 20, 3), 5: offsets(12, 20, None), 6: offsets(40, 50, 9)}, [4, 5])
     checkpoint(tmp_path, "check", {0: offsets(8)}, [])
-    found = readers(Tables(root=str(tmp_path)), disk_of(None))
+    found = readers(Tables(root=str(tmp_path)), None)
     assert found == {
         "half": [("id0", Reader("reconcile", 12))],
         "op": [("id1", Reader("reconcile", 20))],
@@ -62,14 +62,14 @@ def test_the_last_batch_that_is_done_counts_and_not_one_that_has_begun(tmp_path:
 
 def test_no_checkpoint_needs_nothing_and_a_broken_one_is_told(tmp_path: Path) -> None:
     tables = Tables(root=str(tmp_path))
-    assert readers(tables, disk_of(None)) == {}
+    assert readers(tables, None) == {}
     checkpoint(tmp_path, "check", {0: "v1\nnonsense"}, [0])
     with pytest.raises(StorageError, match="the checkpoint cannot be read"):
-        readers(tables, disk_of(None))
+        readers(tables, None)
 
 
 def test_a_rebuild_is_seen(tmp_path: Path) -> None:
     tables = Tables(root=str(tmp_path))
-    assert not rebuilding(tables, disk_of(None))
+    assert not rebuilding(tables, None)
     (tmp_path / "_checkpoints/reconcile.rebuilding").mkdir(parents=True)
-    assert rebuilding(tables, disk_of(None))
+    assert rebuilding(tables, None)

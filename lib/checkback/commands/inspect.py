@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from checkback.commands.options import AsOf, Config, Debug, Group, Json, Overrides, Tx, app, check_root, prepared
-from checkback.commands.printing import console, print_rows, shown, table_of
+from checkback.commands.options import AsOf, Config, Debug, Group, Json, Overrides, Tx, app, prepared_for_tables
+from checkback.commands.printing import console, print_rows, print_table, shown, table_of
 from checkback.session import running_session
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def pending(
     debug: Debug = False,
 ) -> None:
     """Show the transactions that are not decided yet, or were not at a time."""
-    loaded = prepared(config, overrides, debug)
-    check_root(loaded)
+    settings = prepared_for_tables(config, overrides, debug)
     from checkback.inspect.moment import read_moment
 
     moment = read_moment(as_of)
@@ -41,8 +40,8 @@ def pending(
 
     from checkback.inspect.undecided import pending as inspected
 
-    with running_session(loaded.settings, "checkback-pending") as spark:
-        rows = inspected(spark, loaded.settings, moment).drop("as_of")
+    with running_session(settings, "checkback-pending") as spark:
+        rows = inspected(spark, settings, moment).drop("as_of")
         if group is not None:
             rows = rows.where(F.col("producer_group") == group)
         whose = "Nothing" if group is None else f"Nothing of the group {group}"
@@ -77,15 +76,14 @@ def lineage(
     debug: Debug = False,
 ) -> None:
     """Show all that the tables know of a transaction, in the order of time."""
-    loaded = prepared(config, overrides, debug)
-    check_root(loaded)
+    settings = prepared_for_tables(config, overrides, debug)
     from checkback.inspect.moment import read_moment
 
     moment = read_moment(as_of)
     from checkback.inspect.trail import lineage as traced
 
-    with running_session(loaded.settings, "checkback-lineage") as spark:
-        rows = traced(spark, loaded.settings, transaction_id, group, moment)
+    with running_session(settings, "checkback-lineage") as spark:
+        rows = traced(spark, settings, transaction_id, group, moment)
         _show(rows, as_json, EVENTS, _lineage_table, f"No table knows the transaction {transaction_id}.")
 
 
@@ -131,22 +129,17 @@ def _show(
 @app.command()
 def audit(as_json: Json = False, config: Config = None, overrides: Overrides = None, debug: Debug = False) -> None:
     """Show whether the tables keep every promise; the exit code is 1 when they do not."""
-    loaded = prepared(config, overrides, debug)
-    check_root(loaded)
+    settings = prepared_for_tables(config, overrides, debug)
     from checkback.inspect import report as reports
     from checkback.inspect.audit import audit as audited
 
-    with running_session(loaded.settings, "checkback-audit") as spark:
-        report = audited(spark, loaded.settings)
+    with running_session(settings, "checkback-audit") as spark:
+        report = audited(spark, settings)
     if as_json:
         print(json.dumps(reports.as_json(report), indent=2))
     else:
-        table = table_of(*reports.COLUMNS)
-        for row in reports.table_rows(report):
-            table.add_row(*row)
-        out = console()
-        out.print(table)
+        print_table(reports.COLUMNS, reports.table_rows(report))
         for line in reports.conclusion(report, datetime.now(timezone.utc)):
-            out.print(line)
+            console().print(line)
     if report.broken:
         raise typer.Exit(code=1)

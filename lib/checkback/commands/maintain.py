@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from checkback.commands.options import Config, Debug, Json, Overrides, app, check_root, prepared
+from checkback.commands.options import Config, Debug, Json, Overrides, app, prepared_for_tables
 from checkback.commands.printing import console, print_table
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
@@ -22,12 +22,11 @@ def maintain(
     debug: Debug = False,
 ) -> None:
     """Make the tables' many small files few, and remove what nobody needs any more."""
-    loaded = prepared(config, overrides, debug)
-    check_root(loaded)
+    settings = prepared_for_tables(config, overrides, debug)
     from checkback.maintain import report
     from checkback.maintain.command import run
 
-    done = run(loaded.settings, dry_run)
+    done = run(settings, dry_run)
     if as_json:
         print(json.dumps(report.as_json(done, dry_run), indent=2))
         return

@@ -19,8 +19,7 @@ from checkback.commands.options import (
     Tx,
     Yes,
     app,
-    check_root,
-    prepared,
+    prepared_for_tables,
 )
 from checkback.commands.printing import print_table
 
@@ -46,9 +45,8 @@ def resolve(
 
     state = command.state_of(commit, rollback)
     request = command.Request.of(transaction_id, group, queue_id, queue_offset, actor, reason, state)
-    loaded = prepared(config, overrides, debug)
-    check_root(loaded)
-    command.run(loaded.settings, request, yes, as_json, print_table)
+    settings = prepared_for_tables(config, overrides, debug)
+    command.run(settings, request, yes, as_json, print_table)
 
 
 @app.command()
@@ -69,6 +67,5 @@ def resume(
     from checkback.operate import command
 
     request = command.Request.of(transaction_id, group, queue_id, queue_offset, actor, reason)
-    loaded = prepared(config, overrides, debug)
-    check_root(loaded)
-    command.run(loaded.settings, request, yes, as_json, print_table)
+    settings = prepared_for_tables(config, overrides, debug)
+    command.run(settings, request, yes, as_json, print_table)

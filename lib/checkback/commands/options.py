@@ -12,7 +12,7 @@ from checkback import __version__
 from checkback.errors import SettingsError
 from checkback.observe.logs import set_up
 from checkback.session import local_path
-from checkback.settings import Loaded, load
+from checkback.settings import Loaded, Settings, load
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Transactional messages on Delta Lake.")
 
@@ -49,12 +49,17 @@ def prepared(config: Path | None, overrides: list[str] | None, debug: bool) -> L
     return loaded
 
 
-def check_root(loaded: Loaded) -> None:
-    """Raise SettingsError when the tables' folder is to be on this machine and is not there."""
+def prepared_for_tables(config: Path | None, overrides: list[str] | None, debug: bool) -> Settings:
+    """As ``prepared``, of tables that there are.
+
+    Raises SettingsError, also when the tables' folder is to be on this machine and is not there.
+    """
+    loaded = prepared(config, overrides, debug)
     root = local_path(loaded.settings.storage.root)
     if loaded.settings.storage.catalog is None and root is not None and not os.path.isdir(root):
         where = f"storage.root ({loaded.origin('storage.root')})"
         raise SettingsError(f"there is no folder {root}", where, "name the folder of the tables, or reconcile first")
+    return loaded.settings
 
 
 def _version(wanted: bool) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from checkback.commands.options import Config, Debug, Json, Overrides, app, check_root, prepared
+from checkback.commands.options import Config, Debug, Json, Overrides, app, prepared_for_tables
 from checkback.commands.printing import console, table_of
 from checkback.session import running_session
 
@@ -39,17 +39,16 @@ def status(
     debug: Debug = False,
 ) -> None:
     """Show on one screen whether reconcile is at work, how far it is, and who is stuck and why."""
-    loaded = prepared(config, overrides, debug)
-    check_root(loaded)
+    settings = prepared_for_tables(config, overrides, debug)
     out = console()
     try:
         if as_json or not out.is_terminal:
-            for found in _looks(loaded.settings, watch, lambda _: None):
+            for found in _looks(settings, watch, lambda _: None):
                 _print(out, found, as_json, watch)
             return
         # Reconcile's own facts are there at once, the tables' when Spark has started.
         with Live(console=out, auto_refresh=False, screen=watch) as live:
-            for found in _looks(loaded.settings, watch, lambda early: live.update(_screen(early), refresh=True)):
+            for found in _looks(settings, watch, lambda early: live.update(_screen(early), refresh=True)):
                 live.update(_screen(found), refresh=True)
     except KeyboardInterrupt:
         return

@@ -14,9 +14,8 @@ from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError
 from checkback.inspect.intervals import interval_for
-from checkback.inspect.moment import read_moment
 from checkback.inspect.undecided import KEY, born, first_of_each
-from checkback.inspect.view import View, moment_column
+from checkback.inspect.view import View, since_moment
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -44,7 +43,7 @@ def decisions_by_minute(
     A minute without any has no row. It reads `decisions` once; with ``since`` only the files of that time.
     """
     view = View.of(spark, settings, as_of)
-    rows = _since(view.read("decisions"), "decided_at", since)
+    rows = since_moment(view.read("decisions"), "decided_at", since)
     return (
         rows.groupBy(_minute("decided_at", every), "producer_group", "state")
         .agg(F.count("*").alias("decisions"))
@@ -68,7 +67,7 @@ def check_outcomes(
     time.
     """
     view = View.of(spark, settings, as_of)
-    rows = _since(view.read("check_answers"), "answered_at", since)
+    rows = since_moment(view.read("check_answers"), "answered_at", since)
     last = F.struct("endpoint", "outcome", "latency_ms")
     before = F.transform(
         "failed_tries",
@@ -101,7 +100,7 @@ def decision_latency(
     `decisions` (with ``since``: its files of that time) with the times of `half`, which is read once.
     """
     view = View.of(spark, settings, as_of)
-    decided = _since(view.read("decisions"), "decided_at", since).select(
+    decided = since_moment(view.read("decisions"), "decided_at", since).select(
         *KEY, "producer_group", "real_topic", "decided_at"
     )
     halves = (
@@ -166,7 +165,7 @@ def pending_over_time(
     rows = so_far.crossJoin(F.broadcast(_last_minute(view, every))).select(
         F.explode(F.sequence("minute", until, minute)).alias("minute"), "producer_group", "pending"
     )
-    return _since(rows, "minute", since).orderBy("minute", "producer_group")
+    return since_moment(rows, "minute", since).orderBy("minute", "producer_group")
 
 
 def pick_every(
@@ -181,7 +180,9 @@ def pick_every(
     At most `intervals.MOST` of them. It reads one column each of half, decisions and check_answers.
     """
     view = View.of(spark, settings, as_of)
-    found = _since(_all_times(view), "at", since).agg(F.unix_micros(F.max("at")) - F.unix_micros(F.min("at"))).first()
+    found = (
+        since_moment(_all_times(view), "at", since).agg(F.unix_micros(F.max("at")) - F.unix_micros(F.min("at"))).first()
+    )
     return interval_for(timedelta(microseconds=(None if found is None else found[0]) or 0))
 
 
@@ -203,9 +204,3 @@ def _minute(time: Column | str, every: timedelta) -> Column:
         raise SettingsError(f"{every} is not an interval", "every", "give a timedelta above zero")
     micros = F.unix_micros(time)
     return F.timestamp_micros(micros - F.pmod(micros, F.lit(every // timedelta(microseconds=1)))).alias("minute")
-
-
-def _since(rows: DataFrame, time: str, since: datetime | str | None) -> DataFrame:
-    """Rows from a moment on. Raises SettingsError."""
-    moment = read_moment(since)
-    return rows if moment is None else rows.where(F.col(time) >= moment_column(moment))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import yaml
 from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError
+from checkback.inspect.view import moment_of
 from checkback.settings import BASE_FILE, load
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def busiest(over_time: DataFrame, every: timedelta) -> datetime | None:
     row = over_time.groupBy(F.unix_micros("minute").alias("at")).agg(total).orderBy(F.desc("pending"), "at").first()
     if row is None:
         return None
-    return datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=row["at"]) + every
+    return moment_of(row["at"]) + every
 
 
 def _project() -> Path:

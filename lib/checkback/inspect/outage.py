@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from checkback.inspect.intervals import in_words, interval_for
 from checkback.inspect.moment import read_moment
 from checkback.inspect.undecided import KEY
-from checkback.inspect.view import View, moment_column
+from checkback.inspect.view import View, moment_column, moment_of, since_moment
 from checkback.inspect.why import NOT_TRIED
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ def worst_outage(
     if row is None:
         now = read_moment(as_of) or datetime.now(timezone.utc)
         return Outage("", "", now, now, now, "No outage: no group's checks were in vain twice in a row.")
-    began, last = _utc(row["began"]), _utc(row["last_vain"])
-    over = None if row["over"] is None else _utc(row["over"])
+    began, last = moment_of(row["began"]), moment_of(row["last_vain"])
+    over = None if row["over"] is None else moment_of(row["over"])
     lines = [
         _what(row["producer_group"], row["outcome"], began, over, row["said"]),
         _asked(row.asDict()),
@@ -181,14 +181,12 @@ def what_endpoints_said(
     last_at. Tries that a circuit breaker held back are left out. It reads check_answers once.
     """
     view = View.of(spark, settings, as_of)
-    moment = read_moment(since)
-    rows = view.read("check_answers").where(F.col("outcome") != "SKIPPED")
-    rows = rows if moment is None else rows.where(F.col("answered_at") >= moment_column(moment))
     last = F.array(F.struct("endpoint", F.coalesce("error", "outcome").alias("said")))
     shape = "array<struct<endpoint: string, said: string>>"
     tries = F.concat(last.cast(shape), F.coalesce(F.col("failed_tries").cast(shape), F.array().cast(shape)))
     return (
-        rows.select("answered_at", "producer_group", F.inline(tries))
+        _answers(view, since)
+        .select("answered_at", "producer_group", F.inline(tries))
         .where(~F.col("said").startswith(NOT_TRIED))
         .groupBy("producer_group", "endpoint", "said")
         .agg(F.count("*").alias("tries"), F.min("answered_at").alias("first_at"), F.max("answered_at").alias("last_at"))
@@ -196,12 +194,13 @@ def what_endpoints_said(
     )
 
 
+def _answers(view: View, since: datetime | str | None) -> DataFrame:
+    """What came of the checks that asked somebody."""
+    return since_moment(view.read("check_answers").where(F.col("outcome") != "SKIPPED"), "answered_at", since)
+
+
 def _asked_in_vain(view: View, since: datetime | str | None) -> DataFrame:
     """A row for each transaction that was asked about in vain in a run of checks in vain, with the end of the run."""
-    moment = read_moment(since)
-    answers = view.read("check_answers").where(F.col("outcome") != "SKIPPED")
-    if moment is not None:
-        answers = answers.where(F.col("answered_at") >= moment_column(moment))
     kind = F.when(F.col("outcome").isin(*_VAIN), F.col("outcome")).otherwise("ANSWER")
     order = ("answered_at", *KEY, "check_times")
     of_group = Window.partitionBy("producer_group")
@@ -210,7 +209,8 @@ def _asked_in_vain(view: View, since: datetime | str | None) -> DataFrame:
     # The next beginning. Backwards: Spark reads a frame of all that follows anew for each row.
     next_begin = F.last(F.when(F.col("begins"), F.col("answered_at")), ignorenulls=True)
     runs = (
-        answers.withColumn("kind", kind)
+        _answers(view, since)
+        .withColumn("kind", kind)
         .withColumn("begins", begins)
         .withColumn("run", F.count_if("begins").over(in_time))
         .withColumn("over_at", next_begin.over(backwards.rowsBetween(Window.unboundedPreceding, -1)))
@@ -266,7 +266,3 @@ def _number(count: int, noun: str) -> str:
 
 def _seconds(time: str | Column) -> Column:
     return (F.col(time) if isinstance(time, str) else time).cast("double")
-
-
-def _utc(micros: int) -> datetime:
-    return datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=micros)

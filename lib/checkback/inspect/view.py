@@ -130,6 +130,17 @@ def moment_column(at: datetime) -> Column:
     return F.timestamp_micros(F.lit((at - _EPOCH) // timedelta(microseconds=1)))
 
 
+def moment_of(micros: int) -> datetime:
+    """The moment of microseconds since the epoch."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def since_moment(rows: DataFrame, time: str, since: datetime | str | None) -> DataFrame:
+    """Rows whose column ``time`` is at a moment or later; all when there is none. Raises SettingsError."""
+    moment = read_moment(since)
+    return rows if moment is None else rows.where(F.col(time) >= moment_column(moment))
+
+
 def milliseconds(at: datetime) -> int:
     """A moment in ms since the epoch, rounded down."""
     return (at - _EPOCH) // timedelta(milliseconds=1)

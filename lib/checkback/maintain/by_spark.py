@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 
 from checkback.errors import StorageError
 from checkback.fence import only_one
-from checkback.maintain.readers import disk_of, readers, rebuilding
+from checkback.maintain.readers import readers, rebuilding
 from checkback.maintain.report import Done
 from checkback.maintain.run import LOCK, REBUILDING
 from checkback.schemas import SCHEMAS
@@ -50,8 +50,7 @@ def maintain_by_spark(
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     }
     with only_one(tables, LOCK), _set(spark, conf):
-        disk = disk_of(spark)
-        found = None if rebuilding(tables, disk) else readers(tables, disk)
+        found = None if rebuilding(tables, spark) else readers(tables, spark)
         names = [name for name in (*SCHEMAS, *tables.topics(spark)) if tables.exists(spark, name)]
         return [_maintained(spark, settings, tables, name, found, dry_run, progress) for name in names]
 

@@ -7,14 +7,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from checkback import folders
 from checkback.deltalog import DeltaLog
 from checkback.fence import only_one
 from checkback.maintain import folder
 from checkback.maintain.compact import compact, planned
 from checkback.maintain.keep import keep, removable
-from checkback.maintain.readers import disk_of, readers, rebuilding
+from checkback.maintain.readers import readers, rebuilding
 from checkback.maintain.report import Done
-from checkback.reconcile.claims import OWNERS
+from checkback.reconcile.claims import NAME, OWNERS
 from checkback.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from checkback.maintain.keep import Reader
-    from checkback.maintain.readers import Disk
     from checkback.settings import Settings
     from checkback.tables import Tables
 
@@ -75,8 +75,7 @@ def maintain(
     """
     with only_one(tables, LOCK):
         # First of all: streams only move on.
-        disk = disk_of(spark)
-        found, held = readers(tables, disk), _held(tables, disk)
+        found, held = readers(tables, spark), _held(tables, spark)
         started = round(time.time() * 1000) if now is None else now
         run = Run(tables, settings, started, dry_run, progress, found, held)
         return [_maintained(run, name) for name in names(tables.root)]
@@ -90,11 +89,11 @@ def names(root: str) -> list[str]:
     return [name for name in found if os.path.isdir(f"{root}/{name}/_delta_log") and DeltaLog.exists(f"{root}/{name}")]
 
 
-def _held(tables: Tables, disk: Disk) -> str | None:
+def _held(tables: Tables, spark: SparkSession | None) -> str | None:
     """Why nothing may be removed: where `reconcile` stands is not to be seen."""
-    if rebuilding(tables, disk):
+    if rebuilding(tables, spark):
         return REBUILDING
-    lost = "metadata" not in disk.names(tables.checkpoint("reconcile"))
+    lost = not folders.exists(spark, f"{tables.checkpoint(NAME)}/metadata")
     place = tables.location("decisions")
     if lost and DeltaLog.exists(place) and DeltaLog("decisions", place).versions([OWNERS])[OWNERS]:
         return LOST

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from checkback import __version__
 from checkback.check.exchange import COMMIT, NO_ANSWER, ROLLBACK, UNKNOWN
 from checkback.errors import SettingsError
-from checkback.observe.progress import SOURCES
+from checkback.schemas import SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from checkback.schemas import SOURCES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-#: Sources by query, in the order of the query's union.
-SOURCES: Mapping[str, tuple[str, ...]] = {"reconcile": ("half", "op", "ticks"), "check": ("check_requests",)}
 
 
 @dataclass(frozen=True)

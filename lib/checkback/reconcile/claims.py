@@ -17,6 +17,7 @@ from checkback import folders, sparklog
 from checkback.checkpoint import PARTITIONS, Checkpoint, Position, read_checkpoint
 from checkback.deltalog import DeltaLog
 from checkback.reconcile.guards import Facts, Ledger, Log
+from checkback.schemas import SOURCES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +32,6 @@ REBUILDING = f"{NAME}.rebuilding"
 #: application whose version counts the owners there were
 OWNERS = "checkpoint"
 _WRITTEN = ("decisions", "discarded", "check_requests", "rejected")
-_SOURCES = ("half", "op", "ticks")
 _OWNER, _SIZE = "checkback.checkpoint", "checkback.segment_size"
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 
@@ -113,14 +113,14 @@ def _spark_ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | 
 
 def _logs(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> dict[str, Log]:
     """The logs of the sources, by name, in the query's order."""
-    newest = None if checkpoint is None else checkpoint.newest
+    names, newest = SOURCES[NAME], None if checkpoint is None else checkpoint.newest
     if tables.by_files:
-        return {name: _log(tables, name) for name in _SOURCES}
+        return {name: _log(tables, name) for name in names}
     if newest is None:
         return {}  # nothing to compare them with
     with ThreadPoolExecutor() as pool:
-        logs = pool.map(lambda name, position: _spark_log(spark, tables, name, position), _SOURCES, newest.positions)
-        return dict(zip(_SOURCES, logs, strict=False))
+        logs = pool.map(lambda name, position: _spark_log(spark, tables, name, position), names, newest.positions)
+        return dict(zip(names, logs, strict=False))
 
 
 def _spark_log(spark: SparkSession, tables: Tables, name: str, position: Position | None) -> Log:

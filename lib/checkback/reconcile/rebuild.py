@@ -28,7 +28,7 @@ from checkback.reconcile.run import tick, without_no_data_batches
 from checkback.reconcile.segment import NOT_STATED, Kind
 from checkback.reconcile.state import encode
 from checkback.reconcile.unfinished import finish
-from checkback.schemas import SCHEMAS
+from checkback.schemas import SCHEMAS, SOURCES
 from checkback.stopping import stop_on_signal
 from checkback.tables import Tables
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 BLOCKS_SCHEMA = f"segment STRING, {STATE_SCHEMA}"
 _KEY = ["queue_id", "offset"]
-_SOURCES = ("half", "op", "ticks")
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def _rebuild(spark: SparkSession, settings: Settings, tables: Tables, tell: Call
     tell("finishing what a batch has left half done")
     finished = finish(spark, tables)
     tell("restoring the segments from the tables")
-    versions = {name: _first_unread(spark, tables, name) for name in _SOURCES}
+    versions = {name: _first_unread(spark, tables, name) for name in SOURCES[NAME]}
     blocks = segment_blocks(spark, tables, settings, versions, round(time.time() * 1000)).persist()
     try:
         segments = blocks.count()
