@@ -47,7 +47,9 @@ def reconciling(root: Path, overrides: list[str], environ: dict[str, str]) -> It
     log = root.parent / "reconcile.log"
     with (
         log.open("wb") as out,
-        subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **ENVIRON, **environ}, cwd=root.parent) as process,
+        subprocess.Popen(
+            command, stdout=out, stderr=out, env={**os.environ, **ENVIRON, **environ}, cwd=root.parent
+        ) as process,
     ):
         try:
             yield process
