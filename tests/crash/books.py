@@ -60,7 +60,7 @@ def audit(root: str, timeout: timedelta, interval: timedelta, finished: bool = T
     born = {row["queue_offset"]: row["born_timestamp"] for row in rows(root, "half", "queue_offset", "born_timestamp")}
     books.transactions = len(halves)
     decisions: dict[int, dict[str, Any]] = {}
-    for row in rows(root, "decisions", "queue_offset", "state", "check_times", "decided_at", "batch_id"):
+    for row in rows(root, "decisions", "queue_offset", "state", "check_times", "decided_at"):
         if row["queue_offset"] in decisions:
             books.duplicated.append(row["queue_offset"])
         decisions[row["queue_offset"]] = row
@@ -107,7 +107,7 @@ def _checks(
 ) -> None:
     """P5."""
     checks: dict[int, list[dict[str, Any]]] = {}
-    for row in rows(root, "check_requests", "queue_offset", "check_times", "requested_at", "batch_id"):
+    for row in rows(root, "check_requests", "queue_offset", "check_times", "requested_at"):
         checks.setdefault(row["queue_offset"], []).append(row)
     for offset, found in checks.items():
         found.sort(key=lambda row: row["check_times"])
@@ -118,7 +118,7 @@ def _checks(
         if any(other["requested_at"] - one["requested_at"] < interval for one, other in pairwise(found)):
             books.faults.append(f"{offset} is checked again too soon")
         end = decisions.get(offset)
-        if end is not None and (found[-1]["batch_id"] >= end["batch_id"] or end["check_times"] != len(found)):
+        if end is not None and (found[-1]["requested_at"] >= end["decided_at"] or end["check_times"] != len(found)):
             books.faults.append(f"{offset} is checked after its decision, or its checks are miscounted")
         if end is not None and end["state"] == DISCARD and end["decided_at"] - found[-1]["requested_at"] < interval:
             books.faults.append(f"{offset} is discarded too soon after its last check")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -156,6 +157,11 @@ class _Server(ThreadingHTTPServer):
         finally:
             with self._lock:
                 self._connections.discard(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that is killed hangs up in the middle: that is no error of ours to print."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
     def hang_up(self) -> None:
         """Close the connections that clients keep alive: a producer that is gone answers on none of them."""
