@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: for a process to do what it must; a test that needs so long has failed
 PATIENCE_S = 600
 TIMEOUT_S, INTERVAL_S = 1, 3
+#: Spark gives a worker of its driver 10 s to start. On a machine that is busier than that the application ends, and is
+#: started again, as by systemd.
+_TOO_SLOW = "Python worker failed to connect back"
 
 
 @dataclass(frozen=True)
@@ -56,9 +59,13 @@ class Application:
         line = [sys.executable, "-m", "checkback", command, *options]
         for override in overrides:
             line += ["--set", override]
+        self._line = line
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        self.process = subprocess.Popen(
-            line, stdout=self._stderr, stderr=self._stderr, start_new_session=True, cwd=Path(__file__).parents[2]
+        self.process = self._begin()
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._line, stdout=self._stderr, stderr=self._stderr, start_new_session=True, cwd=Path(__file__).parents[2]
         )
 
     def __enter__(self) -> Application:
@@ -97,6 +104,9 @@ class Application:
         """Wait for something that it must do. Raises AssertionError when it ends before, or takes too long."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
+            if self.process.poll() is not None and _TOO_SLOW in self.said():
+                self._stderr.truncate(0)
+                self.process = self._begin()
             assert self.process.poll() is None, f"it has ended: {self.said()}"
             assert time.monotonic() < deadline, f"it does not get on: {self.said()}"
             time.sleep(0.4)

@@ -23,11 +23,14 @@ def test_batch_is_asked_for_at_the_first_timer(
 ) -> None:
     """Batches may tell before the checkpoint does: theirs is newer. Until it has, one is asked for at any time."""
     wakes, model = Wakes(), dict(before)
+    assert not wakes.wants_to_know
     for batch in early:
         wakes.update(_records(batch))
         model |= batch
         assert wakes.due(-5)
+    assert wakes.wants_to_know == bool(early)
     wakes.know((*key, at) for key, at in before.items())
+    assert not wakes.wants_to_know
     for batch in late:
         wakes.update(_records(batch))
         model |= batch

@@ -83,10 +83,10 @@ def _run_on(
         tick(spark, tables)  # what was due while nothing ran
     _start(spark, settings, tables, stopper, observer, available_now=False, wakes=wakes)
     stopper.start(*check_query(spark, settings, tables, available_now=False, observer=observer))
-    if wakes is not None:
-        _learn(spark, tables, wakes)
 
     def each_second() -> None:
+        if wakes is not None and wakes.wants_to_know:
+            _learn(spark, tables, wakes)
         if wakes is not None and wakes.due(round(time.time() * 1000)):
             tick(spark, tables)
         if meanwhile is not None:

@@ -25,13 +25,13 @@ class Wakes:
     def __init__(self) -> None:
         self._at: dict[Key, int] = {}
         self._told: set[Key] | None = set()  # until the others are known
-        self._asked = False
+        self._asked = self._begun = False
         self._lock = threading.Lock()
 
     def update(self, told: Records) -> None:
         """A batch is done: SEGMENT records (`reconcile.actions`) of the segments that it touched."""
         with self._lock:
-            self._asked = False
+            self._asked, self._begun = False, True
             for queue_id, segment, wake in zip(*(told[name].tolist() for name in _FIELDS), strict=True):
                 if wake == NO_TIMER:
                     self._at.pop((queue_id, segment), None)
@@ -39,6 +39,12 @@ class Wakes:
                     self._at[queue_id, segment] = wake
                 if self._told is not None:
                     self._told.add((queue_id, segment))
+
+    @property
+    def wants_to_know(self) -> bool:
+        """Has a batch been done, and has the checkpoint not told yet? Before, a start has enough to do."""
+        with self._lock:
+            return self._begun and self._told is not None
 
     def know(self, timers: Iterable[tuple[int, int, int]]) -> None:
         """What the checkpoint held before: (queue_id, segment, ms). What batches have told since is newer."""
