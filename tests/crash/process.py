@@ -105,7 +105,8 @@ class Application:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             if self.process.poll() is not None and _TOO_SLOW in self.said():
-                self._stderr.truncate(0)
+                self._stderr.seek(0)
+                self._stderr.truncate()
                 self.process = self._begin()
             assert self.process.poll() is None, f"it has ended: {self.said()}"
             assert time.monotonic() < deadline, f"it does not get on: {self.said()}"

@@ -84,8 +84,12 @@ def _run_on(
     _start(spark, settings, tables, stopper, observer, available_now=False, wakes=wakes)
     stopper.start(*check_query(spark, settings, tables, available_now=False, observer=observer))
 
+    asked = False
+
     def each_second() -> None:
-        if wakes is not None and wakes.wants_to_know:
+        nonlocal asked
+        if wakes is not None and not asked and wakes.wants_to_know:
+            asked = True
             _learn(spark, tables, wakes)
         if wakes is not None and wakes.due(round(time.time() * 1000)):
             tick(spark, tables)
