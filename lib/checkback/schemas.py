@@ -166,7 +166,7 @@ OPERATIONS = StructType(
         _column("checkback_version", _STRING, "version of Checkback that wrote the row"),
     ]
 )
-TICKS = StructType([_column("tick_at", _TIME, "start of a scheduled run; wakes the timers")])
+TICKS = StructType([_column("tick_at", _TIME, "when a batch was asked for; wakes the timers")])
 
 SCHEMAS: Mapping[str, StructType] = {
     "half": HALF,

@@ -75,12 +75,18 @@ def test_sentence(name: str) -> None:
 
 def test_reconcile_that_stands_comes_first() -> None:
     """And what was before is still said: it is what comes next. A batch a minute ago is not long ago."""
-    stands = Reconcile(_AT)
-    assert why(_UNKNOWN, stands, _NOW) == (
+    stands, due = Reconcile(_AT), replace(_UNKNOWN, due_since=_AT - 1)
+    assert why(due, stands, _NOW) == (
         "reconcile does not run: last batch 14:05; before that: answers UNKNOWN, since 14:05"
     )
-    assert why(_UNKNOWN, stands, _AT + 60_000) == "answers UNKNOWN, since 14:05"
-    assert why(_UNKNOWN, Reconcile(None), _NOW) == "answers UNKNOWN, since 14:05"
+    assert why(due, stands, _AT + 60_000) == "answers UNKNOWN, since 14:05"
+    assert why(due, Reconcile(None), _NOW) == "answers UNKNOWN, since 14:05"
+
+
+def test_no_batch_while_nothing_is_due_is_no_standstill() -> None:
+    assert why(_UNKNOWN, Reconcile(_AT), _NOW) == "answers UNKNOWN, since 14:05"
+    assert why(replace(_UNKNOWN, due_since=_NOW - 60_000), Reconcile(_AT), _NOW) == "answers UNKNOWN, since 14:05"
+    assert "does not run" in why(replace(_UNKNOWN, due_since=_NOW - 60_001), Reconcile(_AT), _NOW)
 
 
 def test_clock_says_the_day_when_it_is_another() -> None:

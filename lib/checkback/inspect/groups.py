@@ -89,7 +89,7 @@ def group_summary(spark: SparkSession, settings: Settings, as_of: datetime | str
 
 
 def quiet_after(settings: Settings) -> timedelta:
-    """How long without a batch means that reconcile does not run: it makes one at each trigger, idle or not."""
+    """How long something may be due without a batch: for longer, reconcile does not run."""
     return 5 * settings.reconcile.trigger + timedelta(minutes=1)
 
 
@@ -105,6 +105,7 @@ def _waiting(rows: DataFrame) -> DataFrame:
         F.min(F.when(overdue, F.col("born_timestamp"))).alias("oldest_born"),
         F.max(F.when(overdue, F.col("age_s"))).alias("oldest_age_s"),
         F.max(asked).alias("requested"),
+        F.min(F.when(F.col("next_check_at") <= F.col("as_of"), F.col("next_check_at"))).alias("due_since"),
         F.max("as_of").alias("as_of"),
     )
 
@@ -166,5 +167,5 @@ def _facts() -> list[Column]:
         *(F.coalesce(f"{name}_share", F.lit(0.0)).alias(name) for name in _KINDS),
         (F.size("endpoints") > 0).alias("any_endpoint"),
         F.col("last_error").alias("error"),
-        *(F.unix_millis(name).alias(name) for name in ("silent_since", "undecided_since")),
+        *(F.unix_millis(name).alias(name) for name in ("silent_since", "undecided_since", "due_since")),
     ]

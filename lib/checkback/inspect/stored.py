@@ -16,6 +16,7 @@ from checkback.reconcile.claims import NAME
 from checkback.reconcile.events import parse_key
 from checkback.reconcile.processor import STATE_NAME
 from checkback.reconcile.state import NO_TIMER, decode
+from checkback.reconcile.timers import registered_timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,16 +46,9 @@ def state_pending(spark: SparkSession, settings: Settings, batch_id: int | None 
         if done is None:
             raise StateError("no batch of reconcile is done yet", place, "run `checkback reconcile`")
         batch_id = done.batch_id
-    # Who reads state asks the coordinator of the streaming queries, which is there only once somebody looked for one.
-    _ = spark.streams.active
-
-    def state(option: str, value: str) -> DataFrame:
-        return spark.read.format("statestore").options(**{"batchId": str(batch_id), option: value}).load(place)
-
-    blocks, timers = state("stateVarName", STATE_NAME), state("readRegisteredTimers", "true")
-    registered = timers.select(
-        F.col("key.*"), F.col("expiration_timestamp_ms").alias("timer"), F.lit(True).alias("registered")
-    ).toDF("segment", "timer", "registered")
+    registered = registered_timers(spark, place, batch_id).withColumn("registered", F.lit(True))
+    options = {"batchId": str(batch_id), "stateVarName": STATE_NAME}
+    blocks = spark.read.format("statestore").options(**options).load(place)
     size = settings.reconcile.segment_size
 
     def pending_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

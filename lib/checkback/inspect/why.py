@@ -34,28 +34,31 @@ class Group:
     skipped_error: str | None = None
     silent_since: int | None = None
     undecided_since: int | None = None
+    due_since: int | None = None
 
 
 @dataclass(frozen=True)
 class Reconcile:
     """What is known of reconcile.
 
-    ``last_batch``: when its last batch began (ms); None = no checkpoint tells. ``quiet``: how long without one means
-    that it does not run.
+    ``last_batch``: when its last batch began (ms); None = no checkpoint tells. ``quiet``: how long something may be
+    due without a batch: for longer, it does not run. That no batch begins while nothing is due is as it should be.
     """
 
     last_batch: int | None = None
     quiet: timedelta = timedelta(minutes=1)
 
-    def stands(self, now: int) -> bool:
+    def stands(self, due_since: int | None, now: int) -> bool:
         """Does it not run, or hang?"""
-        return self.last_batch is not None and now - self.last_batch > self.quiet // timedelta(milliseconds=1)
+        if self.last_batch is None or due_since is None:
+            return False
+        return now - max(self.last_batch, due_since) > self.quiet // timedelta(milliseconds=1)
 
 
 def why(group: Group, reconcile: Reconcile, now: int) -> str:
     """Why the group's transactions are pending; ``now``: ms."""
     said = _of_group(group, now)
-    if reconcile.stands(now) and reconcile.last_batch is not None:
+    if reconcile.stands(group.due_since, now) and reconcile.last_batch is not None:
         return f"reconcile does not run: last batch {clock(reconcile.last_batch, now)}; before that: {said}"
     return said
 

@@ -22,7 +22,7 @@ class PendingCount:
     def update(self, told: Records) -> None:
         """SEGMENT records (`reconcile.actions`) of a batch."""
         with self._lock:
-            for queue_id, segment, pending, oldest in told.tolist():
+            for queue_id, segment, pending, oldest, _ in told.tolist():
                 if pending:
                     self._segments[queue_id, segment] = pending, oldest
                 else:

@@ -14,6 +14,7 @@ from checkback.observe.listener import listening
 from checkback.observe.observer import Observer
 from checkback.observe.pending import PendingCount
 from checkback.reconcile.actions import segments_of
+from checkback.reconcile.state import NO_TIMER
 from checkback.session import reason
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def _seed(spark: SparkSession, settings: Settings, pending: PendingCount) -> Non
         told = rows.agg(
             F.count("*").cast("int").alias("pending"),
             F.unix_millis(F.min("born_timestamp")).alias("oldest"),
+            F.lit(NO_TIMER).cast("bigint").alias("wake"),
         ).toArrow()
     except CheckbackError as error:  # a first start: no batch is done yet
         _log.debug("what is pending is not known before its segments' next batch: %s", error)

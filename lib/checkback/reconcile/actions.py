@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: what the processor emits: a row for each segment that the batch touches, with its ACTION records, the batch's time
-#: (ms), and what is pending in it then: how many, and the birth of the oldest (ms; 0 = none)
-ACTIONS_SCHEMA = "queue_id INT, actions BINARY, batch_time BIGINT, segment BIGINT, pending INT, oldest BIGINT"
+#: (ms), and what is pending in it then: how many, the birth of the oldest (ms; 0 = none), and when its timer is set for
+#: (ms; -1 = none)
+ACTIONS_SCHEMA = (
+    "queue_id INT, actions BINARY, batch_time BIGINT, segment BIGINT, pending INT, oldest BIGINT, wake BIGINT"
+)
 #: what a segment says of itself in such a row
-SEGMENT = np.dtype([("queue_id", "<i4"), ("segment", "<i8"), ("pending", "<i4"), ("oldest", "<i8")])
+SEGMENT = np.dtype([("queue_id", "<i4"), ("segment", "<i8"), ("pending", "<i4"), ("oldest", "<i8"), ("wake", "<i8")])
 #: an ACTION and its half queue
 QUEUED = np.dtype([("queue_id", "<i4"), *ACTION.descr])
 

@@ -71,18 +71,21 @@ class SegmentProcessor(StatefulProcessor):
         else:
             segment, timer = decode(bytes(stored[0]), base, self._size)
         segment, actions = decide(segment, events, now, self._rules)
+        wake = NO_TIMER
         if segment.forgettable(now):
             self._set_timer(timer, NO_TIMER, fired)
             self._state.clear()
         else:
-            self._keep(segment, timer, fired, now)
-        yield _frame(actions, queue_id, now, base // self._size, segment.pending["born"])
+            wake = self._keep(segment, timer, fired, now)
+        yield _frame(actions, queue_id, now, base // self._size, segment.pending["born"], wake)
 
-    def _keep(self, segment: Segment, timer: int, fired: int, now: int) -> None:
+    def _keep(self, segment: Segment, timer: int, fired: int, now: int) -> int:
+        """Returns when the segment's timer is set for."""
         # Strictly in the future: the engine deletes a timer that fired after its handler has run.
         wake = max(segment.wake_at(self._rules), now + 1)
         self._set_timer(timer, wake, fired)
         self._state.update((encode(segment, wake),))
+        return wake
 
     def _set_timer(self, old: int, new: int, fired: int) -> None:
         """One live timer a segment. The one that fired is the engine's to delete."""
@@ -92,7 +95,7 @@ class SegmentProcessor(StatefulProcessor):
             self._handle.registerTimer(new)
 
 
-def _frame(actions: Records, queue_id: int, now: int, segment: int, births: Any) -> pd.DataFrame:
+def _frame(actions: Records, queue_id: int, now: int, segment: int, births: Any, wake: int) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "queue_id": np.array([queue_id], np.int32),
@@ -101,5 +104,6 @@ def _frame(actions: Records, queue_id: int, now: int, segment: int, births: Any)
             "segment": np.array([segment], np.int64),
             "pending": np.array([len(births)], np.int32),
             "oldest": np.array([births.min() if len(births) else 0], np.int64),
+            "wake": np.array([wake], np.int64),
         }
     )

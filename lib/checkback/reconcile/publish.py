@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from checkback.files import File
     from checkback.observe.observer import Observer
+    from checkback.reconcile.wakes import Wakes
     from checkback.tables import Tables
 
 #: The plans of a batch are small and known beforehand: planning them adaptively, stage by stage, costs more than it
@@ -52,10 +53,13 @@ class Publisher:
     leaves out the tables that have it.
     """
 
-    def __init__(self, tables: Tables, segment_size: int, observer: Observer | None = None) -> None:
+    def __init__(
+        self, tables: Tables, segment_size: int, observer: Observer | None = None, wakes: Wakes | None = None
+    ) -> None:
         self._tables = tables
         self._size = segment_size
         self._observer = observer
+        self._wakes = wakes
         self._made: set[str] = set()
         self._claimed = tables.by_files  # by the command, then
 
@@ -70,8 +74,11 @@ class Publisher:
         actions = Actions.of(rows)
         if len(actions.records):
             self.publish(batch.sparkSession, actions, batch_id, query_id(batch, NAME))
+        segments = segments_of(rows)
         if self._observer is not None:
-            self._observer.published(actions, batch_id, segments_of(rows))
+            self._observer.published(actions, batch_id, segments)
+        if self._wakes is not None:
+            self._wakes.update(segments)
 
     def publish(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> None:
         """Publish the actions of a batch: (app, batch_id) once in each table.

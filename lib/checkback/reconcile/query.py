@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from checkback.observe.observer import Observer
+    from checkback.reconcile.wakes import Wakes
     from checkback.settings import Settings, Transaction
     from checkback.tables import Tables
 
@@ -96,11 +97,12 @@ def reconcile_query(
     available_now: bool,
     restored: Restored | None = None,
     observer: Observer | None = None,
+    wakes: Wakes | None = None,
 ) -> tuple[DataStreamWriter, Publisher]:
     """The query, not yet started, and its batch function. Its checkpoint is the folder `reconcile`.
 
     ``restored``: only for the first start of a checkpoint that is built from the tables. ``observer``: is told of each
-    batch.
+    batch, ``wakes`` of what is due after it.
     """
     limits = {"half": str(settings.reconcile.max_files), "op": _NO_LIMIT}
 
@@ -116,7 +118,7 @@ def reconcile_query(
         .outputMode("update")
         .option("checkpointLocation", tables.checkpoint(NAME))
     )
-    publisher = Publisher(tables, settings.reconcile.segment_size, observer)
+    publisher = Publisher(tables, settings.reconcile.segment_size, observer, wakes)
     if available_now:
         return writer.trigger(availableNow=True), publisher
     trigger = round(settings.reconcile.trigger.total_seconds() * 1000)

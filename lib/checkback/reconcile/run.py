@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -15,7 +17,10 @@ from checkback.observe.run import observed
 from checkback.reconcile.claims import claim, facts
 from checkback.reconcile.guards import refuse
 from checkback.reconcile.query import reconcile_query
+from checkback.reconcile.timers import timers_of
+from checkback.reconcile.wakes import Wakes
 from checkback.schemas import SCHEMAS, arrow_schema
+from checkback.session import reason
 from checkback.stopping import Stopper, stop_on_signal
 from checkback.tables import Tables
 
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
     from checkback.observe.observer import Observer
     from checkback.settings import Settings
 
+_log = logging.getLogger(__name__)
 _NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 
@@ -52,14 +58,53 @@ def reconcile(
         refuse(found)
         if found.checkpoint is not None:
             claim(spark, tables, found.checkpoint.query_id, settings.reconcile.segment_size)
-        if available_now:
-            with observed(spark, settings, tables) as observer:
-                _drain(spark, settings, tables, stopper, observer)
-            return
         with observed(spark, settings, tables) as observer:
-            _start(spark, settings, tables, stopper, observer, available_now=False)
-            stopper.start(*check_query(spark, settings, tables, available_now=False, observer=observer))
-            stopper.wait(None if meanwhile is None else lambda: meanwhile(stopper))
+            if available_now:
+                _drain(spark, settings, tables, stopper, observer)
+            elif is_connect(spark):
+                # Its batches are done elsewhere and tell nothing here: Spark's own, without data, fire the timers.
+                _run_on(spark, settings, tables, stopper, observer, None, meanwhile)
+            else:
+                with without_no_data_batches(spark):
+                    _run_on(spark, settings, tables, stopper, observer, Wakes(), meanwhile)
+
+
+def _run_on(
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    stopper: Stopper,
+    observer: Observer,
+    wakes: Wakes | None,
+    meanwhile: Callable[[Stopper], object] | None,
+) -> None:
+    """Both queries, until a stop. With ``wakes`` a row of `ticks` starts a batch when something is due."""
+    if wakes is not None:
+        tick(spark, tables)  # what was due while nothing ran
+    _start(spark, settings, tables, stopper, observer, available_now=False, wakes=wakes)
+    stopper.start(*check_query(spark, settings, tables, available_now=False, observer=observer))
+
+    asked = False
+
+    def each_second() -> None:
+        nonlocal asked
+        if wakes is not None and not asked and wakes.wants_to_know:
+            asked = True
+            _learn(spark, tables, wakes)
+        if wakes is not None and wakes.due(round(time.time() * 1000)):
+            tick(spark, tables)
+        if meanwhile is not None:
+            meanwhile(stopper)
+
+    stopper.wait(each_second)
+
+
+def _learn(spark: SparkSession, tables: Tables, wakes: Wakes) -> None:
+    """Tell what was to be done when the last run ended. Not known, something may be due at any time."""
+    try:
+        wakes.know(timers_of(spark, tables))
+    except Exception as error:  # noqa: BLE001 - it costs work, and nothing else
+        _log.warning("a batch is started every second: the checkpoint's timers cannot be read: %s", reason(error))
 
 
 def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Stopper, observer: Observer) -> None:
@@ -90,25 +135,26 @@ def _start(
     stopper: Stopper,
     observer: Observer,
     available_now: bool,
+    wakes: Wakes | None = None,
 ) -> None:
     """Start the query `reconcile`. A new checkpoint has its query's id only now: from here on it owns the tables.
 
     Where only Spark writes, the first batch says so: written down beside it, it would make its appends fail.
     """
-    query = stopper.start(*reconcile_query(spark, settings, tables, available_now, observer=observer))
+    query = stopper.start(*reconcile_query(spark, settings, tables, available_now, observer=observer, wakes=wakes))
     if query is not None and tables.by_files:
         claim(spark, tables, query.id, settings.reconcile.segment_size)
 
 
 def tick(spark: SparkSession, tables: Tables) -> None:
-    """Append a row to `ticks`: a scheduled run fires its timers only in a batch, and a batch needs a new row."""
+    """Append a row to `ticks`: timers fire only in a batch, and a batch needs a new row."""
     tick = pa.table({"tick_at": [datetime.now(timezone.utc)]}).cast(arrow_schema("ticks"))
     tables.append_arrow(spark, tick, "ticks")
 
 
 @contextmanager
 def without_no_data_batches(spark: SparkSession) -> Iterator[None]:
-    """With a processing-time operator an available-now query would go on making empty batches for ever."""
+    """With timers, Spark makes a batch at every trigger, due or not; an available-now query would never end."""
     before = spark.conf.get(_NO_DATA)
     spark.conf.set(_NO_DATA, "false")
     try:

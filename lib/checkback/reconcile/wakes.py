@@ -1,0 +1,61 @@
+"""When something is next due, so that an application that runs on starts a batch though nothing has landed.
+
+Spark would start one at every trigger as long as there is an operator with timers: a second of work each, for nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from checkback.reconcile.state import NO_TIMER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from checkback.reconcile.segment import Records
+
+Key = tuple[int, int]
+_FIELDS = ("queue_id", "segment", "wake")
+
+
+class Wakes:
+    """The segments' timers, as far as they are known. Every method may be called by any thread."""
+
+    def __init__(self) -> None:
+        self._at: dict[Key, int] = {}
+        self._told: set[Key] | None = set()  # until the others are known
+        self._asked = self._begun = False
+        self._lock = threading.Lock()
+
+    def update(self, told: Records) -> None:
+        """A batch is done: SEGMENT records (`reconcile.actions`) of the segments that it touched."""
+        with self._lock:
+            self._asked, self._begun = False, True
+            for queue_id, segment, wake in zip(*(told[name].tolist() for name in _FIELDS), strict=True):
+                if wake == NO_TIMER:
+                    self._at.pop((queue_id, segment), None)
+                else:
+                    self._at[queue_id, segment] = wake
+                if self._told is not None:
+                    self._told.add((queue_id, segment))
+
+    @property
+    def wants_to_know(self) -> bool:
+        """Has a batch been done, and has the checkpoint not told yet? Before, a start has enough to do."""
+        with self._lock:
+            return self._begun and self._told is not None
+
+    def know(self, timers: Iterable[tuple[int, int, int]]) -> None:
+        """What the checkpoint held before: (queue_id, segment, ms). What batches have told since is newer."""
+        with self._lock:
+            told, self._told = self._told or set(), None
+            self._at |= {(queue, segment): at for queue, segment, at in timers if (queue, segment) not in told}
+
+    def due(self, now: int) -> bool:
+        """Is a batch needed at ``now`` (ms)? Yes is said once a batch; always while not all timers are known."""
+        with self._lock:
+            if self._asked:
+                return False
+            self._asked = self._told is not None or min(self._at.values(), default=now + 1) <= now
+            return self._asked

@@ -1,0 +1,54 @@
+"""When a batch is asked for: at the first timer of all segments, known or told; a model in plain Python beside it."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkback.reconcile.actions import SEGMENT
+from checkback.reconcile.wakes import Wakes
+
+_KEYS = st.tuples(st.integers(0, 1), st.integers(0, 2))
+_BATCH = st.dictionaries(_KEYS, st.integers(-1, 50), max_size=4)
+
+
+def _records(batch: dict[tuple[int, int], int]) -> np.ndarray:
+    return np.array([(queue, segment, 1, 1, wake) for (queue, segment), wake in batch.items()], SEGMENT)
+
+
+@given(st.dictionaries(_KEYS, st.integers(0, 50)), st.lists(_BATCH, max_size=4), st.lists(_BATCH, max_size=4))
+def test_batch_is_asked_for_at_the_first_timer(
+    before: dict[tuple[int, int], int], early: list[dict[tuple[int, int], int]], late: list[dict[tuple[int, int], int]]
+) -> None:
+    """Batches may tell before the checkpoint does: theirs is newer. Until it has, one is asked for at any time."""
+    wakes, model = Wakes(), dict(before)
+    assert not wakes.wants_to_know
+    for batch in early:
+        wakes.update(_records(batch))
+        model |= batch
+        assert wakes.due(-5)
+    assert wakes.wants_to_know == bool(early)
+    wakes.know((*key, at) for key, at in before.items())
+    assert not wakes.wants_to_know
+    for batch in late:
+        wakes.update(_records(batch))
+        model |= batch
+    wakes.update(_records({}))
+    first = min((at for at in model.values() if at >= 0), default=None)
+    if first is None:
+        assert not wakes.due(10**6)
+        return
+    assert not wakes.due(first - 1)
+    assert wakes.due(first)
+
+
+def test_batch_is_asked_for_once() -> None:
+    """Until one is done: what it told may still be to do."""
+    wakes = Wakes()
+    wakes.know([(0, 0, 7)])
+    assert [wakes.due(7), wakes.due(8)] == [True, False]
+    wakes.update(_records({}))
+    assert wakes.due(8)
+    wakes.update(_records({(0, 0): 20}))
+    assert not wakes.due(19)
