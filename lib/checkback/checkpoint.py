@@ -67,7 +67,7 @@ class Checkpoint:
     newest: Batch | None = None
 
 
-def read_checkpoint(spark: SparkSession, place: str) -> Checkpoint | None:
+def read_checkpoint(spark: SparkSession | None, place: str) -> Checkpoint | None:
     """The checkpoint in a folder, None when there is none. Raises StorageError when it is not whole."""
     if not folders.exists(spark, f"{place}/metadata"):
         return None
@@ -76,7 +76,7 @@ def read_checkpoint(spark: SparkSession, place: str) -> Checkpoint | None:
     return Checkpoint(query_id, None if newest is None else read_batch(spark, place, newest))
 
 
-def last_done(spark: SparkSession, place: str) -> int:
+def last_done(spark: SparkSession | None, place: str) -> int:
     """Id of the last batch that is done; -1 = none."""
     return max(numbers(spark, f"{place}/commits"), default=-1)
 

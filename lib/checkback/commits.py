@@ -66,13 +66,30 @@ class Commits:
         """
         total, since = 0, None
         for number in range(max(version, self.oldest), self.newest + 1):
-            added = [action["add"] for action in self._actions(number) if "add" in action]
-            brought = [file for file in added if file.get("dataChange", True)]
+            brought = self._brought(number)
             brought = brought[index + 1 :] if number == version and index >= 0 else brought
             if brought and since is None:
                 since = self.made_at(number)
             total += sum(int(json.loads(file.get("stats") or "{}").get("numRecords", 0)) for file in brought)
         return Unread(total, since)
+
+    def anything_after(self, version: int, index: int = -1) -> bool:
+        """Have ``version``, without its first files up to ``index``, and those after it brought any file of new rows?
+
+        Yes also where the log no longer tells. Raises StorageError.
+        """
+        if version < self.oldest:
+            return True
+        for number in range(version, self.newest + 1):
+            skipped = index + 1 if number == version and index >= 0 else 0
+            if len(self._brought(number)) > skipped:
+                return True
+        return False
+
+    def _brought(self, version: int) -> list[dict[str, Any]]:
+        """The files of new rows of a commit: not those that were only rewritten."""
+        added = [action["add"] for action in self._actions(version) if "add" in action]
+        return [file for file in added if file.get("dataChange", True)]
 
     def _file(self, version: int) -> str:
         return os.path.join(self.place, "_delta_log", f"{version:020d}.json")

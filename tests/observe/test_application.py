@@ -82,8 +82,11 @@ def test_application_tells_what_it_does(
         "rollback": states["ROLLBACK"],
         "check": states["DISCARD"],
     }
-    batches = [fields for fields in heard.of("batch_done") if fields["query"] == "reconcile"]
-    assert (sum(each["half_rows"] for each in batches), {each["rows_dropped"] for each in batches}) == (154, {0})
+    done_batches = [fields for fields in heard.of("batch_done") if fields["query"] == "reconcile"]
+    assert (sum(each["half_rows"] for each in done_batches), {each["rows_dropped"] for each in done_batches}) == (
+        154,
+        {0},
+    )
     ended = [(fields["query"], fields["failed"]) for fields in heard.of("query_ended")]
     assert sorted(ended) == [("check", False), ("reconcile", False)]
     lines = scraped[0].splitlines()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 from checkback.commands.options import AvailableNow, Config, Debug, Overrides, app, prepared
 from checkback.session import running_session, storage_check
+
+if TYPE_CHECKING:
+    from checkback.settings import Settings
 
 
 @app.command()
@@ -13,10 +19,23 @@ def reconcile(
     """Decide transactions, publish what is committed, and check back on the rest."""
     loaded = prepared(config, overrides, debug)
     storage_check(loaded.settings, loaded.origins)
+    if available_now and _nothing_to_do(loaded.settings):
+        return
     from checkback.reconcile import run
 
     with running_session(loaded.settings, "checkback-reconcile") as spark:
         run.reconcile(spark, loaded.settings, available_now)
+
+
+def _nothing_to_do(settings: Settings) -> bool:
+    """Told by files, in a moment, while nobody else works on the tables."""
+    from checkback.fence import only_one
+    from checkback.reconcile.due import nothing_to_do
+    from checkback.tables import Tables
+
+    tables = Tables.of(settings.storage)
+    with only_one(tables):
+        return nothing_to_do(tables, settings, round(time.time() * 1000))
 
 
 @app.command()

@@ -14,10 +14,11 @@ from checkback.check.dispatch import check_query, decisive_answers
 from checkback.connect import is_connect
 from checkback.fence import only_one
 from checkback.observe.run import observed
+from checkback.reconcile import due
 from checkback.reconcile.claims import claim, facts
 from checkback.reconcile.guards import refuse
 from checkback.reconcile.query import reconcile_query
-from checkback.reconcile.timers import timers_of
+from checkback.reconcile.timers import first_timer, timers_of
 from checkback.reconcile.wakes import Wakes
 from checkback.schemas import SCHEMAS, arrow_schema
 from checkback.session import reason
@@ -125,7 +126,18 @@ def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Sto
             stopper.wait()
             decided = decisive_answers(spark, tables, since) - before if is_connect(spark) else dispatch.decided
             if not decided:
+                _leave_note(spark, settings, tables)
                 return
+
+
+def _leave_note(spark: SparkSession, settings: Settings, tables: Tables) -> None:
+    """Tell the next scheduled run when there is something to do again, so that it need not start Spark before."""
+    if is_connect(spark) or not tables.by_files:
+        return
+    try:
+        due.leave(tables, settings, first_timer(spark, tables))
+    except Exception as error:  # noqa: BLE001 - without the note the next run looks for itself
+        _log.warning("the next scheduled run starts Spark, due or not: %s", reason(error))
 
 
 def _start(

@@ -27,6 +27,16 @@ def registered_timers(spark: SparkSession, place: str, batch_id: int) -> DataFra
     return timers.select(F.col("key.*"), F.col("expiration_timestamp_ms")).toDF("segment", "timer")
 
 
+def first_timer(spark: SparkSession, tables: Tables) -> int | None:
+    """When the first timer is due (ms) after the last batch that is done; None = there is none."""
+    place = tables.checkpoint(NAME)
+    batch_id = last_done(spark, place)
+    if batch_id < 0:
+        return None
+    first = registered_timers(spark, place, batch_id).agg(F.min("timer")).toArrow().column(0)[0].as_py()
+    return None if first is None else int(first)
+
+
 def timers_of(spark: SparkSession, tables: Tables) -> Iterator[tuple[int, int, int]]:
     """(queue_id, segment, ms) of each timer after the last batch that is done; none before the first."""
     place = tables.checkpoint(NAME)

@@ -1,0 +1,127 @@
+"""Whether a scheduled run has anything to do, asked of files: where nothing is, Spark need not be started.
+
+The run that drained the tables leaves a note beside the checkpoint: when the first timer of its state is due. As long
+as the checkpoint stands where it stood, the sources have brought nothing since, and that time has not come, a run would
+find nothing. Whatever is not as the note says, or cannot be read, is something to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter, ValidationError
+
+from checkback import __version__, folders
+from checkback.checkpoint import Checkpoint, last_done, read_checkpoint
+from checkback.commits import Commits
+from checkback.errors import StorageError
+from checkback.schemas import SCHEMAS, SOURCES
+from checkback.session import local_path
+
+if TYPE_CHECKING:
+    from checkback.settings import Settings
+    from checkback.tables import Tables
+
+#: beside the checkpoints
+FILE = "reconcile.due.json"
+_RECONCILE, _CHECK = "reconcile", "check"
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a drained run leaves. ``due``: when its first timer is due (ms); None = it has none.
+
+    ``query_id``, ``batch_id``: of its last batch. ``settings``: their fingerprint, the version of Checkback included.
+    """
+
+    query_id: str
+    batch_id: int
+    due: int | None
+    settings: str
+
+
+def leave(tables: Tables, settings: Settings, due: int | None) -> None:
+    """Leave the note of a run that has drained all there is; nothing where its checkpoint is not a local folder."""
+    found, path = _checkpoint(tables, _RECONCILE), _path(tables)
+    if path is None or found is None or found.newest is None:
+        return
+    note = Note(found.query_id, found.newest.batch_id, due, _fingerprint(settings))
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+        json.dump(asdict(note), file)
+    os.replace(f"{path}.new", path)
+
+
+def nothing_to_do(tables: Tables, settings: Settings, now: int) -> bool:
+    """Would a scheduled run find nothing at ``now`` (ms)? No is said also where nobody can tell."""
+    note, path = _note(tables), _path(tables)
+    if note is None or path is None or not tables.by_files or note.settings != _fingerprint(settings):
+        return False
+    if note.due is not None and now >= note.due:
+        return False
+    try:
+        if any(Commits.of(tables.location(name)) is None for name in SCHEMAS):
+            return False
+        found = _checkpoint(tables, _RECONCILE)
+        if (
+            found is None
+            or found.newest is None
+            or (found.query_id, found.newest.batch_id)
+            != (
+                note.query_id,
+                note.batch_id,
+            )
+        ):
+            return False
+        return _has_read_all(tables, _RECONCILE, found) and _has_read_all(tables, _CHECK, _checkpoint(tables, _CHECK))
+    except (StorageError, OSError, ValueError):
+        return False
+
+
+def _has_read_all(tables: Tables, query: str, found: Checkpoint | None) -> bool:
+    """Is the query's last batch done, and have its sources brought nothing after it?"""
+    batch = None if found is None else found.newest
+    if batch is not None and last_done(None, tables.checkpoint(query)) != batch.batch_id:
+        return False
+    for place, name in enumerate(SOURCES[query]):
+        commits = Commits.of(tables.location(name))
+        if commits is None:
+            return False
+        position = batch.positions[place] if batch is not None and place < len(batch.positions) else None
+        if position is None:
+            if commits.anything_after(0):
+                return False
+        elif (
+            position.starting
+            or position.table != tables.log(name).table_id()
+            or commits.anything_after(position.version, position.index)
+        ):
+            return False
+    return True
+
+
+def _checkpoint(tables: Tables, query: str) -> Checkpoint | None:
+    return read_checkpoint(None, tables.checkpoint(query))
+
+
+def _path(tables: Tables) -> str | None:
+    folder = local_path(os.path.dirname(tables.checkpoint(_RECONCILE)))
+    return None if folder is None else os.path.join(folder, FILE)
+
+
+def _note(tables: Tables) -> Note | None:
+    path = _path(tables)
+    if path is None:
+        return None
+    try:
+        return TypeAdapter(Note).validate_json(folders.text(None, path))
+    except (StorageError, ValidationError):
+        return None
+
+
+def _fingerprint(settings: Settings) -> str:
+    """Of all settings but the secrets' values: with others, a run may have other things to do, or to refuse."""
+    return hashlib.sha256(f"{__version__} {settings.model_dump_json()}".encode()).hexdigest()
