@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from checkback.errors import CheckbackError
 from checkback.inspect import pending
 from checkback.inspect.undecided import COLUMNS
 from checkback.landing.files import land
+from checkback.reconcile.due import nothing_to_do
 from checkback.reconcile.run import reconcile
 from checkback.schemas import SCHEMAS, TOPIC
 from checkback.settings import Settings
@@ -149,11 +151,15 @@ def test_replayed_batch_changes_no_table(spark: SparkSession, tmp_path: Path) ->
     before = _counts(spark, settings)
     assert before["decisions"] > 0
     assert before["check_requests"] > 0
+    now = round(time.time() * 1000)
+    assert nothing_to_do(Tables.of(settings.storage), settings, now)
+    assert not nothing_to_do(Tables.of(settings.storage), settings, now + 3_600_000), "the next checks are due"
     for query in ("reconcile", "check"):
         commits = Path(Tables.of(settings.storage).checkpoint(query)) / "commits"
         newest = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
         (commits / str(newest)).unlink()
         (commits / f".{newest}.crc").unlink(missing_ok=True)
+    assert not nothing_to_do(Tables.of(settings.storage), settings, now)
     reconcile(spark, settings, available_now=True)
     assert _counts(spark, settings) == before | {"ticks": before["ticks"] + 1}
 

@@ -154,6 +154,8 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
     except ImportError as error:
         raise SettingsError(f"{error.name} is not installed", fix="install it as checkback[spark]") from error
 
+    from checkback import jars
+
     running, server = SparkSession.getActiveSession(), server_of(settings)
     if running is None and server is not None:
         running = _connected(server, settings)
@@ -162,14 +164,14 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
     if running is not None:
         return _adapted(running, settings)
 
-    conf = spark_settings(settings, kafka)
+    conf, started = spark_settings(settings, kafka), False
     with contextlib.ExitStack() as stack:
         if under_spark_submit():
             _require_delta_jars()
             given = SparkConf().get("spark.sql.extensions", "") or ""
             conf["spark.sql.extensions"] = _joined(conf["spark.sql.extensions"], given)
         elif SparkContext._gateway is None:
-            java_check()
+            conf, started = quick_start(conf, java_check()), True
             _start_jvm(conf, stack.enter_context(HeldStderr(_CHATTER)))
         builder = SparkSession.builder.appName(app)
         for key, value in conf.items():
@@ -179,6 +181,8 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
         except Exception as error:
             raise CheckbackError(f"Spark did not start: {reason(error)}", fix="check the spark settings") from error
         _show_workers_the_package(spark)
+        if started:
+            jars.remember(conf, spark)
         return spark
 
 
@@ -305,11 +309,25 @@ def reason(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+def quick_start(conf: Mapping[str, str], java: str) -> dict[str, str]:
+    """The settings of a JVM of our own, with what earlier starts and `prefetch` have left to make it quick."""
+    from checkback import archive, jars
+
+    if re.match(r"local(\[|$)", conf.get("spark.master", "local")) is None:
+        return dict(conf)  # executors of their own know nothing of our class path
+    return archive.with_archive(jars.on_class_path(conf), java)
+
+
 def prefetch() -> None:
-    """Fetches Delta's JARs into Ivy's cache, so that later starts need no network (`make install`)."""
+    """What later starts then need not do: fetches Delta's JARs, makes the class-data archive (`make install`)."""
+    from checkback import archive, jars
     from checkback.settings import Settings
 
-    open_session(Settings(), "checkback-prefetch").stop()
+    settings = Settings()
+    open_session(settings, "checkback-prefetch").stop()
+    file = archive.archive_of(jars.on_class_path(spark_settings(settings)), java_check())
+    if file is not None:
+        archive.make_archive(file)
 
 
 def _joined(ours: str, theirs: str) -> str:

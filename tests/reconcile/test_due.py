@@ -82,11 +82,17 @@ def test_without_a_timer_nothing_is_ever_due(drained: Drained) -> None:
 
 
 def _row_of(name: str) -> Callable[[Drained], None]:
-    return lambda drained: drained.land(name)
+    def change(drained: Drained) -> None:
+        drained.land(name)
+
+    return change
 
 
-def _batch_of(query: str) -> Callable[[Drained], None]:
-    return lambda drained: drained.batch(query, 8, done=False)
+def _batch_of(query: str, done: bool = False) -> Callable[[Drained], None]:
+    def change(drained: Drained) -> None:
+        drained.batch(query, 8, done)
+
+    return change
 
 
 def _lost_note(drained: Drained) -> None:
@@ -126,13 +132,9 @@ def _new_table(drained: Drained) -> None:
 
 
 _CHANGES: dict[str, Callable[[Drained], None]] = {
-    **{
-        f"a row of {name}": lambda drained, name=name: drained.land(name)
-        for names in SOURCES.values()
-        for name in names
-    },
-    **{f"a batch of {query}": lambda drained, query=query: drained.batch(query, 8, done=False) for query in SOURCES},
-    "a batch of another run": lambda drained: drained.batch("reconcile", 8),
+    **{f"a row of {name}": _row_of(name) for names in SOURCES.values() for name in names},
+    **{f"a batch of {query}": _batch_of(query) for query in SOURCES},
+    "a batch of another run": _batch_of("reconcile", done=True),
     "no note": _lost_note,
     "half a note": _half_written_note,
     "other settings": _other_settings,
