@@ -92,11 +92,11 @@ def _run(folder: str, file: str) -> None:
 
     from checkback.inspect import pending
     from checkback.reconcile.run import reconcile
-    from checkback.session import running_session
+    from checkback.session import SHORT, running_session
     from checkback.settings import Settings
 
     # What is compiled is not archived: little of it is enough.
-    options = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={file} {_SILENT}"
+    options = f"{SHORT[OPTIONS]} -XX:ArchiveClassesAtExit={file} {_SILENT}"
     settings = Settings.model_validate({"storage": {"root": f"{folder}/tables"}, "spark": {OPTIONS: options}})
     with running_session(settings, "checkback-archive") as spark:
         _land(spark, Tables.of(settings.storage))

@@ -69,6 +69,8 @@ LOCAL: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+    # Python workers begin with what they need.
+    "spark.python.daemon.module": "checkback.daemon",
     "spark.jars.packages": DELTA_PACKAGE,
     # What Delta's package asks for and Spark brings itself, in newer versions that win: 75 MB of download less.
     "spark.jars.excludes": ",".join(
@@ -87,6 +89,9 @@ LOCAL: Mapping[str, str] = {
         )
     ),
 }
+
+#: What it adds for a command that soon ends: what the JVM compiles for hours to come is half of the CPU of a start.
+SHORT: Mapping[str, str] = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
 
 #: What it adds when the checkpoints lie in local folders, too: Spark's choice starts a process (`readlink`) for each
 #: file that it renames, some ten a batch, from a JVM of gigabytes. Both look whether the file is there, then rename.
@@ -120,14 +125,15 @@ def kafka_package() -> str:
     return f"org.apache.spark:{KAFKA_SOURCE}_2.13:{__version__}"
 
 
-def spark_settings(settings: Settings, kafka: bool = False) -> dict[str, str]:
+def spark_settings(settings: Settings, kafka: bool = False, short: bool = False) -> dict[str, str]:
     """The Spark settings of a new session; those of ``settings.spark`` win, lists are joined.
 
-    With ``kafka`` Spark's Kafka source is among its packages, unless the user's own ``spark.jars`` has it.
+    With ``kafka`` Spark's Kafka source is among its packages, unless the user's own ``spark.jars`` has it. ``short``:
+    for a command that soon ends.
     """
     conf = dict(REQUIRED)
     if not under_spark_submit() and settings.spark.get("spark.master", "local").startswith("local"):
-        conf |= LOCAL
+        conf |= {**LOCAL, **(SHORT if short else {})}
         if local_path(settings.storage.checkpoints_root) is not None:
             conf |= LOCAL_CHECKPOINTS
         if _log.isEnabledFor(logging.DEBUG):
@@ -143,8 +149,8 @@ def spark_settings(settings: Settings, kafka: bool = False) -> dict[str, str]:
     return conf
 
 
-def open_session(settings: Settings, app: str = "checkback", kafka: bool = False) -> SparkSession:
-    """The running session, or a new one; a new one can read from Kafka if ``kafka``.
+def open_session(settings: Settings, app: str = "checkback", kafka: bool = False, short: bool = False) -> SparkSession:
+    """The running session, or a new one; ``kafka`` and ``short``: as `spark_settings` takes them.
 
     Raises SettingsError when Java or Delta's JARs are missing, CheckbackError when Spark does not start.
     """
@@ -164,7 +170,7 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
     if running is not None:
         return _adapted(running, settings)
 
-    conf, started = spark_settings(settings, kafka), False
+    conf, started = spark_settings(settings, kafka, short), False
     with contextlib.ExitStack() as stack:
         if under_spark_submit():
             _require_delta_jars()
@@ -214,12 +220,14 @@ def _show_workers_the_package(spark: SparkSession) -> None:
 
 
 @contextlib.contextmanager
-def running_session(settings: Settings, app: str = "checkback", kafka: bool = False) -> Iterator[SparkSession]:
+def running_session(
+    settings: Settings, app: str = "checkback", kafka: bool = False, short: bool = False
+) -> Iterator[SparkSession]:
     """The session of ``open_session``; stopped at the end if it was opened here."""
     from pyspark.sql import SparkSession
 
     borrowed = SparkSession.getActiveSession() is not None or "DATABRICKS_RUNTIME_VERSION" in os.environ
-    spark = open_session(settings, app, kafka)
+    spark = open_session(settings, app, kafka, short)
     try:
         yield spark
     finally:

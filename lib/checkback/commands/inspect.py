@@ -40,7 +40,7 @@ def pending(
 
     from checkback.inspect.undecided import pending as inspected
 
-    with running_session(settings, "checkback-pending") as spark:
+    with running_session(settings, "checkback-pending", short=True) as spark:
         rows = inspected(spark, settings, moment).drop("as_of")
         if group is not None:
             rows = rows.where(F.col("producer_group") == group)
@@ -82,7 +82,7 @@ def lineage(
     moment = read_moment(as_of)
     from checkback.inspect.trail import lineage as traced
 
-    with running_session(settings, "checkback-lineage") as spark:
+    with running_session(settings, "checkback-lineage", short=True) as spark:
         rows = traced(spark, settings, transaction_id, group, moment)
         _show(rows, as_json, EVENTS, _lineage_table, f"No table knows the transaction {transaction_id}.")
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from checkback.commands.options import AvailableNow, Config, Debug, Overrides, app, prepared
+from checkback.errors import CheckbackError
 from checkback.session import running_session, storage_check
 
 if TYPE_CHECKING:
     from checkback.settings import Settings
+
+#: rows that have landed for which a JVM that compiles all it can is worth its start
+_MANY = 200_000
 
 
 @app.command()
@@ -23,7 +28,8 @@ def reconcile(
         return
     from checkback.reconcile import run
 
-    with running_session(loaded.settings, "checkback-reconcile") as spark:
+    short = available_now and _is_small(loaded.settings)
+    with running_session(loaded.settings, "checkback-reconcile", short=short) as spark:
         run.reconcile(spark, loaded.settings, available_now)
 
 
@@ -36,6 +42,18 @@ def _nothing_to_do(settings: Settings) -> bool:
     tables = Tables.of(settings.storage)
     with only_one(tables):
         return nothing_to_do(tables, settings, round(time.time() * 1000))
+
+
+def _is_small(settings: Settings) -> bool:
+    """Is what has landed soon done? Not known, it is not."""
+    from checkback.inspect.status import look
+    from checkback.tables import Tables
+
+    try:
+        lag = look(settings, datetime.now(timezone.utc)).engine.lag
+    except CheckbackError:  # the run itself will say what is wrong
+        return False
+    return Tables.of(settings.storage).by_files and sum(unread.rows for unread in lag.values()) < _MANY
 
 
 @app.command()

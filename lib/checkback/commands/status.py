@@ -59,7 +59,7 @@ def _looks(settings: Settings, watch: bool, early: Callable[[Status], None]) -> 
     from checkback.inspect.status import look
 
     early(look(settings, datetime.now(timezone.utc)))
-    with running_session(settings, "checkback-status") as spark:
+    with running_session(settings, "checkback-status", short=True) as spark:
         while True:
             yield look(settings, datetime.now(timezone.utc), spark)
             if not watch:

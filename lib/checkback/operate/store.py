@@ -53,7 +53,7 @@ def open_store(settings: Settings) -> Iterator[Store]:
     if tables.by_files and all(_is_plain(tables, name) for name in _READ):
         yield FileStore(tables)
         return
-    with running_session(settings, "checkback-operate") as spark:
+    with running_session(settings, "checkback-operate", short=True) as spark:
         yield SparkStore(spark, tables)
 
 
