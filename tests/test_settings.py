@@ -166,6 +166,7 @@ def test_endpoint_refused_and_not_repeated(url: str) -> None:
         ("reconcile.segment_size", [1, 65536], [0, 65537]),
         ("reconcile.partitions", [1], [0]),
         ("reconcile.max_files", [1], [0]),
+        ("reconcile.max_checks", [1], [0]),
         ("check.timeout", ["1ms"], ["0s"]),
         ("check.concurrency", [1], [0]),
         ("check.breaker_failures", [1], [0]),

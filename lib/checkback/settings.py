@@ -96,12 +96,16 @@ class Transaction(_Section):
 
 
 class Reconcile(_Section):
-    """The deciding query. ``segment_size`` and ``partitions`` are frozen with its checkpoint."""
+    """The deciding query. ``segment_size`` and ``partitions`` are frozen with its checkpoint.
+
+    ``max_checks``: when more than about so many checks are due, the others wait for the next batch.
+    """
 
     trigger: DurationFromZero = timedelta(seconds=2)
     segment_size: Annotated[StrictInt, Field(ge=1, le=65536)] = 4096
     partitions: Count = 4
     max_files: Count = 1000
+    max_checks: Count = 200_000
 
 
 class Check(_Section):

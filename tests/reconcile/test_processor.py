@@ -10,6 +10,7 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 
 from checkback.reconcile.processor import SegmentProcessor
 from checkback.reconcile.segment import ACTION, Action
+from checkback.reconcile.state import AT_ONCE
 from reconcile.segments import RULES, SIZE, commit, events, half
 
 KEY = "0/0"
@@ -18,8 +19,9 @@ KEY = "0/0"
 class Batches:
     """One segment, a batch at a time."""
 
-    def __init__(self) -> None:
-        self.tester = TwsTester(SegmentProcessor(RULES, SIZE), timeMode="ProcessingTime")
+    def __init__(self, max_checks: int | None = None) -> None:
+        self.tester = TwsTester(SegmentProcessor(RULES, SIZE, max_checks), timeMode="ProcessingTime")
+        self.wakes: list[int] = []
 
     def at(self, now: int, *rows: tuple[Any, ...], key: str = KEY) -> list[tuple[str, int]]:
         """(action, offset) of what a batch at this time emits; the timers that are due fire first."""
@@ -28,6 +30,7 @@ class Batches:
             frames.append(self.tester.testInPandas(key, pd.DataFrame({"events": [events(*rows).tobytes()]})))
         emitted = [row for frame in frames if len(frame) for row in frame.to_dict("records")]
         assert {row["queue_id"] for row in emitted} <= {int(key.split("/", maxsplit=1)[0])}
+        self.wakes = [row["wake"] for row in emitted]
         found = [action for row in emitted for action in np.frombuffer(row["actions"], ACTION)]
         return [(Action(action["action"]).name, int(action["offset"])) for action in found]
 
@@ -62,3 +65,19 @@ def test_processor_forgets_a_segment_after_the_reserved_time() -> None:
     assert tester.tester.peekValueState("segment", KEY) is not None
     tester.at(RULES.reserved + 2)
     assert tester.tester.peekValueState("segment", KEY) is None
+
+
+def test_what_is_due_beyond_the_most_checks_waits_for_the_next_batch() -> None:
+    """Ops are applied all the same. The tester has one processor for all batches, Spark one for each."""
+    tester = Batches(max_checks=2)
+    tester.at(1, half(3), half(4), half(5))
+    due = 2 + RULES.timeout
+    assert tester.at(due) == [("CHECK", 3), ("CHECK", 4), ("CHECK", 5)]  # a segment is not divided
+    assert tester.wakes == [due + RULES.check_interval]
+    later = due + RULES.check_interval
+    assert tester.at(later) == []
+    assert tester.wakes == [AT_ONCE]
+    assert tester.at(later + 1, commit(4)) == [("COMMIT", 4)]
+    assert tester.wakes[-1] == AT_ONCE
+    assert tester.at(later + 2, commit(3), commit(5))[-2:] == [("COMMIT", 3), ("COMMIT", 5)]
+    assert tester.wakes[-1] > later + 2

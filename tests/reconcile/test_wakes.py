@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.reconcile.actions import SEGMENT
+from checkback.reconcile.state import AT_ONCE
 from checkback.reconcile.wakes import Wakes
 
 _KEYS = st.tuples(st.integers(0, 1), st.integers(0, 2))
@@ -52,3 +53,12 @@ def test_batch_is_asked_for_once() -> None:
     assert wakes.due(8)
     wakes.update(_records({(0, 0): 20}))
     assert not wakes.due(19)
+
+
+def test_checks_that_are_put_off_are_due_at_once() -> None:
+    wakes = Wakes()
+    wakes.know([])
+    wakes.update(_records({(0, 0): 50, (0, 1): AT_ONCE}))
+    assert (wakes.at_once, wakes.due(1)) == (True, True)
+    wakes.update(_records({(0, 1): 60}))
+    assert (wakes.at_once, wakes.due(49)) == (False, False)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _OPS = "    segment = _apply_ops(segment, events[~is_half & ~undelivered], now, rules, actions)\n"
 _BETWEEN = "    segment = _uncount(segment, events[undelivered])\n"
-_CHECKS = "    segment = _check_back(segment, now, rules, actions)\n"
+_CHECKS = "    segment = _check_back(segment, now, rules, actions) if check else segment\n"
 #: what is wrong -> (as it stands, as it should not): in segment.py
 FAULTS: dict[str, tuple[str, str]] = {
     "ops after checks": (_OPS + _BETWEEN + _CHECKS, _CHECKS + _OPS + _BETWEEN),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: what the processor emits: a row for each segment that the batch touches, with its ACTION records, the batch's time
 #: (ms), and what is pending in it then: how many, the birth of the oldest (ms; 0 = none), and when its timer is set for
-#: (ms; -1 = none)
+#: (ms; -1 = none, 0 = the next batch, which is to come at once)
 ACTIONS_SCHEMA = (
     "queue_id INT, actions BINARY, batch_time BIGINT, segment BIGINT, pending INT, oldest BIGINT, wake BIGINT"
 )

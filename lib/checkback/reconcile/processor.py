@@ -9,8 +9,8 @@ import pandas as pd
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from checkback.reconcile.events import parse_key, unpack
-from checkback.reconcile.segment import EVENT, Records, Rules, Segment, decide
-from checkback.reconcile.state import NO_TIMER, decode, encode
+from checkback.reconcile.segment import EVENT, Action, Records, Rules, Segment, decide
+from checkback.reconcile.state import AT_ONCE, NO_TIMER, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,14 +23,22 @@ STATE_NAME = "segment"
 
 
 class SegmentProcessor(StatefulProcessor):
-    """Decides the segments. Input: PACKED_SCHEMA grouped by segment. Output: ACTIONS_SCHEMA."""
+    """Decides the segments. Input: PACKED_SCHEMA grouped by segment. Output: ACTIONS_SCHEMA.
 
-    def __init__(self, rules: Rules, segment_size: int) -> None:
+    ``max_checks``: checks and discards of a batch in one partition, None = all that are due. Once they are reached, the
+    partition's further segments only apply ops: what is due there waits for the next batch, so that commits do not
+    wait for a million checks. Spark gives a batch's segments in the same order each time: a batch that is done again
+    does the same.
+    """
+
+    def __init__(self, rules: Rules, segment_size: int, max_checks: int | None = None) -> None:
         self._rules = rules
         self._size = segment_size
+        self._max_checks = max_checks
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state variable."""
+        """Open the state variable; Spark makes a processor for each partition of each batch."""
+        self._checks = 0
         self._handle = handle
         self._state = handle.getValueState(STATE_NAME, STATE_SCHEMA)
 
@@ -70,13 +78,17 @@ class SegmentProcessor(StatefulProcessor):
             segment, timer = Segment.empty(base, self._size), NO_TIMER
         else:
             segment, timer = decode(bytes(stored[0]), base, self._size)
-        segment, actions = decide(segment, events, now, self._rules)
+        check = self._max_checks is None or self._checks < self._max_checks
+        segment, actions = decide(segment, events, now, self._rules, check)
+        self._checks += int(np.isin(actions["action"], (Action.CHECK, Action.DISCARD)).sum())
         wake = NO_TIMER
         if segment.forgettable(now):
             self._set_timer(timer, NO_TIMER, fired)
             self._state.clear()
         else:
             wake = self._keep(segment, timer, fired, now)
+            if not check and segment.wake_at(self._rules) <= now:
+                wake = AT_ONCE
         yield _frame(actions, queue_id, now, base // self._size, segment.pending["born"], wake)
 
     def _keep(self, segment: Segment, timer: int, fired: int, now: int) -> int:

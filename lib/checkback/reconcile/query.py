@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from checkback.connect import is_connect
 from checkback.reconcile.actions import ACTIONS_SCHEMA
 from checkback.reconcile.claims import NAME
 from checkback.reconcile.columns import half_events, op_events
@@ -70,12 +71,17 @@ def actions(
     events = half_events(half).union(op_events(op)).union(_no_events(ticks)).select(*EVENT_COLUMNS)
     packed = events.mapInArrow(packer(size), PACKED_SCHEMA)
     return packed.groupBy("segment").transformWithStateInPandas(
-        statefulProcessor=SegmentProcessor(rules_of(settings.transaction), size),
+        statefulProcessor=SegmentProcessor(rules_of(settings.transaction), size, _max_checks(half, settings)),
         outputStructType=ACTIONS_SCHEMA,
         outputMode="Update",
         timeMode="ProcessingTime",
         initialState=None if restored is None else restored.blocks.groupBy("segment"),
     )
+
+
+def _max_checks(half: DataFrame, settings: Settings) -> int | None:
+    """Of one partition. On Spark Connect nobody here is told what still waits: there nothing does."""
+    return None if is_connect(half) else max(1, settings.reconcile.max_checks // settings.reconcile.partitions)
 
 
 def _no_events(ticks: DataFrame) -> DataFrame:

@@ -115,10 +115,13 @@ def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Sto
     """
     with without_no_data_batches(spark):
         tick(spark, tables)
-        since = datetime.now(timezone.utc)
+        since, wakes = datetime.now(timezone.utc), Wakes()
         while not stopper.wanted:
-            _start(spark, settings, tables, stopper, observer, available_now=True)
+            _start(spark, settings, tables, stopper, observer, available_now=True, wakes=wakes)
             stopper.wait()
+            if wakes.at_once:
+                tick(spark, tables)
+                continue
             query, dispatch = check_query(spark, settings, tables, available_now=True, observer=observer)
             # On Spark Connect the batches are done elsewhere, by a copy that tells nothing.
             before = decisive_answers(spark, tables, since) if is_connect(spark) else 0

@@ -173,18 +173,18 @@ class Segment:
         return int(min(times[1:] or times))
 
 
-def decide(segment: Segment, events: Records, now: int, rules: Rules) -> tuple[Segment, Records]:
+def decide(segment: Segment, events: Records, now: int, rules: Rules, check: bool = True) -> tuple[Segment, Records]:
     """The segment after a batch, and the batch's ACTION records.
 
     ``events``: EVENT records of this segment, in any order. ``now``: the batch's time. Ops are applied before
-    checks (rule 5). With no events it does what is due.
+    checks (rule 5). With no events it does what is due. ``check`` False: what is due waits for the next batch.
     """
     actions: list[Records] = []
     is_half, undelivered = events["kind"] == Kind.HALF, events["kind"] == Kind.UNDELIVERED
     segment = _take_halves(segment, events[is_half], now, rules, actions)
     segment = _apply_ops(segment, events[~is_half & ~undelivered], now, rules, actions)
     segment = _uncount(segment, events[undelivered])
-    segment = _check_back(segment, now, rules, actions)
+    segment = _check_back(segment, now, rules, actions) if check else segment
     return segment, np.concatenate(actions) if actions else np.empty(0, ACTION)
 
 

@@ -20,6 +20,8 @@ _MARK = b"CB"
 
 #: timer of a segment that has none
 NO_TIMER = -1
+#: told instead of a timer by a segment that waits for the next batch
+AT_ONCE = 0
 
 
 def encode(segment: Segment, timer: int = NO_TIMER) -> bytes:

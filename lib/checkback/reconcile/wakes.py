@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from checkback.reconcile.state import NO_TIMER
+from checkback.reconcile.state import AT_ONCE, NO_TIMER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,6 +39,12 @@ class Wakes:
                     self._at[queue_id, segment] = wake
                 if self._told is not None:
                     self._told.add((queue_id, segment))
+
+    @property
+    def at_once(self) -> bool:
+        """Has a batch put off checks to the next?"""
+        with self._lock:
+            return AT_ONCE in self._at.values()
 
     @property
     def wants_to_know(self) -> bool:
