@@ -12,10 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crash.process import processes
-
 from benchmarks.house import MASTER
 from checkback.errors import CheckbackError
+from crash.process import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
