@@ -27,10 +27,14 @@ def bench(root: str) -> None:
     n = scaled(1_000_000, least=2_000) // PENDING_EVERY * PENDING_EVERY
     for name, body_bytes in BODIES.items():
         with house(f"{root}/{name}") as place:
-            _figures(place, name, n, body_bytes)
+            figures(place, name, n, body_bytes)
 
 
-def _figures(place: House, name: str, n: int, body_bytes: int) -> None:
+def figures(place: House, name: str, n: int, body_bytes: int) -> None:
+    """The figure and its floor, from rounds of ``n`` transactions, a multiple of PENDING_EVERY.
+
+    Raises CheckbackError when a transaction is lost or doubled.
+    """
     load = Load(place.root, body_bytes, pending_every=PENDING_EVERY)
     pending, seconds, batches = n // PENDING_EVERY, [], []
     with Stepper(place) as stepper:

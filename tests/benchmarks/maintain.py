@@ -84,10 +84,5 @@ def _look(small: SmallFiles, when: str) -> None:
     looks = scaled(LOOKS, least=3)
     times = small.times(looks)
     for what, seconds in (("commit", times.commits), ("open", times.opens)):
-        report(
-            f"maintain_{what}_{when}",
-            statistics.median(seconds) * 1000,
-            "ms",
-            looks,
-            worst_ms=round(max(seconds) * 1000),
-        )
+        ms = [second * 1000 for second in seconds]
+        report(f"maintain_{what}_{when}", statistics.median(ms), "ms", looks, worst_ms=round(max(ms)))
