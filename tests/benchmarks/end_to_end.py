@@ -16,7 +16,6 @@ CONNECTIONS = 32
 BATCH = 100
 WARM_UP_S = 30
 SECONDS = 60
-TIMEOUT = "10m"
 
 
 def bench(root: str) -> None:
@@ -24,7 +23,7 @@ def bench(root: str) -> None:
     warm_up, seconds = scaled(WARM_UP_S, least=5), scaled(SECONDS, least=5)
     tables = [f"topics/topic_{topic}" for topic in range(TOPICS)]
     with (
-        Application(root, transaction__timeout=TIMEOUT) as application,
+        Application(root) as application,
         Gateway(root, "gateway.remember=1m") as running,
         Visible(root, tables) as visible,
     ):
@@ -37,7 +36,7 @@ def bench(root: str) -> None:
         behind = time.monotonic() - ended
         rows = visible.come(begin, begin + seconds)
     say(f"end_to_end: {rows / seconds:.0f} tx/s visible, {load.ended / load.elapsed:.0f} acknowledged")
-    prove_tables(root, load.ended, 0, timeout=TIMEOUT)
+    prove_tables(root, load.ended, 0)
     report(
         "end_to_end",
         rows / seconds,

@@ -109,7 +109,7 @@ class _Connection(asyncio.Protocol):
         return (
             f'{{"transaction_id":"{self._name}-{self._number}","producer_group":"{GROUP}",'
             f'"real_topic":"topic_{self._number % TOPICS}","tags":"created","keys":"{self._number}",'
-            f'"properties":{{"region":"eu"}},"body":"{self._body}","born_timestamp":1795227064579}}'
+            f'"properties":{{"region":"eu"}},"body":"{self._body}","born_timestamp":{round(time.time() * 1000)}}}'
         )
 
     def _send(self, one: str, many: str, member: str, messages: list[str]) -> None:

@@ -30,6 +30,6 @@ def prove(place: House, published: int, pending: int) -> None:
 
 
 def prove_tables(root: str, published: int, pending: int, **transaction: str) -> None:
-    """The same of tables that an application has left. ``transaction``: its settings, where not this benchmark's."""
-    with house(root, transaction=transaction) as place:
+    """The same of tables that an application has left. ``transaction``: its settings, where not the defaults."""
+    with house(root, transaction={"timeout": "6s", **transaction}) as place:
         prove(place, published, pending)
