@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 from pathlib import Path
+
+import pyspark
 
 from benchmarks.house import house
 from benchmarks.load import Load
@@ -40,9 +43,18 @@ def bench(root: str) -> None:
 
 def _beside(root: str, master: str, n: int) -> list[float]:
     command = [sys.executable, "-m", "benchmarks.scale", root, master, str(n)]
-    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+    environ = os.environ | {"SPARK_HOME": _spark_home(f"{root}-spark")}
+    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1], env=environ)
     found: list[float] = json.loads(run.stdout)
     return found
+
+
+def _spark_home(folder: str) -> str:
+    """The installed Spark in a folder that may be written to: a standalone worker keeps its files under SPARK_HOME."""
+    os.makedirs(folder)
+    for entry in os.scandir(os.path.dirname(pyspark.__file__)):
+        os.symlink(entry.path, f"{folder}/{entry.name}")
+    return folder
 
 
 def seconds_of_rounds(root: str, master: str, n: int) -> list[float]:
