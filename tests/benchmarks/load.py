@@ -1,82 +1,130 @@
-"""Load for the benchmarks: half messages and ops as landing would leave them, made by Spark itself."""
+"""Load for the benchmarks: half messages and ops, as they land."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks.house import GROUP
+from checkback.deltalog import DeltaLog
+from checkback.files import FileWriter
+from checkback.schemas import arrow_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from collections.abc import Iterable
 
-    from checkback.tables import Tables
+    from numpy.typing import NDArray
 
-#: bytes of one block of a body: a SHA-256
-_BLOCK = 32
+    Offsets = NDArray[np.int64]
+
+#: half messages, or ops, of a commit, and of one of its files
+COMMIT = 250_000
+_FILE = 125_000
+SEED = 7
 
 
 @dataclass(frozen=True)
 class Load:
-    """Transactions of one half queue. Every ``1 / pending_share``-th gets no op."""
+    """Transactions of one half queue, landed by delta-rs. Bodies are random; ``pending_every``: 0 = each gets an op.
 
-    spark: SparkSession
-    tables: Tables
+    Not for several threads at once.
+    """
+
+    root: str
     body_bytes: int = 256
     topics: int = 4
-    pending_every: int = 20
+    pending_every: int = 0
     queue_id: int = 0
+    _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False)
+    _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(SEED), repr=False)
 
-    def land(self, first: int, n: int) -> None:
-        """Append the half messages ``first`` .. ``first + n - 1`` to `half`, and their ops to `op`."""
+    def land(self, first: int, n: int) -> int:
+        """Append the half messages ``first`` .. ``first + n - 1``, then their COMMITs; how many of these."""
         self.land_half(first, n)
-        self.land_op(first, n)
+        offsets = np.arange(first, first + n)
+        committed = offsets[offsets % self.pending_every != 0] if self.pending_every else offsets
+        self.land_op(committed)
+        return len(committed)
 
-    def land_half(self, first: int, n: int) -> None:
-        """Append half messages; their bodies cannot be compressed."""
-        offset = F.col("id")
-        rows = self._ids(first, n).select(
-            F.lit(self.queue_id).alias("queue_id"),
-            offset.alias("queue_offset"),
-            self._transaction_id().alias("transaction_id"),
-            F.lit("orders").alias("producer_group"),
-            F.concat(F.lit("topic_"), (offset % self.topics).cast("string")).alias("real_topic"),
-            (offset % 8).cast("int").alias("real_queue_id"),
-            F.lit("created").alias("tags"),
-            offset.cast("string").alias("keys"),
-            F.create_map(F.lit("region"), F.lit("eu")).alias("properties"),
-            self._body().alias("body"),
-            F.current_timestamp().alias("born_timestamp"),
-            F.current_timestamp().alias("store_timestamp"),
-            F.lit(None).cast("int").alias("check_immunity_s"),
-        )
-        self.tables.append(rows, "half")
+    def land_half(self, first: int, n: int, born: float | None = None) -> None:
+        """Append half messages, in commits; ``born``: seconds since the epoch, None = now."""
+        for begin in range(first, first + n, COMMIT):
+            offsets = np.arange(begin, min(begin + COMMIT, first + n))
+            self._append("half", (self._half(part, born) for part in _parts(offsets)))
 
-    def land_op(self, first: int, n: int) -> None:
-        """Append a COMMIT for each that is not left pending."""
-        rows = (
-            self._ids(first, n)
-            .where(F.col("id") % self.pending_every != 0)
-            .select(
-                F.lit(self.queue_id).alias("queue_id"),
-                F.col("id").alias("half_offset"),
-                self._transaction_id().alias("transaction_id"),
-                F.lit("orders").alias("producer_group"),
-                F.lit("COMMIT").alias("state"),
-                F.lit("producer").alias("source"),
-                F.lit(None).cast("string").alias("remark"),
-                F.current_timestamp().alias("born_timestamp"),
-                F.current_timestamp().alias("store_timestamp"),
-            )
-        )
-        self.tables.append(rows, "op")
+    def land_op(self, offsets: Offsets) -> None:
+        """Append a COMMIT for each offset, in commits."""
+        for begin in range(0, len(offsets), COMMIT):
+            self._append("op", map(self._op, _parts(offsets[begin : begin + COMMIT])))
 
-    def _ids(self, first: int, n: int) -> DataFrame:
-        return self.spark.range(first, first + n, 1, 2)
+    def _append(self, name: str, parts: Iterable[pa.Table]) -> None:
+        if name not in self._logs:
+            place = f"{self.root}/{name}"
+            DeltaLog.create(name, place)
+            self._logs[name] = DeltaLog(name, place)
+        files = []
+        for part in parts:
+            with FileWriter(self.root) as writer:
+                writer.write(name, part)
+                files += writer.close()
+        self._logs[name].commit(files)
 
-    def _transaction_id(self) -> Column:
-        return F.format_string("FD00000000000000%016X", F.col("id"))
+    def _half(self, offsets: Offsets, born: float | None) -> pa.Table:
+        n = len(offsets)
+        now = _microseconds(None, n)
+        names = pa.array([f"topic_{topic}" for topic in range(self.topics)])
+        ends = pa.array(np.arange(n + 1, dtype=np.int32))
+        columns = {
+            "queue_id": pa.array(np.full(n, self.queue_id, np.int32)),
+            "queue_offset": pa.array(offsets),
+            "transaction_id": self._ids(offsets),
+            "producer_group": pa.repeat(GROUP, n),
+            "real_topic": names.take(pa.array(offsets % self.topics)),
+            "real_queue_id": pa.array((offsets % 8).astype(np.int32)),
+            "tags": pa.repeat("created", n),
+            "keys": pc.cast(pa.array(offsets), pa.string()),
+            "properties": pa.MapArray.from_arrays(ends, pa.repeat("region", n), pa.repeat("eu", n)),
+            "body": self._bodies(n),
+            "born_timestamp": now if born is None else _microseconds(born, n),
+            "store_timestamp": now,
+            "check_immunity_s": pa.nulls(n, pa.int32()),
+        }
+        return pa.table(columns).cast(arrow_schema("half"))
 
-    def _body(self) -> Column:
-        blocks = range(self.body_bytes // _BLOCK)
-        return F.concat(*[F.unhex(F.sha2(F.format_string(f"{block}/%d", F.col("id")), 256)) for block in blocks])
+    def _op(self, offsets: Offsets) -> pa.Table:
+        n = len(offsets)
+        now = _microseconds(None, n)
+        columns = {
+            "queue_id": pa.array(np.full(n, self.queue_id, np.int32)),
+            "half_offset": pa.array(offsets),
+            "transaction_id": self._ids(offsets),
+            "producer_group": pa.repeat(GROUP, n),
+            "state": pa.repeat("COMMIT", n),
+            "source": pa.repeat("producer", n),
+            "remark": pa.nulls(n, pa.string()),
+            "born_timestamp": now,
+            "store_timestamp": now,
+        }
+        return pa.table(columns).cast(arrow_schema("op"))
+
+    def _ids(self, offsets: Offsets) -> pa.Array:
+        return pa.array([f"FD{self.queue_id:04X}0000000000{offset:016X}" for offset in offsets.tolist()])
+
+    def _bodies(self, n: int) -> pa.Array:
+        ends = np.arange(n + 1, dtype=np.int32) * self.body_bytes
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(self._random.bytes(n * self.body_bytes))]
+        return pa.Array.from_buffers(pa.binary(), n, buffers)
+
+
+def _parts(offsets: Offsets) -> Iterable[Offsets]:
+    return (offsets[begin : begin + _FILE] for begin in range(0, len(offsets), _FILE))
+
+
+def _microseconds(at: float | None, n: int) -> pa.Array:
+    us = round((time.time() if at is None else at) * 1_000_000)
+    return pa.array(np.full(n, us), pa.timestamp("us", "UTC"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarks.report import report, say, scaled
 from checkback.deltalog import DeltaLog
 from checkback.gateway.store import Appender, half_rows
 from checkback.maintain.command import run
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from checkback.maintain.report import Done
 
 ROWS = 100
+SMALL_FILES = 3000
+LOOKS = 60
 _BODY = bytes(range(256))
 
 
@@ -61,3 +65,24 @@ class SmallFiles:
         """A run of `maintain`."""
         settings = Settings.model_validate({"storage": {"root": self._root}})
         return next(done for done in run(settings, dry_run=False) if done.table == "half")
+
+
+def bench(root: str) -> None:
+    """A commit and a look at `half` with 3,000 small files, the run that makes them few, and the same after it."""
+    small = SmallFiles(root)
+    for number in range(1, scaled(SMALL_FILES, least=30) + 1):
+        small.commit()
+        if number % 500 == 0:
+            say(f"maintain: {number} commits")
+    _look(small, "before")
+    done = small.maintain()
+    report("maintain", done.seconds, "s", 1, files_before=done.files_before, files_after=done.files_after)
+    _look(small, "after")
+
+
+def _look(small: SmallFiles, when: str) -> None:
+    looks = scaled(LOOKS, least=3)
+    times = small.times(looks)
+    for what, seconds in (("commit", times.commits), ("open", times.opens)):
+        ms = [second * 1000 for second in seconds]
+        report(f"maintain_{what}_{when}", statistics.median(ms), "ms", looks, worst_ms=round(max(ms)))

@@ -1,4 +1,4 @@
-"""The real reconcile query, a batch at a time: what lands between two batches is the next batch."""
+"""The real reconcile query, held between its batches: what lands meanwhile is the next round."""
 
 from __future__ import annotations
 
@@ -6,29 +6,58 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from checkback.observe.observer import Observer
+from checkback.observe.pending import PendingCount
 from checkback.reconcile.query import reconcile_query
+from checkback.reconcile.run import without_no_data_batches
+from checkback.reconcile.segment import Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from checkback.settings import Settings
-    from checkback.tables import Tables
+    from benchmarks.house import House
+    from checkback.reconcile.actions import Actions
+    from checkback.reconcile.segment import Records
+
+
+class _Counter(Observer):
+    """The application's own observer, which also counts."""
+
+    def __init__(self) -> None:
+        self.count = PendingCount()
+        self.published_so_far = 0
+        super().__init__(pending=self.count)
+
+    def published(self, actions: Actions, batch_id: int, segments: Records) -> None:
+        super().published(actions, batch_id, segments)
+        self.published_so_far += actions.count(Action.COMMIT)
 
 
 class Stepper:
-    """Runs the query with its batches held between publishing and commit until the next load has landed."""
+    """Runs the query; after a round its batch is held between publishing and commit until the next load has landed.
 
-    def __init__(self, spark: SparkSession, settings: Settings, tables: Tables) -> None:
-        self._writer, self._publish = reconcile_query(spark, settings, tables, available_now=False)
-        self._go, self._done = threading.Event(), threading.Event()
+    Use as a context: at its end the last batch is done, too.
+    """
+
+    def __init__(self, place: House) -> None:
+        self._counter = _Counter()
+        self._without_no_data = without_no_data_batches(place.spark)
+        self._writer, self._publish = reconcile_query(
+            place.spark, place.settings, place.tables, available_now=False, observer=self._counter
+        )
+        self._go, self._reached = threading.Event(), threading.Event()
         self._closing = False
+        self._goal = (0, 0)
         self._query: StreamingQuery | None = None
+        #: of the last round
+        self.batches = 0
 
     def __enter__(self) -> Stepper:
+        self._without_no_data.__enter__()
         return self
 
     def __exit__(
@@ -37,26 +66,45 @@ class Stepper:
         self._closing = True
         self._go.set()
         if self._query is not None:
+            if error is None:
+                self._query.processAllAvailable()
             self._query.stop()
+        self._without_no_data.__exit__(None, None, None)
 
-    def step(self, land: Callable[[], None]) -> float:
-        """Seconds from letting the batch go to all of it being published; landing is not counted."""
+    @property
+    def published(self) -> int:
+        """Transactions that are published so far."""
+        return self._counter.published_so_far
+
+    @property
+    def pending(self) -> int:
+        """Transactions that are pending."""
+        return self._counter.count.pending
+
+    def step(self, land: Callable[[], object], published: int, pending: int = 0) -> float:
+        """Seconds from letting the query go until what ``land`` has landed is decided; landing is not counted.
+
+        ``published``, ``pending``: by how many there are more of them then; it takes one batch or several.
+        Raises RuntimeError when the query ends before.
+        """
         land()
-        self._done.clear()
+        self._goal = (self.published + published, self.pending + pending)
+        self._reached.clear()
+        self.batches = 0
         began = time.perf_counter()
         if self._query is None:
             self._query = self._writer.foreachBatch(self._batch).start()
         else:
             self._go.set()
-        while not self._done.wait(1):
+        while not self._reached.wait(1):
             if not self._query.isActive:
                 raise RuntimeError(f"the query has ended: {self._query.exception()}")
         return time.perf_counter() - began
 
     def _batch(self, batch: DataFrame, batch_id: int) -> None:
         self._publish(batch, batch_id)
-        if self._closing:
-            return
-        self._done.set()
-        self._go.wait()
-        self._go.clear()
+        self.batches += 1
+        if not self._closing and (self.published, self.pending) == self._goal:
+            self._reached.set()
+            self._go.wait()
+            self._go.clear()

@@ -1,0 +1,51 @@
+"""From a producer's request to its message visible in the topic table: gateway and reconcile side by side."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.application import Application
+from benchmarks.producers import BODY_BYTES, TOPICS, produce_beside
+from benchmarks.proof import prove_tables
+from benchmarks.report import report, say, scaled
+from benchmarks.visible import Visible
+from checkback.errors import CheckbackError
+from gateway.process import Gateway
+
+CONNECTIONS = 32
+BATCH = 100
+WARM_UP_S = 30
+SECONDS = 60
+
+
+def bench(root: str) -> None:
+    """Transactions that become visible in a minute, while producers send batches of 100 and commit each."""
+    warm_up, seconds = scaled(WARM_UP_S, least=5), scaled(SECONDS, least=5)
+    tables = [f"topics/topic_{topic}" for topic in range(TOPICS)]
+    with (
+        Application(root) as application,
+        Gateway(root, "gateway.remember=1m") as running,
+        Visible(root, tables) as visible,
+    ):
+        begin = time.monotonic() + warm_up
+        load = produce_beside(running.port, CONNECTIONS, BATCH, warm_up + seconds, "producer", ends=True)
+        if load.ended != load.acknowledged:
+            raise CheckbackError(f"{load.acknowledged} half messages were acknowledged, and {load.ended} ops")
+        ended = time.monotonic()
+        application.until(lambda: visible.count >= load.ended)
+        behind = time.monotonic() - ended
+        rows = visible.come(begin, begin + seconds)
+    say(f"end_to_end: {rows / seconds:.0f} tx/s visible, {load.ended / load.elapsed:.0f} acknowledged")
+    prove_tables(root, load.ended, 0)
+    report(
+        "end_to_end",
+        rows / seconds,
+        "tx/s",
+        1,
+        seconds=seconds,
+        batch=BATCH,
+        connections=CONNECTIONS,
+        body_bytes=BODY_BYTES,
+        acknowledged_per_second=round(load.ended / load.elapsed),
+        all_visible_after_s=round(behind, 1),
+    )

@@ -1,0 +1,35 @@
+"""No figure without a proof: after the load, the audit, and as many rows as were promised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.house import house
+from benchmarks.report import say
+from checkback.errors import CheckbackError
+from checkback.inspect.audit import audit
+
+if TYPE_CHECKING:
+    from benchmarks.house import House
+
+
+def prove(place: House, published: int, pending: int) -> None:
+    """Raises CheckbackError unless the audit is clean, and so many are published, once each, and pending."""
+    report = audit(place.spark, place.settings)
+    found = {one.finding.name: one.count for one in report.found}
+    broken = [f"{one.count} {one.finding.name}" for one in report.found if one.finding.level == "broken"]
+    rows = sum(place.tables.read(place.spark, name).count() for name in place.tables.topics(place.spark))
+    if (rows, found["published"], found["pending"]) != (published, published, pending):
+        broken.append(
+            f"{found['published']} published in {rows} rows and {found['pending']} pending, "
+            f"instead of {published} and {pending}"
+        )
+    if broken:
+        raise CheckbackError(f"the audit finds {', '.join(broken)}", place.root, "the figure does not count")
+    say(f"proof: {published} published, once each, {pending} pending; the audit is clean")
+
+
+def prove_tables(root: str, published: int, pending: int, **transaction: str) -> None:
+    """The same of tables that an application has left. ``transaction``: its settings, where not the defaults."""
+    with house(root, transaction={"timeout": "6s", **transaction}) as place:
+        prove(place, published, pending)

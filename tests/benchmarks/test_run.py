@@ -1,0 +1,102 @@
+"""Benchmarks run, and give figures only of what was published right. No test asserts a time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks import catch_up, gateway, run
+from benchmarks.house import House, settings
+from benchmarks.load import Load
+from benchmarks.proof import prove
+from benchmarks.stepper import Stepper
+from checkback.errors import CheckbackError
+from checkback.schemas import SCHEMAS
+from checkback.tables import Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+N = 2_000
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> House:
+    chosen = settings(str(tmp_path / "house"), reconcile={"partitions": 2})
+    tables = Tables.of(chosen.storage)
+    tables.create(spark, *SCHEMAS)
+    return House(str(tmp_path / "house"), spark, chosen, tables)
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return {line["name"]: line for line in found}
+
+
+def test_catch_up_gives_its_figure_and_its_floor(place: House, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rates and their ratio; each round's transactions are published once, but those that are left pending."""
+    catch_up.figures(place, "catch_up", N, body_bytes=64)
+    found = lines(capsys)
+    rate, floor, ratio = (found[f"catch_up{name}"] for name in ("", "_floor", "_floor_ratio"))
+    assert (rate["n"], rate["unit"], len(rate["seconds"]), rate["body_bytes"]) == (3, "tx/s", 3, 64)
+    assert ratio["value"] == pytest.approx(rate["value"] / floor["value"], abs=0.002)
+    topics = [place.tables.read(place.spark, name) for name in place.tables.topics(place.spark)]
+    offsets = [row[0] for topic in topics for row in topic.select("half_queue_offset").collect()]
+    assert len(topics) == 4
+    assert sorted(offsets) == [offset for offset in range(4 * N) if offset % catch_up.PENDING_EVERY]
+
+
+def test_stepper_and_proof(place: House) -> None:
+    """A round ends when all that landed is decided, in however many commits; a row too many or too few is found."""
+    load = Load(place.root, pending_every=4)
+    with Stepper(place) as stepper:
+        stepper.step(lambda: load.land(0, 8), published=6, pending=2)
+        stepper.step(lambda: [load.land(8, 4), load.land(12, 4)], published=6, pending=2)
+        assert (stepper.published, stepper.pending) == (12, 4)
+    prove(place, 12, 4)
+    with pytest.raises(CheckbackError, match="12 published in 12 rows and 4 pending, instead of 13 and 4"):
+        prove(place, 13, 4)
+    again = place.tables.read(place.spark, "topics/topic_1").limit(1)
+    place.tables.append(again, "topics/topic_1")
+    with pytest.raises(CheckbackError, match="1 published_twice"):
+        prove(place, 12, 4)
+
+
+def test_gateway_gives_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SCALE", "0.001")
+    monkeypatch.setattr(gateway, "ROUNDS", 1)
+    gateway.bench(str(tmp_path))
+    found = lines(capsys)
+    assert {name: (line["batch"], line["unit"]) for name, line in found.items()} == {
+        "gateway_single": (1, "half messages/s"),
+        "gateway_batch": (100, "half messages/s"),
+    }
+    assert all(line["value"] > 0 for line in found.values())
+
+
+def test_run_names_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["catchup"]) == 2
+    assert "catch_up" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", run.BENCHES)
+def test_each_benchmark_is_a_file(name: str) -> None:
+    assert Path(run.__file__).with_name(f"{name}.py").exists()
+
+
+def test_what_is_not_right_is_no_figure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1, one line."""
+
+    def wrong(root: str) -> None:
+        raise CheckbackError("the audit finds 1 published_twice", root)
+
+    monkeypatch.setattr(gateway, "bench", wrong)
+    assert run.main(["gateway"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("bench: gateway: ")
+    assert error.count("\n") == 1
