@@ -6,6 +6,7 @@ Nothing else should run on the machine meanwhile. Exit code 1: what a benchmark 
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -42,6 +43,8 @@ def main(names: list[str]) -> int:
     if len(names) != 1:
         runs = [subprocess.run([sys.executable, __file__, name], check=False) for name in names or BENCHES]
         return max(run.returncode for run in runs)
+    # Told to end, it ends what it has started and removes what it has made.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="checkback-bench-") as root:
         try:
             import_module(f"benchmarks.{names[0]}").bench(root)
