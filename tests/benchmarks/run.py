@@ -43,8 +43,6 @@ def main(names: list[str]) -> int:
     if len(names) != 1:
         runs = [subprocess.run([sys.executable, __file__, name], check=False) for name in names or BENCHES]
         return max(run.returncode for run in runs)
-    # Told to end, it ends what it has started and removes what it has made.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="checkback-bench-") as root:
         try:
             import_module(f"benchmarks.{names[0]}").bench(root)
@@ -55,4 +53,6 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    # Told to end, it ends what it has started and removes what it has made.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sys.exit(main(sys.argv[1:]))
