@@ -46,23 +46,29 @@ class Application:
 
     def __enter__(self) -> Application:
         """Ready: its first batch is done."""
-        self.until(lambda: self.batches() > 0)
+        try:
+            self.until(lambda: self.batches() > 0)
+        except BaseException:
+            self._kill()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if self._process.poll() is None:
+            if kind is None:
                 self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(PATIENCE_S)
         finally:
-            for member in processes(self._process.pid):
-                with suppress(ProcessLookupError):
-                    os.kill(member, signal.SIGKILL)
-            self._process.wait()
-            if kind is None and self._process.returncode:
-                raise CheckbackError(f"reconcile has failed: {self._last_words()}")
-            self._said.close()
+            self._kill()
+        if kind is None and self._process.returncode:
+            raise CheckbackError(f"reconcile has failed: {self._last_words()}")
+
+    def _kill(self) -> None:
+        """Kill -9 whatever of it is left."""
+        for member in processes(self._process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
+        self._process.wait()
 
     def batches(self) -> int:
         """Batches that are done: the newest that the checkpoint names."""

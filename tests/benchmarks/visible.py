@@ -66,7 +66,9 @@ class Visible:
             for version, at in list(versions.items()):
                 for file in actions_of(place, version, "add"):
                     wanted = [(queue_column, "=", queue_id)]
-                    found = pq.read_table(f"{place}/{file['path']}", [column], filters=wanted, partitioning=None)
+                    found = pq.read_table(
+                        f"{place}/{file['path']}", columns=[column], filters=wanted, partitioning=None
+                    )
                     offsets.append(found.column(column).to_numpy())
                     times.append(np.full(found.num_rows, at))
         return np.concatenate(offsets), np.concatenate(times)
