@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _OPS = "    segment = _apply_ops(segment, events[~is_half & ~undelivered], now, rules, actions)\n"
 _BETWEEN = "    segment = _uncount(segment, events[undelivered])\n"
 _CHECKS = "    segment = _check_back(segment, now, rules, actions) if check else segment\n"
+_IN_ORDER = '_sorted(ops, "offset", "store", "born", "kind")'
 #: what is wrong -> (as it stands, as it should not): in segment.py
 FAULTS: dict[str, tuple[str, str]] = {
     "ops after checks": (_OPS + _BETWEEN + _CHECKS, _CHECKS + _OPS + _BETWEEN),
@@ -36,10 +37,16 @@ FAULTS: dict[str, tuple[str, str]] = {
         'exhausted = due & (pending["check_times"]',
         'exhausted = (pending["check_times"]',
     ),
-    "last op wins": ('ops = ops[np.lexsort((ops["kind"], ops["born"], ops["store"]))]', "ops = ops[::-1]"),
-    "COMMIT wins a tie": ('np.lexsort((ops["kind"], ops["born"]', 'np.lexsort((-ops["kind"].astype(int), ops["born"]'),
-    "any group's op obeyed": ('matched["group"] == half["group"]', 'matched["group"] != 0'),
-    "any transaction's op obeyed": ('(matched["transaction"] == half["transaction"])', '(matched["offset"] >= 0)'),
+    "last op wins": (_IN_ORDER, f"{_IN_ORDER}[::-1]"),
+    "COMMIT wins a tie": (
+        _IN_ORDER,
+        'ops[np.lexsort((-ops["kind"].astype(int), ops["born"], ops["store"], ops["offset"]))]',
+    ),
+    "any group's op obeyed": ('matched["group"] == pending["group"][at]', 'matched["group"] != 0'),
+    "any transaction's op obeyed": (
+        '(matched["transaction"] == pending["transaction"][at])',
+        '(matched["offset"] >= 0)',
+    ),
     "unknown state obeyed": ("        ops = ops[~bad]\n", '        ops["kind"][bad] = Kind.COMMIT\n'),
     "decided and still pending": ("    left[at] = False\n", ""),
     "given up at the reserved time, not after it": ("> rules.reserved)", ">= rules.reserved)"),

@@ -192,11 +192,9 @@ def _take_halves(segment: Segment, halves: Records, now: int, rules: Rules, acti
     """Make each half message pending whose offset was not seen before (rules 3 and 4)."""
     if not len(halves):
         return segment
-    halves = halves[np.lexsort((halves["transaction"], halves["group"], halves["store"], halves["offset"]))]
-    first = np.ones(len(halves), bool)
-    first[1:] = halves["offset"][1:] != halves["offset"][:-1]
-    fresh = first & ~segment.seen[halves["offset"] - segment.base]
-    taken, repeats = halves[fresh], halves[~fresh]
+    halves = _sorted(halves, "offset", "store", "group", "transaction")
+    fresh = _first_of_each(halves["offset"]) & ~segment.seen[halves["offset"] - segment.base]
+    taken, repeats = _only(halves, fresh), halves[~fresh]
 
     seen = segment.seen.copy()
     seen[taken["offset"] - segment.base] = True
@@ -206,8 +204,7 @@ def _take_halves(segment: Segment, halves: Records, now: int, rules: Rules, acti
     # Rule 4: a birth in the future counts as the landing. Due when now > born + immunity: from the next ms on.
     rows["born"] = np.minimum(taken["born"], taken["store"] // 1000)
     rows["due"] = rows["born"] + np.where(taken["immunity"] >= 0, taken["immunity"], rules.timeout) + 1
-    pending = np.concatenate([segment.pending, rows])
-    pending = pending[np.argsort(pending["offset"], kind="stable")]
+    pending = _sorted(np.concatenate([segment.pending, rows]), "offset")
     if len(repeats):
         at, known = _find(pending["offset"], repeats["offset"])
         same_row = known & (pending["store"][at] == repeats["store"]) if len(pending) else known
@@ -221,12 +218,11 @@ def _apply_ops(segment: Segment, ops: Records, now: int, rules: Rules, actions: 
     if not len(ops) and not len(segment.early):
         return segment
     waiting = np.zeros(len(ops), EARLY)
-    ops = ops[np.lexsort((ops["kind"], ops["born"], ops["store"]))]
+    ops = _sorted(ops, "offset", "store", "born", "kind")
     for name in ("offset", "kind", "source", "store", "group", "transaction"):
         waiting[name] = ops[name]
     waiting["since"] = now
-    ops = np.concatenate([segment.early, waiting])
-    ops = ops[np.argsort(ops["offset"], kind="stable")]
+    ops = _sorted(np.concatenate([segment.early, waiting]), "offset")  # of one offset: those that waited, then by store
 
     bad = ops["kind"] == Kind.UNKNOWN
     if bad.any():
@@ -235,9 +231,9 @@ def _apply_ops(segment: Segment, ops: Records, now: int, rules: Rules, actions: 
 
     pending = segment.pending
     at, has_half = _find(pending["offset"], ops["offset"])
-    matched, half = ops[has_half], pending[at[has_half]]
-    right_group = matched["group"] == half["group"]
-    right_id = (matched["transaction"] == half["transaction"]) | (matched["transaction"] == NOT_STATED)
+    matched, at = _only(ops, has_half), _only(at, has_half)
+    right_group = matched["group"] == pending["group"][at]
+    right_id = (matched["transaction"] == pending["transaction"][at]) | (matched["transaction"] == NOT_STATED)
     for wrong, reason in (
         (~right_group, Reason.WRONG_GROUP),
         (right_group & ~right_id, Reason.WRONG_TRANSACTION_ID),
@@ -245,14 +241,13 @@ def _apply_ops(segment: Segment, ops: Records, now: int, rules: Rules, actions: 
         if wrong.any():
             actions.append(_actions(Action.REJECT_OP, matched[wrong], reason))
 
-    obeyed = matched[right_group & right_id]
-    _, first = np.unique(obeyed["offset"], return_index=True)
-    deciding = obeyed[first]
-    at, _ = _find(pending["offset"], deciding["offset"])
+    obeyed, at = _only(matched, right_group & right_id), _only(at, right_group & right_id)
+    first = _first_of_each(obeyed["offset"])
+    deciding, at = _only(obeyed, first), _only(at, first)
     for kind, action in ((Kind.COMMIT, Action.COMMIT), (Kind.ROLLBACK, Action.ROLLBACK)):
         chosen = deciding["kind"] == kind
         if chosen.any():
-            actions.append(_decisions(action, pending[at[chosen]], deciding["source"][chosen]))
+            actions.append(_decisions(action, pending[_only(at, chosen)], _only(deciding["source"], chosen)))
     left = np.ones(len(pending), bool)
     left[at] = False
     early = _wait(segment, ops[~has_half], now, rules, actions)
@@ -320,6 +315,25 @@ def _jitter(pending: Records, most: int) -> NDArray[Any]:
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     jitter: NDArray[Any] = (mixed ^ (mixed >> np.uint64(31))) % np.uint64(most + 1)
     return jitter.astype(np.int64)
+
+
+def _sorted(records: Records, offset: str, *then: str) -> Records:
+    """Records by these fields, equals as they were. Where each offset is greater than the last, they are already."""
+    if (records[offset][1:] > records[offset][:-1]).all():
+        return records
+    return records[np.lexsort([records[name] for name in (*reversed(then), offset)])]
+
+
+def _first_of_each(offsets: NDArray[Any]) -> Bits:
+    """Of sorted offsets: is it the first of its kind?"""
+    first = np.ones(len(offsets), bool)
+    first[1:] = offsets[1:] != offsets[:-1]
+    return first
+
+
+def _only(rows: NDArray[Any], wanted: Bits) -> NDArray[Any]:
+    """The wanted rows; no copy where all are."""
+    return rows if wanted.all() else rows[wanted]
 
 
 def _find(offsets: NDArray[Any], wanted: NDArray[Any]) -> tuple[NDArray[np.intp], Bits]:
