@@ -44,7 +44,7 @@ def test_batch_ends_in_its_time_whatever_is_left() -> None:
     """Of a group that may be asked once a minute one check is sent; the others are skipped, other groups are not."""
     with Server(always(reply(says("COMMIT")))) as server:
         groups = {"slow": Group((server.url,)), "well": Group((server.url,))}
-        asker = Asker(groups, 5, None, threads=4, rates={"slow": Rate(1 / 60)}, batch_time_s=1)
+        asker = Asker(groups, 5, None, concurrency=4, rates={"slow": Rate(1 / 60)}, batch_time_s=1)
         answers, learned = asked(asker, batches("slow", 40) + batches("well", 40))
         again, _ = asked(replace(asker, traffic=learned), batches("slow", 3))
     said = [(row["producer_group"], row["outcome"], row["error"], row["delivered"]) for row in answers]
@@ -58,7 +58,7 @@ def test_batch_ends_in_its_time_whatever_is_left() -> None:
 
 def test_breaker_is_handed_on_to_the_next_batch() -> None:
     """Failures of several batches in a row open it, and the next batch does not try."""
-    asker = Asker({"gone": Group((unused_url(),))}, 5, None, threads=1, limits=Limits(failures=5, pause_s=600))
+    asker = Asker({"gone": Group((unused_url(),))}, 5, None, concurrency=1, limits=Limits(failures=5, pause_s=600))
     errors = []
     for _ in range(3):
         answers, learned = asked(asker, batches("gone", 2))
@@ -69,7 +69,7 @@ def test_breaker_is_handed_on_to_the_next_batch() -> None:
 
 
 def test_nothing_to_ask_is_no_answer() -> None:
-    answers, learned = asked(Asker({}, 5, None, threads=4), [])
+    answers, learned = asked(Asker({}, 5, None, concurrency=4), [])
     assert (answers, learned) == ([], Traffic())
 
 

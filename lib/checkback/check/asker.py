@@ -13,7 +13,7 @@ from checkback.check.breaker import Limits
 from checkback.check.client import CheckClient
 from checkback.check.exchange import SKIPPED, CheckAnswer, CheckRequest, Message
 from checkback.check.traffic import Traffic
-from checkback.check.turns import Turns, ask_all
+from checkback.check.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,14 +41,14 @@ ANSWERS = pa.schema(
 )
 #: what a task returns: ANSWERS, and one last row that has only what it learned (`Traffic`)
 RETURNED = ANSWERS.append(pa.field("traffic", pa.string()))
-#: bytes of requests that a task holds at once. All that wait must be known for groups to share the threads; only
+#: bytes of requests that a task holds at once. All that wait must be known for groups to share the places; only
 #: with bodies of messages among them it is more than this.
 _MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class Asker:
-    """Asks for every row of a partition with a client and threads of its own.
+    """Asks for every row of a partition with a client of its own, ``concurrency`` at the same time.
 
     ``rates``: this task's share of the groups' limits. ``batch_time_s``: what is not asked by then is SKIPPED.
     ``traffic``: what the batches before learned. Sent to the executors with the groups' secrets in it; its repr does
@@ -58,7 +58,7 @@ class Asker:
     groups: Mapping[str, Group]
     timeout_s: float
     ca_file: str | None
-    threads: int
+    concurrency: int
     limits: Limits = field(default_factory=Limits)
     rates: Mapping[str, Rate] = field(default_factory=dict)
     batch_time_s: float = 30.0
@@ -70,7 +70,6 @@ class Asker:
             self.groups,
             self.timeout_s,
             self.ca_file,
-            connections=self.threads,
             limits=self.limits,
             breakers=self.traffic.breakers,
         )
@@ -86,7 +85,7 @@ class Asker:
         with self.client() as client:
             for requests in _portions(batches):
                 turns = Turns(requests, self.rates, paces, until)
-                answered = ask_all(client.ask, turns, self.threads, clock)
+                answered = client.ask_all(turns, self.concurrency, clock)
                 answered += [(request, self._skipped(clock())) for request in turns.left()]
                 paces = turns.paces()
                 yield pa.RecordBatch.from_pylist([_row(*pair) for pair in answered], schema=RETURNED)

@@ -132,7 +132,7 @@ class Dispatch:
     """Does the batches of the check query; foreachBatch calls it.
 
     ``slots``: tasks that run at once. At most half of them ask, so that the reconcile query always has one to decide
-    in (on a machine of two); the threads of all tasks together are ``check.concurrency``. ``decided``: answers so far
+    in (on a machine of two); the checks of all tasks together are ``check.concurrency``. ``decided``: answers so far
     that decide. What a batch learns about endpoints and groups (`Traffic`) the next batches know.
     """
 
@@ -144,7 +144,7 @@ class Dispatch:
             groups=groups_of(settings),
             timeout_s=check.timeout.total_seconds(),
             ca_file=check.ca_file,
-            threads=check.concurrency // self._tasks,
+            concurrency=check.concurrency // self._tasks,
             limits=limits_of(settings),
             rates={name: rate.shared(self._tasks) for name, rate in rates_of(settings).items()},
             batch_time_s=check.batch_time.total_seconds(),
