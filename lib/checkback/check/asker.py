@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -16,7 +17,7 @@ from checkback.check.traffic import Traffic
 from checkback.check.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from checkback.check.endpoint import Group
     from checkback.check.pace import Rate
@@ -41,6 +42,10 @@ ANSWERS = pa.schema(
 )
 #: what a task returns: ANSWERS, and one last row that has only what it learned (`Traffic`)
 RETURNED = ANSWERS.append(pa.field("traffic", pa.string()))
+#: the columns that are fields of CheckRequest, in their order, and those that are fields of CheckAnswer
+_IDENTITY = ANSWERS.names[:6]
+_ANSWER = [name for name in ANSWERS.names[6:] if name != "failed_tries"]
+_TRY = ("endpoint", "error")
 #: bytes of requests that a task holds at once. All that wait must be known for groups to share the places; only
 #: with bodies of messages among them it is more than this.
 _MOST_BYTES = 256 << 20
@@ -88,7 +93,7 @@ class Asker:
                 answered = client.ask_all(turns, self.concurrency, clock)
                 answered += [(request, self._skipped(clock())) for request in turns.left()]
                 paces = turns.paces()
-                yield pa.RecordBatch.from_pylist([_row(*pair) for pair in answered], schema=RETURNED)
+                yield _returned(answered)
             learned = Traffic(client.breakers(), paces)
         yield pa.RecordBatch.from_pylist([{"traffic": learned.to_json()}], schema=RETURNED)
 
@@ -114,7 +119,7 @@ def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[CheckRequest]]
     portion: list[CheckRequest] = []
     size = 0
     for batch in batches:
-        portion += [_request(row) for row in batch.to_pylist()]
+        portion += _requests(batch)
         size += batch.nbytes
         if size >= _MOST_BYTES:
             yield portion
@@ -123,37 +128,35 @@ def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[CheckRequest]]
         yield portion
 
 
-def _request(row: dict[str, Any]) -> CheckRequest:
-    message = row["message"]
-    return CheckRequest(
-        queue_id=row["queue_id"],
-        queue_offset=row["queue_offset"],
-        transaction_id=row["transaction_id"],
-        producer_group=row["producer_group"],
-        real_topic=row["real_topic"],
-        check_times=row["check_times"],
-        born_timestamp=row["born_ms"],
-        message=message and Message(message["body"], message["tags"], message["keys"], _map(message["properties"])),
+def _requests(batch: pa.RecordBatch) -> Iterator[CheckRequest]:
+    columns = [batch.column(name).to_pylist() for name in (*_IDENTITY, "born_ms")]
+    messages = batch.column("message")
+    # A struct becomes one dict after another: not where all are null.
+    said = (
+        itertools.repeat(None, len(messages))
+        if messages.null_count == len(messages)
+        else map(_message, messages.to_pylist())
     )
+    for *fields, message in zip(*columns, said, strict=True):
+        yield CheckRequest(*fields, message)
+
+
+def _message(fields: dict[str, Any] | None) -> Message | None:
+    return fields and Message(fields["body"], fields["tags"], fields["keys"], _map(fields["properties"]))
 
 
 def _map(pairs: list[tuple[str, str]] | None) -> dict[str, str] | None:
     return None if pairs is None else dict(pairs)  # an Arrow map is a list of pairs
 
 
-def _row(request: CheckRequest, answer: CheckAnswer) -> dict[str, Any]:
-    return {
-        "queue_id": request.queue_id,
-        "queue_offset": request.queue_offset,
-        "transaction_id": request.transaction_id,
-        "producer_group": request.producer_group,
-        "real_topic": request.real_topic,
-        "check_times": request.check_times,
-        "endpoint": answer.endpoint,
-        "outcome": answer.outcome,
-        "error": answer.error,
-        "latency_ms": answer.latency_ms,
-        "answered_at": answer.answered_at,
-        "failed_tries": [{"endpoint": endpoint, "error": error} for endpoint, error in answer.failed_tries],
-        "delivered": answer.delivered,
+def _returned(answered: Sequence[tuple[CheckRequest, CheckAnswer]]) -> pa.RecordBatch:
+    """Rows of RETURNED, column by column: a dict for each would cost as much as asking."""
+    columns: dict[str, Sequence[Any]] = {
+        name: [getattr(request, name) for request, _ in answered] for name in _IDENTITY
     }
+    columns |= {name: [getattr(answer, name) for _, answer in answered] for name in _ANSWER}
+    columns["failed_tries"] = [
+        [dict(zip(_TRY, one, strict=True)) for one in answer.failed_tries] for _, answer in answered
+    ]
+    columns["traffic"] = [None] * len(answered)
+    return pa.RecordBatch.from_pydict(columns, schema=RETURNED)
