@@ -100,12 +100,13 @@ class _Handle:
 
 
 class Connections(Generic[Key]):
-    """Connections of one thread, kept alive. Of as many POSTs as are given to it at once.
+    """Connections of one thread, kept alive: one for each POST that is under way.
 
     ``timeout_s`` bounds each POST as a whole. Certificates are always verified: against ``ca_file`` (PEM), or the
     system's authorities when it is None. No redirect is followed, no cookie kept, and nothing taken from the
     environment: neither proxy nor credentials. A kept-alive connection that the server closed before it sent any of
-    the answer is replaced by libcurl, in the same time. ``ca_file`` that cannot be read raises OSError or ssl.SSLError.
+    the answer is replaced by libcurl, five times at most and in the same time. ``ca_file`` that cannot be read raises
+    OSError or ssl.SSLError.
     """
 
     def __init__(self, timeout_s: float, ca_file: str | None) -> None:

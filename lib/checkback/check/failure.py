@@ -12,10 +12,12 @@ _LONGEST = 200
 # CURLE_TOO_LARGE and CURLE_WEIRD_SERVER_REPLY have no name in pycurl
 _TOO_LARGE, _WEIRD_SERVER_REPLY = 100, 8
 _WORDS = {
+    pycurl.E_COULDNT_CONNECT: "not connected",
     pycurl.E_COULDNT_RESOLVE_HOST: "host name: could not be resolved",
     pycurl.E_GOT_NOTHING: "connection closed without an answer",
     pycurl.E_PARTIAL_FILE: "answer cut short",
     pycurl.E_RECV_ERROR: "answer cut short",  # also: a chunk that is none
+    pycurl.E_SEND_ERROR: "connection closed without an answer",  # and so the next kept-alive ones
     pycurl.E_SSL_CACERT_BADFILE: "certificate not accepted: the CA file cannot be read",
     _TOO_LARGE: "not HTTP",  # headers without end
     pycurl.E_UNSUPPORTED_PROTOCOL: "not HTTP",  # HTTP/0.9, that is, anything
