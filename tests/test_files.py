@@ -43,6 +43,22 @@ def test_file_holds_the_rows_and_its_statistics_their_range(tmp_path: Path) -> N
     }
 
 
+def test_rows_over_the_most_go_into_another_file(tmp_path: Path) -> None:
+    """Of the table that has a most; an error removes all of them."""
+    with FileWriter(str(tmp_path), most_rows={"op": 3}) as writer:
+        for rows in (_ops(1, 2), _ops(3, 4), _ops(*range(5, 12)), _ops()):
+            writer.write("op", rows)
+            writer.write("topics/a", pa.Table.from_pylist([{"batch_id": 1}] * 9, schema=arrow_schema("topics/a")))
+        done = writer.close()
+    held = [pq.read_table(tmp_path / "op" / file.path)["half_offset"].to_pylist() for file in done if file.name == "op"]
+    assert held == [[1, 2], [3, 4], [5, 6, 7], [8, 9, 10], [11]]
+    assert [json.loads(file.stats)["numRecords"] for file in done if file.name == "topics/a"] == [36]
+    with pytest.raises(KeyError), FileWriter(str(tmp_path / "b"), most_rows={"op": 1}) as writer:
+        writer.write("op", _ops(1, 2, 3).append_column("more", pa.array([1, 2, 3])))
+        writer.write("no table", _ops(1))
+    assert list((tmp_path / "b" / "op").iterdir()) == []
+
+
 def test_column_with_a_null_has_no_statistics(tmp_path: Path) -> None:
     """Nothing is skipped by what is not known."""
     rows = _ops(1, 2)
