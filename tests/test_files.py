@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -53,10 +54,12 @@ def test_rows_over_the_most_go_into_another_file(tmp_path: Path) -> None:
     held = [pq.read_table(tmp_path / "op" / file.path)["half_offset"].to_pylist() for file in done if file.name == "op"]
     assert held == [[1, 2], [3, 4], [5, 6, 7], [8, 9, 10], [11]]
     assert [json.loads(file.stats)["numRecords"] for file in done if file.name == "topics/a"] == [36]
-    with pytest.raises(KeyError), FileWriter(str(tmp_path / "b"), most_rows={"op": 1}) as writer:
-        writer.write("op", _ops(1, 2, 3).append_column("more", pa.array([1, 2, 3])))
-        writer.write("no table", _ops(1))
-    assert list((tmp_path / "b" / "op").iterdir()) == []
+    parts = tmp_path / "b" / "op"
+    with suppress(ZeroDivisionError), FileWriter(str(tmp_path / "b"), most_rows={"op": 1}) as writer:
+        writer.write("op", _ops(1, 2, 3))
+        assert len(list(parts.iterdir())) == 2
+        raise ZeroDivisionError
+    assert list(parts.iterdir()) == []
 
 
 def test_column_with_a_null_has_no_statistics(tmp_path: Path) -> None:

@@ -182,6 +182,15 @@ def test_answer_too_late_frees_the_thread(handler: Handler) -> None:
     assert 0.28 * 1000 <= answer.latency_ms < 1.5 * 1000
 
 
+def test_status_says_enough_though_its_page_never_ends() -> None:
+    def handle(received: Received, wire: Wire) -> bool:
+        wire.send(reply(b"", "404 Not Found", Content_Length="200"))
+        wire.drip(b"x" * 200)
+        return False
+
+    assert answer_of(handle).error == "status 404"
+
+
 def test_answer_begun_in_time_then_silence_frees_the_thread() -> None:
     """A byte just before the end of the time does not start it anew."""
 

@@ -65,22 +65,18 @@ def test_group_that_hangs_leaves_places_to_the_others() -> None:
 
 
 def test_checks_under_way_are_no_more_than_allowed() -> None:
-    """Four at once, not more and, with enough to do, not fewer."""
-    lock, together, most = threading.Lock(), [0], [0]
+    """Four at once, not more and, with enough to do, not fewer: each has a connection."""
     all_in = threading.Barrier(4)
 
     def handle(received: Received, wire: Wire) -> bool:
-        with lock:
-            together[0] += 1
-            most[0] = max(most[0], together[0])
         all_in.wait(5)
-        with lock:
-            together[0] -= 1
         wire.send(reply(says("UNKNOWN")))
         return True
 
-    asked(requests_of(a=8), 4, a=handle)
-    assert most == [4]
+    with Server(handle) as server, CheckClient({"a": Group((server.url,))}, 20) as client:
+        answered = client.ask_all(Turns(requests_of(a=8)), 4)
+        assert [answer.outcome for _, answer in answered] == ["UNKNOWN"] * 8
+        assert server.connections == 4
 
 
 def test_nothing_to_ask_is_nothing() -> None:
