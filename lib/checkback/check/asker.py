@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -131,18 +130,17 @@ def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[CheckRequest]]
 def _requests(batch: pa.RecordBatch) -> Iterator[CheckRequest]:
     columns = [batch.column(name).to_pylist() for name in (*_IDENTITY, "born_ms")]
     messages = batch.column("message")
-    # A struct becomes one dict after another: not where all are null.
-    said = (
-        itertools.repeat(None, len(messages))
-        if messages.null_count == len(messages)
-        else map(_message, messages.to_pylist())
-    )
-    for *fields, message in zip(*columns, said, strict=True):
-        yield CheckRequest(*fields, message)
+    if messages.null_count == len(messages):
+        columns.append([None] * len(messages))  # to_pylist would look into each
+    else:
+        columns.append([_message(fields) for fields in messages.to_pylist()])
+    return map(CheckRequest, *columns)
 
 
 def _message(fields: dict[str, Any] | None) -> Message | None:
-    return fields and Message(fields["body"], fields["tags"], fields["keys"], _map(fields["properties"]))
+    if fields is None:
+        return None
+    return Message(fields["body"], fields["tags"], fields["keys"], _map(fields["properties"]))
 
 
 def _map(pairs: list[tuple[str, str]] | None) -> dict[str, str] | None:
