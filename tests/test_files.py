@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,24 @@ def test_file_holds_the_rows_and_its_statistics_their_range(tmp_path: Path) -> N
         "maxValues": {"queue_id": 1, "half_offset": 9, "store_timestamp": "2026-01-01T00:00:01.002Z"},
         "nullCount": {"queue_id": 0, "half_offset": 0, "store_timestamp": 0},
     }
+
+
+def test_rows_over_the_most_go_into_another_file(tmp_path: Path) -> None:
+    """Of the table that has a most; an error removes all of them."""
+    with FileWriter(str(tmp_path), most_rows={"op": 3}) as writer:
+        for rows in (_ops(1, 2), _ops(3, 4), _ops(*range(5, 12)), _ops()):
+            writer.write("op", rows)
+            writer.write("topics/a", pa.Table.from_pylist([{"batch_id": 1}] * 9, schema=arrow_schema("topics/a")))
+        done = writer.close()
+    held = [pq.read_table(tmp_path / "op" / file.path)["half_offset"].to_pylist() for file in done if file.name == "op"]
+    assert held == [[1, 2], [3, 4], [5, 6, 7], [8, 9, 10], [11]]
+    assert [json.loads(file.stats)["numRecords"] for file in done if file.name == "topics/a"] == [36]
+    parts = tmp_path / "b" / "op"
+    with suppress(ZeroDivisionError), FileWriter(str(tmp_path / "b"), most_rows={"op": 1}) as writer:
+        writer.write("op", _ops(1, 2, 3))
+        assert len(list(parts.iterdir())) == 2
+        raise ZeroDivisionError
+    assert list(parts.iterdir()) == []
 
 
 def test_column_with_a_null_has_no_statistics(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from checkback.errors import StateError, StorageError
+from checkback.files import MOST_ROWS
 from checkback.inspect import pending
 from checkback.inspect.audit import audit
 from checkback.names import TOPIC_PROPERTY
@@ -244,3 +245,14 @@ def test_mark_and_last_version(house: House) -> None:
     assert house.tables.read(house.spark, "ticks").count() == 2
     assert house.tables.last_version(house.spark, "ticks", "a b/c") == 4
     assert house.tables.last_version(house.spark, "ticks", "b/c") is None
+
+
+def test_check_requests_lie_in_small_files(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream takes whole files: so Spark, too, writes no more rows into one than a batch of checks is to have."""
+    monkeypatch.setitem(MOST_ROWS, "check_requests", 3)
+    rows = [{"queue_id": 0, "queue_offset": offset} for offset in range(7)]
+    for name in ("check_requests", "decisions"):
+        table = pa.Table.from_pylist(rows, arrow_schema(name))
+        house.tables.append_arrow(house.spark, table.combine_chunks(), name, "a", 1)
+    assert len(house.tables.read(house.spark, "check_requests").inputFiles()) >= 3
+    assert len(house.tables.read(house.spark, "decisions").inputFiles()) <= 2

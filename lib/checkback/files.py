@@ -22,10 +22,12 @@ from checkback.errors import StorageError
 from checkback.schemas import arrow_schema, statistics_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 #: bytes of rows that a task keeps before it writes them as a row group
 BUFFER = 64 << 20
+#: Rows of a file at most, where a stream takes whole files and is to have no more than there is time for in a batch.
+MOST_ROWS = {"check_requests": 10_000}
 #: what a task that writes files yields: `File`, and whatever else the job has to say
 FILES_SCHEMA = "name STRING, path STRING, size BIGINT, stats STRING, note BINARY"
 _FILES = pa.schema(
@@ -62,13 +64,16 @@ class _Open:
 class FileWriter:
     """Writes rows of several tables side by side, a file a table. Use as a context: an error removes the files.
 
-    ``folder``: where the tables' folders lie. ``buffer``: bytes of rows that become a row group.
+    ``folder``: where the tables' folders lie. ``buffer``: bytes of rows that become a row group. ``most_rows``: of a
+    file, by table; more rows make more files.
     """
 
-    def __init__(self, folder: str, buffer: int = BUFFER) -> None:
+    def __init__(self, folder: str, buffer: int = BUFFER, most_rows: Mapping[str, int] | None = None) -> None:
         self._folder = folder
         self._buffer = buffer
+        self._most_rows = most_rows or {}
         self._files: dict[str, _Open] = {}
+        self._done: list[File] = []
 
     def __enter__(self) -> FileWriter:
         return self
@@ -82,6 +87,17 @@ class FileWriter:
 
         Raises ArrowInvalid when a value does not fit its column, OSError when it cannot be written.
         """
+        most = self._most_rows.get(name)
+        if most is None:
+            self._write(name, rows)
+            return
+        for start in range(0, rows.num_rows, most):
+            part = rows.slice(start, most)
+            if name in self._files and self._files[name].rows + part.num_rows > most:
+                self._finish(name)
+            self._write(name, part)
+
+    def _write(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
         if not rows.num_rows:
             return
         if name not in self._files:
@@ -100,14 +116,18 @@ class FileWriter:
 
     def close(self) -> list[File]:
         """Finish all files."""
-        done = []
-        for name, file in self._files.items():
-            self._flush(name)
-            if file.writer is not None:
-                file.writer.close()
-            size = os.path.getsize(f"{self._folder}/{name}/{file.path}")
-            done.append(File(name, file.path, size, _statistics(file)))
-        return done
+        for name in list(self._files):
+            self._finish(name)
+        return self._done
+
+    def _finish(self, name: str) -> None:
+        self._flush(name)
+        file = self._files[name]
+        if file.writer is not None:
+            file.writer.close()
+        size = os.path.getsize(f"{self._folder}/{name}/{file.path}")
+        self._done.append(File(name, file.path, size, _statistics(file)))
+        del self._files[name]
 
     def _flush(self, name: str) -> None:
         file = self._files[name]
@@ -128,12 +148,14 @@ class FileWriter:
         file.parts, file.waiting = [], 0
 
     def _remove(self) -> None:
-        for name, file in self._files.items():
+        for file in self._files.values():
             with contextlib.suppress(Exception):
                 if file.writer is not None:
                     file.writer.close()
+        written = [(name, file.path) for name, file in self._files.items()]
+        for name, path in [*written, *((file.name, file.path) for file in self._done)]:
             with contextlib.suppress(OSError):
-                os.remove(f"{self._folder}/{name}/{file.path}")
+                os.remove(f"{self._folder}/{name}/{path}")
 
 
 def to_files(name: str, folder: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from checkback import folders, sparklog
 from checkback.deltalog import DeltaLog
 from checkback.errors import StorageError
-from checkback.files import FILES_SCHEMA, FileWriter, files_of, to_files
+from checkback.files import FILES_SCHEMA, MOST_ROWS, FileWriter, files_of, to_files
 from checkback.names import TABLE_PREFIX, TOPIC_PROPERTY, is_plain, table_name
 from checkback.schemas import TOPIC_PREFIX, properties_of, schema_of
 from checkback.session import frame, local_path
@@ -199,6 +199,8 @@ class Tables:
         if app is not None:
             writer = writer.option("txnAppId", app).option("txnVersion", version)
             writer = writer.option("userMetadata", f"{app} {version}")
+        if name in MOST_ROWS:
+            writer = writer.option("maxRecordsPerFile", MOST_ROWS[name])
         place = self.location(name)
         if self.catalog:
             writer.saveAsTable(place)

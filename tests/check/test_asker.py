@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,14 @@ from checkback.check.pace import Pace, Rate
 from checkback.check.traffic import Traffic
 from checkback.settings import Settings
 
-_MESSAGE = pa.struct([("body", pa.binary())])
+_MESSAGE = pa.struct(
+    [
+        ("tags", pa.string()),
+        ("keys", pa.string()),
+        ("properties", pa.map_(pa.string(), pa.string())),
+        ("body", pa.binary()),
+    ]
+)
 _REQUEST = pa.schema([*list(RETURNED)[:6], pa.field("born_ms", pa.int64()), pa.field("message", _MESSAGE)])
 
 
@@ -44,7 +52,7 @@ def test_batch_ends_in_its_time_whatever_is_left() -> None:
     """Of a group that may be asked once a minute one check is sent; the others are skipped, other groups are not."""
     with Server(always(reply(says("COMMIT")))) as server:
         groups = {"slow": Group((server.url,)), "well": Group((server.url,))}
-        asker = Asker(groups, 5, None, threads=4, rates={"slow": Rate(1 / 60)}, batch_time_s=1)
+        asker = Asker(groups, 5, None, concurrency=4, rates={"slow": Rate(1 / 60)}, batch_time_s=1)
         answers, learned = asked(asker, batches("slow", 40) + batches("well", 40))
         again, _ = asked(replace(asker, traffic=learned), batches("slow", 3))
     said = [(row["producer_group"], row["outcome"], row["error"], row["delivered"]) for row in answers]
@@ -58,7 +66,7 @@ def test_batch_ends_in_its_time_whatever_is_left() -> None:
 
 def test_breaker_is_handed_on_to_the_next_batch() -> None:
     """Failures of several batches in a row open it, and the next batch does not try."""
-    asker = Asker({"gone": Group((unused_url(),))}, 5, None, threads=1, limits=Limits(failures=5, pause_s=600))
+    asker = Asker({"gone": Group((unused_url(),))}, 5, None, concurrency=1, limits=Limits(failures=5, pause_s=600))
     errors = []
     for _ in range(3):
         answers, learned = asked(asker, batches("gone", 2))
@@ -68,8 +76,32 @@ def test_breaker_is_handed_on_to_the_next_batch() -> None:
     assert [row["delivered"] for row in answers] == [False, False]
 
 
+def test_row_holds_the_request_and_what_came_of_it() -> None:
+    """Every column of RETURNED; and a request's half message is told to those who want it."""
+    nobody = unused_url()
+    message = {"tags": "t", "keys": "k", "properties": [("a", "1")], "body": b"42"}
+    identity: dict[str, Any] = {"queue_id": 3, "queue_offset": 1 << 40, "transaction_id": "tx-1", "producer_group": "g"}
+    identity |= {"real_topic": "orders", "check_times": 1}
+    asking = pa.RecordBatch.from_pylist([identity | {"born_ms": 9, "message": message}], schema=_REQUEST)
+    with Server(always(reply(says("ROLLBACK")))) as server:
+        asker = Asker({"g": Group((nobody, server.url), include_body=True)}, 5, None, concurrency=2)
+        ((row,), _) = asked(asker, [asking, *batches("unknown", 0)])
+        told = server.received[0].json
+    answered_at, latency_ms = row.pop("answered_at"), row.pop("latency_ms")
+    assert (answered_at.utcoffset(), latency_ms >= 0) == (timedelta(0), True)
+    assert row == identity | {
+        "endpoint": server.url,
+        "outcome": "ROLLBACK",
+        "error": None,
+        "failed_tries": [{"endpoint": nobody, "error": "connection refused"}],
+        "delivered": True,
+        "traffic": None,
+    }
+    assert (told["born_timestamp"], told["body"], told["properties"]) == (9, "NDI=", {"a": "1"})
+
+
 def test_nothing_to_ask_is_no_answer() -> None:
-    answers, learned = asked(Asker({}, 5, None, threads=4), [])
+    answers, learned = asked(Asker({}, 5, None, concurrency=4), [])
     assert (answers, learned) == ([], Traffic())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import threading
 import time
 
 import pytest
@@ -23,6 +24,7 @@ from check.servers import (
 )
 from checkback.check.client import CheckClient, Group
 from checkback.check.exchange import CheckAnswer, Message
+from checkback.check.turns import Turns
 
 SECRET_WORD = b"the-body-must-not-be-quoted"
 
@@ -131,8 +133,7 @@ def test_nobody_listens_is_no_answer() -> None:
 
 def test_host_unknown_is_no_answer() -> None:
     answer = ask("http://no-such-host.invalid/check", timeout_s=5)
-    assert answer.error is not None
-    assert answer.error.startswith("host name: ")
+    assert answer.error == "host name: could not be resolved"
 
 
 def drip_status(received: Received, wire: Wire) -> bool:
@@ -181,6 +182,15 @@ def test_answer_too_late_frees_the_thread(handler: Handler) -> None:
     assert 0.28 * 1000 <= answer.latency_ms < 1.5 * 1000
 
 
+def test_status_says_enough_though_its_page_never_ends() -> None:
+    def handle(received: Received, wire: Wire) -> bool:
+        wire.send(reply(b"", "404 Not Found", Content_Length="200"))
+        wire.drip(b"x" * 200)
+        return False
+
+    assert answer_of(handle).error == "status 404"
+
+
 def test_answer_begun_in_time_then_silence_frees_the_thread() -> None:
     """A byte just before the end of the time does not start it anew."""
 
@@ -227,6 +237,21 @@ def test_connection_kept_alive_is_used_again() -> None:
         assert (len(server.received), server.connections) == (3, 1)
 
 
+def test_answer_of_4_kib_is_taken() -> None:
+    """And its connection used again, however the length is told; so is that of an error, read to its end."""
+    longest = says("COMMIT").ljust(4096)
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1000\r\n" + longest + b"\r\n0\r\n\r\n"
+    responses = iter([reply(longest), chunked, reply(b"busy", "503 Service Unavailable"), reply(longest)])
+
+    def handle(received: Received, wire: Wire) -> bool:
+        wire.send(next(responses))
+        return True
+
+    with Server(handle) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
+        assert [client.ask(request()).outcome for _ in range(4)] == ["COMMIT", "COMMIT", "NO_ANSWER", "COMMIT"]
+        assert server.connections == 1
+
+
 def test_connection_not_read_to_its_end_is_not_used_again() -> None:
     """What is left of an answer that was too long must not become the next answer."""
     responses = iter([reply(b"x" * 5000 + says("ROLLBACK")), reply(says("COMMIT"))])
@@ -267,6 +292,24 @@ def test_connection_closed_twice_is_no_answer() -> None:
         client.ask(request())
         assert client.ask(request()).error == "connection closed without an answer"
         assert len(server.received) == 3
+
+
+def test_connections_all_closed_while_asking_are_no_answer() -> None:
+    """A server that hangs up on all its kept-alive connections is asked on a few of them, not for ever."""
+    all_open, count = threading.Barrier(8), iter(range(100))
+
+    def handle(received: Received, wire: Wire) -> bool:
+        if next(count) >= 8:
+            return False
+        all_open.wait(5)
+        wire.send(reply(says("COMMIT")))
+        return True
+
+    with Server(handle) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
+        client.ask_all(Turns([request(offset=offset) for offset in range(8)]), 8)
+        assert server.connections == 8
+        assert client.ask(request()).error == "connection closed without an answer"
+        assert len(server.received) <= 8 + 6
 
 
 def test_connection_opened_anew_is_not_a_stale_one() -> None:

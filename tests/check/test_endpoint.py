@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -26,6 +24,7 @@ from check.servers import (
 )
 from checkback.check.breaker import Breaker, Limits
 from checkback.check.client import CheckClient, Group
+from checkback.check.turns import Turns
 from checkback.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -214,35 +213,43 @@ def test_retry_after_is_obeyed(status: str, header: str, until: str | None) -> N
         assert len(server.received) == 2
 
 
-def test_checks_wait_for_the_trial_and_do_not_go_in_vain() -> None:
+def eight() -> Turns:
+    return Turns([request(offset=offset) for offset in range(8)])
+
+
+def test_checks_wait_for_the_trial_and_do_not_go_in_vain(commits: Server) -> None:
     """An endpoint that is well again: while one check tries it, the others wait for what comes of it."""
-    at_door, go = threading.Event(), threading.Event()
-
-    def handle(received: Received, wire: Wire) -> bool:
-        at_door.set()
-        assert go.wait(10)
-        wire.send(reply(says("COMMIT")))
-        return True
-
-    with Server(handle) as server, ThreadPoolExecutor(8) as pool:
-        known = {("orders", server.url): Breaker(failed=9, until=NOON - 1, changed=1)}
-        with CheckClient({"orders": Group((server.url,))}, 5, clock=lambda: NOON, breakers=known) as client:
-            first = pool.submit(client.ask, request())
-            assert at_door.wait(10)
-            others = [pool.submit(client.ask, request(offset=offset)) for offset in range(7)]
-            go.set()
-            assert [one.result(10).outcome for one in (first, *others)] == ["COMMIT"] * 8
+    known = {("orders", commits.url): Breaker(failed=9, until=NOON - 1, changed=1)}
+    with CheckClient({"orders": Group((commits.url,))}, 5, clock=lambda: NOON, breakers=known) as client:
+        answers = [answer for _, answer in client.ask_all(eight(), 8)]
+    assert [answer.outcome for answer in answers] == ["COMMIT"] * 8
+    assert len(commits.received) == 8
 
 
-def test_trial_that_fails_lets_nobody_else_in() -> None:
+def test_trial_that_fails_lets_nobody_else_in(fails: Server) -> None:
     """An endpoint that is still down gets one check, whoever waits for it."""
-    with Server(always(reply(b"", "503 Service Unavailable"))) as server, ThreadPoolExecutor(8) as pool:
-        known = {("orders", server.url): Breaker(failed=9, until=NOON - 1, changed=1)}
-        with CheckClient({"orders": Group((server.url,))}, 5, clock=lambda: NOON, breakers=known) as client:
-            answers = list(pool.map(client.ask, [request(offset=offset) for offset in range(8)]))
-        errors = sorted(answer.error or "" for answer in answers)
-        assert errors == ["not tried: 10 tries in a row failed"] * 7 + ["status 503"]
-        assert len(server.received) == 1
+    known = {("orders", fails.url): Breaker(failed=9, until=NOON - 1, changed=1)}
+    with CheckClient({"orders": Group((fails.url,))}, 5, clock=lambda: NOON, breakers=known) as client:
+        answers = [answer for _, answer in client.ask_all(eight(), 8)]
+    errors = sorted(answer.error or "" for answer in answers)
+    assert errors == ["not tried: 10 tries in a row failed"] * 7 + ["status 503"]
+    assert len(fails.received) == 1
+
+
+def test_trial_that_hangs_holds_the_others_for_its_time_only() -> None:
+    """They wait for the trial as long as it may take, and are not tried then."""
+    with Server(late) as hangs:
+        known = {("orders", hangs.url): Breaker(failed=9, until=NOON - 1, changed=1)}
+        limits = Limits(trial_s=0.1)
+        with CheckClient(
+            {"orders": Group((hangs.url,))}, SHORT, clock=lambda: NOON, breakers=known, limits=limits
+        ) as client:
+            answered = [(answer.error, answer.latency_ms) for _, answer in client.ask_all(eight(), 8)]
+        assert [error for error, _ in answered] == ["not tried: 9 tries in a row failed"] * 7 + [
+            "timed out after 0.3 s"
+        ]
+        assert all(latency_ms >= 100 for _, latency_ms in answered)
+        assert len(hangs.received) == 1
 
 
 def test_delivered_is_what_was_written_to_a_connection(commits: Server, fails: Server) -> None:
@@ -278,7 +285,7 @@ def test_ca_file_unfit_is_refused(content: str | None, tmp_path_factory: pytest.
 
 
 def test_clock_and_timer_are_the_callers(commits: Server) -> None:
-    ticks = iter([10.0, 10.0, 12.5])
+    ticks = iter([10.0, 12.5])
     with CheckClient({"orders": Group((commits.url,))}, 5, clock=lambda: 86_400.0, timer=lambda: next(ticks)) as client:
         answer = client.ask(request())
     assert (answer.latency_ms, answer.answered_at.isoformat()) == (2500, "1970-01-02T00:00:00+00:00")

@@ -127,7 +127,7 @@ def test_dead_and_slow_endpoints_beside_a_healthy_one() -> None:
             "slow": Group((sluggish.url,)),
             "dead": Group((unused_url(),)),
         }
-        asker = Asker(groups, 40, None, threads=8, limits=Limits(failures=2), batch_time_s=60)
+        asker = Asker(groups, 40, None, concurrency=8, limits=Limits(failures=2), batch_time_s=60)
         given = [*batches("slow", 30), *batches("dead", 30), *batches("well", wanted)]
         answers, _ = asked(asker, given)
     said = {group: [row["outcome"] for row in answers if row["producer_group"] == group] for group in groups}

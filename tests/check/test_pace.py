@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from contextlib import closing
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from check.servers import request
-from check.test_turns import ANSWER, requests_of
+from check.test_turns import requests_of
+from checkback.check.connections import Connections
+from checkback.check.exchange import CheckAnswer
 from checkback.check.pace import Pace, Rate
-from checkback.check.turns import Turns, ask_all
+from checkback.check.turns import Asking, Turns, ask_all
 
 if TYPE_CHECKING:
-    from checkback.check.exchange import CheckAnswer, CheckRequest
+    from checkback.check.exchange import CheckRequest
+    from checkback.check.turns import Dialogue
 
+ANSWER = CheckAnswer("UNKNOWN", "http://127.0.0.1/", None, 1, datetime(2026, 1, 1, tzinfo=timezone.utc))
 NOON = 1_795_176_000.0
 rates = st.builds(Rate, st.floats(0.1, 1000), st.integers(1, 50).map(float))
 
@@ -57,15 +63,17 @@ class Storm:
         self.now = NOON
         self.sent: dict[str, list[float]] = defaultdict(list)
 
-    def ask(self, asked: CheckRequest) -> CheckAnswer:
+    def begin(self, asked: CheckRequest) -> Dialogue:
         self.sent[asked.producer_group].append(self.now)
+        yield from ()  # answered at once
         return ANSWER
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
     def run(self, turns: Turns) -> None:
-        ask_all(self.ask, turns, threads=1, clock=lambda: self.now, sleep=self.sleep)
+        with closing(Connections[Asking](5, None)) as connections:
+            ask_all(self.begin, turns, connections, 1, clock=lambda: self.now, sleep=self.sleep)
 
 
 def test_storm_after_an_outage_is_spread_and_ends() -> None:

@@ -31,7 +31,16 @@ pytestmark = pytest.mark.skipif(OPENSSL is None, reason="no openssl to make a ce
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(certificate, key) of 127.0.0.1, signed by itself."""
-    folder = tmp_path_factory.mktemp("tls")
+    return self_signed(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Another one."""
+    return self_signed(tmp_path_factory.mktemp("other"))
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
     crt, key = folder / "crt.pem", folder / "key.pem"
     command = (
         f"{OPENSSL} req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=checkback -addext subjectAltName=IP:127.0.0.1"
@@ -115,11 +124,34 @@ def test_certificate_unknown_is_no_answer(certificate: tuple[Path, Path]) -> Non
     assert answer.error == "certificate not accepted: self-signed certificate"
 
 
+def test_certificate_for_another_host_is_no_answer(certificate: tuple[Path, Path]) -> None:
+    """The reason names no name: that in the certificate is the server's word."""
+    with server(over_tls(certificate, lambda tls: tls.sendall(reply(says("COMMIT"))))) as port:
+        groups = {"orders": Group((f"https://localhost:{port}/check",))}
+        with CheckClient(groups, 5, str(certificate[0])) as client:
+            assert client.ask(request()).error == "certificate not accepted: it is not for this host"
+
+
+def test_authorities_are_the_systems_or_those_of_the_ca_file(
+    certificate: tuple[Path, Path], other: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a ca_file those that OpenSSL is told of; with one, not those."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    with server(over_tls(certificate, lambda tls: tls.sendall(reply(says("COMMIT"))))) as port:
+        assert ask(port, None).outcome == "COMMIT"
+        assert ask(port, other[0]).error == "certificate not accepted: self-signed certificate"
+
+
 def test_plain_server_is_no_answer() -> None:
     with server(lambda sock: sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as port:
         answer = ask(port, None)
-    assert answer.error is not None
-    assert answer.error.startswith("TLS failed: ")
+    assert answer.error == "TLS failed: WRONG_VERSION_NUMBER"
+
+
+def test_server_that_hangs_up_in_the_handshake_is_no_answer() -> None:
+    with server(socket.socket.close) as port:
+        answer = ask(port, None)
+    assert (answer.error, answer.delivered) == ("TLS failed: connection closed", False)
 
 
 def test_handshake_that_never_ends_frees_the_thread() -> None:

@@ -1,17 +1,17 @@
-"""Groups share the threads: one whose producer hangs does not hold up the others."""
+"""Groups share the places: one whose producer hangs does not hold up the others."""
 
 from __future__ import annotations
 
 import threading
-from datetime import datetime, timezone
+from contextlib import ExitStack, closing
 
 import pytest
 
-from check.servers import request
+from check.servers import Handler, Received, Server, Wire, reply, request, says
+from checkback.check.client import CheckClient, Group
+from checkback.check.connections import Connections
 from checkback.check.exchange import CheckAnswer, CheckRequest
-from checkback.check.turns import Turns, ask_all
-
-ANSWER = CheckAnswer("UNKNOWN", "http://127.0.0.1/", None, 1, datetime(2026, 1, 1, tzinfo=timezone.utc))
+from checkback.check.turns import Asking, Dialogue, Turns, ask_all
 
 
 def requests_of(**counts: int) -> list[CheckRequest]:
@@ -28,50 +28,79 @@ def test_turns_one_thread_alternates_between_groups() -> None:
     assert "".join(order) == "abcaba"
 
 
-def test_group_that_hangs_leaves_threads_to_the_others() -> None:
+def asked(
+    requests: list[CheckRequest], concurrency: int, **handlers: Handler
+) -> list[tuple[CheckRequest, CheckAnswer]]:
+    """The answers of groups, each with a server of its own."""
+    with ExitStack() as stack:
+        servers = {group: stack.enter_context(Server(handler)) for group, handler in handlers.items()}
+        groups = {group: Group((server.url,)) for group, server in servers.items()}
+        client = stack.enter_context(CheckClient(groups, 20))
+        return client.ask_all(Turns(requests), concurrency)
+
+
+def test_group_that_hangs_leaves_places_to_the_others() -> None:
     """While all of one group's checks hang, every check of the other group is done; then the rest is."""
-    requests = requests_of(hangs=50, well=50)
-    well_done, well_count = threading.Event(), iter(range(1, 51))
+    well_done, well_count, held_up = threading.Event(), iter(range(1, 51)), []
 
-    def ask(asked: CheckRequest) -> CheckAnswer:
-        if asked.producer_group == "hangs":
-            assert well_done.wait(10), "the other group was held up"
-        elif next(well_count) == 50:
+    def hangs(received: Received, wire: Wire) -> bool:
+        if not well_done.wait(10):
+            held_up.append(received)
+        wire.send(reply(says("UNKNOWN")))
+        return True
+
+    def well(received: Received, wire: Wire) -> bool:
+        if next(well_count) == 50:
             well_done.set()
-        return ANSWER
+        wire.send(reply(says("UNKNOWN")))
+        return True
 
-    answered = ask_all(ask, Turns(requests), threads=4)
-    assert {(asked.producer_group, asked.queue_offset) for asked, _ in answered} == {
-        (asked.producer_group, asked.queue_offset) for asked in requests
+    requests = requests_of(hangs=50, well=50)
+    answered = asked(requests, 4, hangs=hangs, well=well)
+    assert {(one.producer_group, one.queue_offset) for one, _ in answered} == {
+        (one.producer_group, one.queue_offset) for one in requests
     }
-    assert len(answered) == 100
+    assert [answer.outcome for _, answer in answered] == ["UNKNOWN"] * 100
+    assert held_up == []
 
 
-def test_threads_are_no_more_than_allowed() -> None:
-    """Four at once, not more and, with enough to do, not fewer."""
-    lock, together, most = threading.Lock(), [0], [0]
+def test_checks_under_way_are_no_more_than_allowed() -> None:
+    """Four at once, not more and, with enough to do, not fewer: each has a connection."""
     all_in = threading.Barrier(4)
 
-    def ask(asked: CheckRequest) -> CheckAnswer:
-        with lock:
-            together[0] += 1
-            most[0] = max(most[0], together[0])
+    def handle(received: Received, wire: Wire) -> bool:
         all_in.wait(5)
-        with lock:
-            together[0] -= 1
-        return ANSWER
+        wire.send(reply(says("UNKNOWN")))
+        return True
 
-    ask_all(ask, Turns(requests_of(a=8)), threads=4)
-    assert most == [4]
+    with Server(handle) as server, CheckClient({"a": Group((server.url,))}, 20) as client:
+        answered = client.ask_all(Turns(requests_of(a=8)), 4)
+        assert [answer.outcome for _, answer in answered] == ["UNKNOWN"] * 8
+        assert server.connections == 4
 
 
 def test_nothing_to_ask_is_nothing() -> None:
-    assert ask_all(dict[CheckRequest, CheckAnswer]().__getitem__, Turns([]), threads=4) == []
+    assert asked([], 4) == []
+
+
+def test_check_that_ends_at_once_does_not_wait_for_the_others() -> None:
+    """A group without endpoints is done while another group's only check is still under way."""
+    first, answers = threading.Event(), []
+
+    def handle(received: Received, wire: Wire) -> bool:
+        first.wait(0.5)
+        wire.send(reply(says("UNKNOWN")))
+        return True
+
+    answers = asked(requests_of(a=1, nobody=200), 4, a=handle)
+    assert [request.producer_group for request, _ in answers] == ["nobody"] * 200 + ["a"]
 
 
 def test_bug_in_asking_is_not_swallowed() -> None:
-    def ask(asked: CheckRequest) -> CheckAnswer:
+    def begin(request: CheckRequest) -> Dialogue:
+        yield from ()
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        ask_all(ask, Turns(requests_of(a=2)), threads=2)
+    connections = Connections[Asking](5, None)
+    with pytest.raises(ZeroDivisionError), closing(connections):
+        ask_all(begin, Turns(requests_of(a=2)), connections, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import requests
 
 from checkback.check.client import CheckClient, Group
 from checkback.check.exchange import CheckRequest
+from checkback.check.turns import Turns
 from checkback.demo.producer import ExampleProducer, read_script, said
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def test_transaction_unknown_is_404(client: CheckClient) -> None:
 
 
 def test_checks_are_counted_across_threads(client: CheckClient, producer: ExampleProducer) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(client.ask, [check("t1")] * 100 + [check("t9")] * 5))
+    """Of the producer, which has one for each connection."""
+    client.ask_all(Turns([check("t1")] * 100 + [check("t9")] * 5), 8)
     assert producer.checks_received == 110  # both instances were asked for t9
     assert producer.checks_by_transaction == {"t1": 100, "t9": 10}
 

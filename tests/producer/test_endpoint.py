@@ -20,6 +20,7 @@ from check.servers import request, unused_url
 from checkback.check.client import CheckClient, Group
 from checkback.check.exchange import CheckAnswer, Message
 from checkback.check.signature import Signer
+from checkback.check.turns import Turns
 from checkback.errors import CheckbackError, SettingsError
 from checkback.producer import (
     AsyncTransactionListener,
@@ -353,10 +354,10 @@ def test_app_mounts_in_starlette(listener: Listener) -> None:
 
 def test_throughput_of_checks_is_not_lost_to_one_slow_listener(server: CheckServer) -> None:
     """Many checks at once, each answered with its own transaction id."""
-    with CheckClient({"orders": Group((server.url,), SECRET)}, 5) as client, ThreadPoolExecutor(16) as pool:
+    with CheckClient({"orders": Group((server.url,), SECRET)}, 5) as client:
         asked = [request(offset=number, transaction_id=f"tx-{number}") for number in range(200)]
-        answers = list(pool.map(client.ask, asked))
-    assert {answer.outcome for answer in answers} == {"COMMIT"}
+        answers = client.ask_all(Turns(asked), 16)
+    assert [answer.outcome for _, answer in answers] == ["COMMIT"] * 200
 
 
 def test_refusal_says_nothing_of_the_request(server: CheckServer) -> None:

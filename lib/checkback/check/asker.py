@@ -13,10 +13,10 @@ from checkback.check.breaker import Limits
 from checkback.check.client import CheckClient
 from checkback.check.exchange import SKIPPED, CheckAnswer, CheckRequest, Message
 from checkback.check.traffic import Traffic
-from checkback.check.turns import Turns, ask_all
+from checkback.check.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from checkback.check.endpoint import Group
     from checkback.check.pace import Rate
@@ -41,14 +41,18 @@ ANSWERS = pa.schema(
 )
 #: what a task returns: ANSWERS, and one last row that has only what it learned (`Traffic`)
 RETURNED = ANSWERS.append(pa.field("traffic", pa.string()))
-#: bytes of requests that a task holds at once. All that wait must be known for groups to share the threads; only
+#: the columns that are fields of CheckRequest, in their order, and those that are fields of CheckAnswer
+_IDENTITY = ANSWERS.names[:6]
+_ANSWER = [name for name in ANSWERS.names[6:] if name != "failed_tries"]
+_TRY = ("endpoint", "error")
+#: bytes of requests that a task holds at once. All that wait must be known for groups to share the places; only
 #: with bodies of messages among them it is more than this.
 _MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class Asker:
-    """Asks for every row of a partition with a client and threads of its own.
+    """Asks for every row of a partition with a client of its own, ``concurrency`` at the same time.
 
     ``rates``: this task's share of the groups' limits. ``batch_time_s``: what is not asked by then is SKIPPED.
     ``traffic``: what the batches before learned. Sent to the executors with the groups' secrets in it; its repr does
@@ -58,7 +62,7 @@ class Asker:
     groups: Mapping[str, Group]
     timeout_s: float
     ca_file: str | None
-    threads: int
+    concurrency: int
     limits: Limits = field(default_factory=Limits)
     rates: Mapping[str, Rate] = field(default_factory=dict)
     batch_time_s: float = 30.0
@@ -70,7 +74,6 @@ class Asker:
             self.groups,
             self.timeout_s,
             self.ca_file,
-            connections=self.threads,
             limits=self.limits,
             breakers=self.traffic.breakers,
         )
@@ -86,10 +89,10 @@ class Asker:
         with self.client() as client:
             for requests in _portions(batches):
                 turns = Turns(requests, self.rates, paces, until)
-                answered = ask_all(client.ask, turns, self.threads, clock)
+                answered = client.ask_all(turns, self.concurrency, clock)
                 answered += [(request, self._skipped(clock())) for request in turns.left()]
                 paces = turns.paces()
-                yield pa.RecordBatch.from_pylist([_row(*pair) for pair in answered], schema=RETURNED)
+                yield _returned(answered)
             learned = Traffic(client.breakers(), paces)
         yield pa.RecordBatch.from_pylist([{"traffic": learned.to_json()}], schema=RETURNED)
 
@@ -115,7 +118,7 @@ def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[CheckRequest]]
     portion: list[CheckRequest] = []
     size = 0
     for batch in batches:
-        portion += [_request(row) for row in batch.to_pylist()]
+        portion += _requests(batch)
         size += batch.nbytes
         if size >= _MOST_BYTES:
             yield portion
@@ -124,37 +127,34 @@ def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[CheckRequest]]
         yield portion
 
 
-def _request(row: dict[str, Any]) -> CheckRequest:
-    message = row["message"]
-    return CheckRequest(
-        queue_id=row["queue_id"],
-        queue_offset=row["queue_offset"],
-        transaction_id=row["transaction_id"],
-        producer_group=row["producer_group"],
-        real_topic=row["real_topic"],
-        check_times=row["check_times"],
-        born_timestamp=row["born_ms"],
-        message=message and Message(message["body"], message["tags"], message["keys"], _map(message["properties"])),
-    )
+def _requests(batch: pa.RecordBatch) -> Iterator[CheckRequest]:
+    columns = [batch.column(name).to_pylist() for name in (*_IDENTITY, "born_ms")]
+    messages = batch.column("message")
+    if messages.null_count == len(messages):
+        columns.append([None] * len(messages))  # to_pylist would look into each
+    else:
+        columns.append([_message(fields) for fields in messages.to_pylist()])
+    return map(CheckRequest, *columns)
+
+
+def _message(fields: dict[str, Any] | None) -> Message | None:
+    if fields is None:
+        return None
+    return Message(fields["body"], fields["tags"], fields["keys"], _map(fields["properties"]))
 
 
 def _map(pairs: list[tuple[str, str]] | None) -> dict[str, str] | None:
     return None if pairs is None else dict(pairs)  # an Arrow map is a list of pairs
 
 
-def _row(request: CheckRequest, answer: CheckAnswer) -> dict[str, Any]:
-    return {
-        "queue_id": request.queue_id,
-        "queue_offset": request.queue_offset,
-        "transaction_id": request.transaction_id,
-        "producer_group": request.producer_group,
-        "real_topic": request.real_topic,
-        "check_times": request.check_times,
-        "endpoint": answer.endpoint,
-        "outcome": answer.outcome,
-        "error": answer.error,
-        "latency_ms": answer.latency_ms,
-        "answered_at": answer.answered_at,
-        "failed_tries": [{"endpoint": endpoint, "error": error} for endpoint, error in answer.failed_tries],
-        "delivered": answer.delivered,
+def _returned(answered: Sequence[tuple[CheckRequest, CheckAnswer]]) -> pa.RecordBatch:
+    """Rows of RETURNED, column by column: a dict for each would cost as much as asking."""
+    columns: dict[str, Sequence[Any]] = {
+        name: [getattr(request, name) for request, _ in answered] for name in _IDENTITY
     }
+    columns |= {name: [getattr(answer, name) for _, answer in answered] for name in _ANSWER}
+    columns["failed_tries"] = [
+        [dict(zip(_TRY, one, strict=True)) for one in answer.failed_tries] for _, answer in answered
+    ]
+    columns["traffic"] = [None] * len(answered)
+    return pa.RecordBatch.from_pydict(columns, schema=RETURNED)

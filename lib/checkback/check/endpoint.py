@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from threading import Condition
 from typing import TYPE_CHECKING
 
 import requests
 
 from checkback.check.breaker import Breaker, Limits, State
+from checkback.check.connections import Post
 from checkback.check.signature import Signer
 from checkback.errors import SettingsError
 from checkback.urls import postable
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from checkback.check.traffic import Place
 
-_HEADERS = {
-    "Content-Type": "application/json",
-    "Accept": "application/json",
-    "Accept-Encoding": "identity",  # 4 KiB are 4 KiB, not a gzip bomb
-    "User-Agent": "checkback",
-}
+_HEADERS = [
+    "Content-Type: application/json",
+    "Accept: application/json",
+    "Accept-Encoding: identity",  # 4 KiB are 4 KiB, not a gzip bomb
+    "User-Agent: checkback",
+]
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,25 @@ class Group:
     include_body: bool = False
 
 
+@dataclass(frozen=True)
+class Trial:
+    """The one try that an endpoint half-open lets in: others wait for what comes of it.
+
+    ``turn``: the breaker's; ``until``: it is over then at the latest, by the timer.
+    """
+
+    endpoint: Endpoint
+    turn: int
+    until: float
+
+    def over(self, now: float) -> bool:
+        """Has it ended, or had its time?"""
+        breaker = self.endpoint.breaker
+        return breaker.turn != self.turn or not breaker.trial_until or now >= self.until
+
+
 class Endpoint:
-    """One URL, prepared once, and its breaker; safe to use from many threads."""
+    """One URL, prepared once, and its breaker; of one thread."""
 
     def __init__(self, url: str, where: str, limits: Limits, breaker: Breaker) -> None:
         if not postable(url):
@@ -45,56 +62,35 @@ class Endpoint:
             raise SettingsError(
                 "an endpoint is not a URL to POST to", where, "write http(s)://host[:port]/path, without user and #"
             )
-        self._template = requests.Request("POST", url, headers=_HEADERS).prepare()
         self.url = url
+        self.breaker = breaker
+        self._sent_to = requests.Request("POST", url).prepare().url or url  # quoted, and the host as IDNA has it
         self._limits = limits
-        self._breaker = breaker
-        self._changed = Condition()
 
-    @property
-    def breaker(self) -> Breaker:
-        """What is known of it now."""
-        return self._breaker
-
-    def prepare(self, body: str, headers: Mapping[str, str]) -> requests.PreparedRequest:
-        """The POST to it."""
-        prepared = self._template.copy()
-        prepared.body = body.encode("ascii")
-        prepared.headers.update({**headers, "Content-Length": str(len(body))})
-        return prepared
+    def post(self, body: str, headers: Mapping[str, str]) -> Post:
+        """The POST to it. ``body``: ASCII; ``headers``: besides those of every check."""
+        lines = [*_HEADERS, *(f"{name}: {value}" for name, value in headers.items())] if headers else _HEADERS
+        return Post(self._sent_to, lines, body.encode("ascii"))
 
     def enter(self, now: float) -> int | State:
         """Let a try in: its turn, to be given back with its outcome. Or not, by the breaker's state."""
-        with self._changed:
-            entered = self._breaker.enter(now, self._limits)
-            if entered is None:
-                return self._breaker.state(now, self._limits)
-            self._breaker = entered
-            return entered.turn
+        entered = self.breaker.enter(now, self._limits)
+        if entered is None:
+            return self.breaker.state(now, self._limits)
+        self.breaker = entered
+        return entered.turn
 
     def answered(self, now: float, turn: int) -> None:
         """A try found it well."""
-        with self._changed:
-            self._breaker = self._breaker.answered(now, turn)
-            self._changed.notify_all()
+        self.breaker = self.breaker.answered(now, turn)
 
     def broken(self, now: float, turn: int, retry_after_s: float | None) -> None:
         """A try found it broken."""
-        with self._changed:
-            self._breaker = self._breaker.broken(now, turn, self._limits, retry_after_s)
-            self._changed.notify_all()
-
-    def await_trial(self, now: float) -> None:
-        """Wait until the trial that is under way has ended, or had its time."""
-        with self._changed:
-            trial = self._breaker
-            self._changed.wait_for(
-                lambda: self._breaker.turn != trial.turn or not self._breaker.trial_until, trial.trial_until - now
-            )
+        self.breaker = self.breaker.broken(now, turn, self._limits, retry_after_s)
 
     def why_not(self) -> str:
         """Why a try was not let in, for `check_answers`."""
-        breaker = self._breaker
+        breaker = self.breaker
         if breaker.asked_for:
             until = datetime.fromtimestamp(breaker.until, tz=timezone.utc)
             return f"not tried: it asked to be left alone until {until:%Y-%m-%d %H:%M:%S}"

@@ -77,7 +77,7 @@ class CheckRequest:
                 "keys": message.keys,
                 "properties": None if message.properties is None else dict(message.properties),
             }
-        return json.dumps(fields, separators=(",", ":"))
+        return _to_json(fields)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def read_answer(body: bytes, transaction_id: str) -> str:
     if len(body) > MAX_ANSWER:
         raise NoAnswerError("over 4 KiB")
     try:
-        answer = json.loads(body.decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_object)
+        answer = _from_json(body.decode("utf-8"))
     except (ValueError, RecursionError):  # ValueError: also UnicodeDecodeError, and integers of too many digits
         raise NoAnswerError("not JSON") from None
     if not isinstance(answer, dict):
@@ -160,3 +160,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) != len(pairs):
         raise ValueError("a name comes twice")  # {"state": "ROLLBACK", "state": "COMMIT"} says nothing
     return fields
+
+
+# made once: json.dumps and json.loads make one for each call with options
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+_from_json = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_object).decode

@@ -1,62 +1,53 @@
-"""A failed try in a few words, none of them the server's."""
+"""A try that libcurl gave up, in a few words, none of them the server's."""
 
 from __future__ import annotations
 
+import errno
 import os
-import socket
-import ssl
-from http.client import HTTPException, IncompleteRead, RemoteDisconnected
-from typing import TYPE_CHECKING
+import re
 
-from urllib3.exceptions import IncompleteRead as BodyCutShort
-from urllib3.exceptions import ProtocolError, ReadTimeoutError
+import pycurl
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-TIMED_OUT = "timed out"
 _LONGEST = 200
+# CURLE_TOO_LARGE and CURLE_WEIRD_SERVER_REPLY have no name in pycurl
+_TOO_LARGE, _WEIRD_SERVER_REPLY = 100, 8
+_WORDS = {
+    pycurl.E_COULDNT_CONNECT: "not connected",
+    pycurl.E_COULDNT_RESOLVE_HOST: "host name: could not be resolved",
+    pycurl.E_GOT_NOTHING: "connection closed without an answer",
+    pycurl.E_PARTIAL_FILE: "answer cut short",
+    pycurl.E_RECV_ERROR: "answer cut short",  # also: a chunk that is none
+    pycurl.E_SEND_ERROR: "connection closed without an answer",  # and so the next kept-alive ones
+    pycurl.E_SSL_CACERT_BADFILE: "certificate not accepted: the CA file cannot be read",
+    _TOO_LARGE: "not HTTP",  # headers without end
+    pycurl.E_UNSUPPORTED_PROTOCOL: "not HTTP",  # HTTP/0.9, that is, anything
+    _WEIRD_SERVER_REPLY: "not HTTP",
+}
+#: where the system's error says more
+_OF_THE_SYSTEM = frozenset({pycurl.E_COULDNT_CONNECT, pycurl.E_RECV_ERROR, pycurl.E_SEND_ERROR})
+_RESET = "connection reset"
+# libcurl's message may quote the server's certificate; these parts of it are OpenSSL's own words
+_VERIFIED = re.compile(r"(?:verify result|certificate problem): (.+?)(?: \(\d+\))?$")
+_ROUTINE = re.compile(r"SSL routines:[^:]*:([\w ]+)$")
 
 
-def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what brought it about, the innermost last."""
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__
-
-
-def describe(error: BaseException, timeout_s: float) -> str:
+def describe(code: int, message: str, system: int, timeout_s: float) -> str:
     """Why there is no answer, in at most 200 characters.
 
-    Only words chosen here and the system's own: an error of http.client may quote the response.
+    ``code``: libcurl's CURLE, and ``message``, its words; ``system``: errno of the connection, 0 = none.
     """
-    for cause in reversed(list(causes(error))):
-        words = _words(cause, timeout_s)
-        if words:
-            return words[:_LONGEST]
-    return f"failed: {type(error).__name__}"[:_LONGEST]
+    return _words(code, message, system, timeout_s)[:_LONGEST]
 
 
-def _words(error: BaseException, timeout_s: float) -> str | None:  # noqa: PLR0911 - a table
-    if isinstance(error, (TimeoutError, ReadTimeoutError)):
-        return f"{TIMED_OUT} after {timeout_s:g} s"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"certificate not accepted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS failed: {error.reason or 'connection closed'}"
-    if isinstance(error, RemoteDisconnected):
-        return "connection closed without an answer"
-    if isinstance(error, (IncompleteRead, BodyCutShort)):
-        return "answer cut short"
-    if isinstance(error, socket.gaierror):
-        return f"host name: {error.strerror or error}"
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused"
-    if isinstance(error, ConnectionResetError):
-        return "connection reset"
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno).lower()
-    if isinstance(error, (HTTPException, ProtocolError)):
-        return "not HTTP"
-    return None
+def _words(code: int, message: str, system: int, timeout_s: float) -> str:
+    if code == pycurl.E_OPERATION_TIMEDOUT:
+        return f"timed out after {timeout_s:g} s"
+    if code == pycurl.E_PEER_FAILED_VERIFICATION:
+        verified = _VERIFIED.search(message)
+        return f"certificate not accepted: {verified[1] if verified else 'it is not for this host'}"
+    if code == pycurl.E_SSL_CONNECT_ERROR:
+        routine = _ROUTINE.search(message)
+        return f"TLS failed: {routine[1].upper().replace(' ', '_') if routine else 'connection closed'}"
+    if code in _OF_THE_SYSTEM and system:
+        return _RESET if system == errno.ECONNRESET else os.strerror(system).lower()
+    return _WORDS.get(code, f"failed: libcurl error {code}")

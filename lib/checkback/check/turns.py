@@ -1,28 +1,43 @@
-"""Threads that ask for many groups at once, so that a group whose producer hangs does not hold up the others."""
+"""Checks of many groups under way at once, so that a group whose producer hangs does not hold up the others."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict, deque
-from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from zlib import crc32
 
+from checkback.check.connections import Post
 from checkback.check.pace import Pace, Rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
+    from checkback.check.connections import Connections, Response
+    from checkback.check.endpoint import Trial
     from checkback.check.exchange import CheckAnswer, CheckRequest
+
+#: How one check goes: it yields a Post and is sent the Response, or yields a Trial and is sent None when that is over.
+#: It returns the answer.
+Dialogue: TypeAlias = "Generator[Post | Trial, Response | None, CheckAnswer]"
+
+
+_LONG_S = float("inf")
+
+
+class Asking(NamedTuple):
+    """A check under way."""
+
+    request: CheckRequest
+    dialogue: Dialogue
 
 
 class Turns:
-    """Requests that wait, handed out so that groups share the threads and none goes faster than it may.
+    """Requests that wait, handed out so that groups share the places and none goes faster than it may.
 
-    Next comes a request of the group with the fewest under way: of two groups each has half the threads, whatever
+    Next comes a request of the group with the fewest under way: of two groups each has half the places, whatever
     the one's producer does, and all of them once the other has nothing left. A group that has to wait for its ``rates``
-    holds no thread. Within a group the order is another one for each check, so that those who come last, and may be
+    holds no place. Within a group the order is another one for each check, so that those who come last, and may be
     left when the time is over, are not always the same, nor stand always behind the same ones that make an endpoint
     fail.
 
@@ -44,32 +59,31 @@ class Turns:
         self._rates = rates or {}
         self._paces = dict(paces or {})
         self._until = until
-        self._lock = Lock()
 
     def take(self, now: float) -> CheckRequest | float | None:
         """The next request, or seconds until there may be one; None when there is none any more."""
-        with self._lock:
-            if not self._waiting or now >= self._until:
-                return None
+        if not self._waiting or now >= self._until:
+            return None
+        ready: Iterable[str] = self._waiting
+        if self._rates:
             waits = {group: self._wait(group, now) for group in self._waiting}
             ready = [group for group, wait in waits.items() if not wait]
             if not ready:
                 return min(*waits.values(), self._until - now)
-            group = min(ready, key=self._under_way.__getitem__)
-            self._under_way[group] += 1
-            requests = self._waiting.pop(group)
-            request = requests.popleft()
-            if requests:
-                self._waiting[group] = requests  # behind the groups that have as few under way
-            if group in self._rates:
-                pace = self._paces.get(group, Pace())
-                self._paces[group] = pace.sent(now, self._rates[group], request.webhook_id)
-            return request
+        group = min(ready, key=self._under_way.__getitem__)
+        self._under_way[group] += 1
+        requests = self._waiting.pop(group)
+        request = requests.popleft()
+        if requests:
+            self._waiting[group] = requests  # behind the groups that have as few under way
+        if group in self._rates:
+            pace = self._paces.get(group, Pace())
+            self._paces[group] = pace.sent(now, self._rates[group], request.webhook_id)
+        return request
 
     def done(self, request: CheckRequest) -> None:
         """A request that was taken has its outcome."""
-        with self._lock:
-            self._under_way[request.producer_group] -= 1
+        self._under_way[request.producer_group] -= 1
 
     def left(self) -> Iterator[CheckRequest]:
         """The requests that were not handed out."""
@@ -86,29 +100,62 @@ class Turns:
 
 
 def ask_all(
-    ask: Callable[[CheckRequest], CheckAnswer],
+    begin: Callable[[CheckRequest], Dialogue],
     turns: Turns,
-    threads: int,
+    connections: Connections[Asking],
+    concurrency: int,
     clock: Callable[[], float] = time.time,
+    timer: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[tuple[CheckRequest, CheckAnswer]]:
     """Every request that had its turn with its answer, in the order of the answers.
 
-    ``ask`` is called from ``threads`` threads. What had no turn is ``turns.left()`` afterwards.
+    ``begin`` starts its dialogue; at most ``concurrency`` are under way at the same time, all in this thread. What had
+    no turn is ``turns.left()`` afterwards.
     """
     answers: list[tuple[CheckRequest, CheckAnswer]] = []
+    waiting: list[tuple[Trial, Asking]] = []
+    under_way, most = 0, max(1, concurrency)
 
-    def work() -> None:
-        while (taken := turns.take(clock())) is not None:
-            if isinstance(taken, float):
-                sleep(taken)
-                continue
-            try:
-                answers.append((taken, ask(taken)))
-            finally:
-                turns.done(taken)
+    def go_on(asking: Asking, response: Response | None) -> int:
+        """The check's next step; how many have ended by it."""
+        try:
+            step = asking.dialogue.send(response)
+        except StopIteration as end:
+            turns.done(asking.request)
+            answers.append((asking.request, end.value))
+            return 1
+        if isinstance(step, Post):
+            connections.post(step, asking)
+        else:
+            waiting.append((step, asking))
+        return 0
 
-    with ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="check") as pool:
-        for worker in [pool.submit(work) for _ in range(min(threads, sum(1 for _ in turns.left())))]:
-            worker.result()
-    return answers
+    while True:
+        # Step 1: hand out what there is room for. No more, however fast they end: who is under way is to be heard, too.
+        wait_s = 0.0
+        for _ in range(most - under_way):
+            taken = turns.take(clock())
+            if taken is None or isinstance(taken, float):
+                wait_s = _LONG_S if taken is None else taken
+                break
+            under_way += 1 - go_on(Asking(taken, begin(taken)), None)
+        # Step 2: wait for something to do.
+        if not under_way:
+            if wait_s == _LONG_S:
+                return answers
+            sleep(wait_s)
+            continue
+        if under_way == most:
+            wait_s = _LONG_S
+        for trial, _ in waiting:
+            wait_s = min(wait_s, max(0.0, trial.until - timer()))
+        # Step 3: go on with those that have an answer, then with those that waited for what has come of it.
+        for asking, response in connections.responses(wait_s):
+            under_way -= go_on(asking, response)
+        if waiting:
+            now = timer()
+            over = [asking for trial, asking in waiting if trial.over(now)]
+            waiting[:] = [(trial, asking) for trial, asking in waiting if not trial.over(now)]
+            for asking in over:
+                under_way -= go_on(asking, None)

@@ -6,10 +6,10 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from checkback.check.failure import describe
 from checkback.errors import CheckbackError, SettingsError
 from checkback.producer.address import HALF, OP, Address, certificates
 from checkback.producer.attempts import Attempts, Patience
+from checkback.producer.failure import describe
 from checkback.producer.listener import (
     AsyncTransactionListener,
     LocalTransactionState,

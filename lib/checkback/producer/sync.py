@@ -11,11 +11,11 @@ import requests
 from urllib3 import Timeout
 from urllib3.exceptions import HTTPError
 
-from checkback.check.deadline import DeadlineAdapter
-from checkback.check.failure import describe
 from checkback.errors import CheckbackError
 from checkback.producer.address import HALF, OP, Address, not_pem
 from checkback.producer.attempts import Attempts, Patience
+from checkback.producer.deadline import DeadlineAdapter
+from checkback.producer.failure import describe
 from checkback.producer.listener import LocalTransactionState, TransactionListener, failed, state_of
 from checkback.producer.message import Message, half_json, identified, op_json
 from checkback.producer.replies import MAX_REPLY, GatewayError, Reply, read_place, read_reply

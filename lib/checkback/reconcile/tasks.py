@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from checkback.files import FileWriter, file_rows
+from checkback.files import MOST_ROWS, FileWriter, file_rows
 from checkback.reconcile import halves
 from checkback.reconcile.rows import store_us, table_rows, whole_numbers
 from checkback.reconcile.wanted import Found, Wanted
@@ -27,7 +27,7 @@ def picker(wanted: Wanted, folder: str) -> Callable[[Batches], Iterator[pa.Recor
 
     def pick(batches: Batches) -> Iterator[pa.RecordBatch]:
         found = Found(wanted)
-        with FileWriter(folder) as writer:
+        with FileWriter(folder, most_rows=MOST_ROWS) as writer:
             for name, rows in _tables_of(batches, wanted, found):
                 writer.write(name, rows)
             yield file_rows(writer.close(), found.note())

@@ -11,25 +11,14 @@ from __future__ import annotations
 import socket
 import ssl
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
 
-if TYPE_CHECKING:
-    from urllib3.response import HTTPResponse
-
 _LEAST = 0.001  # a timeout of 0 would mean "do not block"
-
-
-class StaleConnectionError(ConnectionError):
-    """A kept-alive connection was closed by the server before it sent any of the answer. Asking again is safe."""
-
-
-class NotConnectedError(ConnectionError):
-    """There was no connection, or no TLS on it: nothing of the request was sent. Its cause says why."""
 
 
 class _Socket(socket.socket):
@@ -65,15 +54,9 @@ class _TLSSocket(_Socket, ssl.SSLSocket):  # the order matters: super() of _Sock
 class _TotalTimeout(HTTPConnection):
     """What both kinds of connection add to urllib3's."""
 
-    _answered = False
-
     def connect(self) -> None:
         until = None if self.timeout is None else monotonic() + self.timeout
-        try:
-            super().connect()
-        except Exception as error:
-            raise NotConnectedError("not connected") from error
-        self._answered = False
+        super().connect()
         if until is not None:
             self.timeout = max(until - monotonic(), _LEAST)  # what sending may take
 
@@ -104,16 +87,6 @@ class _TotalTimeout(HTTPConnection):
             return sock
         kind_of = ConnectTimeoutError if isinstance(last, TimeoutError) else NewConnectionError
         raise kind_of(self, "no address of the host could be connected to") from last
-
-    def getresponse(self) -> HTTPResponse:  # type: ignore[override]  # as urllib3 itself
-        try:
-            response = super().getresponse()
-        except ConnectionError as error:  # RemoteDisconnected too
-            if self._answered:
-                raise StaleConnectionError("closed before it answered") from error
-            raise
-        self._answered = True
-        return response
 
 
 class _Connection(_TotalTimeout):

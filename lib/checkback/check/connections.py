@@ -1,0 +1,180 @@
+"""HTTP POSTs, many under way at once from one thread: libcurl's multi interface, and what came of each.
+
+A thread for each POST would cost four times the CPU: they fight for the interpreter's lock. And ``TIMEOUT_MS`` bounds
+a whole try: the look-up of the name, connecting, TLS, sending, and the last byte of the answer.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import pycurl
+
+from checkback.check.exchange import MAX_ANSWER
+from checkback.check.failure import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: what names a POST to its caller
+Key = TypeVar("Key")
+
+_LONGEST_WAIT_S = 1.0
+_NAP_S = 0.001
+
+
+class Post(NamedTuple):
+    """What is sent. ``headers``: whole lines; the same list is cheaper than an equal one."""
+
+    url: str
+    headers: Sequence[str]
+    body: bytes
+
+
+class Response(NamedTuple):
+    """What came of a POST.
+
+    ``status``: of the response, 0 = there was none; ``body``: all of it, or what came until the ``error``, in words
+    chosen here. ``too_long``: the body is over 4 KiB, and was not read to its end. ``headers``: their lines, unless
+    the status is 200. ``sent``: something of the request was written to a connection, after TLS if there is TLS.
+    """
+
+    status: int
+    body: bytes = b""
+    error: str | None = None
+    too_long: bool = False
+    headers: Sequence[bytes] = ()
+    sent: bool = True
+
+    def header(self, name: str) -> str | None:
+        """The value of a header, the last one of that name."""
+        found, wanted = None, name.lower().encode("ascii")
+        for line in self.headers:
+            field, colon, value = line.partition(b":")
+            if line.startswith(b"HTTP/"):
+                found = None  # those before were of an interim response
+            elif colon and field.lower() == wanted:
+                found = value.strip().decode("latin-1")
+        return found
+
+
+class _Handle:
+    """One of libcurl's easy handles, used for one POST after another, and what it has received."""
+
+    def __init__(self, options: dict[int, Any]) -> None:
+        self.body: list[bytes] = []
+        self.headers: list[bytes] = []
+        self._sent: Sequence[str] | None = None
+        self.curl = pycurl.Curl()
+        for option, value in options.items():
+            if value is None:
+                self.curl.unsetopt(option)
+            else:
+                self.curl.setopt(option, value)
+        self.curl.setopt(pycurl.WRITEFUNCTION, self.body.append)
+        self.curl.setopt(pycurl.HEADERFUNCTION, self.headers.append)
+
+    def prepare(self, post: Post) -> None:
+        self.body.clear()
+        self.headers.clear()
+        self.curl.setopt(pycurl.URL, post.url)
+        self.curl.setopt(pycurl.POSTFIELDS, post.body)
+        if post.headers is not self._sent:
+            # Without Expect: a large request would wait for a leave to be sent.
+            self.curl.setopt(pycurl.HTTPHEADER, [*post.headers, "Expect:"])
+            self._sent = post.headers
+
+    def response(self, code: int, message: str, timeout_s: float) -> Response:
+        """What it has received. ``code``, ``message``: libcurl's error; 0 = none."""
+        status: int = self.curl.getinfo(pycurl.RESPONSE_CODE)
+        body = b"".join(self.body)
+        if not code and status == 200:
+            return Response(status, body)
+        too_long = code == pycurl.E_FILESIZE_EXCEEDED
+        known = not code or too_long
+        error = None if known else describe(code, message, self.curl.getinfo(pycurl.OS_ERRNO), timeout_s)
+        sent = self.curl.getinfo(pycurl.REQUEST_SIZE) > 0
+        return Response(status if status >= 200 else 0, body, error, too_long, tuple(self.headers), sent)
+
+
+class Connections(Generic[Key]):
+    """Connections of one thread, kept alive: one for each POST that is under way.
+
+    ``timeout_s`` bounds each POST as a whole. Certificates are always verified: against ``ca_file`` (PEM), or the
+    system's authorities when it is None. No redirect is followed, no cookie kept, and nothing taken from the
+    environment: neither proxy nor credentials. A kept-alive connection that the server closed before it sent any of
+    the answer is replaced by libcurl, five times at most and in the same time. ``ca_file`` that cannot be read raises
+    OSError or ssl.SSLError.
+    """
+
+    def __init__(self, timeout_s: float, ca_file: str | None) -> None:
+        ssl.create_default_context(cafile=ca_file)  # says now what libcurl would say at each connection
+        system = ssl.get_default_verify_paths()  # a wheel's libcurl may look for them elsewhere
+        self._timeout_s = timeout_s
+        self._options = {
+            pycurl.POST: 1,
+            pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
+            pycurl.PROTOCOLS: pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS,
+            pycurl.FOLLOWLOCATION: 0,
+            pycurl.PROXY: "",
+            pycurl.NOPROXY: "*",
+            pycurl.NETRC: pycurl.NETRC_IGNORED,
+            pycurl.SSLVERSION: pycurl.SSLVERSION_TLSv1_2,
+            pycurl.CAINFO: ca_file or system.cafile,
+            pycurl.CAPATH: None if ca_file else system.capath,
+            pycurl.TIMEOUT_MS: max(1, round(timeout_s * 1000)),
+            pycurl.MAXFILESIZE: MAX_ANSWER,
+            pycurl.NOSIGNAL: 1,
+        }
+        self._multi = pycurl.CurlMulti()
+        self._under_way: dict[pycurl.Curl, tuple[_Handle, Key]] = {}
+        self._idle: list[_Handle] = []
+
+    def close(self) -> None:
+        """Close the connections; what is under way has no response."""
+        for curl in (*self._under_way, *(handle.curl for handle in self._idle)):
+            curl.close()
+        self._under_way, self._idle = {}, []
+        self._multi.close()
+
+    def post(self, post: Post, key: Key) -> None:
+        """Begin to send it."""
+        handle = self._idle.pop() if self._idle else _Handle(self._options)
+        handle.prepare(post)
+        self._under_way[handle.curl] = handle, key
+        self._multi.add_handle(handle.curl)
+
+    def responses(self, wait_s: float = _LONGEST_WAIT_S) -> list[tuple[Key, Response]]:
+        """What came of POSTs that have ended. Waits for it, ``wait_s`` at most, unless there is some at once."""
+        self._multi.perform()
+        ended = self._ended()
+        if not ended and wait_s > 0:
+            self._wait(wait_s)
+            self._multi.perform()
+            ended = self._ended()
+        return ended
+
+    def _wait(self, seconds: float) -> None:
+        due_ms = self._multi.timeout()
+        seconds = min(seconds, _LONGEST_WAIT_S, due_ms / 1000 if due_ms >= 0 else seconds)
+        started = time.monotonic()
+        if not self._multi.select(seconds) and time.monotonic() - started < seconds:
+            time.sleep(min(seconds, _NAP_S))  # there was no socket to wait for
+
+    def _ended(self) -> list[tuple[Key, Response]]:
+        ended = []
+        while True:
+            queued, well, failed = self._multi.info_read()
+            ended += [self._end(curl, 0, "") for curl in well]
+            ended += [self._end(curl, code, message) for curl, code, message in failed]
+            if not queued:
+                return ended
+
+    def _end(self, curl: pycurl.Curl, code: int, message: str) -> tuple[Key, Response]:
+        handle, key = self._under_way.pop(curl)
+        response = handle.response(code, message, self._timeout_s)
+        self._multi.remove_handle(curl)
+        self._idle.append(handle)
+        return key, response
