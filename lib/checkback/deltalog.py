@@ -12,6 +12,7 @@ import json
 import os
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -22,6 +23,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from checkback.checksum import PLAIN_FEATURES, write_checksum
 from checkback.errors import NO_SPACE, NO_SPACE_FIX, FencedError, StorageError
 from checkback.schemas import properties_of, schema_of
 
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
 _ARROW, _COLOUR = "\u21b3", re.compile("\x1b\\[[0-9;]*m")
 #: of a commit that must come right after the version that it has seen; some dozens a second come from others
 _ATTEMPTS = 500
-#: features of a table that a writer may ignore when it only appends whole files
-_FEATURES = frozenset({"appendOnly", "invariants"})
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class DeltaLog:
         """Can whole files be appended as they are? Not if somebody has clustered, partitioned or altered the table."""
         protocol = self._table.protocol()
         features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
-        plain = protocol.min_writer_version <= 2 or (protocol.min_writer_version == 7 and features <= _FEATURES)
+        plain = protocol.min_writer_version <= 2 or (protocol.min_writer_version == 7 and features <= PLAIN_FEATURES)
         fields = [field.name for field in self._table.schema().fields]
         return plain and fields == schema_of(self._name).names and not self._table.metadata().partition_columns
 
@@ -200,7 +200,9 @@ class DeltaLog:
         actions: list[AddAction | RemoveAction] = [
             AddAction(file.path, file.size, {}, now, False, file.stats) for file in new
         ]
-        actions += [RemoveAction(path=path, data_change=False, deletion_timestamp=now) for path in old]
+        actions += [
+            RemoveAction(path=path, data_change=False, deletion_timestamp=now, size=self._size(path)) for path in old
+        ]
         try:
             # delta-rs does not see that another commit removed the same files: their rows would be there twice.
             # Without retries its commit is the one after the version that was looked at, or none.
@@ -217,7 +219,14 @@ class DeltaLog:
             raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
         except (DeltaError, OSError) as error:
             raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
+        write_checksum(self._place, self._table.version())
         return True
+
+    def _size(self, path: str) -> int | None:
+        """Bytes of a file of the table; None = it cannot be seen."""
+        with suppress(OSError):
+            return os.path.getsize(os.path.join(self._place, path))
+        return None
 
     def checkpoint(self) -> None:
         """Write the table's state as a checkpoint: readers need no commit before it. Raises StorageError."""
@@ -247,6 +256,7 @@ class DeltaLog:
             raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
         except (DeltaError, OSError) as error:
             raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
+        write_checksum(self._place, self._table.version())
 
     def _fenced(self) -> FencedError:
         return FencedError(
