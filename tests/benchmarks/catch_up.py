@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PENDING_EVERY = 20
-WARM_UP = 1
+WARM_UP = 3  # Java compiles what is hot for some millions of rows
 ROUNDS = 3
 #: bytes of a body, by figure
 BODIES = {"catch_up": 256, "catch_up_1k": 1024}

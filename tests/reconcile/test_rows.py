@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from checkback.reconcile.rows import table_rows
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 def _rows(messages: list[dict[str, Any]], chosen: Wanted) -> dict[str, list[dict[str, Any]]]:
     """Table name to its rows, for messages that stand in the order of the records."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for name, rows in table_rows(halves(*messages), chosen.records, chosen):
+    for name, rows in table_rows(halves(*messages), np.arange(len(messages)), chosen.records, chosen):
         found.setdefault(name, []).extend(rows.to_pylist())
     return found
 
@@ -95,3 +97,20 @@ def test_row_is_the_one_that_the_segment_took() -> None:
     rows = list(selector(chosen, "topics/b")(iter([halves(half(1, "a", T0), half(1, "b", T1))])))
     assert [row["half_store_timestamp"] for batch in rows for row in batch.to_pylist()] == [T1]
     assert not list(selector(chosen, "topics/a")(iter([halves(half(1, "a", T0), half(1, "b", T1))])))
+
+
+def test_only_the_rows_that_are_named_are_taken_whatever_lies_between() -> None:
+    """Some follow one another, some do not; of each table its own."""
+    messages = [half(offset, f"t{offset % 2}") for offset in range(12)]
+    for named in ([0, 1, 2, 3], [1, 2, 3], [0, 2, 5, 11], [7]):
+        acts = [Action.COMMIT if offset % 3 else Action.DISCARD for offset in named]
+        chosen = wanted(*(action(act, offset) for act, offset in zip(acts, named, strict=True)))
+        found: dict[str, list[int]] = {}
+        for name, rows in table_rows(halves(*messages), np.array(named), chosen.records, chosen):
+            key = "half_queue_offset" if name.startswith("topics/") else "queue_offset"
+            found.setdefault(name, []).extend(row[key] for row in rows.to_pylist())
+            if "body" in rows.schema.names:
+                assert [row["body"] for row in rows.to_pylist()] == [bytes([row[key]]) for row in rows.to_pylist()]
+        assert found.pop("decisions") == named
+        assert found.pop("discarded", []) == [offset for offset in named if not offset % 3]
+        assert sorted(chain.from_iterable(found.values())) == [offset for offset in named if offset % 3]

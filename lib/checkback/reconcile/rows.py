@@ -14,8 +14,12 @@ from checkback.schemas import TOPIC_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from checkback.reconcile.segment import Records
     from checkback.reconcile.wanted import Wanted
+
+    Indices = NDArray[np.intp]
 
 _STATES = pa.array([action.name for action in DECISIONS])
 _SOURCES = pa.array([source.name.lower() for source in Source])
@@ -32,33 +36,37 @@ def whole_numbers(column: pa.Array) -> np.ndarray[Any, Any]:
     return column.fill_null(0).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
-def table_rows(messages: pa.RecordBatch, marks: Records, wanted: Wanted) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """(table name, rows) for each table that the messages belong to.
+def table_rows(
+    messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: Wanted
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """(table name, rows) for each table that some of the messages belong to.
 
-    ``messages`` has the columns of `half`; ``marks`` says of each what is done with it (WANTED records).
+    ``messages`` has the columns of `half`, ``rows`` says which of them, and ``marks`` what is done with each of these
+    (WANTED records). A body is copied once, if at all.
     """
     action = marks["action"]
     decided, checked = np.flatnonzero(action <= Action.DISCARD), np.flatnonzero(action == Action.CHECK)
     committed, discarded = np.flatnonzero(action == Action.COMMIT), np.flatnonzero(action == Action.DISCARD)
     if len(committed):
-        yield from _topics(messages.take(pa.array(committed)), wanted)
+        yield from _topics(messages, rows[committed], wanted)
     if len(decided):
-        yield "decisions", _decisions(messages, marks, decided, wanted)
+        yield "decisions", _decisions(messages, rows[decided], marks[decided], wanted)
     if len(discarded):
-        yield "discarded", _discarded(messages.take(pa.array(discarded)), marks[discarded], wanted)
+        yield "discarded", _discarded(messages, rows[discarded], marks[discarded], wanted)
     if len(checked):
-        yield "check_requests", _requests(messages, marks, checked, wanted)
+        yield "check_requests", _requests(messages, rows[checked], marks[checked], wanted)
 
 
-def _topics(messages: pa.RecordBatch, wanted: Wanted) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _topics(messages: pa.RecordBatch, rows: Indices, wanted: Wanted) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Messages by topic, each as rows of its topic table."""
-    topics = messages.column("real_topic").dictionary_encode()
+    topics = _take(messages.column("real_topic"), rows).dictionary_encode()
     codes = topics.indices.to_numpy(zero_copy_only=False)
     names = topics.dictionary.to_pylist()
     if len(names) > 1:
-        messages = messages.take(pa.array(np.argsort(codes, kind="stable")))
-    rows = _renamed(
+        rows = rows[np.argsort(codes, kind="stable")]
+    published = _renamed(
         messages,
+        rows,
         {
             "half_queue_id": "queue_id",
             "half_queue_offset": "queue_offset",
@@ -67,20 +75,20 @@ def _topics(messages: pa.RecordBatch, wanted: Wanted) -> Iterator[tuple[str, pa.
             "born_timestamp": "born_timestamp",
             "half_store_timestamp": "store_timestamp",
         },
-        _stamp("committed_at", messages.num_rows, wanted),
+        _stamp("committed_at", len(rows), wanted),
     )
     begin = 0
     for name, count in zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
-        yield TOPIC_PREFIX + name, rows.slice(begin, count)
+        yield TOPIC_PREFIX + name, published.slice(begin, count)
         begin += count
 
 
-def _decisions(messages: pa.RecordBatch, marks: Records, rows: np.ndarray[Any, Any], wanted: Wanted) -> pa.RecordBatch:
+def _decisions(messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: Wanted) -> pa.RecordBatch:
     names = ["queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic"]
-    marks = marks[rows]
     discard = marks["action"] == Action.DISCARD
     return _renamed(
-        messages.select(names).take(pa.array(rows)),
+        messages,
+        rows,
         {name: name for name in names},
         {
             "state": _STATES.take(pa.array(marks["action"])),
@@ -92,33 +100,44 @@ def _decisions(messages: pa.RecordBatch, marks: Records, rows: np.ndarray[Any, A
     )
 
 
-def _discarded(messages: pa.RecordBatch, marks: Records, wanted: Wanted) -> pa.RecordBatch:
+def _discarded(messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: Wanted) -> pa.RecordBatch:
     return _renamed(
         messages,
+        rows,
         {name: name for name in messages.schema.names},
         {
             "check_times": pa.array(marks["check_times"]),
             "reason": _REASONS.take(pa.array(marks["detail"])),
-            **_stamp("discarded_at", messages.num_rows, wanted),
+            **_stamp("discarded_at", len(rows), wanted),
         },
     )
 
 
-def _requests(messages: pa.RecordBatch, marks: Records, rows: np.ndarray[Any, Any], wanted: Wanted) -> pa.RecordBatch:
+def _requests(messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: Wanted) -> pa.RecordBatch:
     names = ["queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic", "born_timestamp"]
     return _renamed(
-        messages.select(names).take(pa.array(rows)),
+        messages,
+        rows,
         {name: name for name in names},
         {
-            "check_times": pa.array(marks["check_times"][rows]),
+            "check_times": pa.array(marks["check_times"]),
             **_stamp("requested_at", len(rows), wanted),
         },
     )
 
 
-def _renamed(messages: pa.RecordBatch, names: dict[str, str], more: dict[str, pa.Array]) -> pa.RecordBatch:
-    columns = {new: messages.column(old) for new, old in names.items()} | more
+def _renamed(
+    messages: pa.RecordBatch, rows: Indices, names: dict[str, str], more: dict[str, pa.Array]
+) -> pa.RecordBatch:
+    columns = {new: _take(messages.column(old), rows) for new, old in names.items()} | more
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+def _take(column: pa.Array, rows: Indices) -> pa.Array:
+    """These rows of a column; those that follow one another are not copied."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+        return column.slice(int(rows[0]), len(rows))
+    return column.take(pa.array(rows))
 
 
 def _stamp(time_column: str, rows: int, wanted: Wanted) -> dict[str, pa.Array]:

@@ -82,7 +82,4 @@ def _tables_of(batches: Batches, wanted: Wanted, found: Found) -> Iterator[tuple
         rows, records = wanted.find(queue_id, offset, store_us(batch), identity)
         if len(rows):
             found.add(records)
-            messages = batch.select(HALF.names)
-            if not np.array_equal(rows, np.arange(batch.num_rows)):
-                messages = messages.take(pa.array(rows))
-            yield from table_rows(messages, wanted.records[records], wanted)
+            yield from table_rows(batch.select(HALF.names), rows, wanted.records[records], wanted)
