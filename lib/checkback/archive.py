@@ -58,7 +58,8 @@ def archive_of(conf: Mapping[str, str], java: str) -> Path | None:
         known = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files]
     except OSError:
         return None
-    return cache() / f"classes-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.jsa"
+    file = cache() / f"classes-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.jsa"
+    return None if " " in str(file) else file  # the options of a JVM are one string
 
 
 def make_archive(file: Path) -> bool:
@@ -68,18 +69,16 @@ def make_archive(file: Path) -> bool:
     """
     if file.is_file():
         return True
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-        new = Path(folder) / file.name
-        run = [sys.executable, "-m", "checkback.archive", folder, str(new)]
-        try:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            new = Path(folder) / file.name
+            run = [sys.executable, "-m", "checkback.archive", folder, str(new)]
             subprocess.run(run, timeout=_PATIENCE_S, check=True)  # noqa: S603 - ourselves
-        except (OSError, subprocess.SubprocessError) as error:
-            _log.warning("starts will take longer: %s", error)
-            return False
-        if not new.is_file():
-            return False
-        new.replace(file)
+            new.replace(file)
+    except (OSError, subprocess.SubprocessError) as error:
+        _log.warning("starts will take longer: there is no archive of classes: %s", error)
+        return False
     for old in cache().glob("classes-*.jsa"):
         if old != file:
             old.unlink(missing_ok=True)

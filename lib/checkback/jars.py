@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,11 @@ _log = logging.getLogger(__name__)
 
 
 def cache() -> Path:
-    """The folder of what can be made anew: by the XDG Base Directory Specification."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(home) if os.path.isabs(home) else Path.home() / ".cache") / "checkback"
+    """The folder of what can be made anew (XDG Base Directory Specification); a temporary one for who has no home."""
+    given, home = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~")
+    if os.path.isabs(given):
+        return Path(given) / "checkback"
+    return Path(home, ".cache", "checkback") if os.path.isabs(home) else Path(tempfile.gettempdir(), "checkback-cache")
 
 
 def on_class_path(conf: Mapping[str, str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from checkback.errors import CheckbackError
 #: files beside this one
 BENCHES = (
     "catch_up",
+    "where",
     "flat_state",
     "steady_latency",
     "check_storm",

@@ -131,6 +131,10 @@ def _new_table(drained: Drained) -> None:
     DeltaLog.create("op", drained.tables.location("op"))
 
 
+def _rebuild_under_way(drained: Drained) -> None:
+    (drained.root / "_checkpoints/reconcile.rebuilding").mkdir()
+
+
 _CHANGES: dict[str, Callable[[Drained], None]] = {
     **{f"a row of {name}": _row_of(name) for names in SOURCES.values() for name in names},
     **{f"a batch of {query}": _batch_of(query) for query in SOURCES},
@@ -141,6 +145,7 @@ _CHANGES: dict[str, Callable[[Drained], None]] = {
     "another checkpoint": _other_query,
     "a broken checkpoint": _broken_checkpoint,
     "no checkpoint": _lost_checkpoint,
+    "a rebuild has begun": _rebuild_under_way,
     "a table is missing": _lost_table,
     "a table is another": _new_table,
 }

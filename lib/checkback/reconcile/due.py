@@ -19,6 +19,7 @@ from checkback import __version__, folders
 from checkback.checkpoint import Checkpoint, last_done, read_checkpoint
 from checkback.commits import Commits
 from checkback.errors import StorageError
+from checkback.reconcile.claims import NAME, REBUILDING
 from checkback.schemas import SCHEMAS, SOURCES
 from checkback.session import local_path
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 #: beside the checkpoints
 FILE = "reconcile.due.json"
-_RECONCILE, _CHECK = "reconcile", "check"
+_CHECK = "check"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Note:
 
 def leave(tables: Tables, settings: Settings, due: int | None) -> None:
     """Leave the note of a run that has drained all there is; nothing where its checkpoint is not a local folder."""
-    found, path = _checkpoint(tables, _RECONCILE), _path(tables)
+    found, path = _checkpoint(tables, NAME), _path(tables)
     if path is None or found is None or found.newest is None:
         return
     note = Note(found.query_id, found.newest.batch_id, due, _fingerprint(settings))
@@ -57,28 +58,26 @@ def leave(tables: Tables, settings: Settings, due: int | None) -> None:
 
 def nothing_to_do(tables: Tables, settings: Settings, now: int) -> bool:
     """Would a scheduled run find nothing at ``now`` (ms)? No is said also where nobody can tell."""
-    note, path = _note(tables), _path(tables)
-    if note is None or path is None or not tables.by_files or note.settings != _fingerprint(settings):
+    note = _note(tables)
+    if note is None or not tables.by_files or note.settings != _fingerprint(settings):
         return False
     if note.due is not None and now >= note.due:
         return False
     try:
-        if any(Commits.of(tables.location(name)) is None for name in SCHEMAS):
+        found = _checkpoint(tables, NAME)
+        last = None if found is None or found.newest is None else (found.query_id, found.newest.batch_id)
+        if found is None or last != (note.query_id, note.batch_id) or not _is_whole(tables):
             return False
-        found = _checkpoint(tables, _RECONCILE)
-        if (
-            found is None
-            or found.newest is None
-            or (found.query_id, found.newest.batch_id)
-            != (
-                note.query_id,
-                note.batch_id,
-            )
-        ):
-            return False
-        return _has_read_all(tables, _RECONCILE, found) and _has_read_all(tables, _CHECK, _checkpoint(tables, _CHECK))
+        return _has_read_all(tables, NAME, found) and _has_read_all(tables, _CHECK, _checkpoint(tables, _CHECK))
     except (StorageError, OSError, ValueError):
         return False
+
+
+def _is_whole(tables: Tables) -> bool:
+    """Are all tables there, and no rebuild under way?"""
+    if folders.exists(None, tables.checkpoint(REBUILDING)):
+        return False
+    return all(Commits.of(tables.location(name)) is not None for name in SCHEMAS)
 
 
 def _has_read_all(tables: Tables, query: str, found: Checkpoint | None) -> bool:
@@ -108,7 +107,7 @@ def _checkpoint(tables: Tables, query: str) -> Checkpoint | None:
 
 
 def _path(tables: Tables) -> str | None:
-    folder = local_path(os.path.dirname(tables.checkpoint(_RECONCILE)))
+    folder = local_path(os.path.dirname(tables.checkpoint(NAME)))
     return None if folder is None else os.path.join(folder, FILE)
 
 
