@@ -115,11 +115,12 @@ def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Sto
     """
     with without_no_data_batches(spark):
         tick(spark, tables)
-        since, wakes = datetime.now(timezone.utc), Wakes()
+        since = datetime.now(timezone.utc)
+        wakes = None if is_connect(spark) else Wakes()  # there nothing is put off: `query`
         while not stopper.wanted:
             _start(spark, settings, tables, stopper, observer, available_now=True, wakes=wakes)
             stopper.wait()
-            if wakes.at_once:
+            if wakes is not None and wakes.at_once:
                 tick(spark, tables)
                 continue
             query, dispatch = check_query(spark, settings, tables, available_now=True, observer=observer)
