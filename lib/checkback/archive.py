@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 OPTIONS = "spark.driver.extraJavaOptions"
 _SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _PATIENCE_S = 300
+#: archives that are kept, the newest: one for each place where Checkback is installed
+_KEPT = 3
 
 _log = logging.getLogger(__name__)
 
@@ -79,9 +81,8 @@ def make_archive(file: Path) -> bool:
     except (OSError, subprocess.SubprocessError) as error:
         _log.warning("starts will take longer: there is no archive of classes: %s", error)
         return False
-    for old in cache().glob("classes-*.jsa"):
-        if old != file:
-            old.unlink(missing_ok=True)
+    for old in sorted(cache().glob("classes-*.jsa"), key=os.path.getmtime)[:-_KEPT]:
+        old.unlink(missing_ok=True)
     return True
 
 

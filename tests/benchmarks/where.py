@@ -147,19 +147,19 @@ def _who(process: int, command: str, thread: str) -> str:
 
 
 def picture(found: dict[int, tuple[Seconds, Seconds]], file: Path) -> None:
-    """Bars of both kinds, microseconds a transaction."""
+    """Bars of both kinds, one a batch."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 1.2 + 1.1 * len(found)), layout="constrained")
-    for place, title in enumerate(("seconds by step", "seconds of CPU, two cores")):
+    for place, title in enumerate(("by step", "CPU of two cores, by who spends it")):
         axes = figure.add_subplot(1, 2, place + 1)
         left = [0.0] * len(found)
         for number, name in enumerate(dict.fromkeys(name for each in found.values() for name in each[place])):
-            widths = [each[place].get(name, 0) / n * 1e6 for n, each in found.items()]
+            widths = [each[place].get(name, 0) for each in found.values()]
             axes.barh(range(len(found)), widths, left=left, color=f"C{number}", label=name)
             left = [begin + width for begin, width in zip(left, widths, strict=True)]
         axes.set_yticks(range(len(found)), [f"{n:,} in a batch" if place == 0 else "" for n in found])
-        axes.set_xlabel("µs a transaction")
+        axes.set_xlabel("seconds")
         axes.set_title(title, fontsize=10)
         axes.legend(fontsize=7, frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
