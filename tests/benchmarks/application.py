@@ -94,9 +94,12 @@ class Application:
             if self.batches() == before:
                 return
 
-    def cpu_seconds(self) -> float:
-        """User and system time so far: of the JVM, of Python, of its workers and of those that have ended."""
-        return sum(map(_cpu_seconds, processes(self._process.pid)))
+    def cpu_seconds(self) -> dict[int, float]:
+        """User and system time so far of each process: the JVM, Python, its workers.
+
+        Of one that ends nobody keeps account: compare those that are there at the end.
+        """
+        return {member: _cpu_seconds(member) for member in processes(self._process.pid)}
 
     def _last_words(self) -> str:
         self._said.seek(0)
@@ -104,8 +107,8 @@ class Application:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """utime, stime, and those of children that were waited for (proc(5), /proc/PID/stat)."""
+    """Utime and stime (proc(5), /proc/PID/stat)."""
     with suppress(OSError, IndexError):
         fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
-        return sum(map(int, fields[11:15])) / _TICKS
+        return sum(map(int, fields[11:13])) / _TICKS
     return 0.0

@@ -26,7 +26,8 @@ def bench(root: str) -> None:
             application.quiet(settle)
             batches, spent, began = application.batches(), application.cpu_seconds(), time.monotonic()
             time.sleep(seconds)
-            share = (application.cpu_seconds() - spent) / (time.monotonic() - began) * 100
+            used = sum(now - spent.get(process, 0.0) for process, now in application.cpu_seconds().items())
+            share = used / (time.monotonic() - began) * 100
             batches = application.batches() - batches
             say(f"{name}: {share:.1f} % of a core, {batches} batches")
             report(name, share, "% of a core", 1, pending=pending, seconds=seconds, batches=batches, trigger="2s")
