@@ -2,7 +2,9 @@
 
 import json
 
-#: A JVM that ends in minutes: what it would compile for hours to come costs the tests half of all CPU time.
-SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+from checkback.session import SHORT
+
+#: A JVM that ends in minutes, as those of commands that soon end.
+SHORT_LIVED = SHORT["spark.driver.extraJavaOptions"]
 #: the same for the processes that they start
-ENVIRON = {"CHECKBACK__SPARK": json.dumps({"spark.driver.extraJavaOptions": SHORT_LIVED})}
+ENVIRON = {"CHECKBACK__SPARK": json.dumps(dict(SHORT))}

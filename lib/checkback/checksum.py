@@ -17,14 +17,17 @@ import uuid
 from contextlib import suppress
 from typing import Any
 
+from checkback.commits import actions_of
+from checkback.errors import StorageError
+
 _log = logging.getLogger(__name__)
 
 #: commits since the last checksum that are worth reading
 _BEHIND = 50
 #: so many of the newest are kept: nobody asks for older ones
 KEPT = 100
-#: features whose tables have nothing that a checksum would have to tell beside files, protocol and metadata
-PLAIN_FEATURES = frozenset({"appendOnly", "invariants"})
+#: features of tables that whole files are simply appended to, and that are known by files, protocol and metadata
+_PLAIN_FEATURES = frozenset({"appendOnly", "invariants"})
 
 _APPENDS = frozenset({"WRITE", "STREAMING UPDATE", "OPTIMIZE", "CREATE TABLE"})
 
@@ -47,7 +50,7 @@ def write_checksum(place: str, known: int) -> bool:
         with open(new, "w", encoding="utf-8") as file:
             json.dump(found, file)
         os.replace(new, _path(log, version))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (StorageError, OSError, ValueError, KeyError, TypeError) as error:
         _log.debug("no checksum for version %s: %s", version, error)
         return False
     if version >= KEPT:
@@ -62,8 +65,8 @@ def _checksum(log: str, version: int) -> Checksum | None:
     for earlier in range(version - 1, first - 1, -1):
         with suppress(FileNotFoundError), open(_path(log, earlier), encoding="utf-8") as file:
             found = json.load(file)
-            return after(_known(found), [commit(log, one) for one in range(earlier + 1, version + 1)])
-    return None if first > 0 else after({}, [commit(log, one) for one in range(version + 1)])
+            return after(_known(found), _commits(log, earlier + 1, version))
+    return None if first > 0 else after({}, _commits(log, 0, version))
 
 
 def _known(found: Checksum) -> Checksum:
@@ -106,14 +109,16 @@ def _is_append(actions: list[dict[str, Any]]) -> bool:
 
 def _is_plain(protocol: dict[str, Any]) -> bool:
     features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
-    writer = protocol.get("minWriterVersion", 0)
-    return protocol.get("minReaderVersion") == 1 and (writer <= 2 or (writer == 7 and features <= PLAIN_FEATURES))
+    return protocol.get("minReaderVersion") == 1 and takes_files(protocol.get("minWriterVersion", 0), features)
 
 
-def commit(log: str, version: int) -> list[dict[str, Any]]:
-    """The actions of a commit. Raises OSError, ValueError."""
-    with open(os.path.join(log, f"{version:020}.json"), encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines if line.strip()]
+def takes_files(writer_version: int, features: set[str]) -> bool:
+    """May whole files be appended to a table of this protocol, and nothing else be done?"""
+    return writer_version <= 2 or (writer_version == 7 and features <= _PLAIN_FEATURES)
+
+
+def _commits(log: str, first: int, last: int) -> list[list[dict[str, Any]]]:
+    return [actions_of(os.path.join(log, f"{version:020}.json")) for version in range(first, last + 1)]
 
 
 def _path(log: str, version: int) -> str:

@@ -10,9 +10,12 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from checkback.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
@@ -65,10 +68,8 @@ class Commits:
         Files that were only rewritten do not count, nor does one whose writer has not counted its rows.
         """
         total, since = 0, None
-        for number in range(max(version, self.oldest), self.newest + 1):
-            brought = self._brought(number)
-            brought = brought[index + 1 :] if number == version and index >= 0 else brought
-            if brought and since is None:
+        for number, brought in self._brought_after(version, index):
+            if since is None:
                 since = self.made_at(number)
             total += sum(int(json.loads(file.get("stats") or "{}").get("numRecords", 0)) for file in brought)
         return Unread(total, since)
@@ -78,28 +79,31 @@ class Commits:
 
         Yes also where the log no longer tells. Raises StorageError.
         """
-        if version < self.oldest:
-            return True
-        for number in range(version, self.newest + 1):
-            skipped = index + 1 if number == version and index >= 0 else 0
-            if len(self._brought(number)) > skipped:
-                return True
-        return False
+        return version < self.oldest or any(True for _ in self._brought_after(version, index))
 
-    def _brought(self, version: int) -> list[dict[str, Any]]:
-        """The files of new rows of a commit: not those that were only rewritten."""
-        added = [action["add"] for action in self._actions(version) if "add" in action]
-        return [file for file in added if file.get("dataChange", True)]
+    def _brought_after(self, version: int, index: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Each version that brought files of new rows, with these: not those that were only rewritten."""
+        for number in range(max(version, self.oldest), self.newest + 1):
+            added = [action["add"] for action in self._actions(number) if "add" in action]
+            brought = [file for file in added if file.get("dataChange", True)]
+            brought = brought[index + 1 :] if number == version and index >= 0 else brought
+            if brought:
+                yield number, brought
 
     def _file(self, version: int) -> str:
         return os.path.join(self.place, "_delta_log", f"{version:020d}.json")
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
-        try:
-            with open(self._file(version), encoding="utf-8") as lines:
-                return [json.loads(line) for line in lines if line.strip()]
-        except (OSError, ValueError) as error:
-            raise _unreadable(self._file(version)) from error
+        return actions_of(self._file(version))
+
+
+def actions_of(file: str) -> list[dict[str, Any]]:
+    """The actions of a commit, by its file. Raises StorageError."""
+    try:
+        with open(file, encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
+        raise _unreadable(file) from error
 
 
 def _unreadable(place: str) -> StorageError:

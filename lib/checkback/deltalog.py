@@ -23,7 +23,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from checkback.checksum import PLAIN_FEATURES, write_checksum
+from checkback.checksum import takes_files, write_checksum
 from checkback.errors import NO_SPACE, NO_SPACE_FIX, FencedError, StorageError
 from checkback.schemas import properties_of, schema_of
 
@@ -82,7 +82,7 @@ class DeltaLog:
         """Can whole files be appended as they are? Not if somebody has clustered, partitioned or altered the table."""
         protocol = self._table.protocol()
         features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
-        plain = protocol.min_writer_version <= 2 or (protocol.min_writer_version == 7 and features <= PLAIN_FEATURES)
+        plain = takes_files(protocol.min_writer_version, features)
         fields = [field.name for field in self._table.schema().fields]
         return plain and fields == schema_of(self._name).names and not self._table.metadata().partition_columns
 

@@ -29,12 +29,7 @@ def registered_timers(spark: SparkSession, place: str, batch_id: int) -> DataFra
 
 def first_timer(spark: SparkSession, tables: Tables) -> int | None:
     """When the first timer is due (ms) after the last batch that is done; None = there is none."""
-    place = tables.checkpoint(NAME)
-    batch_id = last_done(spark, place)
-    if batch_id < 0:
-        return None
-    first = registered_timers(spark, place, batch_id).agg(F.min("timer")).toArrow().column(0)[0].as_py()
-    return None if first is None else int(first)
+    return min((at for _, _, at in timers_of(spark, tables)), default=None)
 
 
 def timers_of(spark: SparkSession, tables: Tables) -> Iterator[tuple[int, int, int]]:
