@@ -62,6 +62,14 @@ def test_version_is_committed_once(tmp_path: Path) -> None:
     assert not log.has("nobody", 0)
 
 
+def test_each_commit_begins_with_the_newest_version(tmp_path: Path) -> None:
+    """Not with the one that the log was opened at: delta-rs would read through all commits since, each time."""
+    log = _log(tmp_path)
+    for number in range(3):
+        log.commit([_file(tmp_path, number)])
+    assert log._table.version() >= log.version() - 1
+
+
 def test_second_writer_of_an_application_is_refused(tmp_path: Path) -> None:
     """It has not seen the first one's commit, and would write the batch again."""
     first, second = _log(tmp_path), _log(tmp_path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -30,6 +32,9 @@ from checkback.session import (
 )
 from checkback.settings import Settings
 from checkback.stderr import HeldStderr
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).parent.parent
 
@@ -186,6 +191,18 @@ def test_session_has_what_is_required(spark: SparkSession) -> None:
 def test_every_python_worker_finds_the_package(spark: SparkSession) -> None:
     """Also the one that reads the stateful processor's schema: it gets no --py-files, only its environment."""
     assert str(ROOT / "lib") in spark.sparkContext.environment["PYTHONPATH"].split(os.pathsep)
+
+
+def test_python_workers_collect_no_garbage_of_their_imports(spark: SparkSession) -> None:
+    """They collect after each task."""
+
+    def frozen(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in rows:
+            yield pa.RecordBatch.from_pydict({"objects": [gc.get_freeze_count()]})
+
+    found = spark.range(1).mapInArrow(frozen, "objects BIGINT").first()
+    assert found is not None
+    assert found[0] > 50_000
 
 
 def test_running_session_is_taken_changed_and_left_running(spark: SparkSession) -> None:

@@ -6,6 +6,8 @@ Arrow and the code of a batch (``spark.python.daemon.module``; org.apache.spark.
 
 from __future__ import annotations
 
+import gc
+
 import numpy  # noqa: F401
 import pandas  # noqa: F401
 import pyarrow.compute
@@ -19,4 +21,6 @@ import checkback.reconcile.processor
 import checkback.reconcile.tasks  # noqa: F401
 
 if __name__ == "__main__":
+    # After each task a worker collects garbage (pyspark.daemon): 70 ms to look through what is imported here, for ever.
+    gc.freeze()
     manager()

@@ -151,7 +151,12 @@ class DeltaLog:
         the same. Raises FencedError when another process commits for ``app`` at the same time, StorageError when
         the log cannot be written.
         """
-        if files and (app is None or not self.has(app, version)):
+        if app is None:
+            # A commit looks through all versions since the one that the table was last seen in.
+            self._update()
+        elif self.has(app, version):
+            return
+        if files:
             self._append(files, {} if app is None else {app: version})
 
     def versions(self, apps: Iterable[str]) -> dict[str, int | None]:

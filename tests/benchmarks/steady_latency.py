@@ -13,7 +13,7 @@ from benchmarks.traffic import Traffic
 from benchmarks.visible import Visible
 
 PER_SECOND = 5_000
-WARM_UP_S = 30
+WARM_UP_S = 60
 SECONDS = 60
 #: reconcile.trigger, by figure: the default, and a shorter one
 TRIGGERS = {"steady_latency": "2s", "steady_latency_500ms": "500ms"}
