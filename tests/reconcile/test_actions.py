@@ -7,35 +7,35 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.reconcile.actions import Actions
+from checkback.reconcile.actions import Actions, pack, segments_of
 from checkback.reconcile.segment import ACTION, Action
 from reconcile.messages import action, actions
 
-_ROWS = pa.schema([("queue_id", pa.int32()), ("actions", pa.binary()), ("batch_time", pa.int64())])
 
-
-def _block(*offsets: int) -> bytes:
+def _block(queue_id: int, *offsets: int) -> bytes:
     records = np.zeros(len(offsets), ACTION)
     records["offset"], records["action"], records["store"] = offsets, Action.CHECK, 5
-    return records.tobytes()
+    return pack((queue_id, 0, 7, 3, 4, 9), records)
+
+
+def _rows(*blocks: bytes) -> pa.Table:
+    return pa.table({"block": pa.array(blocks, pa.binary())})
 
 
 def test_blocks_of_all_segments_become_one_array() -> None:
     """Each action with the queue of its segment."""
-    rows = [
-        {"queue_id": 1, "actions": _block(4, 5), "batch_time": 9},
-        {"queue_id": 2, "actions": _block(4), "batch_time": 9},
-    ]
-    found = Actions.of(pa.Table.from_pylist(rows, schema=_ROWS))
+    rows = _rows(_block(1, 4, 5), _block(2, 4))
+    found = Actions.of(rows)
     assert found.records[["queue_id", "offset", "store"]].tolist() == [(1, 4, 5), (1, 5, 5), (2, 4, 5)]
     assert found.batch_time == 9
     assert found.counts == {Action.CHECK: 3}
     assert not found.need_bodies
+    assert segments_of(rows).tolist() == [(1, 0, 7, 3, 4, 9), (2, 0, 7, 3, 4, 9)]
 
 
 def test_batch_without_actions_is_empty() -> None:
     """No rows, no actions, no ranges."""
-    found = Actions.of(_ROWS.empty_table())
+    found = Actions.of(_rows())
     assert (len(found.records), found.counts, found.ranges(16, 4)) == (0, {}, [])
 
 

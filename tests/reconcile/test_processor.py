@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql.streaming.tws_tester import TwsTester
 
+from checkback.reconcile.actions import Actions, segments_of
 from checkback.reconcile.processor import SegmentProcessor
-from checkback.reconcile.segment import ACTION, Action
+from checkback.reconcile.segment import Action
 from checkback.reconcile.state import AT_ONCE
 from reconcile.segments import RULES, SIZE, commit, events, half
 
@@ -28,10 +29,13 @@ class Batches:
         frames: list[Any] = [self.tester.setProcessingTime(now)]
         if rows:
             frames.append(self.tester.testInPandas(key, pd.DataFrame({"events": [events(*rows).tobytes()]})))
-        emitted = [row for frame in frames if len(frame) for row in frame.to_dict("records")]
-        assert {row["queue_id"] for row in emitted} <= {int(key.split("/", maxsplit=1)[0])}
-        self.wakes = [row["wake"] for row in emitted]
-        found = [action for row in emitted for action in np.frombuffer(row["actions"], ACTION)]
+        blocks = [block for frame in frames if len(frame) for block in frame["block"]]
+        rows_of = pa.table({"block": pa.array(blocks, pa.binary())})
+        segments = segments_of(rows_of)
+        assert set(segments["queue_id"].tolist()) <= {int(key.split("/", maxsplit=1)[0])}
+        assert set(segments["batch_time"].tolist()) <= {now}
+        self.wakes = segments["wake"].tolist()
+        found = Actions.of(rows_of).records
         return [(Action(action["action"]).name, int(action["offset"])) for action in found]
 
 

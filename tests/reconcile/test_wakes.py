@@ -15,7 +15,7 @@ _BATCH = st.dictionaries(_KEYS, st.integers(-1, 50), max_size=4)
 
 
 def _records(batch: dict[tuple[int, int], int]) -> np.ndarray:
-    return np.array([(queue, segment, 1, 1, wake) for (queue, segment), wake in batch.items()], SEGMENT)
+    return np.array([(queue, segment, 1, 1, wake, 0) for (queue, segment), wake in batch.items()], SEGMENT)
 
 
 @given(st.dictionaries(_KEYS, st.integers(0, 50)), st.lists(_BATCH, max_size=4), st.lists(_BATCH, max_size=4))

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
-from checkback.reconcile.actions import QUEUED, Actions
+from checkback.reconcile.actions import Actions
 from checkback.reconcile.events import EVENT_COLUMNS, pack
 from checkback.reconcile.processor import SegmentProcessor
-from checkback.reconcile.segment import ACTION, EVENT, NOT_STATED, Action, Kind, Reason, Records, Rules
+from checkback.reconcile.segment import EVENT, NOT_STATED, Action, Kind, Reason, Records, Rules
 from checkback.reconcile.wanted import Wanted
 from simulator.store import BatchTime, Handle, State
 from simulator.tables import Decision, Discarded, Half, Op, Published, Rejected, Request, Tables
@@ -164,15 +165,8 @@ class Reconcile:
                 at = BatchTime(time, timer[0])
                 frames += processor.handleExpiredTimer((handle.key,), at, at)  # type: ignore[arg-type]
                 handle.timers.discard(timer)
-        found = []
-        for frame in frames:
-            actions = np.frombuffer(frame["actions"].iloc[0], ACTION)
-            queued = np.empty(len(actions), QUEUED)
-            queued["queue_id"] = frame["queue_id"].iloc[0]
-            for name in ACTION.names or ():
-                queued[name] = actions[name]
-            found.append(queued)
-        return handle.state(), np.concatenate(found) if found else np.empty(0, QUEUED)
+        blocks = pa.array([block for frame in frames for block in frame["block"]], pa.binary())
+        return handle.state(), Actions.of(pa.table({"block": blocks})).records
 
     def _packed(self, planned: Planned) -> Iterable[tuple[str, bytes]]:
         halves: list[Half] = self.tables.rows["half"][slice(*planned.half)]

@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from checkback.reconcile.actions import AS_BEFORE
+
 if TYPE_CHECKING:
     from checkback.reconcile.segment import Records
+
+_FIELDS = ("queue_id", "segment", "pending", "oldest")
 
 
 class PendingCount:
@@ -22,7 +26,9 @@ class PendingCount:
     def update(self, told: Records) -> None:
         """SEGMENT records (`reconcile.actions`) of a batch."""
         with self._lock:
-            for queue_id, segment, pending, oldest, _ in told.tolist():
+            for queue_id, segment, pending, oldest in zip(*(told[name].tolist() for name in _FIELDS), strict=True):
+                if pending == AS_BEFORE:
+                    continue
                 if pending:
                     self._segments[queue_id, segment] = pending, oldest
                 else:

@@ -6,6 +6,7 @@ import logging
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pyspark.sql import functions as F
 
 from checkback.errors import CheckbackError, SettingsError
@@ -13,8 +14,7 @@ from checkback.observe.backlog import Backlog
 from checkback.observe.listener import listening
 from checkback.observe.observer import Observer
 from checkback.observe.pending import PendingCount
-from checkback.reconcile.actions import segments_of
-from checkback.reconcile.state import NO_TIMER
+from checkback.reconcile.actions import SEGMENT
 from checkback.session import reason
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def _seed(spark: SparkSession, settings: Settings, pending: PendingCount) -> Non
         told = rows.agg(
             F.count("*").cast("int").alias("pending"),
             F.unix_millis(F.min("born_timestamp")).alias("oldest"),
-            F.lit(NO_TIMER).cast("bigint").alias("wake"),
         ).toArrow()
     except CheckbackError as error:  # a first start: no batch is done yet
         _log.debug("what is pending is not known before its segments' next batch: %s", error)
@@ -47,7 +46,10 @@ def _seed(spark: SparkSession, settings: Settings, pending: PendingCount) -> Non
     except Exception as error:  # noqa: BLE001 - what cannot be told must not keep the application from its work
         _log.warning("what is pending is not known before its segments' next batch: %s", reason(error))
         return
-    pending.update(segments_of(told))
+    segments = np.zeros(told.num_rows, SEGMENT)
+    for name in told.column_names:
+        segments[name] = told.column(name).to_numpy()
+    pending.update(segments)
 
 
 @contextmanager

@@ -17,14 +17,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-#: what the processor emits: a row for each segment that the batch touches, with its ACTION records, the batch's time
-#: (ms), and what is pending in it then: how many, the birth of the oldest (ms; 0 = none), and when its timer is set for
-#: (ms; -1 = none, 0 = the next batch, which is to come at once)
-ACTIONS_SCHEMA = (
-    "queue_id INT, actions BINARY, batch_time BIGINT, segment BIGINT, pending INT, oldest BIGINT, wake BIGINT"
+#: what the processor emits: a row for each segment that the batch touches, a SEGMENT record and its ACTION records. One
+#: column: what Spark and pandas do with each column of each segment costs more than the segment's decisions.
+ACTIONS_SCHEMA = "block BINARY"
+#: what a segment says of itself: what is pending in it now: how many, the birth of the oldest (ms; 0 = none), and when
+#: its timer is set for (ms; -1 = none, 0 = the next batch, which is to come at once); and the batch's time (ms)
+SEGMENT = np.dtype(
+    [
+        ("queue_id", "<i4"),
+        ("segment", "<i8"),
+        ("pending", "<i4"),
+        ("oldest", "<i8"),
+        ("wake", "<i8"),
+        ("batch_time", "<i8"),
+    ]
 )
-#: what a segment says of itself in such a row
-SEGMENT = np.dtype([("queue_id", "<i4"), ("segment", "<i8"), ("pending", "<i4"), ("oldest", "<i8"), ("wake", "<i8")])
+#: pending of a segment that was put off: as many as before
+AS_BEFORE = -1
 #: an ACTION and its half queue
 QUEUED = np.dtype([("queue_id", "<i4"), *ACTION.descr])
 
@@ -33,12 +42,15 @@ DECISIONS = (Action.COMMIT, Action.ROLLBACK, Action.DISCARD)
 ACTED_ON = (*DECISIONS, Action.CHECK)
 
 
+def pack(segment: tuple[int, int, int, int, int, int], actions: Records) -> bytes:
+    """A row of ACTIONS_SCHEMA, of the fields of a SEGMENT record and ACTION records."""
+    return np.array([segment], SEGMENT).tobytes() + actions.tobytes()
+
+
 def segments_of(rows: pa.Table) -> Records:
     """The SEGMENT records in ACTIONS_SCHEMA."""
-    segments = np.empty(rows.num_rows, SEGMENT)
-    for name in SEGMENT.names or ():
-        segments[name] = rows.column(name).to_numpy()
-    return segments
+    blocks = rows.column("block").to_pylist()
+    return np.frombuffer(b"".join(block[: SEGMENT.itemsize] for block in blocks), SEGMENT)
 
 
 @dataclass(frozen=True)
@@ -51,16 +63,17 @@ class Actions:
     @classmethod
     def of(cls, rows: pa.Table) -> Actions:
         """From ACTIONS_SCHEMA."""
-        blocks = [np.frombuffer(block, ACTION) for block in rows.column("actions").to_pylist()]
+        segments = segments_of(rows)
+        blocks = [np.frombuffer(block, ACTION, offset=SEGMENT.itemsize) for block in rows.column("block").to_pylist()]
         records = np.empty(sum(map(len, blocks)), QUEUED)
         begin = 0
-        for queue_id, block in zip(rows.column("queue_id").to_pylist(), blocks, strict=True):
+        for queue_id, block in zip(segments["queue_id"].tolist(), blocks, strict=True):
             part = records[begin : begin + len(block)]
             part["queue_id"] = queue_id
             for name in ACTION.names or ():
                 part[name] = block[name]
             begin += len(block)
-        return cls(records, max(rows.column("batch_time").to_pylist(), default=0))
+        return cls(records, int(segments["batch_time"].max(initial=0)))
 
     @cached_property
     def counts(self) -> dict[Action, int]:

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from checkback.reconcile.actions import AS_BEFORE, pack
 from checkback.reconcile.events import parse_key, unpack
-from checkback.reconcile.segment import EVENT, Action, Records, Rules, Segment, decide
+from checkback.reconcile.segment import ACTION, EVENT, Action, Records, Rules, Segment, decide
 from checkback.reconcile.state import AT_ONCE, NO_TIMER, decode, encode
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ class SegmentProcessor(StatefulProcessor):
 
     ``max_checks``: checks and discards of a batch in one partition, None = all that are due. Once they are reached, the
     partition's further segments only apply ops: what is due there waits for the next batch, so that commits do not
-    wait for a million checks. Spark gives a batch's segments in the same order each time: a batch that is done again
-    does the same.
+    wait for a million checks. A segment without ops is not even read then. Spark gives a batch's segments in the same
+    order each time: a batch that is done again does the same.
     """
 
     def __init__(self, rules: Rules, segment_size: int, max_checks: int | None = None) -> None:
@@ -39,6 +40,7 @@ class SegmentProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state variable; Spark makes a processor for each partition of each batch."""
         self._checks = 0
+        self._told_of_others = False
         self._handle = handle
         self._state = handle.getValueState(STATE_NAME, STATE_SCHEMA)
 
@@ -65,11 +67,25 @@ class SegmentProcessor(StatefulProcessor):
         expiredTimerInfo: ExpiredTimerInfo,
     ) -> Iterator[pd.DataFrame]:
         """Decide a segment in which something is due."""
-        fired = expiredTimerInfo.getExpiryTimeInMs()
-        return self._step(key[0], np.empty(0, EVENT), timerValues.getCurrentProcessingTimeInMs(), fired)
+        now = timerValues.getCurrentProcessingTimeInMs()
+        if self._enough:
+            return self._put_off(key[0], now)
+        return self._step(key[0], np.empty(0, EVENT), now, expiredTimerInfo.getExpiryTimeInMs())
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+    @property
+    def _enough(self) -> bool:
+        return self._max_checks is not None and self._checks >= self._max_checks
+
+    def _put_off(self, key: str, now: int) -> Iterator[pd.DataFrame]:
+        """Let the segment's timer fire in the next batch again. One segment tells it for all of the partition."""
+        self._handle.registerTimer(now + 1)
+        if not self._told_of_others:
+            self._told_of_others = True
+            queue_id, base = parse_key(key, self._size)
+            yield _frame((queue_id, base // self._size, AS_BEFORE, 0, AT_ONCE, now), np.empty(0, ACTION))
 
     def _step(self, key: str, events: Records, now: int, fired: int = NO_TIMER) -> Iterator[pd.DataFrame]:
         queue_id, base = parse_key(key, self._size)
@@ -78,7 +94,9 @@ class SegmentProcessor(StatefulProcessor):
             segment, timer = Segment.empty(base, self._size), NO_TIMER
         else:
             segment, timer = decode(bytes(stored[0]), base, self._size)
-        check = self._max_checks is None or self._checks < self._max_checks
+        if fired != NO_TIMER and timer <= now:
+            timer = fired  # the segment was put off since: its own timer has fired, too
+        check = not self._enough
         segment, actions = decide(segment, events, now, self._rules, check)
         self._checks += int(np.isin(actions["action"], (Action.CHECK, Action.DISCARD)).sum())
         wake = NO_TIMER
@@ -89,7 +107,9 @@ class SegmentProcessor(StatefulProcessor):
             wake = self._keep(segment, timer, fired, now)
             if not check and segment.wake_at(self._rules) <= now:
                 wake = AT_ONCE
-        yield _frame(actions, queue_id, now, base // self._size, segment.pending["born"], wake)
+        births = segment.pending["born"]
+        oldest = int(births.min()) if len(births) else 0
+        yield _frame((queue_id, base // self._size, len(births), oldest, wake, now), actions)
 
     def _keep(self, segment: Segment, timer: int, fired: int, now: int) -> int:
         """Returns when the segment's timer is set for."""
@@ -107,15 +127,5 @@ class SegmentProcessor(StatefulProcessor):
             self._handle.registerTimer(new)
 
 
-def _frame(actions: Records, queue_id: int, now: int, segment: int, births: Any, wake: int) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "queue_id": np.array([queue_id], np.int32),
-            "actions": [actions.tobytes()],
-            "batch_time": np.array([now], np.int64),
-            "segment": np.array([segment], np.int64),
-            "pending": np.array([len(births)], np.int32),
-            "oldest": np.array([births.min() if len(births) else 0], np.int64),
-            "wake": np.array([wake], np.int64),
-        }
-    )
+def _frame(segment: tuple[int, int, int, int, int, int], actions: Records) -> pd.DataFrame:
+    return pd.DataFrame({"block": [pack(segment, actions)]})
