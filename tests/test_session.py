@@ -229,6 +229,13 @@ def test_frame_of_a_batch_leaves_the_active_session_alone(spark: SparkSession) -
     assert active._jsparkSession.equals(spark._jsparkSession)
 
 
+def test_frame_has_the_rows_of_all_pieces(spark: SparkSession) -> None:
+    """Of several pieces, some of them empty, PySpark 4.2 makes a DataFrame that lacks rows."""
+    rows = pa.table({"number": [1, 2]})
+    pieces = pa.concat_tables([rows.slice(0, 0), rows.slice(0, 0), rows, rows.slice(0, 0), rows])
+    assert sorted(row.number for row in frame(spark, pieces).collect()) == [1, 1, 2, 2]
+
+
 def test_setting_that_a_running_session_cannot_take_is_told(
     spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -245,7 +245,8 @@ def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
 
     before = None if is_connect(spark) else getattr(SparkSession, "_activeSession", None)
     try:
-        return spark.createDataFrame(rows)
+        # In one piece: of rows after an empty piece Spark 4.2 loses some, or all.
+        return spark.createDataFrame(rows.combine_chunks())
     finally:
         if before is not None:
             SparkSession._activeSession = before

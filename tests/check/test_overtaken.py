@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.check.dispatch import op_rows
-from checkback.check.overtaken import DECIDED, NEWER, overtaken_by, skipped, stale
+from checkback.check.overtaken import DECIDED, NEWER, not_sent, overtaken_by, stale
 from checkback.check.recorded import answers_to, once
 from checkback.schemas import arrow_schema
 
@@ -75,11 +75,11 @@ def test_pile_for_one_half_leaves_the_newest() -> None:
 
 def test_skipped_is_an_answer_that_nobody_received() -> None:
     rows = table("check_requests", [check(7, 3, 0)])
-    (row,) = skipped(rows, pa.chunked_array([["overtaken by check 4"]]), at(9), 5).to_pylist()
+    (row,) = not_sent(rows, pa.chunked_array([["overtaken by check 4"]]), at(9), 5).to_pylist()
     assert (row["transaction_id"], row["check_times"], row["batch_id"]) == ("t7", 3, 5)
     assert (row["outcome"], row["error"], row["delivered"]) == ("SKIPPED", "overtaken by check 4", False)
     assert (row["endpoint"], row["latency_ms"], row["answered_at"], row["failed_tries"]) == (None, 0, at(9), [])
-    none = skipped(rows.slice(0, 0), pa.chunked_array([], pa.string()), at(9), 5)
+    none = not_sent(rows.slice(0, 0), pa.chunked_array([], pa.string()), at(9), 5)
     assert (none.num_rows, none.schema) == (0, arrow_schema("check_answers"))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkback.check.dispatch import op_rows
-from checkback.check.recorded import keys, once
+from checkback.check.recorded import KEY, once
 from checkback.reconcile.segment import Kind, Source
 from simulator.reconcile import CrashError
 from simulator.tables import Answer, Op, Request, Tables
@@ -65,7 +65,7 @@ class Check:
         requests: list[Request] = self.tables.rows["check_requests"][slice(*self.offsets[number])]
         # Step 1
         table = once(_as_arrow(requests, _KEYS, ("queue_id", "queue_offset", "check_times", "requested_at")))
-        wanted = set(map(tuple, keys(table).tolist()))
+        wanted = set(zip(*(table.column(name).to_pylist() for name in KEY), strict=True))
         answers = [row for row in self.tables.rows["check_answers"] if (row.queue, row.offset, row.times) in wanted]
         # Step 2
         known = {(row.queue, row.offset, row.times) for row in answers}

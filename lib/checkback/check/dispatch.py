@@ -14,19 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
 
-from checkback.check.asker import ANSWERS, Asker
+from checkback.check.asker import Asker
 from checkback.check.breaker import Limits
 from checkback.check.endpoint import Group
-from checkback.check.exchange import COMMIT, ROLLBACK
+from checkback.check.exchange import COMMIT, NO_ANSWER, ROLLBACK
 from checkback.check.messages import with_messages
-from checkback.check.overtaken import DECIDED, NEWER, overtaken_by, overtakers, skipped, stale
+from checkback.check.overtaken import not_sent, overtaken_by, overtakers, stale
 from checkback.check.pace import Rate
-from checkback.check.recorded import SKEW, answers_to, keys, once, recorded
+from checkback.check.recorded import SKEW, answers_to, numbered, once, recorded
+from checkback.check.shares import ANSWERS_SCHEMA, answers_of, ask_rows, ask_shares, shares_of
 from checkback.check.traffic import Traffic
 from checkback.connect import query_id, slots
-from checkback.schemas import CHECK_ANSWERS, CHECK_REQUESTS, arrow_schema
+from checkback.schemas import CHECK_REQUESTS, arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from checkback.tables import Tables
 
 NAME = "check"
-_RETURNED = StructType([CHECK_ANSWERS[name] for name in ANSWERS.names] + [StructField("traffic", StringType())])
 _LEAST_PAUSE = timedelta(milliseconds=250)
 #: state of an op that takes a check back: of this query only, `messages` refuses it from producers
 UNDELIVERED = "UNDELIVERED"
@@ -150,6 +149,7 @@ class Dispatch:
             rates={name: rate.shared(self._tasks) for name, rate in rates_of(settings).items()},
             batch_time_s=check.batch_time.total_seconds(),
         )
+        self._reached = pa.array([name for name, group in self._asker.groups.items() if group.endpoints], pa.string())
         self._check_interval = settings.transaction.check_interval
         self._count_undelivered = check.count_undelivered
         self.decided = 0
@@ -174,7 +174,8 @@ class Dispatch:
         if requests.num_rows:
             answers = self._answered(spark, requests, batch_id)
             # Step 2
-            unanswered = requests.filter(pa.array(~np.isin(keys(requests), keys(answers))))
+            asked, answered = numbered(requests, answers)
+            unanswered = requests.filter(pa.array(~np.isin(asked, answered)))
             if unanswered.num_rows:
                 answers = pa.concat_tables([answers, self.ask(spark, unanswered, app, batch_id)])
             # Step 3
@@ -200,7 +201,15 @@ class Dispatch:
         """Ask each of ``requests`` (CHECK_REQUESTS), or skip it; append the answers (CHECK_ANSWERS) and return them."""
         why = self._overtaken(spark, requests)
         fresh, overtaken = requests.filter(pc.is_null(why)), requests.filter(pc.is_valid(why))
-        answers = skipped(overtaken, why.drop_null(), datetime.now(timezone.utc), batch_id)
+        reached = pc.is_in(fresh.column("producer_group"), self._reached)
+        fresh, nobody = fresh.filter(reached), fresh.filter(pc.invert(reached))
+        now = datetime.now(timezone.utc)
+        answers = pa.concat_tables(
+            [
+                not_sent(overtaken, why.drop_null(), now, batch_id),
+                not_sent(nobody, has_no_endpoints(nobody.column("producer_group")), now, batch_id, NO_ANSWER),
+            ]
+        )
         if fresh.num_rows:
             answers = pa.concat_tables([answers, self._asked(spark, fresh, batch_id)])
         self._tables.append_arrow(spark, answers, "check_answers", f"{app}/check_answers", batch_id)
@@ -209,14 +218,19 @@ class Dispatch:
     def _overtaken(self, spark: SparkSession, requests: pa.Table) -> pa.ChunkedArray:
         """By what each request was overtaken; null = by nothing."""
         old = stale(requests, datetime.now(timezone.utc), self._check_interval)
-        newer, decisions = overtakers(spark, self._tables, old) if old.num_rows else (NEWER, DECIDED)
-        return overtaken_by(requests, newer, decisions)
+        if not old.num_rows:  # nor is one overtaken by another of them: that comes a check_interval later
+            return pa.chunked_array([pa.nulls(requests.num_rows, pa.string())])
+        return overtaken_by(requests, *overtakers(spark, self._tables, old))
 
     def _asked(self, spark: SparkSession, requests: pa.Table, batch_id: int) -> pa.Table:
-        rows = with_messages(spark, self._tables, requests, self._with_body)
-        # The number of partitions is the number of tasks that ask at once; a join may have made more.
-        rows = rows.coalesce(self._tasks) if self._with_body else rows.repartition(self._tasks)
-        returned = rows.mapInArrow(self._asker.ask, _RETURNED).toArrow()
+        # The number of partitions is the number of tasks that ask at once.
+        if pc.any(pc.is_in(requests.column("producer_group"), pa.array(self._with_body, pa.string()))).as_py():
+            rows = with_messages(spark, self._tables, requests, self._with_body).coalesce(self._tasks)
+            ask = ask_rows(self._asker)
+        else:
+            shares = shares_of(requests, self._tasks)
+            rows, ask = spark.range(0, len(shares), 1, len(shares)), ask_shares(self._asker, shares)
+        returned = answers_of(rows.mapInArrow(ask, ANSWERS_SCHEMA).toArrow())
         learned = [Traffic.from_json(text) for text in returned.column("traffic").drop_null().to_pylist()]
         traffic = reduce(Traffic.and_then, learned, self._asker.traffic)
         self._asker = replace(self._asker, traffic=traffic)
@@ -230,6 +244,12 @@ class Dispatch:
         ops = op_rows(answers, datetime.now(timezone.utc), self._count_undelivered)
         self.decided += pc.sum(pc.not_equal(ops.column("state"), UNDELIVERED)).as_py() or 0
         self._tables.append_arrow(spark, ops, "op", f"{app}/op", batch_id)
+
+
+def has_no_endpoints(groups: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Why a request of each of the ``groups`` is sent to nobody; as `CheckClient` says it."""
+    why = pc.binary_join_element_wise("producers.", groups, " has no endpoints", "")
+    return pc.utf8_slice_codeunits(why, 0, 200)
 
 
 def op_rows(answers: pa.Table, now: datetime, count_undelivered: bool = True) -> pa.Table:

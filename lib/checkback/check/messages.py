@@ -38,8 +38,6 @@ def with_messages(spark: SparkSession, tables: Tables, requests: pa.Table, group
     bare = F.lit(None).cast(_MESSAGE).alias("message")
     wanted = F.coalesce(F.col("producer_group").isin(list(groups)), F.lit(False))
     named = requests.filter(pa.array([group in groups for group in requests.column("producer_group").to_pylist()]))
-    if not named.num_rows:
-        return rows.select(*identity, born, bare)
     half = tables.read(spark, "half").where(within(offset_ranges(named), "queue_offset"))
     both = rows.where(~wanted).select("*", bare).unionByName(_join(rows.where(wanted), half))
     return both.select(*identity, born, "message")
@@ -51,6 +49,4 @@ def _join(requests: DataFrame, half: DataFrame) -> DataFrame:
         *(F.col(name).alias(f"half_{name}") for name in _SAME_HALF), F.struct(*_MESSAGE.names).alias("message")
     )
     same = reduce(and_, (F.col(name).eqNullSafe(F.col(f"half_{name}")) for name in _SAME_HALF))
-    return (
-        requests.join(messages, same, "left").dropDuplicates(list(KEY.names or ())).select(*requests.columns, "message")
-    )
+    return requests.join(messages, same, "left").dropDuplicates(list(KEY)).select(*requests.columns, "message")

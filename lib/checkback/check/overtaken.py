@@ -67,14 +67,20 @@ def overtaken_by(requests: pa.Table, newer: pa.Table, decisions: pa.Table) -> pa
     return pc.coalesce(by_decision, by_request)
 
 
-def skipped(requests: pa.Table, why: pa.ChunkedArray, now: datetime, batch_id: int) -> pa.Table:
+def not_sent(
+    requests: pa.Table, why: pa.ChunkedArray, now: datetime, batch_id: int, outcome: str = SKIPPED
+) -> pa.Table:
     """Rows of `check_answers` for ``requests`` (CHECK_REQUESTS) that are not sent, and ``why``."""
     schema = arrow_schema("check_answers")
     rows = requests.num_rows
-    same: dict[str, Any] = {"outcome": SKIPPED, "latency_ms": 0, "answered_at": now, "failed_tries": []}
+    same: dict[str, Any] = {"outcome": outcome, "latency_ms": 0, "answered_at": now}
     same |= {"batch_id": batch_id, "delivered": False}
     identity = {name: requests.column(name) for name in CHECK_REQUESTS.names[:6]}
-    columns = identity | {"error": why} | {name: pa.array([value] * rows) for name, value in same.items()}
+    scalars = {name: pa.scalar(value, schema.field(name).type) for name, value in same.items()}
+    columns = identity | {"error": why} | {name: pa.repeat(value, rows) for name, value in scalars.items()}
+    tried = schema.field("failed_tries").type
+    none = pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), pa.nulls(0, tried.value_type))
+    columns["failed_tries"] = none  # a scalar of a list cannot be repeated
     return pa.table(
         {
             field.name: pa.nulls(rows, field.type)

@@ -19,23 +19,28 @@ if TYPE_CHECKING:
     from checkback.tables import Tables
 
 #: names a check: a transaction's n-th
-KEY = np.dtype([("queue_id", "<i4"), ("queue_offset", "<i8"), ("check_times", "<i4")])
+KEY = ("queue_id", "queue_offset", "check_times")
 #: how far the clocks of the machines may be apart
 SKEW = timedelta(minutes=5)
 
 
-def keys(rows: pa.Table) -> np.ndarray[Any, Any]:
-    """The KEY of each row."""
-    found = np.empty(rows.num_rows, KEY)
-    for name in KEY.names or ():
-        found[name] = rows.column(name).to_numpy()
-    return found
+def numbered(*tables: pa.Table) -> list[np.ndarray[Any, Any]]:
+    """For each row of each of the tables a number, the same where the KEY is the same."""
+    keys = [np.concatenate([table.column(name).to_numpy() for table in tables]) for name in KEY]
+    order = np.lexsort(keys)
+    other = np.zeros(len(order), bool)
+    for key in keys:
+        other[1:] |= key[order][1:] != key[order][:-1]
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(other)
+    return np.split(numbers, np.cumsum([table.num_rows for table in tables])[:-1])
 
 
 def once(requests: pa.Table) -> pa.Table:
     """The requests, each once: of those with one key the newest. A check that does not count gives its number back."""
     requests = requests.sort_by([("requested_at", "descending")])
-    _, first = np.unique(keys(requests), return_index=True)
+    (number,) = numbered(requests)
+    _, first = np.unique(number, return_index=True)
     return requests.take(pa.array(np.sort(first)))
 
 
@@ -47,7 +52,7 @@ def answers_to(requests: pa.Table, answers: pa.Table) -> pa.Table:
     """
     if not requests.num_rows:
         return answers.slice(0, 0)
-    asked, answered = keys(requests), keys(answers)
+    asked, answered = numbered(requests, answers)
     order = np.argsort(asked)
     at = order[np.minimum(np.searchsorted(asked[order], answered), len(asked) - 1)]
     after = pc.greater_equal(answers.column("answered_at"), requests.column("requested_at").take(pa.array(at)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from checkback.reconcile.segment import Action
@@ -32,5 +31,6 @@ def counts(actions: Actions) -> dict[str, int]:
 
 def outcomes(answers: pa.Table) -> dict[tuple[str, str], int]:
     """By (outcome, producer_group), how many ``answers`` (CHECK_ANSWERS)."""
-    columns = (answers.column(name).to_pylist() for name in ("outcome", "producer_group"))
-    return dict(Counter(zip(*columns, strict=True)))
+    found = answers.group_by(["outcome", "producer_group"]).aggregate([([], "count_all")])
+    columns = (found.column(name).to_pylist() for name in ("outcome", "producer_group", "count_all"))
+    return {(outcome, group): count for outcome, group, count in zip(*columns, strict=True)}
