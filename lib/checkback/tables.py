@@ -164,10 +164,10 @@ class Tables:
 
     def append_arrow(
         self, spark: SparkSession, rows: pa.Table, name: str, app: str | None = None, version: int = 0
-    ) -> None:
-        """Append rows that the driver has; see ``append``."""
+    ) -> list[str]:
+        """Append rows that the driver has; see ``append``. Paths of the files that were written here."""
         if not rows.num_rows:
-            return
+            return []
         if not self.by_files:
             self._append_by_spark(frame(spark, rows).select(*schema_of(name).names), name, app, version)
         elif app is None or not self.log(name).has(app, version):
@@ -175,6 +175,8 @@ class Tables:
                 writer.write(name, rows)
                 files = writer.close()
             self.commit(spark, name, files, app, version)
+            return [f"{self.location(name)}/{file.path}" for file in files]
+        return []
 
     def commit(
         self, spark: SparkSession, name: str, files: Sequence[File], app: str | None = None, version: int = 0

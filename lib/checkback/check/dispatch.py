@@ -157,6 +157,7 @@ class Dispatch:
         self._with_body = sorted(name for name, producer in settings.producers.items() if producer.include_body)
         self._started = datetime.now(timezone.utc)
         self._first = True
+        self._written: set[str] = set()  # files of our answers
         self._asker.client().close()  # what is not fit is known now, not on an executor
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -189,12 +190,13 @@ class Dispatch:
 
         Some may have one in a batch that is done again, or after a lost checkpoint. Done again is only the first batch
         after a start. After a lost checkpoint batch ids begin anew and all requests come again: those that are older
-        than this start.
+        than this start. To one of them none of our own answers since can be: a run is given each request once.
         """
         oldest = pc.min(requests.column("requested_at")).as_py()
         if not self._first and oldest is not None and oldest >= self._started + SKEW:
+            self._written.clear()
             return arrow_schema("check_answers").empty_table()
-        answers = recorded(spark, self._tables, oldest, batch_id)
+        answers = recorded(spark, self._tables, oldest, batch_id, self._written)
         return answers_to(requests, answers)
 
     def ask(self, spark: SparkSession, requests: pa.Table, app: str, batch_id: int) -> pa.Table:
@@ -212,7 +214,9 @@ class Dispatch:
         )
         if fresh.num_rows:
             answers = pa.concat_tables([answers, self._asked(spark, fresh, batch_id)])
-        self._tables.append_arrow(spark, answers, "check_answers", f"{app}/check_answers", batch_id)
+        self._written.update(
+            self._tables.append_arrow(spark, answers, "check_answers", f"{app}/check_answers", batch_id)
+        )
         return answers
 
     def _overtaken(self, spark: SparkSession, requests: pa.Table) -> pa.ChunkedArray:

@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 from checkback.schemas import arrow_schema
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import SparkSession
 
     from checkback.tables import Tables
@@ -60,10 +62,13 @@ def answers_to(requests: pa.Table, answers: pa.Table) -> pa.Table:
     return answers.filter(pc.and_(pa.array(asked[at] == answered), pc.or_(after, counted)))
 
 
-def recorded(spark: SparkSession, tables: Tables, oldest: datetime | None, batch_id: int) -> pa.Table:
+def recorded(
+    spark: SparkSession, tables: Tables, oldest: datetime | None, batch_id: int, besides: Collection[str] = ()
+) -> pa.Table:
     """What `check_answers` says of requests that are no older than ``oldest``, or were in this batch.
 
-    Nothing is answered before it is asked: by that, files are skipped. None = all answers.
+    Nothing is answered before it is asked: by that, files are skipped. None = all answers. ``besides``: files that need
+    not be read.
     """
     schema = arrow_schema("check_answers")
     since = None if oldest is None else oldest - SKEW
@@ -71,7 +76,7 @@ def recorded(spark: SparkSession, tables: Tables, oldest: datetime | None, batch
         found = [
             _whole(pq.read_table(file.path, coerce_int96_timestamp_unit="us"), schema)
             for file in tables.log("check_answers").data_files()
-            if _may_hold(file.spans, since, batch_id)
+            if file.path not in besides and _may_hold(file.spans, since, batch_id)
         ]
         return pa.concat_tables([schema.empty_table(), *found])
     answers = tables.read(spark, "check_answers")

@@ -89,7 +89,7 @@ class SegmentProcessor(StatefulProcessor):
 
     def _step(self, key: str, events: Records, now: int, fired: int = NO_TIMER) -> Iterator[pd.DataFrame]:
         queue_id, base = parse_key(key, self._size)
-        stored = self._state.get() if self._state.exists() else None
+        stored = self._state.get()
         if stored is None:
             segment, timer = Segment.empty(base, self._size), NO_TIMER
         else:
