@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.reconcile.actions import Actions, pack, segments_of
+from checkback.reconcile.actions import Actions, pack
 from checkback.reconcile.segment import ACTION, Action
 from reconcile.messages import action, actions
 
@@ -24,18 +24,17 @@ def _rows(*blocks: bytes) -> pa.Table:
 
 def test_blocks_of_all_segments_become_one_array() -> None:
     """Each action with the queue of its segment."""
-    rows = _rows(_block(1, 4, 5), _block(2, 4))
-    found = Actions.of(rows)
+    found, segments = Actions.of(_rows(_block(1, 4, 5), _block(2, 4)))
     assert found.records[["queue_id", "offset", "store"]].tolist() == [(1, 4, 5), (1, 5, 5), (2, 4, 5)]
     assert found.batch_time == 9
     assert found.counts == {Action.CHECK: 3}
     assert not found.need_bodies
-    assert segments_of(rows).tolist() == [(1, 0, 7, 3, 4, 9), (2, 0, 7, 3, 4, 9)]
+    assert segments.tolist() == [(1, 0, 7, 3, 4, 9), (2, 0, 7, 3, 4, 9)]
 
 
 def test_batch_without_actions_is_empty() -> None:
     """No rows, no actions, no ranges."""
-    found = Actions.of(_rows())
+    found, _ = Actions.of(_rows())
     assert (len(found.records), found.counts, found.ranges(16, 4)) == (0, {}, [])
 
 

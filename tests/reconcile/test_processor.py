@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from checkback.reconcile.actions import Actions, segments_of
+from checkback.reconcile.actions import Actions
 from checkback.reconcile.processor import SegmentProcessor
 from checkback.reconcile.segment import Action
 from checkback.reconcile.state import AT_ONCE
@@ -30,13 +30,11 @@ class Batches:
         if rows:
             frames.append(self.tester.testInPandas(key, pd.DataFrame({"events": [events(*rows).tobytes()]})))
         blocks = [block for frame in frames if len(frame) for block in frame["block"]]
-        rows_of = pa.table({"block": pa.array(blocks, pa.binary())})
-        segments = segments_of(rows_of)
+        actions, segments = Actions.of(pa.table({"block": pa.array(blocks, pa.binary())}))
         assert set(segments["queue_id"].tolist()) <= {int(key.split("/", maxsplit=1)[0])}
         assert set(segments["batch_time"].tolist()) <= {now}
         self.wakes = segments["wake"].tolist()
-        found = Actions.of(rows_of).records
-        return [(Action(action["action"]).name, int(action["offset"])) for action in found]
+        return [(Action(action["action"]).name, int(action["offset"])) for action in actions.records]
 
 
 def test_processor_keeps_a_half_until_its_op() -> None:

@@ -166,7 +166,8 @@ class Reconcile:
                 frames += processor.handleExpiredTimer((handle.key,), at, at)  # type: ignore[arg-type]
                 handle.timers.discard(timer)
         blocks = pa.array([block for frame in frames for block in frame["block"]], pa.binary())
-        return handle.state(), Actions.of(pa.table({"block": blocks})).records
+        actions, _ = Actions.of(pa.table({"block": blocks}))
+        return handle.state(), actions.records
 
     def _packed(self, planned: Planned) -> Iterable[tuple[str, bytes]]:
         halves: list[Half] = self.tables.rows["half"][slice(*planned.half)]

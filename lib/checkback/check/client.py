@@ -17,6 +17,7 @@ from checkback.check.exchange import (
     CheckRequest,
     NoAnswerError,
     StatusError,
+    nobody_of,
     read_answer,
     read_retry_after,
 )
@@ -120,8 +121,7 @@ class CheckClient:
         started = self._timer()
         service = self._services.get(request.producer_group)
         if service is None or not service.endpoints:
-            nobody = f"producers.{request.producer_group} has no endpoints"[:200]
-            return self._answer(started, [(None, _Try(NO_ANSWER, nobody, sent=False))])
+            return self._answer(started, [(None, _Try(NO_ANSWER, nobody_of(request.producer_group), sent=False))])
         body = request.to_json(service.include_body)
         endpoints = service.in_turn(request.check_times)
         tries = yield from self._round(endpoints, service.signer, request, body)

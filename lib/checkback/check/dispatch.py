@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from checkback.check.asker import Asker
 from checkback.check.breaker import Limits
 from checkback.check.endpoint import Group
-from checkback.check.exchange import COMMIT, NO_ANSWER, ROLLBACK
-from checkback.check.messages import with_messages
+from checkback.check.exchange import COMMIT, NO_ANSWER, ROLLBACK, nobody_of
+from checkback.check.messages import wanting, with_messages
 from checkback.check.overtaken import not_sent, overtaken_by, overtakers, stale
 from checkback.check.pace import Rate
 from checkback.check.recorded import SKEW, answers_to, numbered, once, recorded
@@ -228,7 +228,7 @@ class Dispatch:
 
     def _asked(self, spark: SparkSession, requests: pa.Table, batch_id: int) -> pa.Table:
         # The number of partitions is the number of tasks that ask at once.
-        if pc.any(pc.is_in(requests.column("producer_group"), pa.array(self._with_body, pa.string()))).as_py():
+        if wanting(requests, self._with_body).num_rows:
             rows = with_messages(spark, self._tables, requests, self._with_body).coalesce(self._tasks)
             ask = ask_rows(self._asker)
         else:
@@ -251,9 +251,9 @@ class Dispatch:
 
 
 def has_no_endpoints(groups: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Why a request of each of the ``groups`` is sent to nobody; as `CheckClient` says it."""
-    why = pc.binary_join_element_wise("producers.", groups, " has no endpoints", "")
-    return pc.utf8_slice_codeunits(why, 0, 200)
+    """Why a request of each of the ``groups`` is sent to nobody."""
+    coded = groups.combine_chunks().dictionary_encode()
+    return pa.chunked_array([pa.array(map(nobody_of, coded.dictionary.to_pylist()), pa.string()).take(coded.indices)])
 
 
 def op_rows(answers: pa.Table, now: datetime, count_undelivered: bool = True) -> pa.Table:

@@ -30,6 +30,11 @@ _TOO_MANY, _UNAVAILABLE = 429, 503
 _MOST_DIGITS = 9  # of seconds: more is as good as for ever
 
 
+def nobody_of(group: str) -> str:
+    """Why a check of a group without endpoints is NO_ANSWER. A group's name is as long as its producer likes."""
+    return f"producers.{group} has no endpoints"[:200]
+
+
 @dataclass(frozen=True)
 class Message:
     """What a group with ``include_body`` is told besides: the half message itself."""

@@ -7,6 +7,7 @@ from operator import and_
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -28,6 +29,11 @@ _SAME_HALF = ["queue_id", "queue_offset", "transaction_id", "producer_group", "r
 _MESSAGE = StructType([HALF[name] for name in ("tags", "keys", "properties", "body")])
 
 
+def wanting(requests: pa.Table, groups: Sequence[str]) -> pa.Table:
+    """Those of ``requests`` (CHECK_REQUESTS) whose group is one of ``groups``, which want their messages."""
+    return requests.filter(pc.is_in(requests.column("producer_group"), pa.array(groups, pa.string())))
+
+
 def with_messages(spark: SparkSession, tables: Tables, requests: pa.Table, groups: Sequence[str]) -> DataFrame:
     """``requests`` (CHECK_REQUESTS) as the asker takes them: identity, born_ms, and ``message``.
 
@@ -37,8 +43,7 @@ def with_messages(spark: SparkSession, tables: Tables, requests: pa.Table, group
     identity, born = CHECK_REQUESTS.names[:6], F.unix_millis("born_timestamp").alias("born_ms")
     bare = F.lit(None).cast(_MESSAGE).alias("message")
     wanted = F.coalesce(F.col("producer_group").isin(list(groups)), F.lit(False))
-    named = requests.filter(pa.array([group in groups for group in requests.column("producer_group").to_pylist()]))
-    half = tables.read(spark, "half").where(within(offset_ranges(named), "queue_offset"))
+    half = tables.read(spark, "half").where(within(offset_ranges(wanting(requests, groups)), "queue_offset"))
     both = rows.where(~wanted).select("*", bare).unionByName(_join(rows.where(wanted), half))
     return both.select(*identity, born, "message")
 

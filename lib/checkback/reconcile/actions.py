@@ -47,12 +47,6 @@ def pack(segment: tuple[int, int, int, int, int, int], actions: Records) -> byte
     return np.array([segment], SEGMENT).tobytes() + actions.tobytes()
 
 
-def segments_of(rows: pa.Table) -> Records:
-    """The SEGMENT records in ACTIONS_SCHEMA."""
-    blocks = rows.column("block").to_pylist()
-    return np.frombuffer(b"".join(block[: SEGMENT.itemsize] for block in blocks), SEGMENT)
-
-
 @dataclass(frozen=True)
 class Actions:
     """QUEUED records in any order, and the batch's time (ms)."""
@@ -61,10 +55,11 @@ class Actions:
     batch_time: int
 
     @classmethod
-    def of(cls, rows: pa.Table) -> Actions:
-        """From ACTIONS_SCHEMA."""
-        segments = segments_of(rows)
-        blocks = [np.frombuffer(block, ACTION, offset=SEGMENT.itemsize) for block in rows.column("block").to_pylist()]
+    def of(cls, rows: pa.Table) -> tuple[Actions, Records]:
+        """The actions, and the SEGMENT records, in ACTIONS_SCHEMA."""
+        told = rows.column("block").to_pylist()
+        segments = np.frombuffer(b"".join(block[: SEGMENT.itemsize] for block in told), SEGMENT)
+        blocks = [np.frombuffer(block, ACTION, offset=SEGMENT.itemsize) for block in told]
         records = np.empty(sum(map(len, blocks)), QUEUED)
         begin = 0
         for queue_id, block in zip(segments["queue_id"].tolist(), blocks, strict=True):
@@ -73,7 +68,7 @@ class Actions:
             for name in ACTION.names or ():
                 part[name] = block[name]
             begin += len(block)
-        return cls(records, int(segments["batch_time"].max(initial=0)))
+        return cls(records, int(segments["batch_time"].max(initial=0))), segments
 
     @cached_property
     def counts(self) -> dict[Action, int]:

@@ -19,7 +19,7 @@ from checkback.connect import is_connect, query_id
 from checkback.errors import StorageError
 from checkback.files import FILES_SCHEMA, files_of
 from checkback.reconcile import halves, rejected
-from checkback.reconcile.actions import Actions, segments_of
+from checkback.reconcile.actions import Actions
 from checkback.reconcile.claims import NAME, claim
 from checkback.reconcile.columns import identity_columns, store_us
 from checkback.reconcile.ranges import MAX_RANGES, within
@@ -70,11 +70,9 @@ class Publisher:
         """
         if not is_connect(batch):  # there it is the session of all
             batch.sparkSession.conf.set(_ADAPTIVE, "false")
-        rows = batch.toArrow()
-        actions = Actions.of(rows)
+        actions, segments = Actions.of(batch.toArrow())
         if len(actions.records):
             self.publish(batch.sparkSession, actions, batch_id, query_id(batch, NAME))
-        segments = segments_of(rows)
         if self._observer is not None:
             self._observer.published(actions, batch_id, segments)
         if self._wakes is not None:
