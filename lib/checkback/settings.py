@@ -105,7 +105,7 @@ class Reconcile(_Section):
     segment_size: Annotated[StrictInt, Field(ge=1, le=65536)] = 4096
     partitions: Count = 4
     max_files: Count = 1000
-    max_checks: Count = 100_000
+    max_checks: Count = 160_000
 
 
 class Check(_Section):

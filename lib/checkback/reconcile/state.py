@@ -39,7 +39,8 @@ def encode(segment: Segment, timer: int = NO_TIMER) -> bytes:
     )
     bits = np.packbits(segment.seen, bitorder="little")
     raw = b"".join((bits.tobytes(), _bytes_of(segment.pending), _bytes_of(segment.early)))
-    return header + pa.compress(raw, _CODEC, asbytes=True)
+    packed: bytes = pa.compress(raw, _CODEC, asbytes=True)
+    return header + packed
 
 
 def decode(block: bytes, base: int, size: int) -> tuple[Segment, int]:
@@ -73,7 +74,9 @@ def decode(block: bytes, base: int, size: int) -> tuple[Segment, int]:
 
 
 def _bytes_of(records: Records) -> bytes:
-    return np.ascontiguousarray(records).view(np.uint8).reshape(-1, records.dtype.itemsize).T.tobytes()
+    rows = np.ascontiguousarray(records).view(np.uint8).reshape(-1, records.dtype.itemsize)
+    turned: bytes = rows.T.tobytes()
+    return turned
 
 
 def _records(raw: NDArray[np.uint8], kind: np.dtype[np.void]) -> Records:
