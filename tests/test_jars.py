@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from checkback import archive, jars
-from checkback.session import SHORT, quick_start
+from checkback.jvm import quick_start
+from checkback.session import SHORT
 
 _CONF = {jars.PACKAGES: "org.x:one:1", "spark.master": "local[2]"}
 

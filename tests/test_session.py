@@ -1,4 +1,4 @@
-"""The session: Java and folders are checked first, settings are joined, a start is quiet or explained."""
+"""The session: settings are joined, a start is quiet or explained."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from checkback.errors import SettingsError
+from checkback.errors import reason
 from checkback.session import (
     DELTA_EXTENSION,
     DELTA_PACKAGE,
@@ -22,13 +22,9 @@ from checkback.session import (
     LOCAL_CHECKPOINTS,
     REQUIRED,
     frame,
-    java_check,
-    local_path,
     open_session,
-    reason,
     running_session,
     spark_settings,
-    storage_check,
 )
 from checkback.settings import Settings
 from checkback.stderr import HeldStderr
@@ -41,107 +37,6 @@ ROOT = Path(__file__).parent.parent
 
 def settings(**sections: object) -> Settings:
     return Settings.model_validate(sections)
-
-
-def java(folder: Path, says: str, code: int = 0) -> str:
-    """A JAVA_HOME whose java says a version."""
-    program = folder / "bin" / "java"
-    program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{says}\nEND\nexit {code}\n")
-    program.chmod(0o755)
-    return str(folder)
-
-
-# Java
-
-
-@pytest.mark.parametrize(
-    "says",
-    [
-        'openjdk version "17.0.15" 2025-04-15',
-        'java version "21" 2023-09-19',
-        'openjdk version "25-ea" 2025-09-16',
-        'Picked up JAVA_TOOL_OPTIONS: -Xmx1g\nopenjdk version "17.0.1" 2021-10-19',
-    ],
-)
-def test_java_of_17_or_later_is_taken_from_home_or_path(tmp_path: Path, says: str) -> None:
-    home = java(tmp_path / "jdk", says)
-    assert java_check({"JAVA_HOME": home, "PATH": ""}) == f"{home}/bin/java"
-    assert java_check({"PATH": f"{home}/bin:/bin"}) == f"{home}/bin/java"
-
-
-@pytest.mark.parametrize(
-    ("says", "told"),
-    [
-        ('java version "1.8.0_392"', "Java 8 is too old"),
-        ('openjdk version "11.0.2" 2019-01-15', "Java 11 is too old"),
-        ("Unable to locate a Java Runtime.", "Java does not say its version"),
-    ],
-)
-def test_other_java_is_refused(tmp_path: Path, says: str, told: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        java_check({"JAVA_HOME": java(tmp_path, says), "PATH": "/bin"})
-    assert told in str(caught.value)
-    assert "install Java 17 or 21" in str(caught.value)
-
-
-def test_no_java_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="Java is not installed; install Java 17 or 21"):
-        java_check({"PATH": str(tmp_path)})
-    with pytest.raises(SettingsError, match="JAVA_HOME has no bin/java; install Java 17 or 21"):
-        java_check({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
-
-
-# Folders
-
-
-def test_storage_check_makes_the_folders(tmp_path: Path) -> None:
-    storage = {"root": str(tmp_path / "a/b"), "checkpoints": f"file://{tmp_path}/c"}
-    storage_check(settings(storage=storage))
-    assert (tmp_path / "a/b").is_dir()
-    assert (tmp_path / "c").is_dir()
-    assert not list((tmp_path / "a/b").iterdir())
-
-
-def test_storage_check_refuses_what_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for root in (tmp_path / "file", tmp_path / "file/below", Path("/proc/none")):
-        with pytest.raises(SettingsError) as caught:
-            storage_check(settings(storage={"root": str(root)}), {"storage.root": "--set"})
-        assert str(caught.value).startswith(f"storage.root (--set): cannot write in {root}: ")
-
-
-def test_storage_check_leaves_other_file_systems_alone() -> None:
-    storage_check(settings(storage={"root": "s3://no-such-bucket/data", "checkpoints": "abfss://c@a/x"}))
-
-
-def test_tables_in_a_catalog_need_no_folder(tmp_path: Path) -> None:
-    """Only one for the checkpoints."""
-    storage = {"catalog": "main", "schema": "s", "root": str(tmp_path / "data"), "checkpoints": str(tmp_path / "c")}
-    storage_check(settings(storage=storage))
-    assert [path.name for path in tmp_path.iterdir()] == ["c"]
-
-
-@pytest.mark.parametrize(
-    ("place", "path"),
-    [
-        ("/a/b", "/a/b"),
-        ("file:/a/b", "/a/b"),
-        ("file:///a/b", "/a/b"),
-        ("/a:b/c", "/a:b/c"),
-        ("s3://bucket/x", None),
-        ("dbfs:/x", None),
-        ("/Volumes/main/checkback/tables", None),
-        ("file:///dbfs/x", None),
-        ("/data/Volumes/x", "/data/Volumes/x"),
-    ],
-)
-def test_local_path(place: str, path: str | None) -> None:
-    assert local_path(place) == path
-
-
-def test_local_path_of_a_relative_one_is_absolute() -> None:
-    assert local_path("./data") == os.path.abspath("data")
 
 
 # Settings of Spark

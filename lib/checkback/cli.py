@@ -11,7 +11,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING
 
-from checkback.errors import CheckbackError, SettingsError
+from checkback.errors import CheckbackError, SettingsError, reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CheckbackError as error:
         return _failed(str(error), error.exit_code, arguments)
     except Exception as error:  # noqa: BLE001 - the last line of defence
-        from checkback.session import reason
-
         hint = "" if "--debug" in arguments else "; run again with --debug"
         return _failed(f"unexpected {type(error).__name__}: {reason(error)}{hint}", 1, arguments)
 

@@ -48,3 +48,11 @@ class FencedError(CheckbackError):
 
 class StateError(CheckbackError):
     """The bytes of a segment's state are not what this version can read."""
+
+
+def reason(error: BaseException) -> str:
+    """The one line of an error that tells most; of an error from Java the Java exception."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        return lines[1].removeprefix(": ")
+    return lines[0] if lines else type(error).__name__

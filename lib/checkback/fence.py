@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from checkback.errors import FencedError, StorageError
-from checkback.session import local_path
+from checkback.paths import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from checkback.connect import is_connect
 from checkback.errors import StorageError
-from checkback.session import local_path
+from checkback.paths import local_path
 from checkback.stopping import one_line
 
 if TYPE_CHECKING:

@@ -10,19 +10,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
-import shutil
-import subprocess
 import sys
-import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from checkback.connect import check_server, is_connect, server_of
-from checkback.errors import CheckbackError, SettingsError
+from checkback.errors import CheckbackError, SettingsError, reason
+from checkback.jvm import java_check, quick_start, require_class, start_jvm
+from checkback.paths import local_path
 from checkback.stderr import HeldStderr
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +31,6 @@ DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 #: Name of Spark's Kafka source among packages and JARs (`land --kafka` only).
 KAFKA_SOURCE = "spark-sql-kafka-0-10"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
-OLDEST_JAVA = 17
 
 #: What every session must have; conf/spark-defaults.conf repeats it for clusters that share a session.
 REQUIRED: Mapping[str, str] = {
@@ -107,9 +104,6 @@ _LISTS = ("spark.sql.extensions", "spark.jars.packages")
 # Spark 4.2's driver worker prints these whatever the log level is, in every batch.
 _CHATTER = "(Starting )?Streaming TransformWithState[a-zA-Z]* Python worker"
 
-#: object stores under paths
-_MOUNTS = ("/Volumes/", "/dbfs/")
-
 _log = logging.getLogger(__name__)
 
 
@@ -173,12 +167,13 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
     conf, started = spark_settings(settings, kafka, short), False
     with contextlib.ExitStack() as stack:
         if under_spark_submit():
-            _require_delta_jars()
+            require_class(DELTA_EXTENSION, DELTA_PACKAGE)
             given = SparkConf().get("spark.sql.extensions", "") or ""
             conf["spark.sql.extensions"] = _joined(conf["spark.sql.extensions"], given)
         elif SparkContext._gateway is None:
             conf, started = quick_start(conf, java_check()), True
-            _start_jvm(conf, stack.enter_context(HeldStderr(_CHATTER)))
+            fetches_kafka = KAFKA_SOURCE in conf.get("spark.jars.packages", "")
+            start_jvm(conf, stack.enter_context(HeldStderr(_CHATTER)), fetches_kafka)
         builder = SparkSession.builder.appName(app)
         for key, value in conf.items():
             builder = builder.config(key, value)
@@ -252,81 +247,6 @@ def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
             SparkSession._activeSession = before
 
 
-def java_check(environ: Mapping[str, str] = os.environ) -> str:
-    """Path of the ``java`` that Spark will run: that of JAVA_HOME, else the one on PATH.
-
-    Raises SettingsError when there is none, or it is older than Java 17.
-    """
-    home = environ.get("JAVA_HOME", "")
-    java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environ.get("PATH", ""))
-    fix = "install Java 17 or 21 and put it on PATH or in JAVA_HOME"
-    if not java or not os.access(java, os.X_OK):
-        raise SettingsError("JAVA_HOME has no bin/java" if home else "Java is not installed", home, fix)
-    try:
-        run = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
-        match = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
-    except (OSError, subprocess.TimeoutExpired):
-        match = None
-    if match is None:
-        raise SettingsError("Java does not say its version", java, fix)
-    if int(match[1]) < OLDEST_JAVA:
-        raise SettingsError(f"Java {match[1]} is too old", java, fix)
-    return java
-
-
-def storage_check(settings: Settings, origins: Mapping[str, str] | None = None) -> None:
-    """Checks, before Spark starts, that the local folders of tables and checkpoints can be written; makes them.
-
-    Raises SettingsError. Folders that are URIs of other file systems are left to Spark.
-    """
-    root = None if settings.storage.catalog else settings.storage.root
-    folders = {"storage.root": root, "storage.checkpoints": settings.storage.checkpoints}
-    for key, place in folders.items():
-        path = local_path(place) if place else None
-        if path is None:
-            continue
-        try:
-            os.makedirs(path, exist_ok=True)
-            # Tried, not asked: for root and on network mounts, permissions say nothing.
-            with tempfile.TemporaryFile(dir=path):
-                pass
-        except OSError as error:
-            where = f"{key} ({origins[key]})" if origins and key in origins else key
-            what = f"cannot write in {path}: {error.strerror}"
-            raise SettingsError(what, where, "choose a folder that this user can create and write") from error
-
-
-def local_path(place: str) -> str | None:
-    """The absolute path of a folder on this machine; None for a URI of another file system, or where one is mounted.
-
-    The mounts (Databricks' /Volumes and /dbfs) have paths, but neither locks nor links: Spark writes there.
-    """
-    scheme, colon, rest = place.partition(":")
-    if colon and "/" not in scheme:
-        if scheme != "file":
-            return None
-        place = re.sub("^//[^/]*", "", rest)
-    path = os.path.abspath(place)
-    return None if path.startswith(_MOUNTS) else path
-
-
-def reason(error: BaseException) -> str:
-    """The one line of an error that tells most; of an error from Java the Java exception."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
-        return lines[1].removeprefix(": ")
-    return lines[0] if lines else type(error).__name__
-
-
-def quick_start(conf: Mapping[str, str], java: str) -> dict[str, str]:
-    """The settings of a JVM of our own, with what earlier starts and `prefetch` have left to make it quick."""
-    from checkback import archive, jars
-
-    if re.match(r"local(\[|$)", conf.get("spark.master", "local")) is None:
-        return dict(conf)  # executors of their own know nothing of our class path
-    return archive.with_archive(jars.on_class_path(conf), java)
-
-
 def prefetch() -> None:
     """What later starts then need not do: fetches Delta's JARs, makes the class-data archive (`make install`)."""
     from checkback import archive, jars
@@ -373,44 +293,6 @@ def _set(spark: SparkSession, key: str, value: str, asked_for: bool) -> None:
         if asked_for or not is_connect(spark):
             raise SettingsError(f"cannot be set: {reason(error)}", key, "leave it out") from error
         _log.debug("%s stays as the server has it: %s", key, reason(error))
-
-
-def _require_delta_jars() -> None:
-    """Looks for Delta's classes in the JVM of spark-submit: without them Spark logs a stack trace and goes on."""
-    from pyspark import SparkContext
-
-    SparkContext._ensure_initialized()
-    jvm = SparkContext._jvm
-    if jvm is not None and not jvm.org.apache.spark.util.Utils.classIsLoadable(DELTA_EXTENSION):
-        raise SettingsError("Delta Lake's JARs are missing", "spark-submit", f"add --packages {DELTA_PACKAGE}")
-
-
-def _start_jvm(conf: Mapping[str, str], held: HeldStderr) -> None:
-    """Starts the JVM of this process, without Ivy's and Spark's talk."""
-    from pyspark import SparkConf, SparkContext, java_gateway
-
-    # Spark's workers would run the first python3 on PATH, which need not have the packages.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    launch: Callable[..., Any] = java_gateway.launch_gateway
-    try:
-        # Its stdout, too: ours is for what a command prints.
-        told = {"stdout": held.fileno(), "stderr": held.fileno()}
-        gateway = launch(SparkConf().setAll(list(conf.items())), told)
-    except Exception as error:
-        lines = held.lines()
-        if any("unresolved dependency" in line or "download failed" in line for line in lines):
-            kafka = KAFKA_SOURCE in conf.get("spark.jars.packages", "")
-            whose, own = (
-                ("Delta Lake's and Kafka's", ", or Kafka's own JARs in spark.jars") if kafka else ("Delta Lake's", "")
-            )
-            raise CheckbackError(
-                f"{whose} JARs could not be fetched",
-                conf.get("spark.jars.packages", ""),
-                f"connect to Maven Central once, or name a mirror in spark.jars.repositories{own}",
-            ) from error
-        why = next((line for line in lines if re.search(r"(Error|Exception)\b", line)), reason(error))
-        raise CheckbackError(f"Spark did not start: {why}", fix="check Java and the spark settings") from error
-    SparkContext._ensure_initialized(gateway=gateway)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ from checkback.deltalog import DeltaLog
 from checkback.errors import StorageError
 from checkback.files import FILES_SCHEMA, MOST_ROWS, FileWriter, files_of, to_files
 from checkback.names import TABLE_PREFIX, TOPIC_PROPERTY, is_plain, table_name
+from checkback.paths import local_path
 from checkback.schemas import TOPIC_PREFIX, properties_of, schema_of
-from checkback.session import frame, local_path
+from checkback.session import frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

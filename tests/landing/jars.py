@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyspark
 
 from checkback.errors import CheckbackError
-from checkback.session import LOCAL, java_check, kafka_package
+from checkback.jvm import java_check
+from checkback.session import LOCAL, kafka_package
 from checkback.stopping import one_line
 
 if TYPE_CHECKING:

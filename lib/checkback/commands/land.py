@@ -10,7 +10,8 @@ import typer
 
 from checkback.commands.options import AvailableNow, Config, Debug, Overrides, app, prepared
 from checkback.errors import SettingsError
-from checkback.session import local_path, running_session, storage_check
+from checkback.paths import local_path, storage_check
+from checkback.session import running_session
 
 # Landing takes globs, too; what they match is its own affair.
 _GLOB = re.compile(r"[*?\[{]")

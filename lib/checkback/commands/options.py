@@ -11,7 +11,7 @@ import typer
 from checkback import __version__
 from checkback.errors import SettingsError
 from checkback.observe.logs import set_up
-from checkback.session import local_path
+from checkback.paths import local_path
 from checkback.settings import Loaded, Settings, load
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Transactional messages on Delta Lake.")

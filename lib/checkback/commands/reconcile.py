@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from checkback.commands.options import AvailableNow, Config, Debug, Overrides, app, prepared
 from checkback.errors import CheckbackError
-from checkback.session import running_session, storage_check
+from checkback.paths import storage_check
+from checkback.session import running_session
 
 if TYPE_CHECKING:
     from checkback.settings import Settings

@@ -11,8 +11,8 @@ import pyarrow as pa
 from checkback.deltalog import DeltaLog
 from checkback.errors import FencedError, SettingsError, StorageError
 from checkback.files import FileWriter
+from checkback.paths import local_path
 from checkback.schemas import arrow_schema
-from checkback.session import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

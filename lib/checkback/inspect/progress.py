@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from checkback.checkpoint import Batch, parse_batch
-from checkback.session import local_path
+from checkback.paths import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from checkback.session import local_path, running_session
+from checkback.paths import local_path
+from checkback.session import running_session
 
 if TYPE_CHECKING:
     from checkback.maintain.report import Done

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from checkback import folders
 from checkback.checkpoint import Batch, Position, numbers, read_batch
 from checkback.maintain.keep import Reader
+from checkback.paths import local_path
 from checkback.reconcile.claims import REBUILDING
 from checkback.schemas import SOURCES
-from checkback.session import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

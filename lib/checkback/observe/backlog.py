@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from checkback.session import local_path
+from checkback.paths import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pyspark.sql import functions as F
 
-from checkback.errors import CheckbackError, SettingsError
+from checkback.errors import CheckbackError, SettingsError, reason
 from checkback.observe.backlog import Backlog
 from checkback.observe.listener import listening
 from checkback.observe.observer import Observer
 from checkback.observe.pending import PendingCount
 from checkback.reconcile.actions import SEGMENT
-from checkback.session import reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

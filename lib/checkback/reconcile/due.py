@@ -19,9 +19,9 @@ from checkback import __version__, folders
 from checkback.checkpoint import Checkpoint, last_done, read_checkpoint
 from checkback.commits import Commits
 from checkback.errors import StorageError
+from checkback.paths import local_path
 from checkback.reconcile.claims import NAME, REBUILDING
 from checkback.schemas import SCHEMAS, SOURCES
-from checkback.session import local_path
 
 if TYPE_CHECKING:
     from checkback.settings import Settings

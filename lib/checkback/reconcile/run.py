@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from checkback.check.dispatch import check_query, decisive_answers
 from checkback.connect import is_connect
+from checkback.errors import reason
 from checkback.fence import only_one
 from checkback.observe.run import observed
 from checkback.reconcile import due
@@ -21,7 +22,6 @@ from checkback.reconcile.query import reconcile_query
 from checkback.reconcile.timers import first_timer, timers_of
 from checkback.reconcile.wakes import Wakes
 from checkback.schemas import SCHEMAS, arrow_schema
-from checkback.session import reason
 from checkback.stopping import Stopper, stop_on_signal
 from checkback.tables import Tables
 

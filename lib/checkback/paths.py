@@ -1,0 +1,54 @@
+"""Where tables and checkpoints lie: in folders of this machine, or at URIs of another file system."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from typing import TYPE_CHECKING
+
+from checkback.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from checkback.settings import Settings
+
+#: object stores under paths
+_MOUNTS = ("/Volumes/", "/dbfs/")
+
+
+def local_path(place: str) -> str | None:
+    """The absolute path of a folder on this machine; None for a URI of another file system, or where one is mounted.
+
+    The mounts (Databricks' /Volumes and /dbfs) have paths, but neither locks nor links: Spark writes there.
+    """
+    scheme, colon, rest = place.partition(":")
+    if colon and "/" not in scheme:
+        if scheme != "file":
+            return None
+        place = re.sub("^//[^/]*", "", rest)
+    path = os.path.abspath(place)
+    return None if path.startswith(_MOUNTS) else path
+
+
+def storage_check(settings: Settings, origins: Mapping[str, str] | None = None) -> None:
+    """Checks, before Spark starts, that the local folders of tables and checkpoints can be written; makes them.
+
+    Raises SettingsError. Folders that are URIs of other file systems are left to Spark.
+    """
+    root = None if settings.storage.catalog else settings.storage.root
+    folders = {"storage.root": root, "storage.checkpoints": settings.storage.checkpoints}
+    for key, place in folders.items():
+        path = local_path(place) if place else None
+        if path is None:
+            continue
+        try:
+            os.makedirs(path, exist_ok=True)
+            # Tried, not asked: for root and on network mounts, permissions say nothing.
+            with tempfile.TemporaryFile(dir=path):
+                pass
+        except OSError as error:
+            where = f"{key} ({origins[key]})" if origins and key in origins else key
+            what = f"cannot write in {path}: {error.strerror}"
+            raise SettingsError(what, where, "choose a folder that this user can create and write") from error
