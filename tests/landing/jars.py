@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import zlib
@@ -38,9 +39,16 @@ class Jars(NamedTuple):
 def find_jars(folder: Path) -> Jars:
     """The JARs: those that ``folder`` remembers, else fetched from where Spark is set up to fetch packages.
 
-    Raises CheckbackError when they, or a Java to run them, cannot be had.
+    The processes of one test run wait for each other: two that fetch into Ivy's cache at once spoil it for both. Raises
+    CheckbackError when the JARs, or a Java to run them, cannot be had.
     """
     java_check()
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _remembered(folder)
+
+
+def _remembered(folder: Path) -> Jars:
     # Other packages, another stand-in: other JARs.
     asked = f"{kafka_package()} {BROKER_PACKAGE} {_TOKEN_PROVIDER.read_text()}"
     found = folder / f"jars-{zlib.crc32(asked.encode())}.json"
