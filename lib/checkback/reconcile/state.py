@@ -25,6 +25,7 @@ VERSION = 2
 _HEADER = struct.Struct("<2sHIqqII")
 _MARK = b"CB"
 _CODEC = "lz4_raw"
+_REBUILD = "rebuild the checkpoint from the tables: `checkback rebuild`"
 
 #: timer of a segment that has none
 NO_TIMER = -1
@@ -49,25 +50,25 @@ def decode(block: bytes, base: int, size: int) -> tuple[Segment, int]:
     Raises StateError when the block is not whole, of another version, or of another segment size.
     """
     if len(block) < _HEADER.size or block[:2] != _MARK:
-        raise StateError("a segment's state is not Checkback's", fix="rebuild the checkpoint from the tables")
+        raise StateError("a segment's state is not Checkback's", fix=_REBUILD)
     _, version, length, timer, seen_until, n_pending, n_early = _HEADER.unpack_from(block)
     if version != VERSION:
         raise StateError(
             f"a segment's state has version {version}, this release reads {VERSION}",
-            fix="run the release that wrote it, or rebuild the checkpoint from the tables",
+            fix=f"run the release that wrote it, or {_REBUILD}",
         )
     if length != size:
         raise StateError(
             f"the checkpoint has segments of {length} offsets, the settings say {size}",
             where="reconcile.segment_size",
-            fix=f"set it to {length}, or rebuild the checkpoint from the tables",
+            fix=f"set it to {length}, or {_REBUILD}",
         )
     n_bits = -(-length // 8)
     sizes = (n_bits, n_pending * PENDING.itemsize, n_early * EARLY.itemsize)
     try:
         raw = np.frombuffer(pa.decompress(block[_HEADER.size :], sum(sizes), _CODEC), np.uint8)
     except OSError as error:
-        raise StateError("a segment's state is cut off", fix="rebuild the checkpoint from the tables") from error
+        raise StateError("a segment's state is cut off", fix=_REBUILD) from error
     bits, pending, early = np.split(raw, np.cumsum(sizes)[:-1])
     seen = np.unpackbits(bits, count=length, bitorder="little").astype(bool)
     return Segment(base, seen, _records(pending, PENDING), _records(early, EARLY), seen_until), timer
