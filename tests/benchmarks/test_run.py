@@ -47,6 +47,7 @@ def test_catch_up_gives_its_figure_and_its_floor(
     rate, floor, ratio = (found[f"catch_up{name}"] for name in ("", "_floor", "_floor_ratio"))
     assert (rate["n"], rate["unit"], len(rate["seconds"]), rate["body_bytes"]) == (2, "tx/s", 2, 64)
     assert ratio["value"] == pytest.approx(rate["value"] / floor["value"], abs=0.002)
+    assert rate["floor_ratio"] == ratio["value"]
     topics = [place.tables.read(place.spark, name) for name in place.tables.topics(place.spark)]
     offsets = [row[0] for topic in topics for row in topic.select("half_queue_offset").collect()]
     assert len(topics) == 4
