@@ -52,6 +52,14 @@ def test_damaged_block_is_refused(damage: object, says: str) -> None:
         decode(damage(encode(_segment())), 16, SIZE)
 
 
+def test_block_is_refused_wherever_it_is_cut_off() -> None:
+    """Also where the compressed bytes could end."""
+    block = encode(_segment())
+    for end in range(len(block)):
+        with pytest.raises(StateError):
+            decode(block[:end], 16, SIZE)
+
+
 def test_other_segment_size_is_refused() -> None:
     """segment_size is frozen with the checkpoint, and the error says to what."""
     with pytest.raises(StateError, match=r"reconcile.segment_size: .*set it to 16"):

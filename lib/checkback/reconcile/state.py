@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 VERSION = 2
-# mark, version, segment size, timer, seen_until, number of pending, number of early
-_HEADER = struct.Struct("<2sHIqqII")
+# mark, version, segment size, timer, seen_until, number of pending, number of early, compressed bytes
+_HEADER = struct.Struct("<2sHIqqIII")
 _MARK = b"CB"
 _CODEC = "lz4_raw"
 _REBUILD = "rebuild the checkpoint from the tables: `checkback rebuild`"
@@ -35,13 +35,11 @@ AT_ONCE = 0
 
 def encode(segment: Segment, timer: int = NO_TIMER) -> bytes:
     """The block of a segment. ``timer``: the one registered for it (ms), so that nobody need list timers."""
-    header = _HEADER.pack(
-        _MARK, VERSION, len(segment.seen), timer, segment.seen_until, len(segment.pending), len(segment.early)
-    )
     bits = np.packbits(segment.seen, bitorder="little")
     raw = b"".join((bits.tobytes(), _bytes_of(segment.pending), _bytes_of(segment.early)))
     packed: bytes = pa.compress(raw, _CODEC, asbytes=True)
-    return header + packed
+    counts = len(segment.pending), len(segment.early), len(packed)
+    return _HEADER.pack(_MARK, VERSION, len(segment.seen), timer, segment.seen_until, *counts) + packed
 
 
 def decode(block: bytes, base: int, size: int) -> tuple[Segment, int]:
@@ -51,7 +49,7 @@ def decode(block: bytes, base: int, size: int) -> tuple[Segment, int]:
     """
     if len(block) < _HEADER.size or block[:2] != _MARK:
         raise StateError("a segment's state is not Checkback's", fix=_REBUILD)
-    _, version, length, timer, seen_until, n_pending, n_early = _HEADER.unpack_from(block)
+    _, version, length, timer, seen_until, n_pending, n_early, n_packed = _HEADER.unpack_from(block)
     if version != VERSION:
         raise StateError(
             f"a segment's state has version {version}, this release reads {VERSION}",
@@ -65,10 +63,11 @@ def decode(block: bytes, base: int, size: int) -> tuple[Segment, int]:
         )
     n_bits = -(-length // 8)
     sizes = (n_bits, n_pending * PENDING.itemsize, n_early * EARLY.itemsize)
-    try:
-        raw = np.frombuffer(pa.decompress(block[_HEADER.size :], sum(sizes), _CODEC), np.uint8)
-    except OSError as error:
-        raise StateError("a segment's state is cut off", fix=_REBUILD) from error
+    packed = block[_HEADER.size :]
+    # Arrow does not tell of bytes that are too few to fill what it was asked for.
+    if len(packed) != n_packed:
+        raise StateError("a segment's state is cut off", fix=_REBUILD)
+    raw = np.frombuffer(pa.decompress(packed, sum(sizes), _CODEC), np.uint8)
     bits, pending, early = np.split(raw, np.cumsum(sizes)[:-1])
     seen = np.unpackbits(bits, count=length, bitorder="little").astype(bool)
     return Segment(base, seen, _records(pending, PENDING), _records(early, EARLY), seen_until), timer
