@@ -1,4 +1,4 @@
-"""The JVM: Java itself, its start, and what it must have."""
+"""The JVM: Java itself, and its start."""
 
 from __future__ import annotations
 
@@ -79,16 +79,3 @@ def start_jvm(conf: Mapping[str, str], held: HeldStderr, kafka: bool) -> None:
         why = next((line for line in lines if re.search(r"(Error|Exception)\b", line)), reason(error))
         raise CheckbackError(f"Spark did not start: {why}", fix="check Java and the spark settings") from error
     SparkContext._ensure_initialized(gateway=gateway)
-
-
-def require_class(name: str, package: str) -> None:
-    """Look for Delta's class ``name`` in the JVM of spark-submit: without it Spark logs a stack trace and goes on.
-
-    Raises SettingsError when it is missing.
-    """
-    from pyspark import SparkContext
-
-    SparkContext._ensure_initialized()
-    jvm = SparkContext._jvm
-    if jvm is not None and not jvm.org.apache.spark.util.Utils.classIsLoadable(name):
-        raise SettingsError("Delta Lake's JARs are missing", "spark-submit", f"add --packages {package}")

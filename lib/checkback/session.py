@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from checkback.connect import check_server, is_connect, server_of
 from checkback.errors import CheckbackError, SettingsError, reason
-from checkback.jvm import java_check, quick_start, require_class, start_jvm
+from checkback.jvm import java_check, quick_start, start_jvm
 from checkback.paths import local_path
 from checkback.stderr import HeldStderr
 
@@ -167,7 +167,7 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
     conf, started = spark_settings(settings, kafka, short), False
     with contextlib.ExitStack() as stack:
         if under_spark_submit():
-            require_class(DELTA_EXTENSION, DELTA_PACKAGE)
+            _require_delta_jars()
             given = SparkConf().get("spark.sql.extensions", "") or ""
             conf["spark.sql.extensions"] = _joined(conf["spark.sql.extensions"], given)
         elif SparkContext._gateway is None:
@@ -293,6 +293,16 @@ def _set(spark: SparkSession, key: str, value: str, asked_for: bool) -> None:
         if asked_for or not is_connect(spark):
             raise SettingsError(f"cannot be set: {reason(error)}", key, "leave it out") from error
         _log.debug("%s stays as the server has it: %s", key, reason(error))
+
+
+def _require_delta_jars() -> None:
+    """Looks for Delta's classes in the JVM of spark-submit: without them Spark logs a stack trace and goes on."""
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    jvm = SparkContext._jvm
+    if jvm is not None and not jvm.org.apache.spark.util.Utils.classIsLoadable(DELTA_EXTENSION):
+        raise SettingsError("Delta Lake's JARs are missing", "spark-submit", f"add --packages {DELTA_PACKAGE}")
 
 
 if __name__ == "__main__":

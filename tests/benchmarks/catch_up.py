@@ -48,11 +48,12 @@ def figures(place: House, name: str, n: int, body_bytes: int) -> None:
     rate = n / statistics.median(seconds[WARM_UP:])
     floors = [_copied(place, number, number * n, n) for number in range(WARM_UP + ROUNDS)][WARM_UP:]
     floor = n / statistics.median(floors)
+    ratio = rate / floor
     shape = {"transactions": n, "body_bytes": body_bytes, "pending": pending}
-    ours = {"seconds": rounded(seconds[WARM_UP:]), "batches": batches[WARM_UP:], "floor_ratio": round(rate / floor, 3)}
+    ours = {"seconds": rounded(seconds[WARM_UP:]), "batches": batches[WARM_UP:], "floor_ratio": round(ratio, 3)}
     report(name, rate, "tx/s", ROUNDS, **shape, **ours)
     report(f"{name}_floor", floor, "tx/s", ROUNDS, **shape, seconds=rounded(floors))
-    report(f"{name}_floor_ratio", rate / floor, "ratio", ROUNDS)
+    report(f"{name}_floor_ratio", ratio, "ratio", ROUNDS)
 
 
 def _copied(place: House, number: int, first: int, n: int) -> float:
