@@ -166,6 +166,33 @@ OPERATIONS = StructType(
         _column("checkback_version", _STRING, "version of Checkback that wrote the row"),
     ]
 )
+BATCHES = StructType(
+    [
+        _column("application", _STRING, "query id of the checkpoint that ran the batch; a rebuild begins another"),
+        _BATCH_ID,
+        _column("batch_time", _TIME, "time of the batch: that of its decisions, checks and messages"),
+        _column("finished_at", _TIME, "when all of its other tables were committed"),
+        _column("checkback_version", _STRING, "release that decided it; null = not known"),
+        _column("timeout_ms", _LONG, "transaction.timeout that it was decided with; null = not known, so all rules"),
+        _column("check_interval_ms", _LONG, "transaction.check_interval"),
+        _column("check_max", _INT, "transaction.check_max"),
+        _column("reserved_ms", _LONG, "transaction.reserved"),
+        _column("check_jitter_ms", _LONG, "transaction.check_jitter"),
+        _column("count_undelivered", BooleanType(), "check.count_undelivered"),
+        _column("committed", _LONG, "decisions COMMIT; null = not known, so all counts"),
+        _column("rolled_back", _LONG, "decisions ROLLBACK"),
+        _column("discarded", _LONG, "decisions DISCARD"),
+        _column("scheduled", _LONG, "committed messages whose time of delivery is yet to come"),
+        _column("checks", _LONG, "rows of check_requests"),
+        _column("rejected", _LONG, "half messages and ops that were not taken"),
+        _column("unpublished", _LONG, "committed messages that their topic's table did not take"),
+        _column(
+            "table_versions",
+            MapType(StringType(), LongType(), valueContainsNull=False),
+            "Delta version of each table that the batch wrote",
+        ),
+    ]
+)
 TICKS = StructType([_column("tick_at", _TIME, "when a batch was asked for; wakes the timers")])
 
 SCHEMAS: Mapping[str, StructType] = {
@@ -177,6 +204,7 @@ SCHEMAS: Mapping[str, StructType] = {
     "check_answers": CHECK_ANSWERS,
     "rejected": REJECTED,
     "operations": OPERATIONS,
+    "batches": BATCHES,
     "ticks": TICKS,
 }
 TOPIC_PREFIX = "topics/"
@@ -192,9 +220,10 @@ STATISTICS: Mapping[str, tuple[str, ...]] = {
     "check_requests": ("queue_id", "queue_offset", "requested_at"),
     "check_answers": ("queue_id", "queue_offset", "batch_id", "answered_at"),
     "operations": ("queue_id", "queue_offset", "at"),
+    "batches": ("batch_id", "batch_time"),
     TOPIC_PREFIX: ("half_queue_id", "half_queue_offset", "committed_at"),
 }
-_APPEND_ONLY = ("half", "op", "decisions", "operations")
+_APPEND_ONLY = ("half", "op", "decisions", "operations", "batches")
 
 
 def _kind(name: str) -> str:

@@ -26,7 +26,7 @@ producer may use twice.
 ## Who may change what
 
 Rows are appended, and that is all that Checkback does. An update is never right: what is written is what happened.
-`half`, `op`, `decisions` and `operations` are `delta.appendOnly`: Delta itself refuses UPDATE and DELETE. Of the
+`half`, `op`, `decisions`, `operations` and `batches` are `delta.appendOnly`: Delta itself refuses UPDATE and DELETE. Of the
 others, each section says what becomes of it when rows are deleted. In local folders delete with delta-rs
 (`DeltaTable(path).delete("...")`), or while nothing else is at work: Spark's commits there are safe in one JVM only.
 
@@ -104,6 +104,13 @@ ABOUT = {
         "what an operator did ([operate.md](operate.md)).",
         "`resolve`, `resume`",
         "`resolve`, `resume`, `lineage`",
+        _APPEND_ONLY,
+    ),
+    "batches": _About(
+        "a batch of `reconcile`, written last: when it is there, all other rows of the batch are. (batch_id, "
+        "batch_time) of it stand in the rows that the batch wrote.",
+        "`reconcile`, `rebuild`",
+        "`audit`, `as_of` and `snapshot`",
         _APPEND_ONLY,
     ),
     "ticks": _About(
