@@ -135,6 +135,10 @@ class Tables:
             return spark.sql(f"SELECT * FROM {place} VERSION AS OF {version}")  # noqa: S608 - a quoted name, a number
         return spark.read.format("delta").option("versionAsOf", version).load(place)
 
+    def version(self, spark: SparkSession, name: str) -> int:
+        """The newest version of a table that there is. Raises StorageError."""
+        return self.log(name).version() if self.by_files else max(self.history(spark, name, 1))
+
     def history(self, spark: SparkSession, name: str, commits: int) -> dict[int, int]:
         """The table's last ``commits``: version and when it was made (ms). None of them: there is no such table."""
         if not self.exists(spark, name):

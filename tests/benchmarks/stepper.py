@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from checkback.observe.observer import Observer
 from checkback.observe.pending import PendingCount
+from checkback.reconcile.batch_rules import batch_rules
 from checkback.reconcile.query import reconcile_query
 from checkback.reconcile.run import without_no_data_batches
 from checkback.reconcile.segment import Action
@@ -47,7 +48,7 @@ class Stepper:
         self._counter = _Counter()
         self._without_no_data = without_no_data_batches(place.spark)
         self._writer, self._publish = reconcile_query(
-            place.spark, place.settings, place.tables, available_now=False, observer=self._counter
+            place.spark, place.settings, place.tables, False, batch_rules(place.settings), observer=self._counter
         )
         self._go, self._reached = threading.Event(), threading.Event()
         self._closing = False

@@ -31,7 +31,7 @@ NAME = "reconcile"
 REBUILDING = f"{NAME}.rebuilding"
 #: application whose version counts the owners there were
 OWNERS = "checkpoint"
-_WRITTEN = ("decisions", "discarded", "check_requests", "rejected")
+_WRITTEN = ("decisions", "discarded", "check_requests", "rejected", "batches")
 _OWNER, _SIZE = "checkback.checkpoint", "checkback.segment_size"
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 
@@ -68,6 +68,14 @@ def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int)
     if found[own] is None or found[own] != found[OWNERS]:
         number = (found[OWNERS] or 0) + 1
         log.commit_after([], found, {OWNERS: number, own: number, size: segment_size})
+
+
+def committed(spark: SparkSession, tables: Tables, query_id: str, batch_id: int) -> list[str]:
+    """Names of the tables that a batch of a query has committed to. Raises StorageError."""
+    names = [*_WRITTEN, *tables.topics(spark)]
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        found = pool.map(lambda name: tables.last_version(spark, name, f"{query_id}/{name}"), names)
+        return [name for name, last in zip(names, found, strict=True) if last is not None and last >= batch_id]
 
 
 def _ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> Ledger:

@@ -7,19 +7,23 @@ tables, no shuffle, no cache. The driver commits what the tasks have written.
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from checkback.checkpoint import read_batch
 from checkback.connect import is_connect, query_id
 from checkback.errors import StorageError
 from checkback.files import FILES_SCHEMA, files_of
 from checkback.reconcile import halves, rejected
 from checkback.reconcile.actions import Actions
+from checkback.reconcile.batches import TABLE as BATCHES
+from checkback.reconcile.batches import Written, application, batch_row
 from checkback.reconcile.claims import NAME, claim
 from checkback.reconcile.columns import identity_columns, store_us
 from checkback.reconcile.ranges import MAX_RANGES, within
@@ -36,9 +40,11 @@ if TYPE_CHECKING:
 
     from checkback.files import File
     from checkback.observe.observer import Observer
+    from checkback.reconcile.batch_rules import BatchRules
     from checkback.reconcile.wakes import Wakes
     from checkback.tables import Tables
 
+_T = TypeVar("_T")
 #: The plans of a batch are small and known beforehand: planning them adaptively, stage by stage, costs more than it
 #: brings. Set in the batch's own session, a clone of the query's.
 _ADAPTIVE = "spark.sql.adaptive.enabled"
@@ -54,32 +60,40 @@ class Publisher:
     """
 
     def __init__(
-        self, tables: Tables, segment_size: int, observer: Observer | None = None, wakes: Wakes | None = None
+        self,
+        tables: Tables,
+        segment_size: int,
+        decided: BatchRules | None = None,
+        observer: Observer | None = None,
+        wakes: Wakes | None = None,
     ) -> None:
+        """``decided``: what the batches are decided with, for `batches`; None = not known."""
         self._tables = tables
         self._size = segment_size
+        self._decided = decided
         self._observer = observer
         self._wakes = wakes
         self._made: set[str] = set()
         self._claimed = tables.by_files  # by the command, then
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Publish one batch of ACTIONS_SCHEMA.
+        """Publish one batch of ACTIONS_SCHEMA, and say in `batches` that it is whole.
 
         The actions are fetched once: a second pass would run the stateful operator again.
         """
+        spark, app = batch.sparkSession, query_id(batch, NAME)
         if not is_connect(batch):  # there it is the session of all
-            batch.sparkSession.conf.set(_ADAPTIVE, "false")
+            spark.conf.set(_ADAPTIVE, "false")
         actions, segments = Actions.of(batch.toArrow())
-        if len(actions.records):
-            self.publish(batch.sparkSession, actions, batch_id, query_id(batch, NAME))
+        written = self.publish(spark, actions, batch_id, app) if len(actions.records) else Written()
+        self._conclude(spark, actions, batch_id, app, written)
         if self._observer is not None:
             self._observer.published(actions, batch_id, segments)
         if self._wakes is not None:
             self._wakes.update(segments)
 
-    def publish(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> None:
-        """Publish the actions of a batch: (app, batch_id) once in each table.
+    def publish(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> Written:
+        """Publish the actions of a batch: (app, batch_id) once in each table. What it has written.
 
         Step 1: pick the rows that they are about from `half`, and add them to the tables.
         Step 2: record what was not taken in `rejected`.
@@ -90,16 +104,31 @@ class Publisher:
             claim(spark, self._tables, app, self._size)
             self._claimed = True
         # Step 1
+        names: Iterable[str] = ()
         wanted = Wanted.of(actions, batch_id)
-        if len(wanted.records) and not self._add(spark, actions, wanted, app):
-            # Half messages that landed together at one offset, and were read by two batches: the first of them does
-            # not know of the second row.
-            self._add(spark, actions, Wanted.of(actions, batch_id, by_identity=True), app)
+        if len(wanted.records):
+            added = self._add(spark, actions, wanted, app)
+            if added is None:
+                # Half messages that landed together at one offset, and were read by two batches: the first of them
+                # does not know of the second row.
+                added = self._add(spark, actions, Wanted.of(actions, batch_id, by_identity=True), app)
+            names = added or ()
         # Step 2
-        self._reject(spark, actions, batch_id, app)
+        rejected = self._reject(spark, actions, batch_id, app)
+        return Written(frozenset(names) | ({"rejected"} if rejected else set()), rejected)
 
-    def _add(self, spark: SparkSession, actions: Actions, wanted: Wanted, app: str) -> bool:
-        """Step 1; False, and nothing is added, when only their identity can tell some rows apart."""
+    def _conclude(self, spark: SparkSession, actions: Actions, batch_id: int, app: str, written: Written) -> None:
+        """The last commit of a batch, and of every batch: its row in `batches`."""
+        # A batch that touched no segment has heard no time from one.
+        batch_time = actions.batch_time or read_batch(spark, self._tables.checkpoint(NAME), batch_id).time
+        names = sorted(written.names)
+        versions = dict(zip(names, _side_by_side(lambda name: self._tables.version(spark, name), names), strict=True))
+        now = round(time.time() * 1000)
+        row = batch_row(app, batch_id, batch_time, now, self._decided, actions.counts, written, versions)
+        self._tables.append_arrow(spark, row, BATCHES, application(app), batch_id)
+
+    def _add(self, spark: SparkSession, actions: Actions, wanted: Wanted, app: str) -> Iterable[str] | None:
+        """Step 1, and which tables got rows; None, and nothing is added, when only identity tells some rows apart."""
         if self._tables.by_files:
             return self._by_files(spark, actions, wanted, app)
         return self._by_spark(self._messages(spark, actions, wanted), wanted, app)
@@ -122,7 +151,7 @@ class Publisher:
             half = half.withColumn("body", F.lit(None).cast("binary"))
         return half.select(*names).coalesce(-(-len(wanted.records) // halves.ROWS_A_TASK))
 
-    def _by_files(self, spark: SparkSession, actions: Actions, wanted: Wanted, app: str) -> bool:
+    def _by_files(self, spark: SparkSession, actions: Actions, wanted: Wanted, app: str) -> Iterable[str] | None:
         """One job writes the files of all tables; then each table's are committed."""
         log = self._tables.log("half")
         if wanted.identity is None and log.readable():
@@ -133,7 +162,7 @@ class Publisher:
             tasks, work = self._messages(spark, actions, wanted), picker(wanted, self._tables.root)
         files, notes = files_of(tasks.mapInArrow(work, FILES_SCHEMA).toArrow())
         if not self._prove(wanted, notes):
-            return False
+            return None
         of_table: dict[str, list[File]] = {}
         for file in files:
             of_table.setdefault(file.name, []).append(file)
@@ -143,14 +172,14 @@ class Publisher:
             self._tables.commit(spark, name, of_table[name], f"{app}/{name}", wanted.batch_id)
 
         _side_by_side(commit, of_table)
-        return True
+        return of_table
 
-    def _by_spark(self, messages: DataFrame, wanted: Wanted, app: str) -> bool:
+    def _by_spark(self, messages: DataFrame, wanted: Wanted, app: str) -> Iterable[str] | None:
         """A job that looks what there is, then one a table: for tables that only Spark can write."""
         seen = messages.withColumn("body", F.lit(None).cast("binary"))
         found = seen.mapInArrow(surveyor(wanted), SURVEY_SCHEMA).toArrow().to_pylist()
         if not self._prove(wanted, [row["note"] for row in found if row["note"] is not None]):
-            return False
+            return None
         names = sorted({row["name"] for row in found if row["name"] is not None})
         self._make(messages.sparkSession, names)
 
@@ -164,7 +193,7 @@ class Publisher:
             self._tables.append(rows, name, f"{app}/{name}", wanted.batch_id)
 
         _side_by_side(append, names)
-        return True
+        return names
 
     def _prove(self, wanted: Wanted, notes: Iterable[bytes]) -> bool:
         """Has each action found its row, and only one? False: some found several, by their numbers alone.
@@ -189,10 +218,11 @@ class Publisher:
         self._tables.create(spark, *new)
         self._made.update(new)
 
-    def _reject(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> None:
+    def _reject(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> int:
+        """Step 2; how many rows `rejected` has of the batch."""
         about = actions.only(Action.REJECT_OP, Action.LATE_OP, Action.REJECT_HALF)
         if not len(about.records):
-            return
+            return 0
         ranges = about.ranges(self._size, MAX_RANGES)
         half = self._tables.read(spark, "half").where(within(ranges, "queue_offset"))
         rows = rejected.action_rows(spark, about)
@@ -202,7 +232,15 @@ class Publisher:
             found.append(rejected.rejected_ops(rows, op, half))
         if about.count(Action.REJECT_HALF):
             found.append(rejected.rejected_halves(rows, half))
-        self._tables.append(reduce(DataFrame.unionByName, found), "rejected", f"{app}/rejected", batch_id)
+        # Counted, because a try that finds them committed already would not know how many they are. A late op that only
+        # repeats its half's own leaves no row.
+        both = reduce(DataFrame.unionByName, found).persist()
+        try:
+            if count := both.count():
+                self._tables.append(both, "rejected", f"{app}/rejected", batch_id)
+        finally:
+            both.unpersist()
+        return count
 
 
 def one_of_each(half: DataFrame) -> DataFrame:
@@ -220,6 +258,6 @@ def _offsets(spark: SparkSession, wanted: Wanted) -> DataFrame:
     return frame(spark, rows)
 
 
-def _side_by_side(work: Callable[[str], None], names: Iterable[str]) -> None:
+def _side_by_side(work: Callable[[str], _T], names: Iterable[str]) -> list[_T]:
     with ThreadPoolExecutor(max_workers=8) as pool:
-        list(pool.map(work, names))
+        return list(pool.map(work, names))

@@ -9,43 +9,25 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from checkback.connect import is_connect
 from checkback.reconcile.actions import ACTIONS_SCHEMA
 from checkback.reconcile.claims import NAME
 from checkback.reconcile.columns import half_events, op_events
 from checkback.reconcile.events import EVENT_COLUMNS, PACKED_SCHEMA, packer
 from checkback.reconcile.processor import SegmentProcessor
 from checkback.reconcile.publish import Publisher
-from checkback.reconcile.segment import Rules
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from checkback.observe.observer import Observer
+    from checkback.reconcile.batch_rules import BatchRules
     from checkback.reconcile.wakes import Wakes
-    from checkback.settings import Settings, Transaction
+    from checkback.settings import Settings
     from checkback.tables import Tables
 
 #: Delta reads at most 1,000 files a batch unless told otherwise. Of `op`, each batch must see all that has landed,
 #: so that nothing is checked whose answer is already there.
 _NO_LIMIT = str(2**31 - 1)
-
-
-def rules_of(transaction: Transaction) -> Rules:
-    """The protocol's settings in milliseconds."""
-
-    def ms(duration: timedelta) -> int:
-        return round(duration.total_seconds() * 1000)
-
-    return Rules(
-        timeout=ms(transaction.timeout),
-        check_interval=ms(transaction.check_interval),
-        check_max=transaction.check_max,
-        reserved=ms(transaction.reserved),
-        check_jitter=ms(transaction.check_jitter),
-    )
 
 
 @dataclass(frozen=True)
@@ -60,28 +42,22 @@ class Restored:
 
 
 def actions(
-    half: DataFrame, op: DataFrame, ticks: DataFrame, settings: Settings, restored: Restored | None = None
+    half: DataFrame, op: DataFrame, ticks: DataFrame, size: int, decided: BatchRules, restored: Restored | None = None
 ) -> DataFrame:
-    """ACTIONS_SCHEMA from the three streams (or, in a test, from anything with their columns).
+    """ACTIONS_SCHEMA from the three streams (or, in a test, from anything with their columns). ``size``: of segments.
 
     The order of the union matters: Spark asks its sources for their newest rows in that order. With `half` first,
     each batch sees every op that landed before any of its half messages did.
     """
-    size = settings.reconcile.segment_size
     events = half_events(half).union(op_events(op)).union(_no_events(ticks)).select(*EVENT_COLUMNS)
     packed = events.mapInArrow(packer(size), PACKED_SCHEMA)
     return packed.groupBy("segment").transformWithStateInPandas(
-        statefulProcessor=SegmentProcessor(rules_of(settings.transaction), size, _max_checks(half, settings)),
+        statefulProcessor=SegmentProcessor(decided.rules, size, decided.max_checks),
         outputStructType=ACTIONS_SCHEMA,
         outputMode="Update",
         timeMode="ProcessingTime",
         initialState=None if restored is None else restored.blocks.groupBy("segment"),
     )
-
-
-def _max_checks(half: DataFrame, settings: Settings) -> int | None:
-    """Of one partition. On Spark Connect nobody here is told what still waits: there nothing does."""
-    return None if is_connect(half) else max(1, settings.reconcile.max_checks // settings.reconcile.partitions)
 
 
 def _no_events(ticks: DataFrame) -> DataFrame:
@@ -101,14 +77,17 @@ def reconcile_query(
     settings: Settings,
     tables: Tables,
     available_now: bool,
+    decided: BatchRules,
     restored: Restored | None = None,
     observer: Observer | None = None,
     wakes: Wakes | None = None,
+    once: bool = False,
 ) -> tuple[DataStreamWriter, Publisher]:
     """The query, not yet started, and its batch function. Its checkpoint is the folder `reconcile`.
 
-    ``restored``: only for the first start of a checkpoint that is built from the tables. ``observer``: is told of each
-    batch, ``wakes`` of what is due after it.
+    ``decided``: what its batches are decided with, which must be kept (`batch_rules`). ``restored``: only for the
+    first start of a checkpoint that is built from the tables. ``observer``: is told of each batch, ``wakes`` of what is
+    due after it. ``once``: one batch, and it is the one that has begun if there is such a one.
     """
     limits = {"half": str(settings.reconcile.max_files), "op": _NO_LIMIT}
 
@@ -119,12 +98,14 @@ def reconcile_query(
         return tables.stream(spark, name, **options)
 
     writer = (
-        actions(stream("half"), stream("op"), stream("ticks"), settings, restored)
+        actions(stream("half"), stream("op"), stream("ticks"), settings.reconcile.segment_size, decided, restored)
         .writeStream.queryName(NAME)
         .outputMode("update")
         .option("checkpointLocation", tables.checkpoint(NAME))
     )
-    publisher = Publisher(tables, settings.reconcile.segment_size, observer, wakes)
+    publisher = Publisher(tables, settings.reconcile.segment_size, decided, observer, wakes)
+    if once:
+        return writer.trigger(once=True), publisher
     if available_now:
         return writer.trigger(availableNow=True), publisher
     trigger = round(settings.reconcile.trigger.total_seconds() * 1000)

@@ -15,13 +15,17 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from checkback import folders
+from checkback.connect import is_connect
 from checkback.fence import only_one
+from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of
+from checkback.reconcile.batches import TABLE as BATCHES
+from checkback.reconcile.batches import application, batch_row
 from checkback.reconcile.checks import checks_so_far
 from checkback.reconcile.claims import NAME, REBUILDING, claim
 from checkback.reconcile.columns import half_events, identity_columns, op_events
 from checkback.reconcile.events import parse_key
 from checkback.reconcile.processor import STATE_SCHEMA
-from checkback.reconcile.query import Restored, reconcile_query, rules_of
+from checkback.reconcile.query import Restored, reconcile_query
 from checkback.reconcile.rejected import raw_op
 from checkback.reconcile.restore import ROW, Known, restore
 from checkback.reconcile.run import tick, without_no_data_batches
@@ -75,6 +79,7 @@ def _rebuild(spark: SparkSession, settings: Settings, tables: Tables, tell: Call
     folders.make(spark, mark)
     tell("finishing what a batch has left half done")
     finished = finish(spark, tables)
+    _conclude(spark, tables)
     tell("restoring the segments from the tables")
     versions = {name: _first_unread(spark, tables, name) for name in SOURCES[NAME]}
     blocks = segment_blocks(spark, tables, settings, versions, round(time.time() * 1000)).persist()
@@ -85,8 +90,9 @@ def _rebuild(spark: SparkSession, settings: Settings, tables: Tables, tell: Call
         aside = folders.move(spark, place, set_aside)
         with stop_on_signal() as stopper, without_no_data_batches(spark):
             tick(spark, tables)
-            restored = Restored(blocks, versions)
-            query = stopper.start(*reconcile_query(spark, settings, tables, available_now=True, restored=restored))
+            decided, restored = batch_rules(settings, is_connect(spark)), Restored(blocks, versions)
+            keep(spark, place, 0, decided)
+            query = stopper.start(*reconcile_query(spark, settings, tables, True, decided, restored))
             stopper.wait()
             if query is None or stopper.wanted:
                 return None
@@ -95,6 +101,29 @@ def _rebuild(spark: SparkSession, settings: Settings, tables: Tables, tell: Call
     claim(spark, tables, query.id, settings.reconcile.segment_size)
     folders.delete(spark, mark)
     return Rebuilt(segments, finished, set_aside if aside else None)
+
+
+def _conclude(spark: SparkSession, tables: Tables) -> None:
+    """Say in `batches` that the batches are whole that have rows and were not concluded: one, or none.
+
+    What came before the first row of `batches` a release wrote that had no such table.
+    """
+    batches, place = tables.read(spark, BATCHES), tables.checkpoint(NAME)
+    last = batches.orderBy(F.desc("finished_at")).select("application").head()
+    if last is None:
+        return
+    since = batches.agg(F.min("batch_time").alias("since"))
+    written = [
+        tables.read(spark, name).select("batch_id", F.col(column).alias("batch_time"))
+        for name, column in (("decisions", "decided_at"), ("check_requests", "requested_at"))
+    ]
+    rows = written[0].union(written[1]).distinct().join(batches, on=["batch_id", "batch_time"], how="left_anti")
+    rows = rows.crossJoin(F.broadcast(since)).where(F.col("batch_time") >= F.col("since"))
+    lacking = rows.select("batch_id", F.unix_millis("batch_time").alias("ms")).orderBy("ms").collect()
+    for batch_id, batch_time in lacking:
+        decided, now = in_force(spark, place, batch_id), round(time.time() * 1000)
+        row = batch_row(last[0], batch_id, batch_time, now, decided)
+        tables.append_arrow(spark, row, BATCHES, application(last[0]), batch_id)
 
 
 def _first_unread(spark: SparkSession, tables: Tables, name: str) -> int:
@@ -113,7 +142,7 @@ def segment_blocks(
 
     Those a query reads itself that begins with them. ``now``: the time, in ms.
     """
-    size, rules = settings.reconcile.segment_size, rules_of(settings.transaction)
+    size, rules = settings.reconcile.segment_size, rules_of(settings)
     read = {name: tables.read(spark, name) for name in ("decisions", "check_requests", "rejected")}
     for name in ("half", "op"):
         read[name] = tables.read(spark, name, versions[name] - 1)

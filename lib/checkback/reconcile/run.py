@@ -16,7 +16,8 @@ from checkback.errors import reason
 from checkback.fence import only_one
 from checkback.observe.run import observed
 from checkback.reconcile import due
-from checkback.reconcile.claims import claim, facts
+from checkback.reconcile.batch_rules import batch_rules, begun_with, keep
+from checkback.reconcile.claims import NAME, claim, facts
 from checkback.reconcile.guards import refuse
 from checkback.reconcile.query import reconcile_query
 from checkback.reconcile.timers import first_timer, timers_of
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from checkback.checkpoint import Checkpoint
     from checkback.observe.observer import Observer
     from checkback.settings import Settings
 
@@ -60,6 +62,7 @@ def reconcile(
         if found.checkpoint is not None:
             claim(spark, tables, found.checkpoint.query_id, settings.reconcile.segment_size)
         with observed(spark, settings, tables) as observer:
+            _finish_begun(spark, settings, tables, found.checkpoint, stopper, observer)
             if available_now:
                 _drain(spark, settings, tables, stopper, observer)
             elif is_connect(spark):
@@ -68,6 +71,33 @@ def reconcile(
             else:
                 with without_no_data_batches(spark):
                     _run_on(spark, settings, tables, stopper, observer, Wakes(), meanwhile)
+
+
+def _finish_begun(
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    checkpoint: Checkpoint | None,
+    stopper: Stopper,
+    observer: Observer,
+) -> None:
+    """Finish a batch that was begun with other settings by these, and keep what the batches after it are decided with.
+
+    A batch that was begun with the same is finished when the query starts.
+    """
+    place, now = tables.checkpoint(NAME), batch_rules(settings, is_connect(spark))
+    newest = None if checkpoint is None else checkpoint.newest
+    before = None if checkpoint is None else begun_with(spark, tables, checkpoint, now)
+    if newest is not None and before is not None:
+        _log.warning("batch %s was begun with other settings and is finished by these", newest.batch_id)
+        query = reconcile_query(
+            spark, settings, tables, available_now=True, decided=before, observer=observer, once=True
+        )
+        stopper.start(*query)
+        stopper.wait()
+        if stopper.wanted:  # perhaps it is not done
+            return
+    keep(spark, place, 0 if newest is None else newest.batch_id + 1, now)
 
 
 def _run_on(
@@ -157,7 +187,8 @@ def _start(
 
     Where only Spark writes, the first batch says so: written down beside it, it would make its appends fail.
     """
-    query = stopper.start(*reconcile_query(spark, settings, tables, available_now, observer=observer, wakes=wakes))
+    decided = batch_rules(settings, is_connect(spark))
+    query = stopper.start(*reconcile_query(spark, settings, tables, available_now, decided, None, observer, wakes))
     if query is not None and tables.by_files:
         claim(spark, tables, query.id, settings.reconcile.segment_size)
 

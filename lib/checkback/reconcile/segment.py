@@ -118,6 +118,9 @@ ACTION = np.dtype(
     ]
 )
 
+#: Raised with each change by which `decide` decides a batch otherwise: `batch_rules`.
+DECISION_VERSION = 1
+
 #: transaction of an op that names no transaction id (RocketMQ's batched op form): its group alone must fit.
 NOT_STATED = 0
 

@@ -1,0 +1,148 @@
+"""What batches are decided with: kept beside the checkpoint before they begin, so that a begun batch is finished by it.
+
+A batch is a function of offsets, state and time, which Spark keeps, and of the settings and the release that decide,
+which it does not. Run again after a crash with others, a batch would decide otherwise than the tables that it has
+already committed say. So the folder ``rules`` of the checkpoint has a file for each change, named like Spark's logs by
+the first batch that it holds for: batch N is decided with the newest file whose number is not greater than N.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter, ValidationError
+
+from checkback import __version__, folders
+from checkback.checkpoint import last_done, numbers
+from checkback.errors import StateError
+from checkback.reconcile.claims import NAME, committed
+from checkback.reconcile.segment import DECISION_VERSION, Rules
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from pyspark.sql import SparkSession
+
+    from checkback.checkpoint import Checkpoint
+    from checkback.settings import Settings
+    from checkback.tables import Tables
+
+#: in the folder of the checkpoint
+FOLDER = "rules"
+
+
+@dataclass(frozen=True)
+class BatchRules:
+    """All that decides a batch besides its offsets, the state and its time.
+
+    ``max_checks``: checks and discards of one partition, None = all that are due. ``count_undelivered``: what it says
+    comes as ops, it decides nothing itself. ``release``: of Checkback; ``decision_version``: of `segment.decide`.
+    """
+
+    rules: Rules
+    max_checks: int | None = None
+    count_undelivered: bool = True
+    release: str = __version__
+    decision_version: int = DECISION_VERSION
+
+    def decides_like(self, other: BatchRules) -> bool:
+        """Does a batch come out the same with either? Releases may differ and decide alike."""
+        mine, others = ((each.rules, each.max_checks, each.decision_version) for each in (self, other))
+        return mine == others
+
+
+def batch_rules(settings: Settings, connect: bool = False) -> BatchRules:
+    """What the settings decide batches with. ``connect``: on Spark Connect nobody here is told what still waits."""
+    most = max(1, settings.reconcile.max_checks // settings.reconcile.partitions)
+    return BatchRules(rules_of(settings), None if connect else most, settings.check.count_undelivered)
+
+
+def rules_of(settings: Settings) -> Rules:
+    """The protocol's settings in milliseconds."""
+
+    def ms(duration: timedelta) -> int:
+        return round(duration.total_seconds() * 1000)
+
+    transaction = settings.transaction
+    return Rules(
+        timeout=ms(transaction.timeout),
+        check_interval=ms(transaction.check_interval),
+        check_max=transaction.check_max,
+        reserved=ms(transaction.reserved),
+        check_jitter=ms(transaction.check_jitter),
+    )
+
+
+def begun_with(spark: SparkSession, tables: Tables, checkpoint: Checkpoint, now: BatchRules) -> BatchRules | None:
+    """What a batch that has begun, and is not done, must be finished with; None = no such batch, or it is as ``now``.
+
+    What it was begun with may not be known (the release before wrote no rules), or not be known to this release. As
+    long as the batch has committed nothing it is then decided with ``now``, from the state before it. Raises
+    StateError when it has committed something, StorageError.
+    """
+    place, newest = tables.checkpoint(NAME), checkpoint.newest
+    if newest is None or newest.batch_id <= last_done(spark, place):
+        return None
+    found = in_force(spark, place, newest.batch_id)
+    if found is not None and found.decision_version == DECISION_VERSION:
+        return None if found.decides_like(now) else found
+    if names := committed(spark, tables, checkpoint.query_id, newest.batch_id):
+        who = "a release that did not keep its settings" if found is None else f"Checkback {found.release}"
+        raise StateError(
+            f"batch {newest.batch_id} was begun by {who}, which decides otherwise, and has written {names[0]}",
+            place,
+            "let that release finish it (`checkback reconcile --available-now`), or run `checkback rebuild`",
+        )
+    forget_state(spark, place, newest.batch_id)
+    folders.write(spark, _file(place, newest.batch_id), _text(now))
+    return None
+
+
+def keep(spark: SparkSession, place: str, batch_id: int, rules: BatchRules) -> None:
+    """Write down what the batches from this one on, which has not begun, are decided with. Raises StorageError."""
+    found = in_force(spark, place, batch_id)
+    if found != rules:
+        folders.write(spark, _file(place, batch_id), _text(rules))
+
+
+def in_force(spark: SparkSession | None, place: str, batch_id: int) -> BatchRules | None:
+    """What the checkpoint in ``place`` says that a batch is decided with; None = nothing that this release can read.
+
+    Raises StorageError when the checkpoint cannot be read.
+    """
+    first = max((number for number in numbers(spark, f"{place}/{FOLDER}") if number <= batch_id), default=None)
+    if first is None:
+        return None
+    try:
+        return _ADAPTER.validate_json(folders.text(spark, _file(place, first)))
+    except ValidationError:
+        return None
+
+
+def forget_state(spark: SparkSession, place: str, batch_id: int) -> None:
+    """Delete the state that a broken off try of a batch has written.
+
+    A try that comes after writes its changelog over the first one's, but Spark loads a snapshot of the version rather
+    than a changelog, and the first try may have left one (RocksDBFileManager.getLatestSnapshotVersion). Where both
+    tries decide alike that makes no difference. Raises StorageError.
+    """
+    # State version N + 1 is the one after batch N; an operator, then a partition, is a folder.
+    mine = [f"{batch_id + 1}.{kind}" for kind in ("changelog", "zip")]
+    for operator in folders.names(spark, f"{place}/state"):
+        if operator.isdecimal():
+            for partition in folders.names(spark, f"{place}/state/{operator}"):
+                if partition.isdecimal():
+                    for name in mine:
+                        folders.delete_file(spark, f"{place}/state/{operator}/{partition}/{name}")
+
+
+_ADAPTER = TypeAdapter(BatchRules)
+
+
+def _file(place: str, batch_id: int) -> str:
+    return f"{place}/{FOLDER}/{batch_id}"
+
+
+def _text(rules: BatchRules) -> str:
+    return _ADAPTER.dump_json(rules).decode() + "\n"

@@ -1,0 +1,83 @@
+"""The row of table `batches`: what a batch did and was decided with. No Spark, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from checkback.reconcile.segment import Action
+from checkback.schemas import arrow_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from checkback.reconcile.batch_rules import BatchRules
+
+#: the table, and the column that counts the actions of a kind; LATE_OP and the rejections: `Written.rejected`
+TABLE = "batches"
+_COUNTED = {
+    Action.COMMIT: "committed",
+    Action.ROLLBACK: "rolled_back",
+    Action.DISCARD: "discarded",
+    Action.CHECK: "checks",
+}
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a batch has written: the names of the tables, and of some rows how many."""
+
+    names: frozenset[str] = field(default_factory=frozenset)
+    rejected: int = 0
+    unpublished: int = 0
+
+
+def application(query_id: str) -> str:
+    """Delta's application id, whose version is the batch id, of a query's rows in `batches`."""
+    return f"{query_id}/{TABLE}"
+
+
+def batch_row(
+    query_id: str,
+    batch_id: int,
+    batch_time: int,
+    finished_at: int,
+    decided: BatchRules | None = None,
+    counts: Mapping[Action, int] | None = None,
+    written: Written | None = None,
+    versions: Mapping[str, int] | None = None,
+) -> pa.Table:
+    """One row, with the columns of `batches`. Times are in ms; what is None is not known.
+
+    ``counts``: the batch's actions by kind. ``versions``: of the tables, each with the batch's rows and no later one's.
+    """
+    row: dict[str, Any] = {
+        "application": query_id,
+        "batch_id": batch_id,
+        "batch_time": _time(batch_time),
+        "finished_at": _time(finished_at),
+        "table_versions": list((versions or {}).items()),
+    }
+    if decided is not None:
+        rules = decided.rules
+        row |= {
+            "checkback_version": decided.release,
+            "timeout_ms": rules.timeout,
+            "check_interval_ms": rules.check_interval,
+            "check_max": rules.check_max,
+            "reserved_ms": rules.reserved,
+            "check_jitter_ms": rules.check_jitter,
+            "count_undelivered": decided.count_undelivered,
+        }
+    if counts is not None:
+        row |= {name: counts.get(action, 0) for action, name in _COUNTED.items()} | {"scheduled": 0}
+    if written is not None:
+        row |= {"rejected": written.rejected, "unpublished": written.unpublished}
+    return pa.Table.from_pylist([row], arrow_schema(TABLE))
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms // 1000, timezone.utc).replace(microsecond=ms % 1000 * 1000)

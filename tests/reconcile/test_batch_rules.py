@@ -1,0 +1,239 @@
+"""A batch that was begun is finished by what it was begun with: other settings, another release hold from the next."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from checkback.checkpoint import last_done, read_checkpoint
+from checkback.deltalog import DeltaLog
+from checkback.errors import CheckbackError, StateError
+from checkback.files import FileWriter
+from checkback.reconcile import batch_rules
+from checkback.reconcile.batch_rules import BatchRules, in_force, keep
+from checkback.reconcile.publish import Publisher
+from checkback.reconcile.rebuild import rebuild
+from checkback.reconcile.run import reconcile
+from checkback.reconcile.segment import Rules
+from checkback.schemas import arrow_schema
+from checkback.settings import Settings
+from checkback.tables import Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class House:
+    """Tables in a folder, with one application at a time."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.spark = spark
+        self.root = str(root)
+        self.tables = Tables.of(self.settings().storage)
+        self.tables.create(spark, "half", "op")
+
+    def settings(self, max_checks: int = 160_000, **transaction: Any) -> Settings:
+        """Everything is due at once, and again after a millisecond; a segment has one offset."""
+        times = {"timeout": "0s", "check_interval": "1ms"}
+        return Settings.model_validate(
+            {
+                "storage": {"root": self.root},
+                "transaction": times | transaction,
+                "reconcile": {"partitions": 1, "segment_size": 1, "max_checks": max_checks},
+            }
+        )
+
+    def land(self, name: str, *rows: dict[str, Any]) -> None:
+        """Append rows of `half` or `op`; what all have in common is added."""
+        now = datetime.fromtimestamp(time.time(), timezone.utc)
+        common = {"queue_id": 0, "producer_group": "g", "born_timestamp": now, "store_timestamp": now}
+        with FileWriter(self.root) as writer:
+            writer.write(name, pa.Table.from_pylist([common | row for row in rows], arrow_schema(name)))
+            DeltaLog(name, f"{self.root}/{name}").commit(writer.close())
+
+    def half(self, *offsets: int) -> None:
+        self.land("half", *({"queue_offset": n, "transaction_id": f"t{n}", "real_topic": "t"} for n in offsets))
+
+    def commit(self, *offsets: int) -> None:
+        rows = ({"half_offset": n, "transaction_id": f"t{n}", "state": "COMMIT", "source": "producer"} for n in offsets)
+        self.land("op", *rows)
+
+    def run(self, settings: Settings) -> None:
+        reconcile(self.spark, settings, available_now=True)
+
+    def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
+        """Sorted; nothing where there is no table."""
+        place = f"{self.root}/{name}"
+        if not DeltaTable.is_deltatable(place):
+            return []
+        found = DeltaTable(place).to_pyarrow_table(columns=list(columns)).to_pylist()
+        return sorted(tuple(row[column] for column in columns) for row in found)
+
+    def fates(self) -> dict[int, list[str]]:
+        """What became of each offset, in whatever table."""
+        found: dict[int, list[str]] = {}
+        for name, column in (("topics/t", "half_queue_offset"), ("discarded", "queue_offset")):
+            for (offset,) in self.rows(name, column):
+                found.setdefault(offset, []).append(name)
+        return found
+
+    def begun(self) -> int | None:
+        """The batch that has begun and is not done."""
+        place = self.tables.checkpoint("reconcile")
+        checkpoint = read_checkpoint(self.spark, place)
+        newest = None if checkpoint is None else checkpoint.newest
+        return None if newest is None or newest.batch_id == last_done(self.spark, place) else newest.batch_id
+
+
+class CrashError(RuntimeError):
+    """The crash."""
+
+
+@pytest.fixture
+def house(spark: SparkSession, tmp_path: Path) -> House:
+    return House(spark, tmp_path)
+
+
+def _crash(house: House, settings: Settings, before: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """A run that dies before it commits to a table, after all others of the batch; the batch that it leaves."""
+    commit = Tables.commit
+    others: set[str] = set()
+
+    def dying(self: Tables, spark: SparkSession, name: str, *args: Any) -> None:
+        if name == before:
+            for _ in range(500):  # commits are made side by side
+                if {"decisions", "discarded"} <= others:
+                    break
+                time.sleep(0.01)
+            raise CrashError
+        commit(self, spark, name, *args)
+        others.add(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tables, "commit", dying)
+        with pytest.raises(CheckbackError):
+            house.run(settings)
+    begun = house.begun()
+    assert begun is not None
+    return begun
+
+
+def test_batch_that_was_begun_is_finished_with_the_settings_it_was_begun_with(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With check_max 15 a replay would check what the tables have as discarded, and publish it when its op comes."""
+    first, second = house.settings(check_max=1), house.settings(check_max=15)
+    house.half(0, 1)
+    house.run(first)  # the one check of both
+    house.commit(1)
+    batch = _crash(house, first, "topics/t", monkeypatch)
+    assert house.rows("decisions", "queue_offset", "state") == [(0, "DISCARD"), (1, "COMMIT")]
+    house.commit(0)
+    house.run(second)
+    assert house.fates() == {0: ["discarded"], 1: ["topics/t"]}
+    assert house.rows("decisions", "queue_offset", "state") == [(0, "DISCARD"), (1, "COMMIT")]
+    # The settings of today hold from the next batch on.
+    by_batch = dict(house.rows("batches", "batch_id", "check_max"))
+    assert by_batch == {n: 1 if n <= batch else 15 for n in by_batch}
+    assert max(by_batch) > batch
+
+
+def test_batch_that_was_begun_puts_off_the_same_checks(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """max_checks 1 discards one of three; a replay that discards all would forget two that no table has."""
+    first, second = house.settings(max_checks=1, check_max=1), house.settings(max_checks=160_000, check_max=1)
+    house.half(0, 1, 2, 9)
+    house.run(second)  # their one check
+    house.commit(9)
+    _crash(house, first, "topics/t", monkeypatch)
+    left = {0, 1, 2} - {offset for offset, _ in house.rows("discarded", "queue_offset", "reason")}
+    assert left
+    house.commit(*left)
+    house.run(second)
+    fates = house.fates()
+    assert sorted(fates) == [0, 1, 2, 9]
+    assert all(len(tables) == 1 for tables in fates.values())
+    assert {offset for offset, tables in fates.items() if tables == ["topics/t"]} == {9, *left}
+
+
+def _as_release_before(house: House, version: int | None) -> None:
+    """Let the rules beside the checkpoint be those of a release that decides otherwise; None: that kept none."""
+    folder = Path(house.tables.checkpoint("reconcile"), batch_rules.FOLDER)
+    for file in folder.iterdir():
+        if version is None:
+            file.unlink()
+        else:
+            found = json.loads(file.read_text())
+            file.write_text(json.dumps(found | {"decision_version": version, "release": "0.0.9"}))
+
+
+@pytest.mark.parametrize("version", [None, 0])
+def test_batch_of_another_release_that_has_written_is_refused_until_a_rebuild(
+    house: House, version: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = house.settings(check_max=1)
+    house.half(0, 1)
+    house.run(settings)
+    house.commit(1)
+    batch = _crash(house, settings, "topics/t", monkeypatch)
+    _as_release_before(house, version)
+    with pytest.raises(StateError, match="`checkback rebuild`") as refused:
+        house.run(settings)
+    assert f"batch {batch} was begun by" in str(refused.value)
+    assert rebuild(house.spark, settings, print) is not None
+    old, new = sorted({row[0] for row in house.rows("batches", "application")}), house.rows("batches", "batch_id")
+    assert (len(old), new.count((batch,))) == (2, 1)  # the batch that was finished is concluded by its query's name
+    house.commit(0)
+    house.run(settings)
+    assert house.fates() == {0: ["discarded"], 1: ["topics/t"]}
+
+
+@pytest.mark.parametrize("version", [None, 0])
+def test_batch_of_another_release_that_has_written_nothing_is_decided_anew(
+    house: House, version: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state that its first try has written is forgotten, so that nobody takes it up."""
+    settings = house.settings(check_max=1)
+    house.half(0, 1)
+    house.run(settings)
+    house.commit(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Publisher, "publish", _never)
+        with pytest.raises(CheckbackError):
+            house.run(settings)
+    batch = house.begun()
+    assert batch is not None
+    _as_release_before(house, version)
+    (state,) = Path(house.tables.checkpoint("reconcile"), "state").iterdir()
+    for partition in state.iterdir():
+        if partition.name.isdecimal():
+            (partition / f"{batch + 1}.zip").write_bytes(b"of the first try")  # Spark would load it and fail
+    house.run(house.settings(check_max=2))
+    house.run(house.settings(check_max=2))
+    assert house.fates() == {0: ["discarded"], 1: ["topics/t"]}
+    assert set(dict(house.rows("batches", "batch_id", "check_max")).items()) >= {(batch, 2)}
+
+
+def _never(self: Publisher, *args: Any) -> None:
+    raise CrashError
+
+
+def test_each_batch_has_the_rules_that_were_in_force(spark: SparkSession, tmp_path: Path) -> None:
+    place = str(tmp_path)
+    one, two = BatchRules(Rules(timeout=1)), BatchRules(Rules(timeout=2))
+    assert in_force(spark, place, 0) is None
+    keep(spark, place, 0, one)
+    keep(spark, place, 5, one)  # no change: no file
+    keep(spark, place, 7, two)
+    assert [in_force(spark, place, batch) for batch in (0, 6, 7, 8)] == [one, one, two, two]
+    assert sorted(path.name for path in (tmp_path / "rules").iterdir()) == ["0", "7"]
+    (tmp_path / "rules" / "7").write_text("{")
+    assert in_force(spark, place, 8) is None
+    keep(spark, place, 8, two)
+    assert in_force(spark, place, 8) == two
