@@ -168,7 +168,11 @@ OPERATIONS = StructType(
 )
 BATCHES = StructType(
     [
-        _column("application", _STRING, "query id of the checkpoint that ran the batch; a rebuild begins another"),
+        _column(
+            "application",
+            _STRING,
+            "query id of the checkpoint that ran the batch; a rebuild begins another; null = not known",
+        ),
         _BATCH_ID,
         _column("batch_time", _TIME, "time of the batch: that of its decisions, checks and messages"),
         _column("finished_at", _TIME, "when all of its other tables were committed"),

@@ -90,6 +90,7 @@ def audit(root: str, timeout: timedelta, interval: timedelta, finished: bool = T
     _checks(root, books, decisions, born, timeout, interval)
     _answers(root, books, finished)
     _rejections(root, books, finished)
+    _batches(root, books, finished)
     return books
 
 
@@ -148,3 +149,16 @@ def _rejections(root: str, books: Books, finished: bool) -> None:
     foreign = sum(row["producer_group"] != GROUP for row in ops)
     if len(rejected) > foreign or (finished and len(rejected) < foreign):
         books.faults.append(f"{len(rejected)} ops are rejected, of {foreign}")
+
+
+def _batches(root: str, books: Books, finished: bool) -> None:
+    """Each batch that has written is concluded, once."""
+    found = Counter((row["application"], row["batch_id"]) for row in rows(root, "batches", "application", "batch_id"))
+    books.faults += [f"batch {batch} is concluded {times} times" for (_, batch), times in found.items() if times > 1]
+    concluded = {(row["batch_id"], row["batch_time"]) for row in rows(root, "batches", "batch_id", "batch_time")}
+    for table, column in (("decisions", "decided_at"), ("check_requests", "requested_at")):
+        written = {(row["batch_id"], row[column]) for row in rows(root, table, "batch_id", column)}
+        if finished and written - concluded:
+            books.faults.append(
+                f"{table} has rows of batches that are not concluded: {sorted(written - concluded)[:3]}"
+            )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from checkback.demo.producer import ExampleProducer
 from crash.books import Books, audit, count, decided
 from crash.fates import Lander, answers, ended_by_op
-from crash.process import INTERVAL_S, PATIENCE_S, TIMEOUT_S, Application, Shape
+from crash.process import INTERVAL_S, PATIENCE_S, TIMEOUT_S, Application, Shape, Tuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,8 +83,14 @@ class Rounds:
     kills: int = 0
 
     def start(self, *options: str) -> Application:
-        """`checkback reconcile`."""
-        return Application("reconcile", self.root, self.endpoints, *options, shape=self.shape)
+        """`checkback reconcile`, each time with other settings."""
+        tuning = Tuning(
+            self.random.choice([TIMEOUT_S, 2 * TIMEOUT_S]),
+            self.random.choice([INTERVAL_S, 2 * INTERVAL_S]),
+            self.random.choice([1, 100, 160_000]),
+            self.random.choice(["1h", "72h"]),
+        )
+        return Application("reconcile", self.root, self.endpoints, *options, shape=self.shape, tuning=tuning)
 
     def audit(self, finished: bool) -> Books:
         """The tables as they are."""

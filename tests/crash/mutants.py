@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 _HERE = Path(__file__).parents[1]
-_TESTS = ("tests/crash/test_points.py", "tests/crash/test_storage.py")
+_TESTS = ("tests/crash/test_points.py", "tests/crash/test_storage.py", "tests/reconcile/test_batch_rules.py")
 _PATIENCE_S = 900
 #: what is wrong -> (file, as it stands, as it should not)
 FAULTS: dict[str, tuple[str, str, str]] = {
@@ -42,8 +42,23 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     ),
     "a commit that fails is not noticed": (
         "reconcile/publish.py",
-        "        list(pool.map(work, names))\n",
-        "        pool.map(work, names)\n",
+        "        return list(pool.map(work, names))\n",
+        "        pool.map(work, names)\n        return [0 for _ in names]\n",
+    ),
+    "a batch that was begun is finished by the settings of today": (
+        "reconcile/batch_rules.py",
+        "        return None if found.decides_like(now) else found\n",
+        "        return None\n",
+    ),
+    "the state of a batch that is decided anew is left": (
+        "reconcile/batch_rules.py",
+        "    forget_state(spark, place, newest.batch_id)\n",
+        "",
+    ),
+    "a batch is concluded before it is written": (
+        "reconcile/publish.py",
+        "        # Step 2\n        rejected = ",
+        "        self._conclude(spark, actions, batch_id, app, Written())\n        rejected = ",
     ),
     "a rebuild does not finish what is half done": (
         "reconcile/rebuild.py",

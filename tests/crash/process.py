@@ -36,17 +36,35 @@ class Shape:
     partitions: int = 2
 
 
+@dataclass(frozen=True)
+class Tuning:
+    """Settings that decide, and that may change from one start to the next. Times in s: at least those audited by."""
+
+    timeout: int = TIMEOUT_S
+    interval: int = INTERVAL_S
+    max_checks: int = 160_000
+    reserved: str = "72h"
+
+
 class Application:
     """A running application in a session of its own (setsid), by which all its processes are found."""
 
     def __init__(
-        self, command: str, root: str, endpoints: Sequence[str], *options: str, shape: Shape = Shape()
+        self,
+        command: str,
+        root: str,
+        endpoints: Sequence[str],
+        *options: str,
+        shape: Shape = Shape(),
+        tuning: Tuning = Tuning(),
     ) -> None:
         """``command``: reconcile or rebuild."""
         overrides = [
             f"storage.root={root}",
-            f"transaction.timeout={TIMEOUT_S}s",
-            f"transaction.check_interval={INTERVAL_S}s",
+            f"transaction.timeout={tuning.timeout}s",
+            f"transaction.check_interval={tuning.interval}s",
+            f"transaction.reserved={tuning.reserved}",
+            f"reconcile.max_checks={tuning.max_checks}",
             f"transaction.check_max={CHECK_MAX}",
             "reconcile.trigger=300ms",
             f"reconcile.partitions={shape.partitions}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -55,6 +56,8 @@ POINTS = (
     Point(Publisher, "topics/a", after=True, others=False, lost=True),
     Point(Publisher, "check_requests"),
     Point(Publisher, "rejected"),
+    Point(Publisher, "batches"),
+    Point(Publisher, "batches", after=True, slow=True),
     Point(Publisher, _END, after=True),
     Point(Dispatch, _START, slow=True),
     Point(Dispatch, "check_answers", slow=True),  # tests/check has this one and the next
@@ -107,33 +110,37 @@ def _die_at(point: Point, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_crash_at_each_point_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each once, on the same batch: the replay of a replay. In the end every transaction is as its fate says."""
-    root = str(tmp_path)
+    """Each once, on the same batch: the replay of a replay. In the end every transaction is as its fate says.
+
+    Every start has another max_checks than the one before.
+    """
+    root, most = str(tmp_path), cycle([1, 160_000])
     Lander(root).land(_NUMBER)
     with ExampleProducer(answers(range(_NUMBER))) as producer:
-        running = settings.model_copy(
-            update={
-                "producers": Settings.model_validate(
-                    {"producers": {GROUP: {"endpoints": producer.endpoints}}}
-                ).producers
-            }
-        )
+        producers = {GROUP: {"endpoints": producer.endpoints}}
+
+        def running() -> Settings:
+            plain = settings.model_dump(mode="json", by_alias=True)
+            return Settings.model_validate(
+                plain | {"producers": producers, "reconcile": plain["reconcile"] | {"max_checks": next(most)}}
+            )
+
         for point in POINTS:
             if point.slow and not os.environ.get("CHECKBACK_SLOW"):
                 continue
             with monkeypatch.context() as dying:
                 _die_at(point, dying)
                 with pytest.raises(CheckbackError, match=str(point)):
-                    reconcile(spark, running, available_now=True)
+                    reconcile(spark, running(), available_now=True)
             if point.lost:
                 checkpoint = tmp_path / "_checkpoints/reconcile"
                 checkpoint.rename(checkpoint.with_name("lost"))
                 with pytest.raises(StateError, match="this checkpoint is new"):
-                    reconcile(spark, running, available_now=True)
-                assert rebuild(spark, running, print) is not None
+                    reconcile(spark, running(), available_now=True)
+                assert rebuild(spark, running(), print) is not None
             assert not audit(root, timedelta(0), _INTERVAL, finished=False).duplicated, point
         for _ in range(CHECK_MAX + 1):
             if count(root, "decisions") < _NUMBER:
-                reconcile(spark, running, available_now=True)
+                reconcile(spark, running(), available_now=True)
     books = audit(root, timedelta(0), _INTERVAL)
     assert (books.transactions, books.lost, books.duplicated, books.faults) == (_NUMBER, [], [], [])

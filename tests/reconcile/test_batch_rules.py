@@ -18,10 +18,12 @@ from checkback.errors import CheckbackError, StateError
 from checkback.files import FileWriter
 from checkback.reconcile import batch_rules
 from checkback.reconcile.batch_rules import BatchRules, in_force, keep
+from checkback.reconcile.processor import STATE_NAME
 from checkback.reconcile.publish import Publisher
 from checkback.reconcile.rebuild import rebuild
 from checkback.reconcile.run import reconcile
 from checkback.reconcile.segment import Rules
+from checkback.reconcile.timers import registered_timers
 from checkback.schemas import arrow_schema
 from checkback.settings import Settings
 from checkback.tables import Tables
@@ -40,13 +42,18 @@ class House:
         self.tables.create(spark, "half", "op")
 
     def settings(self, max_checks: int = 160_000, **transaction: Any) -> Settings:
+        """`settings_of` these tables."""
+        return self.settings_of(self.root, max_checks, **transaction)
+
+    @staticmethod
+    def settings_of(root: str, max_checks: int = 160_000, **transaction: Any) -> Settings:
         """Everything is due at once, and again after a millisecond; a segment has one offset."""
         times = {"timeout": "0s", "check_interval": "1ms"}
         return Settings.model_validate(
             {
-                "storage": {"root": self.root},
+                "storage": {"root": root},
                 "transaction": times | transaction,
-                "reconcile": {"partitions": 1, "segment_size": 1, "max_checks": max_checks},
+                "reconcile": {"partitions": 2, "segment_size": 1, "max_checks": max_checks},
             }
         )
 
@@ -218,6 +225,36 @@ def test_batch_of_another_release_that_has_written_nothing_is_decided_anew(
     house.run(house.settings(check_max=2))
     assert house.fates() == {0: ["discarded"], 1: ["topics/t"]}
     assert set(dict(house.rows("batches", "batch_id", "check_max")).items()) >= {(batch, 2)}
+
+
+def test_batch_that_is_done_again_leaves_the_same_state(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of the two tries' files Spark takes up is its own affair: they say the same, timers included."""
+    settings = house.settings(check_max=2)
+    house.half(*range(6))
+    house.run(settings)
+    house.commit(1)
+    house.half(7, 8)
+    batch = _crash(house, settings, "topics/t", monkeypatch)
+    place = house.tables.checkpoint("reconcile")
+    folder = Path(place, "state/0/0")
+    first = {name: (folder / name).read_bytes() for name in (f"{batch + 1}.changelog", f".{batch + 1}.changelog.crc")}
+    batch_rules.forget_state(house.spark, place, batch)
+    assert not any((folder / name).exists() for name in first)
+    house.run(settings)
+    second = _state(house, place, batch)
+    assert len(second) > 6
+    for name, content in first.items():
+        (folder / name).write_bytes(content)
+    assert _state(house, place, batch) == second
+
+
+def _state(house: House, place: str, batch: int) -> list[tuple[Any, ...]]:
+    """The segments' blocks and the timers after a batch."""
+    rows = house.spark.read.format("statestore").options(
+        batchId=str(batch), stateVarName=STATE_NAME, flattenCollectionTypes="true"
+    )
+    blocks = [(row[0], bytes(row[1])) for row in rows.load(place).selectExpr("key.*", "value.*").collect()]
+    return sorted([*blocks, *map(tuple, registered_timers(house.spark, place, batch).collect())], key=str)
 
 
 def _never(self: Publisher, *args: Any) -> None:

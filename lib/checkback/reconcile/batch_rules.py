@@ -121,14 +121,17 @@ def in_force(spark: SparkSession | None, place: str, batch_id: int) -> BatchRule
 
 
 def forget_state(spark: SparkSession, place: str, batch_id: int) -> None:
-    """Delete the state that a broken off try of a batch has written.
+    """Delete the state that a broken off try of a batch has written, so that the next try's is the one that counts.
 
-    A try that comes after writes its changelog over the first one's, but Spark loads a snapshot of the version rather
-    than a changelog, and the first try may have left one (RocksDBFileManager.getLatestSnapshotVersion). Where both
-    tries decide alike that makes no difference. Raises StorageError.
+    Left alone, the first try's may: in a local folder Spark keeps a changelog that is there (its rename does not
+    replace it, FileSystemBasedCheckpointFileManager.renameTempFile), and everywhere it loads a snapshot of the version
+    rather than a changelog (RocksDBFileManager.getLatestSnapshotVersion). Where both tries decide alike, it makes no
+    difference. Raises StorageError.
     """
-    # State version N + 1 is the one after batch N; an operator, then a partition, is a folder.
-    mine = [f"{batch_id + 1}.{kind}" for kind in ("changelog", "zip")]
+    # State version N + 1 is the one after batch N; an operator, then a partition, is a folder. Hadoop keeps a
+    # checksum beside each file of a local folder.
+    states = [f"{batch_id + 1}.{kind}" for kind in ("changelog", "zip")]
+    mine = [*states, *(f".{name}.crc" for name in states)]
     for operator in folders.names(spark, f"{place}/state"):
         if operator.isdecimal():
             for partition in folders.names(spark, f"{place}/state/{operator}"):

@@ -41,7 +41,7 @@ def application(query_id: str) -> str:
 
 
 def batch_row(
-    query_id: str,
+    query_id: str | None,
     batch_id: int,
     batch_time: int,
     finished_at: int,

@@ -15,7 +15,9 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from checkback import folders
+from checkback.checkpoint import read_checkpoint
 from checkback.connect import is_connect
+from checkback.errors import StorageError
 from checkback.fence import only_one
 from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of
 from checkback.reconcile.batches import TABLE as BATCHES
@@ -104,26 +106,39 @@ def _rebuild(spark: SparkSession, settings: Settings, tables: Tables, tell: Call
 
 
 def _conclude(spark: SparkSession, tables: Tables) -> None:
-    """Say in `batches` that the batches are whole that have rows and were not concluded: one, or none.
+    """Say in `batches` that the batch is whole that had rows and was not concluded.
 
-    What came before the first row of `batches` a release wrote that had no such table.
+    What came before the first row of `batches` was written by a release that had no such table.
     """
     batches, place = tables.read(spark, BATCHES), tables.checkpoint(NAME)
-    last = batches.orderBy(F.desc("finished_at")).select("application").head()
-    if last is None:
-        return
-    since = batches.agg(F.min("batch_time").alias("since"))
     written = [
         tables.read(spark, name).select("batch_id", F.col(column).alias("batch_time"))
         for name, column in (("decisions", "decided_at"), ("check_requests", "requested_at"))
     ]
-    rows = written[0].union(written[1]).distinct().join(batches, on=["batch_id", "batch_time"], how="left_anti")
-    rows = rows.crossJoin(F.broadcast(since)).where(F.col("batch_time") >= F.col("since"))
-    lacking = rows.select("batch_id", F.unix_millis("batch_time").alias("ms")).orderBy("ms").collect()
-    for batch_id, batch_time in lacking:
-        decided, now = in_force(spark, place, batch_id), round(time.time() * 1000)
-        row = batch_row(last[0], batch_id, batch_time, now, decided)
-        tables.append_arrow(spark, row, BATCHES, application(last[0]), batch_id)
+    lacking = written[0].union(written[1]).distinct().join(batches, on=["batch_id", "batch_time"], how="left_anti")
+    last = batches.orderBy(F.desc("finished_at")).select("application").head()
+    if last is None:
+        # The very first batch; if there are more, they are of that release.
+        found = [row for row in lacking.limit(2).collect() if row["batch_id"] == 0]
+        found = found if len(found) == 1 else []
+    else:
+        first = batches.agg(F.min("batch_time").alias("first"))
+        found = lacking.crossJoin(F.broadcast(first)).where(F.col("batch_time") >= F.col("first")).collect()
+    for row in found:
+        query = _query_id(spark, place) or (None if last is None else last["application"])
+        times = round(row["batch_time"].timestamp() * 1000), round(time.time() * 1000)
+        decided = in_force(spark, place, row["batch_id"])
+        concluded = batch_row(query, row["batch_id"], *times, decided)
+        tables.append_arrow(spark, concluded, BATCHES, application(query or "unknown"), row["batch_id"])
+
+
+def _query_id(spark: SparkSession, place: str) -> str | None:
+    """Of the checkpoint, if it can be read."""
+    try:
+        checkpoint = read_checkpoint(spark, place)
+    except StorageError:
+        return None
+    return None if checkpoint is None else checkpoint.query_id
 
 
 def _first_unread(spark: SparkSession, tables: Tables, name: str) -> int:
