@@ -192,6 +192,8 @@ def test_transaction_tells_its_state(gateway: Gateway) -> None:
         ("transaction_id", "x" * 1025),
         ("producer_group", "a b"),
         ("real_topic", "rmq_sys_x"),
+        ("real_topic", "_delta_log"),
+        ("real_topic", "Com1"),
         ("real_topic", "x" * 128),
         ("real_topic", "a%b"),
         ("real_queue_id", -1),

@@ -95,6 +95,8 @@ def test_usual_batch_is_read_quickly(change: dict[str, Any]) -> None:
     "change",
     [
         {"real_topic": "rmq_sys_x"},
+        {"real_topic": "_delta_log"},
+        {"real_topic": "NUL"},
         {"real_topic": "a%b"},
         {"real_topic": "t" * 128},
         {"producer_group": "g" * 121},
