@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from checkback.errors import CheckbackError
 from checkback.gateway.committer import Committer
 from checkback.gateway.condition import now_ms
@@ -137,9 +135,8 @@ class Ops:
             found = await asyncio.get_running_loop().run_in_executor(self._thread, self._find, forgotten)
         except (CheckbackError, OSError) as error:
             return self._condition.failed(error)
-        now = now_ms()
         # One that has come to be known meanwhile stays: it knows the ops that came meanwhile, too.
-        self._ledger.landed(replace(half, stored=now) for half in found.values())
+        self._ledger.recalled(found.values(), now_ms())
         return found
 
     def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Op], list[str | None], int]:

@@ -81,7 +81,7 @@ class Questions:
         if half is None:
             return None
         place = (half.queue_id, half.queue_offset)
-        ended = self._older.ended([place]).get(place)
+        ended = self._older.ended([half]).get(place)
         if ended is None or ended.decided_at is None:
             state = ended.state if ended else half.state or "PENDING"
             ended = Ended(state, check_times=self._older.check_times(place))

@@ -57,9 +57,8 @@ def judge_resume(transaction: Transaction) -> None:
     if transaction.decision is None:
         raise RefusedError("is not discarded but pending", where, "wait for its decision, or `checkback resolve` it")
     if transaction.decision.state == "DISCARD" and (why := reserved(transaction.real_topic)) is not None:
-        raise RefusedError(
-            f"is meant for the topic {transaction.real_topic}, which {why}", where, "no table can be made for it"
-        )
+        what = f"is meant for the topic {transaction.real_topic}, which {why}"
+        raise RefusedError(what, where, "no table can be made for it")
     if transaction.decision.state != "DISCARD":
         raise RefusedError(f"is not discarded but decided: {_decision(transaction)}", where, "a decision is for ever")
 
