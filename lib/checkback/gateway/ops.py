@@ -71,6 +71,8 @@ class Ops:
         self._find = find
         self._thread = thread
         self._on_the_way: dict[Place, _Entry] = {}
+        self._looked_up = 0
+        self._max_looked_up = gateway.max_waiting
         self.commits: Committer[_Entry] = Committer("op", self, gateway.gather.total_seconds(), gateway.max_waiting)
 
     async def take(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> list[Answer]:
@@ -93,11 +95,13 @@ class Ops:
                     continue
                 if one.done is not None:
                     await one.done
-                if one is left[number]:
-                    answers[number] = one.problem or _ended(one.op, repeated=False)
+                if one.problem is not None:
+                    answers[number] = one.problem
+                elif one is left[number]:
+                    answers[number] = _ended(one.op, repeated=False)
                 else:
                     behind[number] = left[number]
-            # Behind one for the same half message, which has landed by now, or failed.
+            # Behind one for the same half message, which has landed by now.
             left = behind
         return [answers[number] for number in range(len(messages))]
 
@@ -131,10 +135,15 @@ class Ops:
         forgotten = [place for place in places if self._ledger.at(*place) is None and self._ledger.assigned(*place)]
         if not forgotten:
             return {}
+        if self._looked_up + len(forgotten) > self._max_looked_up:
+            return Problem("queue_full", f"{self._looked_up} older half messages are being looked up; send it again")
+        self._looked_up += len(forgotten)
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._thread, self._find, forgotten)
         except (CheckbackError, OSError) as error:
             return self._condition.failed(error)
+        finally:
+            self._looked_up -= len(forgotten)
         # One that has come to be known meanwhile stays: it knows the ops that came meanwhile, too.
         self._ledger.recalled(found.values(), now_ms())
         return found
