@@ -158,9 +158,10 @@ class Halves:
 
 def _size(half: Half) -> int:
     """What a message needs in memory, about: its body is not always the most of it."""
-    texts = sum(len(name) + len(text) for name, text in half.properties.items()) + len(half.transaction_id)
-    texts += len(half.tags or "") + len(half.keys or "")
-    return len(half.body) + _OVERHEAD + _PROPERTY * len(half.properties) + texts
+    size = _OVERHEAD + len(half.body) + len(half.transaction_id) + len(half.tags or "") + len(half.keys or "")
+    if half.properties:
+        size += sum(len(name) + len(text) + _PROPERTY for name, text in half.properties.items())
+    return size
 
 
 async def _all_settled(admitted: Sequence[Answer | tuple[_Entry, int]]) -> list[Answer]:

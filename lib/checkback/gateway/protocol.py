@@ -71,6 +71,10 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._head > self.max_head:
                 self._refuse(Problem("headers_too_large", f"more than {self.max_head} bytes"))
 
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - it is the same for all that is no HTTP
+        """Instead of uvicorn's: a problem, as all errors."""
+        self._refuse(Problem("malformed", "no HTTP request"))
+
     def on_headers_complete(self) -> None:
         """As uvicorn's."""
         self._head = None
