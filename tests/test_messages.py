@@ -89,6 +89,11 @@ ACCEPTED_HALVES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"transaction_id": "\U0001f600" * 1024}, {"transaction_id": "\U0001f600" * 1024}),
     ({"producer_group": "g" * 120, "real_topic": "t" * 127}, {"real_topic": "t" * 127}),
     ({"real_topic": "rmq_sysadmin"}, {"real_topic": "rmq_sysadmin"}),
+    *(
+        ({"real_topic": topic}, {"real_topic": topic})
+        for topic in ("delta_log", "a_", "-", "com", "com0", "com10", "nul-1")
+    ),
+    ({"producer_group": "_orders"}, {"producer_group": "_orders"}),
     ({"body": ""}, {"body": b""}),
     ({"body": base64.b64encode(bytes(BODY_MAX)).decode()}, {"body": bytes(BODY_MAX)}),
     ({"tags": None, "keys": None, "properties": properties_of(32768)}, {"properties": properties_of(32768)}),
@@ -163,6 +168,14 @@ REJECTED_HALVES: list[tuple[dict[str, Any], str]] = [
     ({"real_topic": "../../etc"}, 'real_topic: "../../etc" has characters other than'),
     ({"real_topic": "é" * 100}, "real_topic: a string has characters other than"),
     *(({"real_topic": topic}, f'real_topic: "{topic}" is a system topic') for topic in sorted(SYSTEM_TOPICS)),
+    *(
+        ({"real_topic": topic}, f'real_topic: "{topic}" begins with _ or a dot, as what Delta and Spark keep')
+        for topic in ("_delta_log", "_DELTA_LOG", "_change_data", "_checkpoints", "__", "_a")
+    ),
+    *(
+        ({"real_topic": topic}, f'real_topic: "{topic}" is a device\'s name on Windows')
+        for topic in ("con", "CON", "Prn", "aux", "nul", "com1", "LPT9")
+    ),
     ({"real_topic": "RMQ_SYS_TRANS_HALF_TOPIC"}, 'real_topic: "RMQ_SYS_TRANS_HALF_TOPIC" is a system topic'),
     ({"real_topic": "rmq_sys_x"}, 'real_topic: "rmq_sys_x" is a system topic'),
     ({"tags": 1}, "tags: an integer, not a string"),

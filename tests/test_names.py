@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checkback import folders
+from checkback.errors import StorageError
 from checkback.messages import is_topic
-from checkback.names import TABLE_PREFIX, is_plain, table_name
+from checkback.names import TABLE_PREFIX, is_plain, table_name, whose_folder
 from checkback.schemas import SCHEMAS, TOPIC_PREFIX
+from checkback.tables import Tables
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: what RocketMQ takes for a topic
 TOPICS = st.from_regex(r"[%|a-zA-Z0-9_-]{1,127}", fullmatch=True).filter(is_topic)
@@ -31,6 +40,25 @@ def test_topics_share_no_table(topics: set[str]) -> None:
     """In particular not with one that is named as another's table."""
     topics |= {_named(topic).removeprefix(TABLE_PREFIX) for topic in topics} | {topic.upper() for topic in topics}
     assert len({_named(topic) for topic in topics}) == len(topics)
+
+
+@given(TOPICS)
+def test_folder_is_that_of_who_came_first_where_case_is_ignored(topic: str) -> None:
+    """And the topic's own wherever the file system lists it."""
+    assert whose_folder(topic, []) is None
+    assert whose_folder(topic, [topic + "x"]) is None
+    assert whose_folder(topic, [topic.swapcase(), topic]) == topic
+    assert whose_folder(topic.upper(), [topic.lower()]) == topic.lower()
+
+
+def test_table_is_not_made_in_the_folder_of_another_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that ignores case lists a folder as whoever made it spelt it. The one that came first goes on."""
+    tables = Tables(root=str(tmp_path), by_files=True)
+    tables.create(None, "topics/orders", "topics/paid")  # type: ignore[arg-type]  # no Spark is needed for files
+    monkeypatch.setattr(folders, "names", lambda _, place: [name.lower() for name in os.listdir(place)])
+    tables.create(None, "topics/orders")  # type: ignore[arg-type]
+    with pytest.raises(StorageError, match="ignores case, and the table is that of the topic orders; give the topics"):
+        tables.create(None, "topics/Orders")  # type: ignore[arg-type]
 
 
 @given(TOPICS)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from checkback.files import File
 
+#: property of a table (PROTOCOL.md of delta-io/delta: Transaction Identifiers are dropped after it)
+_FORGETS = "delta.setTransactionRetentionDuration"
 _ARROW, _COLOUR = "\u21b3", re.compile("\x1b\\[[0-9;]*m")
 #: of a commit that must come right after the version that it has seen; some dozens a second come from others
 _ATTEMPTS = 500
@@ -160,9 +162,16 @@ class DeltaLog:
             self._append(files, {} if app is None else {app: version})
 
     def versions(self, apps: Iterable[str]) -> dict[str, int | None]:
-        """The last version that each application has committed; None = it never has."""
+        """The last version that each application has committed; None = it never has.
+
+        Raises StorageError, also where Delta is told to forget versions: then None says nothing.
+        """
         self._update()
-        return {app: self._table.transaction_version(app) for app in apps}
+        found = {app: self._table.transaction_version(app) for app in apps}
+        if None in found.values() and _FORGETS in self._table.metadata().configuration:
+            fix = f"ALTER TABLE delta.`{self._place}` UNSET TBLPROPERTIES ('{_FORGETS}')"
+            raise StorageError(f"{_FORGETS} is set: nobody can tell what was committed", self._place, fix)
+        return found
 
     def commit_after(
         self, files: Sequence[File], expected: Mapping[str, int | None], versions: Mapping[str, int]

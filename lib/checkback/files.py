@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow.dataset import ParquetFileFormat
+from pyarrow.fs import LocalFileSystem
 
 from checkback.errors import StorageError
 from checkback.schemas import arrow_schema, statistics_of
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 BUFFER = 64 << 20
 #: Rows of a file at most, where a stream takes whole files and is to have no more than there is time for in a batch.
 MOST_ROWS = {"check_requests": 10_000}
+#: Of `row_batches`: bytes of rows and rows read at a time (a body that repeats takes few bytes in a file, and many in
+#: memory), and bytes of the file.
+_PIECE, _PIECE_ROWS, _STREAMED = 8 << 20, 2048, 1 << 20
 #: what a task that writes files yields: `File`, and whatever else the job has to say
 FILES_SCHEMA = "name STRING, path STRING, size BIGINT, stats STRING, note BINARY"
 _FILES = pa.schema(
@@ -182,6 +187,26 @@ def read_rows(path: str, name: str, columns: Sequence[str] | None, wanted: pc.Ex
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
     return rows.select(names).cast(pa.schema([schema.field(name) for name in names]))
+
+
+def row_batches(path: str, name: str, columns: Sequence[str], wanted: pc.Expression) -> Iterator[pa.Table]:
+    """As `read_rows`, in pieces of some megabytes: what is read of a piece can go before the next one comes.
+
+    Raises StorageError.
+    """
+    schema = pa.schema([arrow_schema(name).field(column) for column in columns])
+    try:
+        fragment = ParquetFileFormat().make_fragment(path, LocalFileSystem()).subset(wanted, schema=arrow_schema(name))
+        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", buffer_size=_STREAMED, pre_buffer=False) as file:
+            for number in (group.id for group in fragment.row_groups):
+                group = file.metadata.row_group(number)
+                rows = group.num_rows * _PIECE // max(1, group.total_byte_size)
+                for batch in file.iter_batches(min(max(1, rows), _PIECE_ROWS), [number], columns, use_threads=False):
+                    piece = pa.Table.from_batches([batch]).select(columns).cast(schema).filter(wanted)
+                    if piece.num_rows:
+                        yield piece
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
 
 
 def file_rows(files: Iterable[File], note: bytes | None = None) -> pa.RecordBatch:

@@ -44,6 +44,8 @@ SYSTEM_TOPICS = frozenset(
     }
 )
 SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_")
+#: Names of devices, which Windows takes for no file in any case of letters (learn.microsoft.com, "Naming Files").
+DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))})
 STATES = ("COMMIT", "ROLLBACK")
 #: MessageConst.PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS
 IMMUNITY_PROPERTY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
@@ -288,17 +290,29 @@ def is_group(text: str) -> bool:
 
 def is_topic(text: str) -> bool:
     """Is it a topic's name, of one that messages may be meant for?"""
-    return len(text) <= TOPIC_MAX and _NAME.fullmatch(text) is not None and not _is_system(text)
+    return len(text) <= TOPIC_MAX and _NAME.fullmatch(text) is not None and reserved(text) is None
 
 
-def _is_system(topic: str) -> bool:
-    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
+def reserved(topic: str) -> str | None:
+    """Why no message may be meant for a topic that is spelt as topics are; None: one may.
+
+    A topic becomes a folder. Delta and Spark pass over names with an underscore or a dot before them, or keep them for
+    themselves (``_delta_log``, ``_change_data``, DeltaTableUtils.isHiddenDirectory, HadoopFSUtils.shouldFilterOutPath).
+    """
+    if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES):
+        return "is a system topic"
+    if topic.startswith(("_", ".")):
+        return "begins with _ or a dot, as what Delta and Spark keep for themselves"
+    if topic.casefold() in DEVICES:
+        return "is a device's name on Windows"
+    return None
 
 
 def _topic(fields: Mapping[str, Any]) -> str:
     value = _name(fields, "real_topic", TOPIC_MAX)
-    if _is_system(value):
-        raise Rejected(f"real_topic: {_quoted(value)} is a system topic")
+    why = reserved(value)
+    if why is not None:
+        raise Rejected(f"real_topic: {_quoted(value)} {why}")
     return value
 
 

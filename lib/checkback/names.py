@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import TYPE_CHECKING
 
 from checkback.schemas import TOPIC_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: with it the names of topics' tables begin
 TABLE_PREFIX = "topic_"
@@ -37,3 +41,15 @@ def table_name(name: str) -> str:
 def is_plain(topic: str) -> bool:
     """Does the topic's table have its very name, after TABLE_PREFIX?"""
     return len(topic) <= _LENGTH and _PLAIN.fullmatch(topic) is not None
+
+
+def whose_folder(topic: str, listed: Iterable[str]) -> str | None:
+    """The topic whose table lies in the folder that ``topic`` leads to; None: there is no such folder.
+
+    ``listed``: the folders' names as the file system lists them. Where it ignores case, `Orders` leads to the folder
+    that it lists as `orders`: whichever topic came first has it.
+    """
+    names = set(listed)
+    if topic in names:
+        return topic
+    return min((name for name in names if name.casefold() == topic.casefold()), default=None)

@@ -239,12 +239,17 @@ def schema_of(name: str) -> StructType:
     return TOPIC if name.startswith(TOPIC_PREFIX) else SCHEMAS[name]
 
 
-@cache
 def arrow_schema(name: str) -> pa.Schema:
     """The schema of a table as Arrow: timestamps are microseconds, UTC."""
+    return _arrow_schema(_kind(name))
+
+
+@cache
+def _arrow_schema(kind: str) -> pa.Schema:
+    """One for all topics: producers name as many as they like."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(schema_of(name), timezone="UTC").remove_metadata()
+    return to_arrow_schema(schema_of(kind), timezone="UTC").remove_metadata()
 
 
 def statistics_of(name: str) -> tuple[str, ...]:

@@ -130,7 +130,8 @@ class Gateway(_Section):
     """The HTTP door for producers. It alone writes the half queues ``queues``; sizes are in bytes.
 
     ``remember``, ``remember_max``: how long, and how many, half messages are known from memory, so that one sent again
-    keeps its offset. ``max_waiting``: messages accepted and not yet committed. ``timeout``: for a request to arrive.
+    keeps its offset. ``max_waiting``: messages accepted and not yet committed. ``max_receiving``: of bodies that have
+    not arrived as a whole. ``timeout``: for a request to arrive, and for an answer to be read.
     """
 
     host: Text = "127.0.0.1"
@@ -141,6 +142,7 @@ class Gateway(_Section):
     remember_max: Count = 1_000_000
     max_waiting: Count = 20_000
     max_body: Annotated[StrictInt, Field(ge=1024, le=1 << 30)] = 16 << 20
+    max_receiving: Annotated[StrictInt, Field(ge=1024, le=1 << 40)] = 256 << 20
     max_headers: Annotated[StrictInt, Field(ge=1024, le=1 << 20)] = 32 << 10
     max_connections: Count = 2000
     timeout: PositiveDuration = timedelta(seconds=10)
@@ -150,6 +152,12 @@ class Gateway(_Section):
     def _queues_differ(self) -> Self:
         if len(set(self.queues)) != len(self.queues):
             refuse("gateway.queues names a queue twice", "name each once")
+        return self
+
+    @model_validator(mode="after")
+    def _largest_body_is_received(self) -> Self:
+        if self.max_receiving < self.max_body:
+            refuse("gateway.max_receiving is less than gateway.max_body", "a body must fit into what is received")
         return self
 
 

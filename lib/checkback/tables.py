@@ -11,7 +11,7 @@ from checkback import folders, sparklog
 from checkback.deltalog import DeltaLog
 from checkback.errors import StorageError
 from checkback.files import FILES_SCHEMA, MOST_ROWS, FileWriter, files_of, to_files
-from checkback.names import TABLE_PREFIX, TOPIC_PROPERTY, is_plain, table_name
+from checkback.names import TABLE_PREFIX, TOPIC_PROPERTY, is_plain, table_name, whose_folder
 from checkback.paths import local_path
 from checkback.schemas import TOPIC_PREFIX, properties_of, schema_of
 from checkback.session import frame
@@ -91,7 +91,10 @@ class Tables:
         return sparklog.exists(spark, self.in_sql(name))
 
     def create(self, spark: SparkSession, *names: str) -> None:
-        """Make the tables that are not there yet, side by side. Raises StorageError when one cannot be made."""
+        """Make the tables that are not there yet, side by side.
+
+        Raises StorageError when one cannot be made, or would be another topic's where the file system ignores case.
+        """
         with ThreadPoolExecutor(max_workers=4) as pool:
             list(pool.map(lambda name: self._create(spark, name), names))
 
@@ -99,12 +102,28 @@ class Tables:
         if self.by_files:
             if not self.exists(spark, name):
                 DeltaLog.create(name, self.location(name))
+            self._own_folder(name)
             return
         properties = properties_of(name)
         topic = name.removeprefix(TOPIC_PREFIX)
         if self.catalog and topic != name and not is_plain(topic):
             properties[TOPIC_PROPERTY] = topic
         sparklog.create(spark, self.in_sql(name), name, properties)
+        if not self.catalog and local_path(self.root) is not None:
+            self._own_folder(name)
+
+    def _own_folder(self, name: str) -> None:
+        """Whether the topic's table is in a folder of its own, once there is one. Raises StorageError."""
+        topic = name.removeprefix(TOPIC_PREFIX)
+        if topic == name:
+            return
+        whose = whose_folder(topic, folders.names(None, f"{self.root}/{TOPIC_PREFIX}"))
+        if whose not in (topic, None):
+            raise StorageError(
+                f"the file system ignores case, and the table is that of the topic {whose}",
+                self.location(name),
+                "give the topics names that differ in more than case",
+            )
 
     def topics(self, spark: SparkSession) -> list[str]:
         """Names of the topics' tables that there are, as ``topics/<topic>``."""

@@ -16,7 +16,7 @@ HALF = st.fixed_dictionaries(
     optional={
         "transaction_id": st.text(max_size=5) | JUNK,
         "producer_group": st.sampled_from(["orders", "a b", ""]) | JUNK,
-        "real_topic": st.sampled_from(["payments", "rmq_sys_x", "a%b"]) | JUNK,
+        "real_topic": st.sampled_from(["payments", "rmq_sys_x", "a%b", "_delta_log", "Aux"]) | JUNK,
         "real_queue_id": st.integers(-1, 2**31) | JUNK,
         "tags": st.text(max_size=3) | JUNK,
         "keys": st.text(max_size=3) | JUNK,

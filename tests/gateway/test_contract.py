@@ -146,6 +146,17 @@ def test_op_that_belongs_to_no_half_is_refused(gateway: Gateway) -> None:
     assert offset not in [row["half_offset"] for row in rows(gateway.root, "op")]
 
 
+def test_ops_of_places_that_were_not_given_out_are_not_stored(gateway: Gateway) -> None:
+    """However many, in this gateway's queues and in others'; each is told for itself."""
+    offset = sent(gateway, "last")
+    before = len(rows(gateway.root, "op"))
+    places = [(0, offset + 1 + 4096 * n) for n in range(200)] + [(7 + n, 4096 * n) for n in range(200)]
+    ops = [op(offset, "last", queue_id=queue) for queue, offset in places]
+    results = gateway.post("/v1/ops", {"ops": ops}).json()["results"]
+    assert {(result["status"], result["code"]) for result in results} == {(404, "unknown_offset")}
+    assert len(rows(gateway.root, "op")) == before
+
+
 def test_several_ops_are_answered_each_for_itself(gateway: Gateway) -> None:
     """Of two for one half message the first stands, also when both are on their way."""
     first, second = sent(gateway, "ops-1"), sent(gateway, "ops-2")
@@ -192,6 +203,8 @@ def test_transaction_tells_its_state(gateway: Gateway) -> None:
         ("transaction_id", "x" * 1025),
         ("producer_group", "a b"),
         ("real_topic", "rmq_sys_x"),
+        ("real_topic", "_delta_log"),
+        ("real_topic", "Com1"),
         ("real_topic", "x" * 128),
         ("real_topic", "a%b"),
         ("real_queue_id", -1),

@@ -9,7 +9,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from checkback.gateway.ledger import Kept, Ledger, Verdict, fingerprint, judge_half, judge_op, name_of
+from checkback.gateway.ledger import (
+    RECALLED_MAX,
+    Kept,
+    Ledger,
+    Verdict,
+    fingerprint,
+    judge_half,
+    judge_op,
+    name_of,
+)
 from checkback.messages import Half, Op
 
 HALF = Half(0, 7, "t", "orders", "payments", 0, "tag", "key", {"a": "1", "b": "2"}, b"body", 1000, 30)
@@ -68,27 +77,35 @@ def test_same_content_is_the_same_message() -> None:
 
 @dataclass
 class Model:
-    """The ledger in plain words: a list of what has landed, searched from the front."""
+    """The ledger in plain words: lists of what has landed and of what was looked up, searched from the front."""
 
     known: list[Kept] = field(default_factory=list)
+    recalled: list[Kept] = field(default_factory=list)
     next: dict[int, int] = field(default_factory=lambda: {0: 0, 5: 3})
 
     def at(self, queue_id: int, queue_offset: int) -> Kept | None:
-        return next((one for one in self.known if (one.queue_id, one.queue_offset) == (queue_id, queue_offset)), None)
+        every = [*self.known, *self.recalled]
+        return next((one for one in every if (one.queue_id, one.queue_offset) == (queue_id, queue_offset)), None)
 
     def landed(self, half: Kept) -> None:
         if self.at(half.queue_id, half.queue_offset) is None:
             self.known.append(half)
         self.next[half.queue_id] = max(self.next[half.queue_id], half.queue_offset + 1)
 
+    def recall(self, half: Kept) -> None:
+        if self.at(half.queue_id, half.queue_offset) is None:
+            self.recalled.append(half)
+
     def ended(self, queue_id: int, queue_offset: int, state: str) -> None:
         half = self.at(queue_id, queue_offset)
-        if half is not None and half.state is None:
-            self.known[self.known.index(half)] = replace(half, state=state)
+        for known in (self.known, self.recalled):
+            if half is not None and half.state is None and half in known:
+                known[known.index(half)] = replace(half, state=state)
 
     def forget(self, before: int, most: int) -> None:
-        while self.known and (self.known[0].stored < before or len(self.known) > most):
-            self.known.pop(0)
+        for known in (self.known, self.recalled):
+            while known and (known[0].stored < before or len(known) > most):
+                known.pop(0)
 
 
 _QUEUES = st.sampled_from([0, 5])
@@ -107,6 +124,7 @@ _STEPS = st.lists(
 @given(_STEPS)
 @example([("land", 0, "a", 0), ("end", 0, 0, "COMMIT"), ("end", 0, 0, "ROLLBACK")])
 @example([("land", 0, "a", 0), ("land", 0, "a", 0), ("forget", 0, 1, None)])
+@example([("land", 0, "a", 0), ("forget", 0, 0, None), ("land", 0, "a", 0), ("recall", 0, 0, "a")])
 def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]]) -> None:
     """Whatever lands, ends and is forgotten: offsets go up without a gap, and lookups find what the model has."""
     model, ledger = Model(), Ledger({0: 0, 5: 3})
@@ -116,9 +134,9 @@ def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]]) -> No
             ledger.landed([half])
             model.landed(half)
         elif step == "recall" and ledger.assigned(first, int(str(second))):
-            half = Kept(first, int(str(second)), name_of("g", str(third)), now, "topic", 0, now)
-            ledger.landed([half])
-            model.landed(half)
+            half = Kept(first, int(str(second)), name_of("g", str(third)), 0, "topic", 0, 0)
+            ledger.recalled([half], now)
+            model.recall(replace(half, stored=now))
         elif step == "end":
             ledger.ended(first, int(str(second)), str(third))
             model.ended(first, int(str(second)), str(third))
@@ -126,7 +144,7 @@ def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]]) -> No
             before = len(ledger)
             assert ledger.forget(first, int(str(second))) == before - len(ledger)
             model.forget(first, int(str(second)))
-        assert len(ledger) == len(model.known)
+        assert len(ledger) == len(model.known) + len(model.recalled)
         for queue_id, next_offset in model.next.items():
             assert ledger.next_offset(queue_id) == next_offset
             assert not ledger.assigned(queue_id, next_offset)
@@ -135,6 +153,29 @@ def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]]) -> No
         for half in model.known:
             found = ledger.named(half.name)
             assert found == next(one for one in reversed(model.known) if one.name == half.name)
+
+
+def test_lookups_do_not_make_it_forget_what_landed_lately() -> None:
+    """Else an op for each of many old half messages would make a half message that is sent again land twice."""
+    ledger = Ledger({0: 3 * RECALLED_MAX})
+    ledger.landed([Kept(0, 3 * RECALLED_MAX, "g/new", 1, "topic", 0, 10)])
+    ledger.recalled((Kept(0, offset, "g/old", 0, "topic", 0, 0) for offset in range(2 * RECALLED_MAX)), 20)
+    ledger.forget(5, RECALLED_MAX)
+    assert ledger.named("g/new") is not None
+    assert len(ledger) == RECALLED_MAX + 1
+
+
+@given(st.text(max_size=3) | st.text(min_size=63, max_size=70) | st.just("#" + 64 * "0"), st.sampled_from("xy"))
+def test_memory_of_a_name_is_bounded(transaction_id: str, other: str) -> None:
+    """And names are as different as what they are of, also one that was made to read like another's."""
+    name = name_of("orders", transaction_id)
+    assert len(name) <= len("orders/") + 65
+    again = name.removeprefix("orders/")
+    assert (name_of("orders", again) == name) == (again == transaction_id)
+    assert name_of("orders", transaction_id + other) != name
+    known = replace(KEPT, name=name)
+    assert judge_op(known, OP._replace(transaction_id=transaction_id)) is Verdict.NEW
+    assert judge_op(known, OP._replace(transaction_id=transaction_id + other)) is Verdict.WRONG_TRANSACTION_ID
 
 
 def test_offsets_of_others_queues_are_not_ours() -> None:

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from checkback.gateway import bodies, models
 from checkback.gateway.problems import CODES, Problem
+from checkback.messages import reserved
 from gateway.contents import CONTENT, HALF, OP
 from gateway.process import PATIENCE_S, Gateway, half
 
@@ -88,6 +89,18 @@ def test_head_that_never_ends_is_cut_off(gateway: Gateway) -> None:
     )
 
 
+def test_what_is_no_http_is_told_and_not_logged(tmp_path: Path) -> None:
+    """Whoever reaches the port could fill the log with it."""
+    with Gateway(tmp_path) as gateway:
+        for junk in (
+            b"\0junk\r\n\r\n",
+            b"POST /v1/half HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+            b"GET / HTTP/9.9\r\n\r\n",
+        ):
+            assert problem(spoken(gateway, junk))["code"] == "malformed"
+        assert gateway.stop() == (0, "")
+
+
 def test_one_connection_too_many_is_refused(tmp_path: Path) -> None:
     """With the reason; when another has gone there is room again."""
     with Gateway(tmp_path, "gateway.max_connections=2") as gateway:
@@ -147,7 +160,8 @@ def test_what_is_taken_is_what_is_described(content: dict[str, Any]) -> None:
     """The OpenAPI description and the rules of `messages`, but for the limits that a schema cannot say."""
     taken = bodies.half(dict(content), 0)
     if isinstance(taken, Problem):
-        unsaid = str(content.get("real_topic")).startswith(("rmq_sys_", "RMQ_SYS_"))
+        topic = content.get("real_topic")
+        unsaid = isinstance(topic, str) and reserved(topic) is not None
         assert unsaid or not fits(models.HalfMessage, content), taken.detail
     else:
         assert fits(models.HalfMessage, content)

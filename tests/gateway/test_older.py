@@ -1,35 +1,155 @@
-"""What the gateway reads of `op` beside its own rows."""
+"""What the gateway reads of the tables beside its own rows, and how much of it it holds at a time."""
 
 from __future__ import annotations
 
+import os
+import tracemalloc
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 
 from checkback.deltalog import DeltaLog
+from checkback.errors import StorageError
 from checkback.files import FileWriter
+from checkback.gateway.ledger import Kept, Verdict, fingerprint, judge_half, name_of
 from checkback.gateway.older import Ended, Older
+from checkback.gateway.store import half_rows
+from checkback.messages import LONG_MAX, Half
 from checkback.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 T0 = datetime(2026, 3, 1, tzinfo=timezone.utc)
+T0_MS = round(T0.timestamp() * 1000)
+HALF = Half(-1, -1, "tx", "orders", "payments", 0, None, None, {}, b"body", T0_MS, None)
+
+
+def append(root: Path, name: str, rows: pa.Table) -> None:
+    DeltaLog.create(name, f"{root}/{name}")
+    with FileWriter(str(root)) as writer:
+        writer.write(name, rows)
+        files = writer.close()
+    DeltaLog(name, f"{root}/{name}").commit(files)
+
+
+def land(root: Path, name: str, *rows: dict[str, Any]) -> None:
+    append(root, name, pa.Table.from_pylist(list(rows), schema=arrow_schema(name)))
+
+
+def half(offset: int, transaction_id: str = "tx", second: int = 0, **more: Any) -> dict[str, Any]:
+    own = {"queue_id": 0, "queue_offset": offset, "transaction_id": transaction_id, "producer_group": "orders"}
+    own |= {"real_topic": "payments", "properties": [], "body": b"body", "born_timestamp": T0}
+    return own | {"store_timestamp": T0 + timedelta(seconds=second)} | more
+
+
+def op(offset: int, state: str, second: int = 0, **more: Any) -> dict[str, Any]:
+    own = {"queue_id": 0, "half_offset": offset, "transaction_id": "tx", "producer_group": "orders", "state": state}
+    stored = T0 + timedelta(seconds=second)
+    return own | {"source": "producer", "born_timestamp": T0, "store_timestamp": stored} | more
+
+
+def kept(offset: int, transaction_id: str = "tx") -> Kept:
+    return Kept(0, offset, name_of("orders", transaction_id), 0, "payments", T0_MS, T0_MS)
 
 
 def test_check_that_reached_nobody_ends_no_transaction(tmp_path: Path) -> None:
     """An UNDELIVERED row is no op of the half: it neither ends it nor hides the op after it."""
     said = [(0, "UNDELIVERED"), (1, "UNDELIVERED"), (1, "COMMIT")]
-    rows = [
-        {"queue_id": 0, "half_offset": offset, "state": state, "source": "check"}
-        | {"born_timestamp": T0, "store_timestamp": T0 + timedelta(seconds=number)}
-        for number, (offset, state) in enumerate(said)
-    ]
-    place = f"{tmp_path}/op"
-    DeltaLog.create("op", place)
-    with FileWriter(str(tmp_path)) as writer:
-        writer.write("op", pa.Table.from_pylist(rows, schema=arrow_schema("op")))
+    land(tmp_path, "op", *(op(offset, state, second) for second, (offset, state) in enumerate(said)))
+    assert Older(str(tmp_path)).ended([kept(0), kept(1)]) == {(0, 1): Ended("COMMIT")}
+
+
+def test_op_of_somebody_else_ends_no_transaction(tmp_path: Path) -> None:
+    """Neither where it is looked up, nor at a start."""
+    land(tmp_path, "half", half(0), half(1, "long" * 99))
+    land(tmp_path, "op", op(0, "ROLLBACK", producer_group="evil"), op(0, "ROLLBACK", transaction_id="another"))
+    land(tmp_path, "op", op(1, "ROLLBACK", transaction_id="long" * 98), op(1, "COMMIT", transaction_id="long" * 99))
+    older = Older(str(tmp_path))
+    assert [half.state for half in older.recent([0], T0, 10)] == [None, "COMMIT"]
+    assert {place: half.state for place, half in older.find({(0, 0), (0, 1)}).items()} == {
+        (0, 0): None,
+        (0, 1): "COMMIT",
+    }
+    land(tmp_path, "op", op(0, "COMMIT", 5, transaction_id=None))
+    assert older.ended([kept(0)]) == {(0, 0): Ended("COMMIT")}
+
+
+def test_decision_of_somebody_else_is_not_told(tmp_path: Path) -> None:
+    """A half message whose offset was seen before is rejected: the decision there is another transaction's."""
+    land(tmp_path, "half", half(0, second=1), half(0, "late", 2))
+    row = half(0) | {"state": "COMMIT", "source": "producer", "check_times": 0, "decided_at": T0}
+    land(tmp_path, "decisions", {name: row.get(name) for name in arrow_schema("decisions").names})
+    older = Older(str(tmp_path))
+    assert older.ended([kept(0)]) == {(0, 0): Ended("COMMIT", decided_at=T0_MS)}
+    assert older.ended([kept(0, "late")]) == {}
+    assert older.named("orders", "late") is None
+    assert older.find({(0, 0)})[0, 0].name == "orders/tx"
+    found = older.named("orders", "tx")
+    assert found is not None
+    assert (found.queue_offset, found.stored) == (0, T0_MS + 1000)
+
+
+def test_rows_that_no_door_lets_in_stop_nothing(tmp_path: Path) -> None:
+    """Whoever writes the tables by other means may leave out what he likes."""
+    nothing = dict.fromkeys(arrow_schema("half").names)
+    land(tmp_path, "half", nothing | {"queue_id": 0}, nothing | {"queue_id": 0, "queue_offset": 1}, half(2))
+    land(tmp_path, "half", nothing | {"queue_id": 0, "queue_offset": 3, "store_timestamp": T0})
+    land(tmp_path, "op", {"queue_id": 0, "half_offset": 2, "state": "COMMIT", "store_timestamp": T0})
+    land(tmp_path, "op", op(2, "COMMIT", store_timestamp=None), op(2, "COMMIT", born_timestamp=None))
+    older = Older(str(tmp_path))
+    assert older.next_offset(0) == 4
+    assert [(half.queue_offset, half.state) for half in older.recent([0], T0, 10)] == [(2, "COMMIT"), (3, None)]
+    assert {place: half.name for place, half in older.find({(0, 1), (0, 3)}).items()} == {(0, 1): "/", (0, 3): "/"}
+
+
+def test_queue_without_another_offset_is_told(tmp_path: Path) -> None:
+    land(tmp_path, "half", half(LONG_MAX))
+    with pytest.raises(StorageError, match=r"has the last offset there is.*other gateway\.queues"):
+        Older(str(tmp_path)).next_offset(0)
+
+
+def test_recent_half_messages_are_the_last_ones(tmp_path: Path) -> None:
+    """With the fingerprints of their content; in the order of landing, whatever files they lie in."""
+    for second in (3, 1, 2):
+        halves = [HALF._replace(transaction_id=f"{second}-{n}", properties={"n": str(n)}) for n in range(5)]
+        append(tmp_path, "half", half_rows(halves, 0, 5 * second, T0_MS + 1000 * second))
+    older = Older(str(tmp_path))
+    recent = older.recent([0], T0 + timedelta(seconds=2), 100)
+    assert [half.queue_offset for half in recent] == list(range(10, 20))
+    content = fingerprint(HALF._replace(transaction_id="3-4", properties={"n": "4"}))
+    assert judge_half(recent[-1], content) is Verdict.REPEATED
+    assert [half.queue_offset for half in older.recent([0], T0, 3)] == [17, 18, 19]
+    assert [half.queue_offset for half in older.recent([0], T0, 7)] == list(range(13, 20))
+    assert older.recent([1], T0, 7) == []
+
+
+def test_start_holds_no_bodies(tmp_path: Path) -> None:
+    """Of 96 MiB of bodies in one file it has a row group at a time; to look one up it reads none."""
+    count, size = 96, 1 << 20
+    halves = [HALF._replace(transaction_id=f"t-{n}", body=os.urandom(size)) for n in range(count)]
+    DeltaLog.create("half", f"{tmp_path}/half")
+    with FileWriter(str(tmp_path), buffer=1) as writer:
+        for first in range(0, count, 8):
+            writer.write("half", half_rows(halves[first : first + 8], 0, first, T0_MS))
         files = writer.close()
-    DeltaLog("op", place).commit(files)
-    assert Older(str(tmp_path)).ended([(0, 0), (0, 1)]) == {(0, 1): Ended("COMMIT")}
+    DeltaLog("half", f"{tmp_path}/half").commit(files)
+    del halves
+    pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        older = Older(str(tmp_path))
+        assert len(older.recent([0], T0, 1000)) == count
+        assert pool.max_memory() < 32 << 20
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+        tracemalloc.reset_peak()
+        assert len(older.find({(0, n) for n in range(count)})) == count
+        assert older.named("orders", "t-7") is not None
+        assert pool.max_memory() < 32 << 20
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -95,6 +96,8 @@ def test_usual_batch_is_read_quickly(change: dict[str, Any]) -> None:
     "change",
     [
         {"real_topic": "rmq_sys_x"},
+        {"real_topic": "_delta_log"},
+        {"real_topic": "NUL"},
         {"real_topic": "a%b"},
         {"real_topic": "t" * 128},
         {"producer_group": "g" * 121},
@@ -130,6 +133,20 @@ def test_what_is_in_doubt_is_left_to_the_rules(change: dict[str, Any]) -> None:
 )
 def test_op_in_doubt_is_left_to_the_rules(change: dict[str, Any]) -> None:
     assert quick.ops(json.dumps({"ops": [GOOD_OP, {**GOOD_OP, **change}]}).encode(), NOW) is None
+
+
+def test_names_of_any_length_are_not_kept() -> None:
+    """Whatever was sent as a group or topic: what is kept of it is bounded in number and length."""
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            name = f"{number}" + "g" * (1 << 20)
+            for change in ({"producer_group": name}, {"real_topic": name}):
+                assert quick.halves(json.dumps({"messages": [GOOD_HALF | change]}).encode(), NOW) is None
+            assert quick.ops(json.dumps({"ops": [GOOD_OP | {"producer_group": name}]}).encode(), NOW) is None
+        assert tracemalloc.get_traced_memory()[0] < 8 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("number", [0, 1001])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from checkback.errors import CheckbackError, FencedError, StorageError
 from checkback.gateway.store import Appender, OutcomeUnknownError, half_rows
@@ -109,6 +110,23 @@ def test_altered_table_is_refused(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "half"), arrow_schema("half").empty_table(), partition_by=["queue_id"])
     with pytest.raises(CheckbackError, match="cannot append to it"):
         Appender(str(tmp_path), "half", [0])
+
+
+def test_versions_that_delta_forgets_are_no_other_gateway(tmp_path: Path) -> None:
+    """Who set the property is told so, by a gateway that runs as by one that starts; without it both go on."""
+    appender = _appender(tmp_path)
+    name = "delta.setTransactionRetentionDuration"
+
+    def set_to(value: str) -> None:
+        DeltaTable(tmp_path / "half").alter.set_table_properties({name: value})
+
+    set_to("interval 0 seconds")
+    for act in (lambda: _append(appender, 0), lambda: Appender(str(tmp_path), "half", [0]).epoch()):
+        with pytest.raises(StorageError, match=rf"{name} is set: .*; ALTER TABLE delta.`.*/half` UNSET TBLPROPERTIES"):
+            act()
+    set_to("interval 30 days")
+    _append(appender, 0)
+    assert _offsets(tmp_path) == [0, 1]
 
 
 def test_gateway_without_its_disk_refuses_and_recovers(tmp_path: Path) -> None:

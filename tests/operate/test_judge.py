@@ -56,6 +56,10 @@ def test_pending_transaction_may_be_resolved(transaction: Transaction) -> None:
         (COMMITTED, "is not discarded but decided: COMMIT since 2026-01-01T00:00:00.000Z by check"),
         (RESUMED, "was resumed from 0/12 at 2026-01-01T00:00:00.000Z by alice, and is pending"),
         (replace(DISCARDED, resumed_as=Place(QUEUE, 0)), "was discarded, and resumed as 2000000000/0"),
+        (
+            replace(DISCARDED, real_topic="_delta_log"),
+            "is meant for the topic _delta_log, which begins with _ or a dot",
+        ),
     ],
 )
 def test_resume_is_refused(transaction: Transaction, told: str) -> None:

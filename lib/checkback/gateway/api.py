@@ -110,14 +110,7 @@ def create_app(door: Door, metrics: Metrics, settings: Gateway) -> ASGIApp:
         field = str(first["loc"][-1])
         return _answer(Problem("unfit", f"{field}: {first['msg']}", {"field": field}))
 
-    return Guard(
-        app,
-        direct(door),
-        metrics,
-        max_body=settings.max_body,
-        max_headers=settings.max_headers,
-        loopback_only=not door.tokens.needed,
-    )
+    return Guard(app, direct(door), door.tokens, metrics, settings)
 
 
 def _messages() -> APIRouter:

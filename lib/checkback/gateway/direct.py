@@ -12,12 +12,12 @@ from checkback.gateway.guard import JSON, PROBLEM_JSON
 from checkback.gateway.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from checkback.gateway.door import Door
-    from checkback.gateway.guard import Direct
+    from checkback.gateway.guard import Direct, Reply
     from checkback.gateway.problems import Answer
-    from checkback.gateway.tokens import Groups, Tokens
+    from checkback.gateway.tokens import Groups
 
     Read = Callable[[bytes, int], Any]
     Take = Callable[[Sequence[Any], Groups], Awaitable[list[Answer]]]
@@ -26,38 +26,43 @@ if TYPE_CHECKING:
 def direct(door: Door) -> dict[str, Direct]:
     """What answers a POST, by path."""
     return {
-        "/v1/half": _one(door.tokens, bodies.half_of_body, door.halves.take),
-        "/v1/halves": _many(door.tokens, bodies.halves_of_body, door.halves.take),
-        "/v1/op": _one(door.tokens, bodies.op_of_body, door.ops.take),
-        "/v1/ops": _many(door.tokens, bodies.ops_of_body, door.ops.take),
+        "/v1/half": _one(bodies.half_of_body, door.halves.take),
+        "/v1/halves": _many(bodies.halves_of_body, door.halves.take),
+        "/v1/op": _one(bodies.op_of_body, door.ops.take),
+        "/v1/ops": _many(bodies.ops_of_body, door.ops.take),
     }
 
 
-def _one(tokens: Tokens, read: Read, take: Take) -> Direct:
-    async def handle(authorization: bytes, body: bytes) -> Any:
-        groups = tokens.groups(authorization)
-        message = groups if isinstance(groups, Problem) else read(body, now_ms())
-        if isinstance(groups, Problem) or isinstance(message, Problem):
-            return _answered(message)
-        return _answered((await take([message], groups))[0])
+def _one(read: Read, take: Take) -> Direct:
+    def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
+        message = read(body, now_ms())
+        return _at_once(message) if isinstance(message, Problem) else _first(take([message], groups))
 
     return handle
 
 
-def _many(tokens: Tokens, read: Read, take: Take) -> Direct:
-    async def handle(authorization: bytes, body: bytes) -> Any:
-        groups = tokens.groups(authorization)
-        messages = groups if isinstance(groups, Problem) else read(body, now_ms())
-        if isinstance(groups, Problem) or isinstance(messages, Problem):
-            return _answered(messages)
-        answers = await take(messages, groups)
-        results = [one.members() if isinstance(one, Problem) else {"status": 200, **one} for one in answers]
-        return _answered({"results": results})
+def _many(read: Read, take: Take) -> Direct:
+    def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
+        messages = read(body, now_ms())
+        return _at_once(messages) if isinstance(messages, Problem) else _each(take(messages, groups))
 
     return handle
 
 
-def _answered(answer: object) -> tuple[int, bytes, bytes, Mapping[str, str] | None]:
+async def _at_once(problem: Problem) -> Reply:
+    return _answered(problem)
+
+
+async def _first(answers: Awaitable[list[Answer]]) -> Reply:
+    return _answered((await answers)[0])
+
+
+async def _each(answers: Awaitable[list[Answer]]) -> Reply:
+    results = [one.members() if isinstance(one, Problem) else {"status": 200, **one} for one in await answers]
+    return _answered({"results": results})
+
+
+def _answered(answer: object) -> Reply:
     if isinstance(answer, Problem):
         return answer.status, orjson.dumps(answer.members()), PROBLEM_JSON, answer.headers()
     return 200, orjson.dumps(answer), JSON, None

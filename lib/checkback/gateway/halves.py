@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from checkback.gateway.committer import Committer
@@ -13,7 +13,7 @@ from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.store import half_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from checkback.gateway.condition import Condition
     from checkback.gateway.ledger import Ledger
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from checkback.messages import Half
     from checkback.settings import Gateway
 
-#: What a message needs in memory beside its body, about.
-_OVERHEAD = 1024
+#: What a message needs in memory beside its texts and its body, about, and each of its properties.
+_OVERHEAD, _PROPERTY = 1024, 256
 
 
 @dataclass(eq=False)
@@ -38,6 +38,14 @@ class _Entry:
     queue_id: int = -1
     queue_offset: int = -1
     problem: Problem | None = None
+
+
+@dataclass
+class _New:
+    """Those of a request that are to be committed, and the bytes of memory that they need."""
+
+    entries: list[_Entry] = field(default_factory=list)
+    size: int = 0
 
 
 class Halves:
@@ -65,16 +73,19 @@ class Halves:
         self._turn = 0
         self.commits: Committer[_Entry] = Committer("half", self, gateway.gather.total_seconds(), gateway.max_waiting)
 
-    async def take(self, messages: Sequence[Half | Problem], groups: Groups) -> list[Answer]:
-        """The answer to each message, once it is committed."""
+    def take(self, messages: Sequence[Half | Problem], groups: Groups) -> Awaitable[list[Answer]]:
+        """The answer to each message, once it is committed.
+
+        What waits for the answers holds none of the messages but those that are to be committed, which are counted.
+        """
         fit = [self._fit(half, groups) for half in messages]
-        new: list[_Entry] = []
+        new = _New()
         admitted = [half if isinstance(half, Problem) else self._admit(half, new) for half in fit]
-        if new:
-            done = self.commits.submit(new, sum(len(entry.half.body) + _OVERHEAD for entry in new))
-            for entry in new:
+        if new.entries:
+            done = self.commits.submit(new.entries, new.size)
+            for entry in new.entries:
                 entry.done = done
-        return [await _settled(*one) if isinstance(one, tuple) else one for one in admitted]
+        return _all_settled(admitted)
 
     def _fit(self, half: Half | Problem, groups: Groups) -> Half | Problem:
         if isinstance(half, Problem):
@@ -84,7 +95,7 @@ class Halves:
             problem = Problem("transactions_rejected", "gateway.reject_transactions is on: only ops are taken")
         return problem or half
 
-    def _admit(self, half: Half, new: list[_Entry]) -> Answer | tuple[_Entry, int]:
+    def _admit(self, half: Half, new: _New) -> Answer | tuple[_Entry, int]:
         """The answer if it is known; else the message that is on its way under this name, and the fingerprint."""
         name, content = name_of(half.producer_group, half.transaction_id), fingerprint(half)
         known = self._ledger.named(name)
@@ -93,11 +104,13 @@ class Halves:
             return _stored(half.transaction_id, known) if same else _other_content(known)
         entry = self._on_the_way.get(name)
         if entry is None:
-            refusal = self.commits.refusal(len(new) + 1, len(half.body))
+            size = _size(half)
+            refusal = self.commits.refusal(len(new.entries) + 1, new.size + size)
             if refusal is not None:
                 return refusal
             entry = self._on_the_way[name] = _Entry(half, name, content)
-            new.append(entry)
+            new.entries.append(entry)
+            new.size += size
         return entry, content
 
     def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Half], int, int, int]:
@@ -141,6 +154,18 @@ class Halves:
         for entry in batch:
             entry.problem = problem
             del self._on_the_way[entry.name]
+
+
+def _size(half: Half) -> int:
+    """What a message needs in memory, about: its body is not always the most of it."""
+    size = _OVERHEAD + len(half.body) + len(half.transaction_id) + len(half.tags or "") + len(half.keys or "")
+    if half.properties:
+        size += sum(len(name) + len(text) + _PROPERTY for name, text in half.properties.items())
+    return size
+
+
+async def _all_settled(admitted: Sequence[Answer | tuple[_Entry, int]]) -> list[Answer]:
+    return [await _settled(*one) if isinstance(one, tuple) else one for one in admitted]
 
 
 async def _settled(entry: _Entry, content: int) -> Answer:

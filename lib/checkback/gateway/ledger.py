@@ -6,11 +6,14 @@ same one, and the first op stands.
 
 from __future__ import annotations
 
+import hashlib
 from enum import Enum
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
+
+from checkback.first_op import misfit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 class Kept(msgspec.Struct, frozen=True, gc=False):
     """What is remembered of a half message. ``state`` is the first op's, None = none yet. Times in ms.
 
+    ``fingerprint``: 0 = not known, of one that was looked up by its place.
     There are millions of them: the garbage collector, which took a third of the gateway's time, does not see them.
     """
 
@@ -32,6 +36,12 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
     born_timestamp: int
     stored: int
     state: str | None = None
+
+
+#: characters of a transaction id that is remembered as it is
+_WHOLE = 64
+#: Of the half messages that were looked up. Those that landed lately are not forgotten for their sake.
+RECALLED_MAX = 20_000
 
 
 class Verdict(Enum):
@@ -47,7 +57,23 @@ class Verdict(Enum):
 
 def name_of(producer_group: str, transaction_id: str) -> str:
     """The transaction's name across groups: no group's name has a slash."""
-    return f"{producer_group}/{transaction_id}"
+    return f"{producer_group}/{short(transaction_id)}"
+
+
+def short(transaction_id: str | None) -> str | None:
+    """What is remembered of a transaction id: of a long one a hash, because there are millions of them in memory.
+
+    No two ids have the same: one that reads like a hash is as long, and hashed, too. None = not stated.
+    """
+    if transaction_id is None or len(transaction_id) <= _WHOLE:
+        return transaction_id
+    return "#" + hashlib.sha256(transaction_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def whose(known: Kept) -> tuple[str, str]:
+    """The group and the transaction id, as `short` has it, of a half message."""
+    group, _, transaction_id = known.name.partition("/")
+    return group, transaction_id
 
 
 def fingerprint(half: Half) -> int:
@@ -80,18 +106,20 @@ def judge_op(known: Kept | None, op: Op) -> Verdict:
     """What an op is to the half message that it names; None = there is no such half message."""
     if known is None:
         return Verdict.UNKNOWN_OFFSET
-    group, _, transaction_id = known.name.partition("/")
-    if op.producer_group != group:
-        return Verdict.WRONG_GROUP
-    if op.transaction_id != transaction_id:
-        return Verdict.WRONG_TRANSACTION_ID
+    wrong = misfit(op.producer_group, short(op.transaction_id), *whose(known))
+    if wrong is not None:
+        return Verdict.WRONG_GROUP if wrong == "producer_group" else Verdict.WRONG_TRANSACTION_ID
     if known.state is None:
         return Verdict.NEW
     return Verdict.REPEATED if known.state == op.state else Verdict.CONTRADICTION
 
 
 class Ledger:
-    """The half messages that the gateway remembers, and the next offset of each queue."""
+    """The half messages that the gateway remembers, and the next offset of each queue.
+
+    Those that landed lately are known by name and by place; older ones that an op made it look up by their place only:
+    a name stands for the half message that was sent last under it.
+    """
 
     def __init__(self, next_offsets: Mapping[int, int]) -> None:
         """``next_offsets``: by queue, the first offset that no half message has."""
@@ -99,10 +127,11 @@ class Ledger:
         # In the order of landing: the oldest are forgotten first.
         self._by_offset: dict[tuple[int, int], Kept] = {}
         self._by_name: dict[str, tuple[int, int]] = {}
+        self._recalled: dict[tuple[int, int], Kept] = {}
 
     def __len__(self) -> int:
         """How many half messages are remembered."""
-        return len(self._by_offset)
+        return len(self._by_offset) + len(self._recalled)
 
     @property
     def queues(self) -> tuple[int, ...]:
@@ -124,7 +153,8 @@ class Ledger:
 
     def at(self, queue_id: int, queue_offset: int) -> Kept | None:
         """The half message at an offset, if it is remembered."""
-        return self._by_offset.get((queue_id, queue_offset))
+        place = (queue_id, queue_offset)
+        return self._by_offset.get(place) or self._recalled.get(place)
 
     def landed(self, halves: Iterable[Kept]) -> None:
         """Remember half messages that are in the table; their offsets are given out. Known ones stay as they are.
@@ -138,22 +168,38 @@ class Ledger:
                 self._by_offset[place] = half
                 self._by_name[half.name] = place
 
+    def recalled(self, halves: Iterable[Kept], now: int) -> None:
+        """Remember half messages that were looked up, from ``now`` (ms) on. Known ones stay as they are."""
+        for half in halves:
+            place = (half.queue_id, half.queue_offset)
+            if self.at(*place) is None:
+                self._recalled[place] = replace(half, stored=now)
+
     def ended(self, queue_id: int, queue_offset: int, state: str) -> None:
         """Remember the op of a half message. The first stands; of one that is forgotten nothing is kept."""
-        half = self.at(queue_id, queue_offset)
-        if half is not None and half.state is None:
-            self._by_offset[queue_id, queue_offset] = replace(half, state=state)
+        place = (queue_id, queue_offset)
+        for known in (self._by_offset, self._recalled):
+            half = known.get(place)
+            if half is not None and half.state is None:
+                known[place] = replace(half, state=state)
 
     def forget(self, before: int, most: int) -> int:
-        """Forget what was stored before a time (ms), and the oldest beyond ``most``. Returns how many."""
-        # Found in one walk, then deleted: a dict that is emptied from its front is searched from there each time.
-        old: list[tuple[tuple[int, int], str]] = []
-        for place, half in self._by_offset.items():
-            if half.stored >= before and len(self._by_offset) - len(old) <= most:
-                break
-            old.append((place, half.name))
-        for place, name in old:
-            del self._by_offset[place]
-            if self._by_name.get(name) == place:
-                del self._by_name[name]
-        return len(old)
+        """Forget what was stored or looked up before a time (ms), and the oldest beyond ``most``. Returns how many."""
+        old = _taken(self._by_offset, before, most)
+        for half in old:
+            if self._by_name.get(half.name) == (half.queue_id, half.queue_offset):
+                del self._by_name[half.name]
+        return len(old) + len(_taken(self._recalled, before, min(most, RECALLED_MAX)))
+
+
+def _taken(known: dict[tuple[int, int], Kept], before: int, most: int) -> list[Kept]:
+    """Those from before a time, and the oldest beyond ``most``, which are taken out."""
+    # Found in one walk, then deleted: a dict that is emptied from its front is searched from there each time.
+    old: list[Kept] = []
+    for half in known.values():
+        if half.stored >= before and len(known) - len(old) <= most:
+            break
+        old.append(half)
+    for half in old:
+        del known[half.queue_id, half.queue_offset]
+    return old

@@ -13,6 +13,7 @@ from checkback import messages
 from checkback.gateway.quick import BATCH_MAX, REMARK_MAX
 
 _NAME = r"^[a-zA-Z0-9_-]+$"
+_TOPIC = r"^[a-zA-Z0-9-][a-zA-Z0-9_-]*$"
 _BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 QueueId = Annotated[int, Field(strict=True, ge=0, le=messages.INT_MAX, description="half queue")]
 Offset = Annotated[int, Field(strict=True, ge=0, le=messages.LONG_MAX, description="offset in the half queue")]
@@ -20,7 +21,7 @@ TransactionId = Annotated[
     str, Field(min_length=1, max_length=messages.TRANSACTION_ID_MAX, description="the producer's name of it")
 ]
 Group = Annotated[str, Field(pattern=_NAME, max_length=messages.GROUP_MAX, description="the sender's producer group")]
-Topic = Annotated[str, Field(pattern=_NAME, max_length=messages.TOPIC_MAX, description="topic it is meant for")]
+Topic = Annotated[str, Field(pattern=_TOPIC, max_length=messages.TOPIC_MAX, description="topic it is meant for")]
 Born = Annotated[
     int, Field(strict=True, ge=0, le=messages.MS_MAX, description="ms since the epoch, by the sender's clock")
 ]

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
+from checkback import first_op
 from checkback.deltalog import DeltaLog
 from checkback.errors import StorageError
-from checkback.files import read_rows
-from checkback.gateway.ledger import Kept, fingerprint, name_of
-from checkback.messages import STATES, Half
+from checkback.files import read_rows, row_batches
+from checkback.gateway.ledger import Kept, fingerprint, name_of, short, whose
+from checkback.messages import LONG_MAX, Half
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from checkback.deltalog import DataFile
 
 Place = tuple[int, int]
 _END = datetime.max.replace(tzinfo=timezone.utc)
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _KEY = ("queue_id", "queue_offset")
 _OP_KEY = ("queue_id", "half_offset")
+_IDENTITY = ("producer_group", "transaction_id")
+_ABOUT = (*_KEY, *_IDENTITY, "real_topic", "born_timestamp", "store_timestamp")
+_WHOLE = tuple(dict.fromkeys((*Half._fields, "store_timestamp")))
+_OP = (*_OP_KEY, *first_op.COLUMNS)
+_DECISION = (*_KEY, *_IDENTITY, "state", "reason", "check_times", "decided_at")
+#: Half messages of one name that are looked at to find the first that was taken.
+_OF_ONE_NAME = 100
 
 
 @dataclass(frozen=True)
@@ -38,7 +49,7 @@ class Ended:
 
 
 class Older:
-    """The tables as the gateway looks things up in them."""
+    """The tables as the gateway looks things up in them. Bodies are read where they are needed only, piece by piece."""
 
     def __init__(self, root: str) -> None:
         """``root``: the tables' folder. Those that are not there yet are empty."""
@@ -60,6 +71,9 @@ class Older:
                 rows = read_rows(file.path, "half", _KEY, pc.field("queue_id") == queue_id)
                 found = pc.max(rows.column("queue_offset")).as_py()
             last = max(last, -1 if found is None else found)
+        if last == LONG_MAX:
+            what = f"a half message of the queue {queue_id} has the last offset there is: nothing can come after it"
+            raise StorageError(what, f"{self._root}/half", "give the gateway other gateway.queues")
         return last + 1
 
     def recent(self, queues: Collection[int], since: datetime, most: int) -> list[Kept]:
@@ -68,46 +82,50 @@ class Older:
         within = {"queue_id": (min(queues), max(queues)), "store_timestamp": (since, _END)}
         files = self._files("half", within)
         files.sort(key=lambda file: file.spans.get("store_timestamp", (since, since))[1], reverse=True)
-        parts: list[pa.Table] = []
-        rows = 0
+        newest: list[Kept] = []
         for file in files:
-            if rows >= most:
+            if len(newest) >= most:
                 break
-            parts.append(read_rows(file.path, "half", None, wanted))
-            rows += parts[-1].num_rows
-        kept = sorted(
-            (half for part in parts for half in _kept(part)), key=lambda half: (half.stored, half.queue_offset)
-        )[-most:]
-        if not kept:
+            for rows in row_batches(file.path, "half", _WHOLE, wanted & pc.field("queue_offset").is_valid()):
+                newest += [_kept(row, fingerprint(_half(row))) for row in rows.to_pylist()]
+                if len(newest) > 2 * most:
+                    newest = _last(newest, most)
+        newest = _last(newest, most)
+        if not newest:
             return []
-        states = _first_ops([read_rows(file.path, "op", None, wanted) for file in self._files("op", within)])
-        return [replace(half, state=states.get((half.queue_id, half.queue_offset))) for half in kept]
+        ops = (rows for file in self._files("op", within) for rows in row_batches(file.path, "op", _OP, wanted))
+        states = _first_ops(ops, newest)
+        return [replace(half, state=states.get((half.queue_id, half.queue_offset))) for half in newest]
 
     def find(self, places: Collection[Place]) -> dict[Place, Kept]:
-        """The half messages at these places, each with how it ended. Raises StorageError."""
-        found: dict[Place, Kept] = {}
-        for rows in self._rows_at("half", _KEY, places):
-            found |= {(half.queue_id, half.queue_offset): half for half in _kept(rows)}
-        ended = self.ended(found)
+        """The half messages at these places, each with how it ended, without its fingerprint. Raises StorageError."""
+        found = self._first_at(places)
+        ended = self.ended(found.values())
         return {
             place: replace(half, state=ended[place].state) if place in ended else half for place, half in found.items()
         }
 
-    def ended(self, places: Collection[Place]) -> dict[Place, Ended]:
-        """How transactions ended, by `decisions`, else by the first op. Raises StorageError."""
-        ended = {place: Ended(state) for place, state in _first_ops(list(self._rows_at("op", _OP_KEY, places))).items()}
-        for rows in self._rows_at("decisions", _KEY, places):
+    def ended(self, halves: Collection[Kept]) -> dict[Place, Ended]:
+        """How these ended, by `decisions`, else by the first op of their own. Raises StorageError."""
+        by_place = {(half.queue_id, half.queue_offset): half for half in halves}
+        states = _first_ops(self._rows_at("op", _OP_KEY, _OP, by_place), halves)
+        ended = {place: Ended(state) for place, state in states.items()}
+        for rows in self._rows_at("decisions", _KEY, _DECISION, by_place):
             for row in rows.to_pylist():
-                ended[row["queue_id"], row["queue_offset"]] = Ended(
-                    row["state"], row["reason"], row["check_times"] or 0, _ms(row["decided_at"])
-                )
+                place = (row["queue_id"], row["queue_offset"])
+                if (
+                    first_op.misfit(row["producer_group"], short(row["transaction_id"]), *whose(by_place[place]))
+                    is None
+                ):
+                    decided_at = _ms(row["decided_at"] or _EPOCH)
+                    ended[place] = Ended(row["state"], row["reason"], row["check_times"] or 0, decided_at)
         return ended
 
     def check_times(self, place: Place) -> int:
         """How often the transaction was checked. Raises StorageError."""
         times = [
             row["check_times"] or 0
-            for rows in self._rows_at("check_requests", _KEY, [place])
+            for rows in self._rows_at("check_requests", _KEY, (*_KEY, "check_times"), [place])
             for row in rows.to_pylist()
         ]
         return max(times, default=0)
@@ -115,16 +133,30 @@ class Older:
     def named(self, producer_group: str, transaction_id: str) -> Kept | None:
         """The first half message of a transaction: all of `half` is read for it. Raises StorageError."""
         wanted = (pc.field("transaction_id") == transaction_id) & (pc.field("producer_group") == producer_group)
-        found: list[Kept] = []
+        first: list[Kept] = []
         for file in self._files("half"):
             if self.closed:
                 break
-            # Bodies are read only where there is one to be kept.
-            if read_rows(file.path, "half", _KEY, wanted).num_rows:
-                found += _kept(read_rows(file.path, "half", None, wanted))
-        return min(found, key=lambda half: (half.stored, half.queue_offset), default=None)
+            rows = read_rows(file.path, "half", _ABOUT, wanted & pc.field("queue_offset").is_valid())
+            first = nsmallest(_OF_ONE_NAME, [*first, *map(_kept, rows.to_pylist())], key=_landing)
+        # One whose offset was seen before is rejected: the transaction there is another.
+        taken = self._first_at({(half.queue_id, half.queue_offset) for half in first})
+        name = name_of(producer_group, transaction_id)
+        return min((half for half in taken.values() if half.name == name), key=_landing, default=None)
 
-    def _rows_at(self, table: str, key: Sequence[str], places: Collection[Place]) -> Iterator[pa.Table]:
+    def _first_at(self, places: Collection[Place]) -> dict[Place, Kept]:
+        """The half messages at these places; of several at one the first that landed."""
+        first: dict[Place, dict[str, Any]] = {}
+        for rows in self._rows_at("half", _KEY, _ABOUT, places):
+            for row in rows.to_pylist():
+                before = first.setdefault((row["queue_id"], row["queue_offset"]), row)
+                if (row["store_timestamp"] or _EPOCH) < (before["store_timestamp"] or _EPOCH):
+                    first[row["queue_id"], row["queue_offset"]] = row
+        return {place: _kept(row) for place, row in first.items()}
+
+    def _rows_at(
+        self, table: str, key: Sequence[str], columns: Sequence[str], places: Collection[Place]
+    ) -> Iterator[pa.Table]:
         """The rows of the table at these places."""
         queue, offset = key
         by_queue: dict[int, list[int]] = {}
@@ -135,7 +167,7 @@ class Older:
             wanted = (pc.field(queue) == queue_id) & pc.field(offset).isin(offsets)
             for file in files:
                 if _covers(file, offset, offsets):
-                    rows = read_rows(file.path, table, None, wanted)
+                    rows = read_rows(file.path, table, columns, wanted)
                     if rows.num_rows:
                         yield rows
 
@@ -161,32 +193,48 @@ def _greatest(file: DataFile, column: str) -> float:
     return float("inf") if span is None else span[1]
 
 
-def _kept(rows: pa.Table) -> Iterator[Kept]:
-    for row in rows.to_pylist():
-        half = Half(
-            **{name: row[name] for name in Half._fields if name not in ("properties", "born_timestamp")},
-            properties=dict(row["properties"] or ()),
-            born_timestamp=_ms(row["born_timestamp"]),
-        )
-        yield Kept(
-            queue_id=half.queue_id,
-            queue_offset=half.queue_offset,
-            name=name_of(half.producer_group, half.transaction_id),
-            fingerprint=fingerprint(half),
-            real_topic=half.real_topic,
-            born_timestamp=half.born_timestamp,
-            stored=_ms(row["store_timestamp"]),
-        )
+def _half(row: Mapping[str, Any]) -> Half:
+    """The message of a row, as `fingerprint` takes it."""
+    fields = {name: row[name] for name in Half._fields if name not in ("properties", "born_timestamp")}
+    return Half(**fields, properties=dict(row["properties"] or ()), born_timestamp=0)
 
 
-def _first_ops(tables: Sequence[pa.Table]) -> dict[Place, str]:
-    """The state of each place's first op, as segment.py orders them."""
-    rows: list[Mapping[str, Any]] = [row for table in tables for row in table.to_pylist() if row["state"] in STATES]
-    rows.sort(key=lambda row: (row["store_timestamp"], row["born_timestamp"], row["state"] != "ROLLBACK"))
-    first: dict[Place, str] = {}
-    for row in rows:
-        first.setdefault((row["queue_id"], row["half_offset"]), row["state"])
-    return first
+def _kept(row: Mapping[str, Any], content: int = 0) -> Kept:
+    """A row of `half`. No door lets nulls in: text is empty then, and times count as in `columns.half_events`."""
+    stored = row["store_timestamp"] or _EPOCH
+    return Kept(
+        queue_id=row["queue_id"],
+        queue_offset=row["queue_offset"],
+        name=name_of(row["producer_group"] or "", row["transaction_id"] or ""),
+        fingerprint=content,
+        real_topic=row["real_topic"] or "",
+        born_timestamp=_ms(row["born_timestamp"] or stored),
+        stored=_ms(stored),
+    )
+
+
+def _landing(half: Kept) -> tuple[int, int]:
+    return half.stored, half.queue_offset
+
+
+def _last(halves: Iterable[Kept], most: int) -> list[Kept]:
+    """The ``most`` that landed last, in the order of landing."""
+    return sorted(halves, key=_landing)[-most:]
+
+
+def _first_ops(ops: Iterable[pa.Table], halves: Iterable[Kept]) -> dict[Place, str]:
+    """The state of the first op of each half message's own."""
+    by_place = {(half.queue_id, half.queue_offset): half for half in halves}
+    first: dict[Place, tuple[Any, str]] = {}
+    for rows in ops:
+        for op in rows.to_pylist():
+            place = (op["queue_id"], op["half_offset"])
+            half = by_place.get(place)
+            op["transaction_id"] = short(op["transaction_id"])
+            if half is not None and first_op.is_own(op, *whose(half)):
+                mine = (first_op.turn(op), op["state"])
+                first[place] = min(first.get(place, mine), mine)
+    return {place: state for place, (_, state) in first.items()}
 
 
 def _ms(time: datetime) -> int:

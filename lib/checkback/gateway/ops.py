@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from msgspec.structs import replace
 
 from checkback.errors import CheckbackError
 from checkback.gateway.committer import Committer
 from checkback.gateway.condition import now_ms
 from checkback.gateway.ledger import Kept, Verdict, judge_op
 from checkback.gateway.problems import Answer, Problem
+from checkback.gateway.quick import BATCH_MAX
 from checkback.gateway.store import op_rows
 
 if TYPE_CHECKING:
@@ -73,6 +73,9 @@ class Ops:
         self._find = find
         self._thread = thread
         self._on_the_way: dict[Place, _Entry] = {}
+        #: By token: who asks for many keeps others waiting for no more than one request of his.
+        self._looked_up: Counter[Groups] = Counter()
+        self._max_looked_up = gateway.max_waiting
         self.commits: Committer[_Entry] = Committer("op", self, gateway.gather.total_seconds(), gateway.max_waiting)
 
     async def take(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> list[Answer]:
@@ -81,7 +84,7 @@ class Ops:
         answers: dict[int, Answer] = {number: one for number, one in enumerate(fit) if isinstance(one, Problem)}
         left = {number: one for number, one in enumerate(fit) if not isinstance(one, Problem)}
         while left:
-            known = await self._known({entry.place for entry in left.values()})
+            known = await self._known({entry.place for entry in left.values()}, groups)
             new: list[_Entry] = []
             admitted = {number: self._admit(entry, known, new) for number, entry in left.items()}
             if new:
@@ -95,11 +98,13 @@ class Ops:
                     continue
                 if one.done is not None:
                     await one.done
-                if one is left[number]:
-                    answers[number] = one.problem or _ended(one.op, repeated=False)
+                if one.problem is not None:
+                    answers[number] = one.problem
+                elif one is left[number]:
+                    answers[number] = _ended(one.op, repeated=False)
                 else:
                     behind[number] = left[number]
-            # Behind one for the same half message, which has landed by now, or failed.
+            # Behind one for the same half message, which has landed by now.
             left = behind
         return [answers[number] for number in range(len(messages))]
 
@@ -128,18 +133,23 @@ class Ops:
         new.append(entry)
         return entry
 
-    async def _known(self, places: set[Place]) -> dict[Place, Kept] | Problem:
+    async def _known(self, places: set[Place], groups: Groups) -> dict[Place, Kept] | Problem:
         """The half messages at those of the places that are forgotten, looked up in the tables and remembered again."""
         forgotten = [place for place in places if self._ledger.at(*place) is None and self._ledger.assigned(*place)]
         if not forgotten:
             return {}
+        looked_up, share = self._looked_up[groups], self._max_looked_up if groups is None else BATCH_MAX
+        if looked_up + len(forgotten) > share:
+            return Problem("queue_full", f"{looked_up} older half messages are being looked up; send it again")
+        self._looked_up[groups] += len(forgotten)
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._thread, self._find, forgotten)
         except (CheckbackError, OSError) as error:
             return self._condition.failed(error)
-        now = now_ms()
+        finally:
+            self._looked_up[groups] -= len(forgotten)
         # One that has come to be known meanwhile stays: it knows the ops that came meanwhile, too.
-        self._ledger.landed(replace(half, stored=now) for half in found.values())
+        self._ledger.recalled(found.values(), now_ms())
         return found
 
     def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Op], list[str | None], int]:

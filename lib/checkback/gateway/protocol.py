@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with the limits that it lacks: a request's time to arrive, its head, the connections."""
+"""uvicorn's HTTP protocol with the limits that it lacks: times to arrive and to be read, the head, the connections."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._timer: TimerHandle | None = None
+        self._unread: TimerHandle | None = None
         self._head: int | None = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -36,7 +37,29 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """As uvicorn's."""
         self._stop()
+        self._stop_unread()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """As uvicorn's; a client that does not read its answers is not waited for."""
+        super().pause_writing()
+        self._start_unread()
+
+    def resume_writing(self) -> None:
+        """As uvicorn's."""
+        self._stop_unread()
+        super().resume_writing()
+
+    def on_response_complete(self) -> None:
+        """As uvicorn's."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._start_unread()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """As uvicorn's."""
+        super().timeout_keep_alive_handler()
+        self._start_unread()
 
     def data_received(self, data: bytes) -> None:
         """As uvicorn's; a head that grows too large before it ends is answered 431."""
@@ -47,6 +70,10 @@ class LimitedProtocol(HttpToolsProtocol):
             self._head += len(data)
             if self._head > self.max_head:
                 self._refuse(Problem("headers_too_large", f"more than {self.max_head} bytes"))
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - it is the same for all that is no HTTP
+        """Instead of uvicorn's: a problem, as all errors."""
+        self._refuse(Problem("malformed", "no HTTP request"))
 
     def on_headers_complete(self) -> None:
         """As uvicorn's."""
@@ -67,18 +94,34 @@ class LimitedProtocol(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
 
+    def _start_unread(self) -> None:
+        """From now on what was sent must be taken: to close a connection waits for that, too."""
+        self._stop_unread()
+        self._unread = self.loop.call_later(self.timeout_s, self.transport.abort)
+
+    def _stop_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
     def _late(self) -> None:
         self._refuse(Problem("too_slow", f"not all of it came within {self.timeout_s:g} seconds"))
 
     def _refuse(self, problem: Problem) -> None:
-        """Answer and close; a connection that has sent nothing, or waits behind another answer, is only closed."""
+        """Answer and close; a connection whose request is answered already, before all of it came, is only closed."""
         self._stop()
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+        # Without a head under way the cycle is that of the request that is still coming.
+        if (
+            self.cycle is None
+            or not self.cycle.response_started
+            or (self._head is not None and self.cycle.response_complete)
+        ):
             body = orjson.dumps(problem.members())
             head = f"HTTP/1.1 {problem.status} \r\ncontent-type: application/problem+json\r\n"
             head += f"content-length: {len(body)}\r\nconnection: close\r\n"
             head += "".join(f"{name}: {value}\r\n" for name, value in problem.headers().items()) + "\r\n"
             self.transport.write(head.encode() + body)
         self.transport.close()
+        self._start_unread()

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from checkback.gateway.tokens import Groups, Tokens
 
 #: Questions that wait. Each may have to read all of `half`, and goes on doing so when its client has long gone.
+#: Those of one token leave some room to others.
 WAITING_MAX = 16
+WAITING_SHARE = 12
 
 
 class Questions:
@@ -26,19 +28,19 @@ class Questions:
         """``older``: for these questions alone."""
         self._older, self._ledger, self._tokens, self._condition = older, ledger, tokens, condition
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="questions")
-        self._asked: set[asyncio.Future[tuple[Kept, Ended] | None]] = set()
+        self._asked: dict[asyncio.Future[tuple[Kept, Ended] | None], Groups] = {}
 
     async def transaction(self, transaction_id: str, producer_group: str, groups: Groups) -> Answer:
         """What is known of a transaction."""
-        problem = self._tokens.refused(producer_group, groups) or self._refusal()
+        problem = self._tokens.refused(producer_group, groups) or self._refusal(groups)
         if problem is not None:
             return problem
         known = self._ledger.named(name_of(producer_group, transaction_id))
         work = asyncio.get_running_loop().run_in_executor(
             self._thread, self._described, known, producer_group, transaction_id
         )
-        self._asked.add(work)
-        work.add_done_callback(self._asked.discard)
+        self._asked[work] = groups
+        work.add_done_callback(self._asked.pop)
         await asyncio.wait((work,))
         if work.cancelled():
             return _STOPPING
@@ -69,10 +71,11 @@ class Questions:
             work.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _refusal(self) -> Problem | None:
+    def _refusal(self, groups: Groups) -> Problem | None:
         if self._condition.stopping:
             return _STOPPING
-        if len(self._asked) >= WAITING_MAX:
+        mine = sum(asked == groups for asked in self._asked.values()) if groups is not None else 0
+        if len(self._asked) >= WAITING_MAX or mine >= WAITING_SHARE:
             return Problem("queue_full", f"{len(self._asked)} questions wait to be answered; ask again")
         return None
 
@@ -81,7 +84,7 @@ class Questions:
         if half is None:
             return None
         place = (half.queue_id, half.queue_offset)
-        ended = self._older.ended([place]).get(place)
+        ended = self._older.ended([half]).get(place)
         if ended is None or ended.decided_at is None:
             state = ended.state if ended else half.state or "PENDING"
             ended = Ended(state, check_times=self._older.check_times(place))

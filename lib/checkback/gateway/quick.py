@@ -12,12 +12,14 @@ import msgspec
 
 from checkback.messages import (
     BODY_MAX,
+    GROUP_MAX,
     IMMUNITY_PROPERTY,
     INT_MAX,
     LONG_MAX,
     MS_MAX,
     PROPERTIES_MAX,
     STATES,
+    TOPIC_MAX,
     TRANSACTION_ID_MAX,
     Half,
     Op,
@@ -35,8 +37,8 @@ RemarkedOp = tuple[Op, str | None]
 _NOTHING: dict[str, str] = {}
 #: characters of tags, keys and properties: in UTF-8, with their separators, they are within PROPERTIES_MAX
 _SMALL = PROPERTIES_MAX // 8
-_is_group = lru_cache(1024)(is_group)
-_is_topic = lru_cache(1024)(is_topic)
+_known_group = lru_cache(1024)(is_group)
+_known_topic = lru_cache(1024)(is_topic)
 
 
 class _Half(msgspec.Struct, gc=False):
@@ -144,6 +146,16 @@ def ops(body: bytes, now: int) -> list[RemarkedOp] | None:
         op = Op(one.queue_id, one.half_offset, one.transaction_id, one.producer_group, one.state, born)
         taken.append((op, one.remark))
     return taken
+
+
+def _is_group(text: str) -> bool:
+    """As messages.is_group; the cache is never asked for, and never keeps, what a client may have made too long."""
+    return len(text) <= GROUP_MAX and _known_group(text)
+
+
+def _is_topic(text: str) -> bool:
+    """As messages.is_topic."""
+    return len(text) <= TOPIC_MAX and _known_topic(text)
 
 
 def _is_utf8(body: bytes) -> bool:

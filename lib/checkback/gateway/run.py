@@ -119,6 +119,7 @@ def _config(gateway: Gateway, app: object) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="error",  # its warnings are of requests that are no HTTP: whoever reaches the port could fill the log
         access_log=False,
         proxy_headers=False,
         server_header=False,

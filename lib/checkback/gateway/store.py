@@ -110,7 +110,8 @@ class Appender:
             found = self._log.versions(self._apps)
         except StorageError as unread:
             what = f"whether a commit was made is not known: {error.what}"
-            raise OutcomeUnknownError(what, error.where, "repair the table's folder, then start again") from unread
+            fix = (unread.fix or "repair the table's folder") + ", then start again"
+            raise OutcomeUnknownError(what, error.where, fix) from unread
         if found == versions:
             return True
         if found != self._versions:

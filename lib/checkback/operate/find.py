@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.errors import SettingsError
+from checkback.first_op import is_own, turn
 from checkback.operate.transaction import RESUMED_BY, RESUMED_FROM, Decision, LandedOp, Place, Transaction
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ _HALF = (
     "check_immunity_s",
 )
 _LEDGER = ("action", "queue_id", "queue_offset", "new_queue_id")
-_STATES = ("COMMIT", "ROLLBACK")
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 Row = dict[str, Any]
 
@@ -122,7 +122,7 @@ def _with_outcomes(store: Store, found: dict[Place, Transaction]) -> list[Transa
     """The transactions with their ops, decisions and checks."""
     ops: dict[Place, list[Row]] = {}
     for place, row in _rows_at(store, "op", "half_offset", found):
-        if _obeyed(row, found[place]):
+        if is_own(row, found[place].producer_group, found[place].transaction_id):
             ops.setdefault(place, []).append(row)
     decisions = {
         place: Decision(row["state"], row["source"], row["reason"], row[_TIMES] or 0, row["decided_at"])
@@ -138,7 +138,7 @@ def _with_outcomes(store: Store, found: dict[Place, Transaction]) -> list[Transa
     return [
         replace(
             transaction,
-            ops=tuple(_landed(row) for row in sorted(ops.get(place, ()), key=_turn)),
+            ops=tuple(_landed(row) for row in sorted(ops.get(place, ()), key=turn)),
             decision=decisions.get(place),
             check_times=decisions[place].check_times if place in decisions else checks.get(place, 0),
             last_outcome=answers.get(place, {}).get("outcome"),
@@ -154,17 +154,6 @@ _ANSWER = ("queue_id", "queue_offset", _TIMES, "answered_at", "outcome", "error"
 
 def _order(answer: Row) -> tuple[Any, ...]:
     return answer[_TIMES], answer["answered_at"]
-
-
-def _obeyed(op: Row, half: Transaction) -> bool:
-    """Rule 2: is the op the half message's own? In the batched form it states no transaction id."""
-    mine = op["producer_group"] == half.producer_group and op["transaction_id"] in (None, half.transaction_id)
-    return mine and op["state"] in _STATES
-
-
-def _turn(op: Row) -> tuple[Any, ...]:
-    """Rule 1, but for the batch, which only `reconcile` knows."""
-    return _time(op), op["born_timestamp"] or _time(op), op["state"] != "ROLLBACK"
 
 
 def _landed(row: Row) -> LandedOp:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
+from checkback.messages import reserved
 from checkback.operate.signed import Signed
 from checkback.operate.transaction import stamp
 
@@ -55,6 +56,9 @@ def judge_resume(transaction: Transaction) -> None:
         )
     if transaction.decision is None:
         raise RefusedError("is not discarded but pending", where, "wait for its decision, or `checkback resolve` it")
+    if transaction.decision.state == "DISCARD" and (why := reserved(transaction.real_topic)) is not None:
+        what = f"is meant for the topic {transaction.real_topic}, which {why}"
+        raise RefusedError(what, where, "no table can be made for it")
     if transaction.decision.state != "DISCARD":
         raise RefusedError(f"is not discarded but decided: {_decision(transaction)}", where, "a decision is for ever")
 
