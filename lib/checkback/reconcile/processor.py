@@ -12,9 +12,10 @@ from checkback.reconcile.actions import AS_BEFORE, pack
 from checkback.reconcile.events import parse_key, unpack
 from checkback.reconcile.segment import ACTION, EVENT, Action, Records, Rules, Segment, decide
 from checkback.reconcile.state import AT_ONCE, NO_TIMER, decode, encode
+from checkback.reconcile.unseen import Unseen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
@@ -40,6 +41,7 @@ class SegmentProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state variable; Spark makes a processor for each partition of each batch."""
         self._checks = 0
+        self._unseen = Unseen()
         self._told_of_others = False
         self._handle = handle
         self._state = handle.getValueState(STATE_NAME, STATE_SCHEMA)
@@ -90,19 +92,22 @@ class SegmentProcessor(StatefulProcessor):
     def _step(self, key: str, events: Records, now: int, fired: int = NO_TIMER) -> Iterator[pd.DataFrame]:
         queue_id, base = parse_key(key, self._size)
         stored = self._state.get()
+        crowded: Collection[int] = ()
         if stored is None:
             segment, timer = Segment.empty(base, self._size), NO_TIMER
+            crowded = self._unseen.crowded(events)
         else:
             segment, timer = decode(bytes(stored[0]), base, self._size)
         if fired != NO_TIMER and timer <= now:
             timer = fired  # the segment was put off since: its own timer has fired, too
         check = not self._enough
-        segment, actions = decide(segment, events, now, self._rules, check)
+        segment, actions = decide(segment, events, now, self._rules, check, crowded)
         self._checks += int(np.isin(actions["action"], (Action.CHECK, Action.DISCARD)).sum())
         wake = NO_TIMER
         if segment.forgettable(now):
             self._set_timer(timer, NO_TIMER, fired)
-            self._state.clear()
+            if stored is not None:
+                self._state.clear()
         else:
             wake = self._keep(segment, timer, fired, now)
             if not check and segment.wake_at(self._rules) <= now:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from checkback.observe.observer import Observer
     from checkback.reconcile.wakes import Wakes
-    from checkback.settings import Settings, Transaction
+    from checkback.settings import Settings
     from checkback.tables import Tables
 
 #: Delta reads at most 1,000 files a batch unless told otherwise. Of `op`, each batch must see all that has landed,
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 _NO_LIMIT = str(2**31 - 1)
 
 
-def rules_of(transaction: Transaction) -> Rules:
+def rules_of(settings: Settings) -> Rules:
     """The protocol's settings in milliseconds."""
+    transaction = settings.transaction
 
     def ms(duration: timedelta) -> int:
         return round(duration.total_seconds() * 1000)
@@ -45,6 +46,7 @@ def rules_of(transaction: Transaction) -> Rules:
         check_max=transaction.check_max,
         reserved=ms(transaction.reserved),
         check_jitter=ms(transaction.check_jitter),
+        count_undelivered=settings.check.count_undelivered,
     )
 
 
@@ -71,7 +73,7 @@ def actions(
     events = half_events(half).union(op_events(op)).union(_no_events(ticks)).select(*EVENT_COLUMNS)
     packed = events.mapInArrow(packer(size), PACKED_SCHEMA)
     return packed.groupBy("segment").transformWithStateInPandas(
-        statefulProcessor=SegmentProcessor(rules_of(settings.transaction), size, _max_checks(half, settings)),
+        statefulProcessor=SegmentProcessor(rules_of(settings), size, _max_checks(half, settings)),
         outputStructType=ACTIONS_SCHEMA,
         outputMode="Update",
         timeMode="ProcessingTime",
