@@ -87,7 +87,7 @@ class SegmentProcessor(StatefulProcessor):
         if not self._told_of_others:
             self._told_of_others = True
             queue_id, base = parse_key(key, self._size)
-            yield _frame((queue_id, base // self._size, AS_BEFORE, 0, AT_ONCE, now), np.empty(0, ACTION))
+            yield self._frame((queue_id, base // self._size, AS_BEFORE, 0, AT_ONCE, now), np.empty(0, ACTION))
 
     def _step(self, key: str, events: Records, now: int, fired: int = NO_TIMER) -> Iterator[pd.DataFrame]:
         queue_id, base = parse_key(key, self._size)
@@ -114,7 +114,7 @@ class SegmentProcessor(StatefulProcessor):
                 wake = AT_ONCE
         births = segment.pending["born"]
         oldest = int(births.min()) if len(births) else 0
-        yield _frame((queue_id, base // self._size, len(births), oldest, wake, now), actions)
+        yield self._frame((queue_id, base // self._size, len(births), oldest, wake, now), actions)
 
     def _keep(self, segment: Segment, timer: int, fired: int, now: int) -> int:
         """Returns when the segment's timer is set for."""
@@ -131,6 +131,5 @@ class SegmentProcessor(StatefulProcessor):
         if new not in (old, NO_TIMER):
             self._handle.registerTimer(new)
 
-
-def _frame(segment: tuple[int, int, int, int, int, int], actions: Records) -> pd.DataFrame:
-    return pd.DataFrame({"block": [pack(segment, actions)]})
+    def _frame(self, segment: tuple[int, int, int, int, int, int], actions: Records) -> pd.DataFrame:
+        return pd.DataFrame({"block": [pack(segment, actions)]})

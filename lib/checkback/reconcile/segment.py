@@ -189,7 +189,7 @@ class Segment:
             times.append(self.pending["due"].min())
         if len(self.early):
             times.append(self.early["since"].min() + rules.reserved + 1)
-            if self.has_seen(self.early["offset"]).any():
+            if self.has_seen(self.early["offset"]).any() or _too_many(self.early).any():
                 return 0  # restored from the tables, and not applied yet
         # With rows to wait for, the bits alone are no reason to wake.
         return int(min(times[1:] or times))
@@ -303,14 +303,20 @@ def _wait(
         actions.append(_actions(Action.REJECT_OP, ops[outdated], Reason.NO_HALF))
         ops = ops[~outdated]
     ops = ops[~_repeats(ops, "offset", "group", "transaction")]
-    too_many = _turns(ops, "offset", "group") >= WAITING_OF_GROUP
-    too_many[~too_many] = _turns(ops[~too_many], "offset") >= WAITING_AT_OFFSET
+    too_many = _too_many(ops)
     if crowded:
         too_many |= np.isin(ops["group"], list(crowded))
     if too_many.any():
         actions.append(_actions(Action.REJECT_OP, ops[too_many], Reason.TOO_MANY))
         ops = ops[~too_many]
     return ops
+
+
+def _too_many(ops: Records) -> Bits:
+    """Which come after as many as may wait, of their group and in all?"""
+    found: Bits = _turns(ops, "offset", "group") >= WAITING_OF_GROUP
+    found[~found] = _turns(ops[~found], "offset") >= WAITING_AT_OFFSET
+    return found
 
 
 def _repeats(ops: Records, *names: str) -> Bits:

@@ -30,6 +30,7 @@ _PENDING = {
 _HEADER = struct.Struct("<2sHIqqIII")
 _MARK = b"CB"
 _CODEC = "lz4_raw"
+_FEW = 256  # records that numpy turns in one go faster than byte by byte
 _REBUILD = "rebuild the checkpoint from the tables: `checkback rebuild`"
 
 #: timer of a segment that has none
@@ -99,6 +100,9 @@ def _bytes_of(records: Records) -> bytes:
 def _records(raw: NDArray[np.uint8], kind: np.dtype[np.void]) -> Records:
     """The records again, of `_bytes_of`."""
     rows = raw.reshape(kind.itemsize, -1)
+    if rows.shape[1] <= _FEW:
+        few: Records = np.ascontiguousarray(rows.T).view(kind).reshape(-1)
+        return few
     records = np.empty(rows.shape[1], kind)
     places = records.view(np.uint8).reshape(-1, kind.itemsize)
     for place, row in enumerate(rows):
