@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from simulator.world import World
 
 Key = tuple[int, int]
+_UNKNOWN, _DELIVERED = int(Kind.UNKNOWN), int(Kind.DELIVERED)
 
 
 class BrokenError(AssertionError):
@@ -63,7 +64,7 @@ class Life:
     def is_own(self, op: Op) -> bool:
         """May the op decide it?"""
         right = op.group == self.half.group and op.transaction in (self.half.transaction, NOT_STATED)
-        return right and op.kind != Kind.UNKNOWN
+        return right and op.kind != _UNKNOWN
 
 
 @dataclass
@@ -75,6 +76,7 @@ class Promises:
     _early: dict[Key, list[tuple[int, Op]]] = field(default_factory=dict)
     _ops: list[tuple[int, Op]] = field(default_factory=list)
     _received: dict[Key, list[tuple[int, int, int]]] = field(default_factory=dict)
+    _decoded: dict[tuple[str, bytes], tuple[list[int], Counter[tuple[int, int]]]] = field(default_factory=dict)
     _latest: int = 0
     _rebuilt: list[int] = field(default_factory=list)
     _read: int = 0
@@ -109,7 +111,7 @@ class Promises:
             self._one(key, life, decisions.get(key), published.get(key), requests.get(key, []))
         for row in tables["rejected"]:
             key = row.row.queue, row.row.offset
-            _keep("P0", row.reason != Reason.TOO_MANY.name or row.row.group >= HOSTILE, key, f"{row.row} is too many")
+            _keep("P0", row.reason != Reason.TOO_MANY.name or row.row.group >= HOSTILE, key, "{} is too many", row.row)
         if self._judged < query.committed and not query.under_way and not query.rebuilding:
             self._judged = query.committed
             self._whole(decisions, published, discarded, requests)
@@ -129,19 +131,19 @@ class Promises:
             self.lives.setdefault(key, Life(half, number, planned.time + planned.rules.reserved))
         ops = list(enumerate(self.world.tables.rows["op"]))[slice(*planned.op)]
         self._receive(number, ops)
-        new = sorted((op for _, op in ops if op.kind != Kind.DELIVERED), key=lambda op: (op.store, op.born, op.kind))
+        new = sorted((op for _, op in ops if op.kind != _DELIVERED), key=lambda op: (op.store, op.born, op.kind))
         self._latest = max(self._latest, planned.time)
         self._ops += [(number, op) for op in new if not self._forgotten(op)]
         dealt = {row.row for row in self.world.tables.rows["rejected"] if row.batch < number}
         waiting = [(since, op) for ops in self._early.values() for since, op in ops if op not in dealt]
         self._early = {}
-        for since, op in [*waiting, *((planned.time, op) for op in new if op.kind != Kind.UNKNOWN)]:
+        for since, op in [*waiting, *((planned.time, op) for op in new if op.kind != _UNKNOWN)]:
             self._arrives(op, since, number)
 
     def _receive(self, number: int, ops: list[tuple[int, Op]]) -> None:
         """Checks that were received, as a batch or a rebuild reads of them: ops, and where they stand in the table."""
         for place, op in ops:
-            if op.kind == Kind.DELIVERED:
+            if op.kind == _DELIVERED:
                 self._received.setdefault((op.queue, op.offset), []).append((number, place, op.number))
 
     def _arrives(self, op: Op, since: int, number: int) -> None:
@@ -185,11 +187,11 @@ class Promises:
         ops = tables["op"][: planned.op[1]]
         self._receive(number, list(enumerate(ops)))
         for op in sorted(ops, key=lambda row: (row.store, row.born, row.kind)):
-            if op._replace(store=0) in dealt or op.kind == Kind.DELIVERED:
+            if op._replace(store=0) in dealt or op.kind == _DELIVERED:
                 continue
             if op not in known and not self._forgotten(op):
                 self._ops.append((number, op))
-            if op.kind != Kind.UNKNOWN:
+            if op.kind != _UNKNOWN:
                 self._arrives(op, planned.time, number)
 
     def _was_whole(self, batch: int) -> bool:
@@ -256,7 +258,7 @@ class Promises:
         """By its first op; a discard only when there is none, and the last answer had its time (rules 6 and 7)."""
         if decision.state != "DISCARD":
             own = life.deciding is not None and Kind(life.deciding.kind).name == decision.state
-            _keep("P3", own, key, f"is decided {decision.state}, its first op is {life.deciding}")
+            _keep("P3", own, key, "is decided {}, its first op is {}", decision.state, life.deciding)
             restored = self.world.reconcile.offsets[life.decided_in].restored and decision.batch > life.decided_in
             in_time = decision.batch == life.decided_in or restored
             _keep("P3", in_time, key, f"is not decided in batch {life.decided_in}")
@@ -298,9 +300,12 @@ class Promises:
         pending: set[Key] = set()
         for name, block in query.state.blocks.items():
             queue, base = parse_key(name, query.size)
-            segment, _ = decode(block, base, query.size)
-            pending |= {(queue, offset) for offset in segment.pending["offset"].tolist()}
-            waiting = Counter(zip(segment.early["offset"].tolist(), segment.early["group"].tolist(), strict=True))
+            if (name, block) not in self._decoded:
+                segment, _ = decode(block, base, query.size)
+                early = zip(segment.early["offset"].tolist(), segment.early["group"].tolist(), strict=True)
+                self._decoded[name, block] = segment.pending["offset"].tolist(), Counter(early)
+            offsets, waiting = self._decoded[name, block]
+            pending |= {(queue, offset) for offset in offsets}
             for (offset, group), number in waiting.items() if self._applied(last) else ():
                 _keep("P0", number <= WAITING_OF_GROUP, (queue, offset), f"has {number} ops of group {group} waiting")
         overdue = [at for at, _ in query.state.timers if at <= now]
@@ -332,7 +337,7 @@ class Promises:
         """P1: what is pending is so rightly."""
         query = self.world.reconcile
         if life.deciding is not None:
-            _keep("P1", life.decided_in >= query.committed, key, f"waits, decided by {life.deciding}")
+            _keep("P1", life.decided_in >= query.committed, key, "waits, decided by {}", life.deciding)
         last = query.committed - 1
         if asked:
             due = asked[-1].at + self._in_force(asked[-1].batch, last).check_interval
@@ -348,8 +353,8 @@ class Promises:
             life = self.lives.get((op.queue, op.offset))
             if batch <= last and life is not None and life.taken <= last and not life.is_own(op):
                 named = (op.queue, op.offset, op.group, op.transaction) in found
-                decided = op.kind == Kind.UNKNOWN or named
-                _keep("P0", decided, (op.queue, op.offset), f"{op} is not its own, and not in rejected")
+                decided = op.kind == _UNKNOWN or named
+                _keep("P0", decided, (op.queue, op.offset), "{} is not its own, and not in rejected", op)
 
     def _rejected(self) -> list[Any]:
         """P0: each once, and of half messages at one place not the only one."""
@@ -359,14 +364,16 @@ class Promises:
         for row in rows:
             key = row.row.queue, row.row.offset
             batch = batches.setdefault((row.row, row.reason), row.batch)
-            _keep("P0", row.batch == batch, key, f"{row.row} is rejected in batch {batch}, and again in {row.batch}")
+            again = row.row, batch, row.batch
+            _keep("P0", row.batch == batch, key, "{} is rejected in batch {}, and again in {}", *again)
             _keep("P0", row.reason != "repeated" or places[key] > 1, key, "is rejected as repeated, and is not")
         return rows
 
 
-def _keep(promise: str, kept: bool, key: Key, what: str) -> None:
+def _keep(promise: str, kept: bool, key: Key, what: str, *details: object) -> None:
+    """``details`` fill ``what``: rows take longer to be told than to be judged."""
     if not kept:
-        raise BrokenError(f"{promise}: {key[0]}/{key[1]} {what}")
+        raise BrokenError(f"{promise}: {key[0]}/{key[1]} {what.format(*details)}")
 
 
 def _once(promise: str, done: str, rows: dict[Key, list[Any]]) -> None:

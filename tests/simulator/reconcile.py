@@ -276,8 +276,8 @@ class Reconcile:
                 alike = [h for h in halves if (h.queue, h.offset, h.store, h.group, h.transaction) == row]
                 yield Rejected(alike[0], "repeated", batch)
                 continue
+            bad = action == Action.REJECT_OP and record["detail"] == Reason.UNKNOWN_STATE
             for op in self.tables.rows["op"]:
-                bad = action == Action.REJECT_OP and record["detail"] == Reason.UNKNOWN_STATE
                 same = (op.queue, op.offset, op.store, op.group, op.transaction) == row
                 if same and (op.kind == Kind.UNKNOWN) == bad:
                     reason = self._reason(action, record, op, halves)

@@ -63,9 +63,11 @@ def scenario(seed: int) -> Scenario:
     steps = _sent(random, len(transactions), repeats=rules.reserved == _FOR_EVER)
     happens = [_happening(random, rules) for _ in range(random.randrange(16, 40))]
     rebuilds = [_rebuild(random, steps) for _ in range(random.choice([0, 0, 0, 0, 1, 1, 2, 3]))]
-    restarts = [_restart(random, rules) for _ in range(random.choice([0, 0, 0, 1, 2, 3]))]
-    for step in [*steps, *rebuilds, *restarts]:
+    for step in [*steps, *rebuilds]:
         happens.insert(random.randrange(len(happens) + 1), step)
+    for _ in range(random.choice([0, 0, 0, 1, 2, 3])):
+        at = random.randrange(len(happens) + 1)
+        happens[at:at] = _restart(random, rules)
     return Scenario(rules, transactions, tuple(happens))
 
 
@@ -77,8 +79,11 @@ def _rebuild(random: Random, sent: list[Step]) -> Step:
     return LoseCheckpoint(size, order, crash, meanwhile, check=random.random() < 0.3)
 
 
-def _restart(random: Random, rules: Rules) -> Step:
-    """Some settings are others; the reserved time is only made longer, for what it was is known of what has begun."""
+def _restart(random: Random, rules: Rules) -> list[Step]:
+    """Some settings are others, mostly with a batch under way.
+
+    The reserved time is only made longer: how long it was tells the promises for how long an offset is remembered.
+    """
     values = {
         "timeout": [_TIMEOUT, 2 * _TIMEOUT],
         "check_interval": [_INTERVAL, 2 * _INTERVAL],
@@ -88,7 +93,9 @@ def _restart(random: Random, rules: Rules) -> Step:
     }
     names = random.sample(sorted(values), random.randrange(len(values)))
     changes = tuple((name, random.choice(values[name])) for name in names)
-    return Restart(changes, random.choice([None, None, 1, 2]))
+    restart = Restart(changes, random.choice([None, None, 1, 2]))
+    dies = Decide(1 << 30, random.randrange(24), random.randrange(7))
+    return random.choice([[restart], [dies, restart], [dies, restart, Decide(1 << 30, 0, None)]])
 
 
 def _transactions(random: Random, rules: Rules) -> tuple[Transaction, ...]:
@@ -125,7 +132,7 @@ def _sent(random: Random, transactions: int, repeats: bool) -> list[Step]:
 
 
 def _half(random: Random, number: int, other: bool = False) -> Sent:
-    return Sent(number, random.choice([0, 0, 0, 1, 5, 20, 300, 5000, -30]), random.choice([-1, -1, -1, 0, 3, 25]), other)
+    return Sent(number, random.choice([0, 0, 0, 1, 5, 20, 300, 5000, -30]), random.choice([-1, -1, -1, 0, 3, 25, 500]), other)
 
 
 def _op(random: Random, number: int) -> Said:

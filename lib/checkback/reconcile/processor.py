@@ -102,7 +102,7 @@ class SegmentProcessor(StatefulProcessor):
             timer = fired  # the segment was put off since: its own timer has fired, too
         check = not self._enough
         segment, actions = decide(segment, events, now, self._rules, check, crowded)
-        self._checks += int(np.isin(actions["action"], (Action.CHECK, Action.DISCARD)).sum())
+        self._checks += int(((actions["action"] == Action.CHECK) | (actions["action"] == Action.DISCARD)).sum())
         wake = NO_TIMER
         if segment.forgettable(now):
             self._set_timer(timer, NO_TIMER, fired)
