@@ -44,8 +44,13 @@ def rollback(offset: int, born: int = 0, **more: Any) -> tuple[Any, ...]:
     return op(offset, Kind.ROLLBACK, born, **more)
 
 
+def delivered(offset: int, number: int, *, group: int = 1, tx: int = 7) -> tuple[Any, ...]:
+    """Somebody has received the check of this number."""
+    return (offset, Kind.DELIVERED, Source.CHECK, 0, 0, number, group, tx)
+
+
 def undelivered(offset: int, number: int, *, group: int = 1, tx: int = 7) -> tuple[Any, ...]:
-    """The check of this number reached nobody."""
+    """The check of this number reached nobody: a release before said so."""
     return (offset, Kind.UNDELIVERED, Source.CHECK, 0, 0, number, group, tx)
 
 

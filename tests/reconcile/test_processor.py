@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.tws_tester import TwsTester
 
+from checkback.reconcile import unseen
 from checkback.reconcile.actions import Actions
 from checkback.reconcile.processor import SegmentProcessor
 from checkback.reconcile.segment import Action
@@ -83,3 +84,27 @@ def test_what_is_due_beyond_the_most_checks_waits_for_the_next_batch() -> None:
     assert tester.wakes[-1] == AT_ONCE
     assert tester.at(later + 2, commit(3), commit(5))[-2:] == [("COMMIT", 3), ("COMMIT", 5)]
     assert tester.wakes[-1] > later + 2
+
+
+def test_group_opens_so_many_unseen_segments_in_a_batch() -> None:
+    """One op each; another group's, and one that half messages are there for, are not concerned.
+
+    The tester has one processor for all batches, Spark one for each.
+    """
+    tester, second = Batches(), 1
+
+    def at(key: str, *rows: tuple[Any, ...]) -> list[tuple[str, int]]:
+        nonlocal second
+        second += 1
+        return tester.at(second, *rows, key=key)
+
+    for number in range(unseen.SEGMENTS):
+        assert at(f"0/{number}", commit(number * SIZE)) == []
+    assert at("1/0", commit(5)) == [("REJECT_OP", 5)]
+    assert tester.tester.peekValueState("segment", "1/0") is None
+    assert at("1/0", commit(5, group=2)) == []
+    assert at("1/0", commit(7)) == []
+    assert at("1/1", half(SIZE + 6, second), commit(SIZE + 7)) == []
+    assert at("2/0", *(commit(offset) for offset in range(unseen.OPS))) == []
+    assert at("1/0", half(5, second), half(7, second)) == [("REJECT_OP", 5), ("COMMIT", 7)]
+    assert at("0/0", half(0)) == [("COMMIT", 0)]

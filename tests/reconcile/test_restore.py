@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from checkback.reconcile.restore import ROW, Known, restore
 from checkback.reconcile.segment import EVENT, Action, Kind, Records, Segment, decide
 from checkback.reconcile.state import decode, encode
-from reconcile.segments import RULES, SIZE, commit, events, half, rollback
+from reconcile.segments import RULES, SIZE, commit, events, half, op, rollback
 
 DECISIONS = (Action.COMMIT, Action.ROLLBACK, Action.DISCARD)
 #: all that a segment's batch says, but for late ops: what a rebuilt one knows of those it has judged from the tables
@@ -40,8 +41,8 @@ class Tables:
 
     def __init__(self) -> None:
         self.rows: list[tuple[Any, ...]] = []
-        self.decided: set[int] = set()
-        self.checks: dict[int, tuple[int, int]] = {}
+        self.decided: dict[int, int] = {}
+        self.checks: dict[int, tuple[int, int, int]] = {}
         self.rejected: set[tuple[int, ...]] = set()
 
     def add(self, landed: Records, actions: Records, now: int) -> None:
@@ -49,9 +50,9 @@ class Tables:
         for action in actions:
             offset = int(action["offset"])
             if action["action"] in DECISIONS:
-                self.decided.add(offset)
+                self.decided[offset] = now
             elif action["action"] == Action.CHECK:
-                self.checks[offset] = (int(action["check_times"]), now)
+                self.checks[offset] = (int(action["check_times"]), int(action["check_times"]), now)
             elif action["action"] in (Action.REJECT_OP, Action.LATE_OP):
                 self.rejected.add(_identity(action))
 
@@ -63,7 +64,9 @@ class Tables:
             if is_op and (offset in self.decided or _identity(event) in self.rejected):
                 continue
             known = Known.OP if is_op else Known.DECIDED if offset in self.decided else Known.UNDECIDED
-            rows.append((offset, known, *event.tolist()[1:], *self.checks.get(offset, (0, 0))))
+            times, asked, at = self.checks.get(offset, (0, 0, 0))
+            at = self.decided.get(offset, at)
+            rows.append((offset, known, *event.tolist()[1:], times, asked, at))
         return np.array(rows, ROW)
 
 
@@ -76,6 +79,13 @@ def landed(now: int, rows: list[tuple[Any, ...]]) -> Records:
     landed = events(*rows)
     landed["store"] = now * 1000 - len(landed) + np.arange(len(landed))
     return landed
+
+
+def _waiting_anew(segment: Segment, now: int) -> Segment:
+    """Ops that wait begin to do so with the rebuild: the one thing that a restored segment has otherwise."""
+    early = segment.early.copy()
+    early["since"] = now
+    return replace(segment, early=early)
 
 
 def told(actions: Records) -> list[tuple[Any, ...]]:
@@ -95,6 +105,7 @@ def test_restored_segment_decides_as_the_lost_one(
         tables.add(batch, actions, now)
     found = restore(0, SIZE, tables.known(), now, RULES) or Segment.empty(0, SIZE)
     restored, _ = decode(encode(found), 0, SIZE)
+    segment = _waiting_anew(segment, now)
     for later, rows in [*after, (RULES.reserved // 2, []), (RULES.reserved, [])]:
         now += later
         batch = landed(now, rows)
@@ -104,7 +115,9 @@ def test_restored_segment_decides_as_the_lost_one(
 
 
 def rows_of(*known: tuple[Known, tuple[Any, ...]], checks: tuple[int, int] = (0, 0)) -> Records:
-    return np.array([(event[0], what, *event[1:], *checks) for what, event in known], ROW)
+    """``checks``: how many, and when the last one was, or the decision."""
+    times, at = checks
+    return np.array([(event[0], what, *event[1:], times, times, at) for what, event in known], ROW)
 
 
 def test_op_that_no_batch_has_dealt_with_is_applied_first() -> None:
@@ -132,6 +145,24 @@ def test_segment_that_nothing_depends_on_is_left_out() -> None:
     assert restore(0, SIZE, rows[:0], 0, RULES) is None
 
 
+def test_what_was_taken_long_after_it_landed_is_known_for_as_long() -> None:
+    """Its decision says when at the latest; of what is pending it may have been just now."""
+    decided = restore(0, SIZE, rows_of((Known.DECIDED, half(3)), checks=(0, 5000)), 5999, RULES)
+    assert decided is not None
+    assert decided.seen_until == 5000 + RULES.reserved
+    pending = restore(0, SIZE, rows_of((Known.UNDECIDED, half(3))), 5000, RULES)
+    assert pending is not None
+    assert pending.seen_until == 5000 + RULES.reserved
+
+
+def test_restored_op_waits_for_the_reserved_time() -> None:
+    """However long ago it landed: an outage may have lain between, and its half message is still to come."""
+    restored = restore(0, SIZE, rows_of((Known.OP, commit(3))), 5000, RULES)
+    assert restored is not None
+    _, actions = decide(restored, events(half(3, 5000)), 5000 + RULES.reserved, RULES)
+    assert actions["action"].tolist() == [Action.COMMIT]
+
+
 def test_half_landed_twice_alike_is_marked() -> None:
     """Publishing must choose one of two rows that agree in all that names them."""
     rows = rows_of((Known.UNDECIDED, half(3)), (Known.UNDECIDED, half(3)), (Known.UNDECIDED, half(5)))
@@ -141,17 +172,12 @@ def test_half_landed_twice_alike_is_marked() -> None:
 
 
 def test_op_that_is_only_to_be_rejected_takes_nobodys_place() -> None:
-    """One of an unknown state, one that waited for too long: the COMMIT of the same producer is applied."""
-    unknown, outdated = np.array([commit(3), commit(3)], EVENT)
-    unknown["kind"], outdated["store"] = Kind.UNKNOWN, 0
-    late = np.array([commit(3)], EVENT)[0]
-    late["store"] = (RULES.reserved + 2) * 1000
-    for first in (unknown, outdated):
-        rows = rows_of((Known.OP, first.item()), (Known.OP, late.item()))
-        restored = restore(0, SIZE, rows, RULES.reserved + 2, RULES)
-        assert restored is not None
-        _, actions = decide(restored, events(half(3)), RULES.reserved + 2, RULES)
-        assert Action.COMMIT in actions["action"]
+    """One of an unknown state: the COMMIT of the same producer is applied."""
+    rows = rows_of((Known.OP, op(3, Kind.UNKNOWN)), (Known.OP, commit(3, store=2)))
+    restored = restore(0, SIZE, rows, RULES.reserved + 2, RULES)
+    assert restored is not None
+    _, actions = decide(restored, events(half(3)), RULES.reserved + 2, RULES)
+    assert Action.COMMIT in actions["action"]
 
 
 def test_op_of_a_pending_half_is_applied_at_once() -> None:

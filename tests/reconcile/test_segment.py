@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from checkback.reconcile.segment import ACTION, Action, Kind, Rules, Segment, Source, decide
-from reconcile.segments import RULES, SIZE, Run, commit, events, half, op, rollback, undelivered
+from checkback.reconcile.events import pack, parse_key, unpack
+from checkback.reconcile.segment import (
+    ACTION,
+    WAITING_AT_OFFSET,
+    WAITING_OF_GROUP,
+    Action,
+    Kind,
+    Rules,
+    Segment,
+    Source,
+    decide,
+)
+from checkback.reconcile.state import decode, encode
+from reconcile.segments import RULES, SIZE, Run, commit, delivered, events, half, op, read, rollback, undelivered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Batch = tuple[int, list[tuple[Any, ...]], list[tuple[Any, ...]]]
 
@@ -103,11 +118,29 @@ CASES: dict[str, list[Batch]] = {
         (99, [], []),
     ],
     # rule 7
-    "given_up_when_older_than_reserved": [
+    "immunity_beyond_reserved_ends_there": [
         (1, [half(0, immunity=5000)], []),
         (1000, [], []),
-        (1001, [], [("DISCARD", 0, "EXPIRED")]),
-        (1002, [commit(0)], [("LATE_OP", 0)]),
+        (1001, [], [("CHECK", 0, 1)]),
+        (1011, [], [("CHECK", 0, 2)]),
+    ],
+    "old_birth_is_checked_before_it_is_given_up": [
+        (5000, [half(0, 1, store=5000)], [("CHECK", 0, 1)]),
+        (5002, [commit(0)], [("COMMIT", 0, 1)]),
+    ],
+    "what_landed_days_ago_has_all_its_checks": [
+        (5000, [half(0)], [("CHECK", 0, 1)]),
+        (5010, [], [("CHECK", 0, 2)]),
+        (5020, [], [("CHECK", 0, 3)]),
+        (5029, [], []),
+        (5030, [], [("DISCARD", 0, "CHECK_MAX")]),
+        (5031, [commit(0)], [("LATE_OP", 0)]),
+    ],
+    "clock_that_leaps_discards_nothing_unchecked": [
+        (1, [half(0), half(1)], []),
+        (7, [], [("CHECK", 0, 1), ("CHECK", 1, 1)]),
+        (90000, [commit(0)], [("COMMIT", 0, 1), ("CHECK", 1, 2)]),
+        (90005, [commit(1)], [("COMMIT", 1, 2)]),
     ],
     "op_of_its_batch_saves_an_outdated_half": [(5000, [half(0), commit(0)], [("COMMIT", 0, 0)])],
     "check_max_goes_before_expired": [
@@ -121,54 +154,84 @@ CASES: dict[str, list[Batch]] = {
         (2, [], []),
         (17, [], [("CHECK", 0, 2)]),
     ],
-    # rule 9
-    "check_that_reached_nobody_is_not_counted": [
+    # rule 9 does not apply
+    "every_check_counts": [
         (7, [half(0)], [("CHECK", 0, 1)]),
-        (8, [undelivered(0, 1)], []),
+        (17, [undelivered(0, 1)], [("CHECK", 0, 2)]),
+        (27, [delivered(0, 2)], [("CHECK", 0, 3)]),
+        (37, [], [("DISCARD", 0, "CHECK_MAX")]),
+    ],
+}
+#: rule 9: only checks that somebody received count
+RECEIVED: dict[str, list[Batch]] = {
+    "check_counts_once_it_is_received": [
+        (7, [half(0)], [("CHECK", 0, 1)]),
+        (8, [delivered(0, 1)], []),
         (16, [], []),
+        (17, [], [("CHECK", 0, 2)]),
+        (27, [delivered(0, 2)], [("CHECK", 0, 3)]),
+        (28, [delivered(0, 3)], []),
+        (36, [], []),
+        (37, [], [("DISCARD", 0, "CHECK_MAX")]),
+    ],
+    "check_that_reached_nobody_has_its_number_again": [
+        (7, [half(0)], [("CHECK", 0, 1)]),
         (17, [], [("CHECK", 0, 1)]),
-        (27, [], [("CHECK", 0, 2)]),
+        (27, [], [("CHECK", 0, 1)]),
+        (37, [], [("CHECK", 0, 1)]),
+        (47, [delivered(0, 1)], [("CHECK", 0, 2)]),
     ],
-    "check_that_reached_nobody_is_no_reason_to_discard": [
+    "received_is_told_late": [
         (7, [half(0)], [("CHECK", 0, 1)]),
-        (17, [], [("CHECK", 0, 2)]),
-        (27, [], [("CHECK", 0, 3)]),
-        (37, [undelivered(0, 3)], [("CHECK", 0, 3)]),
-        (47, [], [("DISCARD", 0, "CHECK_MAX")]),
+        (17, [], [("CHECK", 0, 1)]),
+        (27, [], [("CHECK", 0, 1)]),
+        (28, [delivered(0, 1)], []),
+        (37, [], [("CHECK", 0, 2)]),
+        (38, [delivered(0, 1)], []),
+        (47, [], [("CHECK", 0, 2)]),
     ],
-    "checks_that_reach_nobody_end_with_reserved": [
+    "received_is_told_twice_and_in_any_order": [
         (7, [half(0)], [("CHECK", 0, 1)]),
-        (17, [undelivered(0, 1)], [("CHECK", 0, 1)]),
-        (1001, [undelivered(0, 1)], [("DISCARD", 0, "EXPIRED")]),
+        (17, [delivered(0, 1), delivered(0, 1)], [("CHECK", 0, 2)]),
+        (18, [delivered(0, 2), delivered(0, 1)], []),
+        (27, [delivered(0, 1)], [("CHECK", 0, 3)]),
     ],
-    "undelivered_twice_takes_one_check_back": [
+    "answer_counts_that_came_with_the_last_check": [
         (7, [half(0)], [("CHECK", 0, 1)]),
-        (17, [], [("CHECK", 0, 2)]),
-        (18, [undelivered(0, 2), undelivered(0, 2)], []),
-        (19, [undelivered(0, 2)], []),
-        (27, [], [("CHECK", 0, 2)]),
+        (17, [delivered(0, 1)], [("CHECK", 0, 2)]),
+        (27, [delivered(0, 2)], [("CHECK", 0, 3)]),
+        (37, [commit(0, source=Source.CHECK)], [("COMMIT", 0, 2)]),
     ],
-    "undelivered_of_another_check_changes_nothing": [
+    "a_number_that_was_never_asked_counts_nothing": [
         (7, [half(0)], [("CHECK", 0, 1)]),
-        (17, [], [("CHECK", 0, 2)]),
-        (18, [undelivered(0, 1), undelivered(0, 3), undelivered(0, -1)], []),
-        (27, [], [("CHECK", 0, 3)]),
+        (8, [delivered(0, 3), delivered(0, -1), delivered(0, 0), undelivered(0, 1)], []),
+        (17, [], [("CHECK", 0, 1)]),
     ],
-    "undelivered_of_another_transaction_changes_nothing": [
+    "received_by_another_changes_nothing": [
         (7, [half(0), half(1)], [("CHECK", 0, 1), ("CHECK", 1, 1)]),
-        (8, [undelivered(0, 1, group=2), undelivered(0, 1, tx=8), undelivered(5, 1)], []),
-        (17, [], [("CHECK", 0, 2), ("CHECK", 1, 2)]),
+        (8, [delivered(0, 1, group=2), delivered(0, 1, tx=8), delivered(5, 1)], []),
+        (17, [], [("CHECK", 0, 1), ("CHECK", 1, 1)]),
     ],
-    "undelivered_before_the_first_check_changes_nothing": [
-        (1, [half(0), undelivered(0, 0)], []),
-        (7, [], [("CHECK", 0, 1)]),
+    "received_early_or_late_is_ignored": [
+        (1, [delivered(0, 1)], []),
+        (7, [half(0), delivered(0, 1)], [("CHECK", 0, 1)]),
+        (8, [commit(0), delivered(0, 1)], [("COMMIT", 0, 0)]),
+        (9, [delivered(0, 1)], []),
+        (5000, [delivered(0, 1)], []),
     ],
-    "undelivered_early_or_late_is_ignored": [
-        (1, [undelivered(0, 1)], []),
-        (7, [half(0), undelivered(0, 1)], [("CHECK", 0, 1)]),
-        (8, [commit(0), undelivered(0, 1)], [("COMMIT", 0, 1)]),
-        (9, [undelivered(0, 1)], []),
-        (5000, [undelivered(0, 1)], []),
+    "reserved_ends_what_nobody_receives_an_interval_after_a_last_check": [
+        (7, [half(0)], [("CHECK", 0, 1)]),
+        (500, [], [("CHECK", 0, 1)]),
+        (1000, [], [("CHECK", 0, 1)]),
+        (90000, [], [("CHECK", 0, 1)]),
+        (90009, [], []),
+        (90010, [], [("DISCARD", 0, "EXPIRED")]),
+    ],
+    "reserved_does_not_end_what_was_hardly_checked": [
+        (7, [half(0)], [("CHECK", 0, 1)]),
+        (90000, [], [("CHECK", 0, 1)]),
+        (90010, [], [("CHECK", 0, 1)]),
+        (90020, [], [("DISCARD", 0, "EXPIRED")]),
     ],
 }
 
@@ -179,6 +242,31 @@ def test_segment(name: str) -> None:
     run = Run()
     for now, rows, expected in CASES[name]:
         assert run.at(now, *rows) == sorted(expected), f"at {now}"
+
+
+@pytest.mark.parametrize("name", RECEIVED)
+def test_segment_where_only_received_checks_count(name: str) -> None:
+    run = Run(replace(RULES, count_undelivered=False))
+    for now, rows, expected in RECEIVED[name]:
+        assert run.at(now, *rows) == sorted(expected), f"at {now}"
+
+
+@pytest.mark.parametrize("lag", [40_000, 70_000, 500_000])
+def test_nothing_is_discarded_whose_checks_nobody_received(lag: int) -> None:
+    """However late the check query is: each check is told of so long after it was requested. One in four gets through."""
+    rules = replace(Rules(), count_undelivered=False)
+    run, told, received, number, now = Run(rules), [], 0, 0, 0
+    run.at(0, half(1))
+    while len(run.segment.pending):
+        now += 2_000
+        due, told = [of for at, of in told if at <= now], [(at, of) for at, of in told if at > now]
+        for _, _, times in run.at(now, *(delivered(1, of) for of in due)):
+            number += 1
+            if number % 4 == 0 and times != "CHECK_MAX":
+                told.append((now + lag, times))
+                received += 1
+    assert received >= rules.check_max
+    assert run.at(now) == []
 
 
 def test_decision_names_the_very_row_of_half() -> None:
@@ -225,9 +313,10 @@ def test_segment_is_forgotten_only_when_repeats_may_be() -> None:
     assert run.segment.forgettable(1001)
 
 
-def test_undelivered_is_forgotten_with_its_batch() -> None:
-    """It waits for nothing: a segment of which nothing is known stays so."""
-    segment, actions = decide(Segment.empty(0, SIZE), events(undelivered(3, 1)), 1, RULES)
+@pytest.mark.parametrize("told", [delivered, undelivered])
+def test_what_became_of_a_check_waits_for_nothing(told: Callable[..., Any]) -> None:
+    """A segment of which nothing is known stays so."""
+    segment, actions = decide(Segment.empty(0, SIZE), events(told(3, 1)), 1, RULES)
     assert segment.forgettable(1)
     assert len(actions) == 0
 
@@ -264,9 +353,40 @@ def test_no_events_and_nothing_due_does_nothing() -> None:
     assert actions.dtype == ACTION
 
 
-def test_offsets_at_the_end_of_the_range() -> None:
-    """The last offsets that a BIGINT holds are like any other."""
-    base = (2**63 - 1) // SIZE * SIZE
-    last = 2**63 - 1
-    _, actions = decide(Segment.empty(base, SIZE), events(half(last), commit(last)), 1, RULES)
-    assert actions["offset"].tolist() == [last]
+@pytest.mark.parametrize("size", [1, 13, SIZE])
+@pytest.mark.parametrize("offset", [2**63 - 1, -1, -(2**63)])
+def test_offsets_at_the_ends_of_the_range(offset: int, size: int) -> None:
+    """The first and last offsets that a BIGINT holds are like any other, also where their segment begins before it."""
+    ((key, block),) = pack(np.zeros(2, np.int32), events(half(offset), commit(offset)), size)
+    _, base = parse_key(key, size)
+    segment, actions = decide(Segment.empty(base, size), unpack([block]), 1, RULES)
+    assert actions["offset"].tolist() == [offset]
+    again, _ = decode(encode(segment), base, size)
+    assert read(decide(again, unpack([block]), 2, RULES)[1]) == [("LATE_OP", offset), ("REJECT_HALF", offset)]
+
+
+def test_ops_that_wait_at_one_offset_are_bounded_group_by_group() -> None:
+    """A group's many take nobody else's place; what is too many is rejected, and the first ones stay."""
+    floods = [commit(3, group=9, tx=100 + number) for number in range(1000)]
+    run = Run()
+    assert run.at(1, *floods) == [("REJECT_OP", 3, "TOO_MANY")] * (1000 - WAITING_OF_GROUP)
+    assert run.at(2, *floods) == [("REJECT_OP", 3, "TOO_MANY")] * (1000 - WAITING_OF_GROUP)
+    assert run.at(3, commit(3), commit(4, group=9)) == []
+    assert run.segment.early["transaction"].tolist() == [*range(100, 100 + WAITING_OF_GROUP), 7, 7]
+    assert ("COMMIT", 3, 0) in run.at(4, half(3))
+
+
+def test_ops_that_wait_at_one_offset_are_bounded_in_all() -> None:
+    """By 200 groups of one op each; those at other offsets are not concerned."""
+    run = Run()
+    found = run.at(1, *(commit(3, group=group) for group in range(200)), commit(4, group=500), rollback(5, group=7))
+    assert found == [("REJECT_OP", 3, "TOO_MANY")] * (200 - WAITING_AT_OFFSET)
+    assert len(run.segment.early) == WAITING_AT_OFFSET + 2
+
+
+def test_crowded_groups_ops_do_not_begin_to_wait() -> None:
+    """What its half message is there for is obeyed, and others' wait."""
+    ops = events(half(0), commit(0), commit(1), commit(2, group=2))
+    segment, actions = decide(Segment.empty(0, SIZE), ops, 1, RULES, crowded={1})
+    assert read(actions) == [("COMMIT", 0, 0), ("REJECT_OP", 1, "TOO_MANY")]
+    assert segment.early["offset"].tolist() == [2]

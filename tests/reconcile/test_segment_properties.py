@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkback.reconcile.segment import Kind, Segment, decide
+from checkback.reconcile.segment import Kind, Rules, Segment, decide
 from checkback.reconcile.state import decode, encode
-from reconcile.segments import RULES, SIZE, commit, events, half, read, rollback, undelivered
+from reconcile.segments import RULES, SIZE, commit, delivered, events, half, read, rollback, undelivered
 
 halves = st.builds(
     half,
@@ -32,7 +32,8 @@ ops = st.builds(
     tx=st.sampled_from([7, 7, 8, 0]),
 )
 notes = st.builds(
-    undelivered,
+    lambda make, *args, **more: make(*args, **more),
+    st.sampled_from([delivered, delivered, undelivered]),
     st.integers(0, 3),
     st.integers(-1, 4),
     group=st.sampled_from([1, 1, 1, 2]),
@@ -43,12 +44,15 @@ batches = st.lists(
     st.tuples(st.integers(1, 40), st.lists(halves | ops | notes, max_size=4), st.sampled_from([True, True, False])),
     max_size=25,
 )
+#: and where only received checks count, with a reserved time that is soon over
+ALL_RULES = [RULES, replace(RULES, count_undelivered=False, reserved=60)]
 
 
 class Model:
     """The protocol a transaction at a time, as a reader would write it down."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
         self.pending: dict[int, dict[str, Any]] = {}
         self.seen: set[int] = set()
         self.waiting: list[tuple[int, tuple[Any, ...]]] = []
@@ -61,11 +65,10 @@ class Model:
             elif kind == Kind.HALF:
                 self.seen.add(offset)
                 birth = min(born, store // 1000)
-                due = birth + (immunity if immunity >= 0 else RULES.timeout) + 1
-                self.pending[offset] = {"born": birth, "due": due, "times": 0, "group": group, "tx": tx}
-        new_ops = sorted(
-            (r for r in rows if r[1] not in (Kind.HALF, Kind.UNDELIVERED)), key=lambda r: (r[4], r[3], r[1])
-        )
+                due = birth + (min(immunity, self.rules.reserved) if immunity >= 0 else RULES.timeout) + 1
+                held = {"landed": store // 1000, "due": due, "times": 0, "asked": [], "group": group, "tx": tx}
+                self.pending[offset] = held
+        new_ops = sorted((r for r in rows if r[1] in (Kind.COMMIT, Kind.ROLLBACK)), key=lambda r: (r[4], r[3], r[1]))
         decided: dict[int, dict[str, Any]] = {}
         still, self.waiting = [*self.waiting, *((now, row) for row in new_ops)], []
         for since, row in still:
@@ -80,70 +83,82 @@ class Model:
                 done.append((Kind(kind).name, offset, decided[offset]["times"]))
             elif owner is None and offset in self.seen:
                 done.append(("LATE_OP", offset))
-            elif owner is None and now - since > RULES.reserved:
+            elif owner is None and now - since > self.rules.reserved:
                 done.append(("REJECT_OP", offset, "NO_HALF"))
             elif owner is None and not any((r[0], r[6], r[7]) == (offset, group, tx) for _, r in self.waiting):
                 self.waiting.append((since, row))
-        unheard = {(r[0], r[6], r[7], r[5]) for r in rows if r[1] == Kind.UNDELIVERED}
-        for offset, held in self.pending.items():
-            if held["times"] and (offset, held["group"], held["tx"], held["times"]) in unheard:
-                held["times"] -= 1
+        for offset, kind, _, _, _, number, group, tx in rows:
+            held = self.pending.get(offset, {"group": 0, "tx": 0})
+            if kind == Kind.DELIVERED and (group, tx) == (held["group"], held["tx"]) and number <= len(held["asked"]):
+                held["times"] = max(held["times"], number)
         for offset, held in list(self.pending.items()) if check else ():
-            due = held["due"] <= now
-            if due and held["times"] == RULES.check_max:
+            enough = len(held["asked"]) >= min(RULES.check_max, self.rules.reserved // RULES.check_interval + 1)
+            if held["due"] > now:
+                continue
+            if held["times"] >= RULES.check_max:
                 done.append(("DISCARD", offset, "CHECK_MAX"))
                 del self.pending[offset]
-            elif now - held["born"] > RULES.reserved:
+            elif enough and held["asked"][-1] - held["landed"] > self.rules.reserved:
                 done.append(("DISCARD", offset, "EXPIRED"))
                 del self.pending[offset]
-            elif due:
-                held["times"] += 1
+            else:
+                number = held["times"] + 1
+                held["times"] += self.rules.count_undelivered
+                held["asked"].append(now)
                 held["due"] = now + RULES.check_interval
-                done.append(("CHECK", offset, held["times"]))
+                done.append(("CHECK", offset, number))
         return sorted(done)
 
 
-@given(batches)
+@given(batches, st.sampled_from(ALL_RULES))
 @settings(max_examples=400, deadline=None)
-def test_segment_does_what_the_model_does(history: list[tuple[int, list[tuple[Any, ...]], bool]]) -> None:
+def test_segment_does_what_the_model_does(history: list[tuple[int, list[tuple[Any, ...]], bool]], rules: Rules) -> None:
     """Batch by batch the same actions; the state goes through its bytes in between."""
-    model, block, now = Model(), encode(Segment.empty(0, SIZE)), 0
+    model, block, now = Model(rules), encode(Segment.empty(0, SIZE)), 0
     for step, rows, check in history:
         now += step
         segment, _ = decode(block, 0, SIZE)
-        segment, actions = decide(segment, events(*rows), now, RULES, check)
+        segment, actions = decide(segment, events(*rows), now, rules, check)
         assert read(actions) == model.step(now, rows, check)
         assert segment.pending["offset"].tolist() == sorted(model.pending)
         block = encode(segment)
 
 
-@given(batches, st.sampled_from([0, 7]))
+@given(batches, st.sampled_from([0, 7]), st.sampled_from(ALL_RULES))
 @settings(max_examples=300, deadline=None)
-def test_promises_hold(history: list[tuple[int, list[tuple[Any, ...]], bool]], jitter: int) -> None:
+def test_promises_hold(history: list[tuple[int, list[tuple[Any, ...]], bool]], jitter: int, rules: Rules) -> None:
     """Each transaction is decided once, checked at most check_max times, never after its decision or too early.
 
-    A check that reached nobody is not counted; jitter only adds to the interval.
+    Where only received checks count, each number is asked until somebody has received it, and none is discarded for its
+    checks otherwise. Jitter only adds to the interval.
     """
-    rules = replace(RULES, check_jitter=jitter)
-    unheard: Counter[int] = Counter()
+    rules = replace(rules, check_jitter=jitter)
+    received: dict[int, int] = defaultdict(int)
     segment, now = Segment.empty(0, SIZE), 0
     decisions: dict[int, str] = {}
     checks: dict[int, list[int]] = defaultdict(list)
     immune_until: dict[int, int] = {}
+    owner: dict[int, tuple[int, int]] = {}
     taken: set[int] = set()
-    for step, rows, check in [*history, (100, [], True), (3000, [], True)]:
+    for step, rows, check in [*history, *((40, [], True),) * 10]:
         now += step
         fresh = sorted((r for r in rows if r[1] == Kind.HALF), key=lambda r: (r[4], r[6], r[7]))
-        for offset, _, _, born, store, immunity, _, _ in fresh:
+        for offset, _, _, born, store, immunity, group, tx in fresh:
             if offset not in taken:
                 immune_until[offset] = min(born, store // 1000) + (immunity if immunity >= 0 else RULES.timeout)
+                owner[offset] = group, tx
                 taken.add(offset)
-        unheard.update(row[0] for row in rows if row[1] == Kind.UNDELIVERED)
+        for offset, kind, _, _, _, number, group, tx in rows:
+            if kind == Kind.DELIVERED and owner.get(offset) == (group, tx) and number <= len(checks[offset]):
+                received[offset] = max(received[offset], number)
         segment, actions = decide(segment, events(*rows), now, rules, check)
         for action in read(actions):
             if action[0] in ("COMMIT", "ROLLBACK", "DISCARD"):
                 assert action[1] not in decisions
                 decisions[action[1]] = action[0]
+                assert action[0] != "DISCARD" or checks[action[1]][-1] <= now - RULES.check_interval
+                if action[2] == "CHECK_MAX" and not rules.count_undelivered:
+                    assert received[action[1]] >= RULES.check_max
             elif action[0] == "CHECK":
                 assert action[1] not in decisions
                 assert now > immune_until[action[1]]
@@ -153,6 +168,6 @@ def test_promises_hold(history: list[tuple[int, list[tuple[Any, ...]], bool]], j
         assert pending | set(decisions) == taken
         assert not pending & set(decisions)
     for offset, times in checks.items():
-        assert len(times) <= RULES.check_max + unheard[offset]
+        assert len(times) <= RULES.check_max or not rules.count_undelivered, offset
         assert all(b - a >= RULES.check_interval for a, b in pairwise(times))
     assert set(decisions) == taken  # after the reserved time nothing is left

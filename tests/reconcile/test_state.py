@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from checkback.errors import StateError
-from checkback.reconcile.segment import Segment, decide
+from checkback.reconcile.segment import Records, Segment, decide
 from checkback.reconcile.state import NO_TIMER, decode, encode
 from reconcile.segments import RULES, SIZE, commit, events, half
 
 
 def _segment() -> Segment:
-    rows = events(half(17), half(20, immunity=100), commit(17), commit(25), commit(25, tx=9))
+    rows = events(half(17), half(18, 53), half(20, immunity=100), commit(17), commit(25), commit(25, tx=9))
     segment, _ = decide(Segment.empty(16, SIZE), rows, 50, RULES)
     return segment
 
@@ -33,6 +36,40 @@ def test_empty_segment_survives_its_bytes() -> None:
     found, timer = decode(encode(Segment.empty(0, 13)), 0, 13)
     assert timer == NO_TIMER
     assert found.seen.tolist() == [False] * 13
+
+
+def _version_2(segment: Segment, timer: int) -> bytes:
+    """The block as the release before wrote it, in its own words."""
+    kind = np.dtype(
+        {
+            "names": ["offset", "born", "due", "store", "group", "transaction", "check_times", "repeated"],
+            "formats": ["<i8"] * 6 + ["<i4", "u1"],
+        }
+    )
+    pending = np.zeros(len(segment.pending), kind)
+    for name in kind.names or ():
+        pending[name] = segment.pending[name]
+
+    def turned(records: Records) -> bytes:
+        return np.ascontiguousarray(records).view(np.uint8).reshape(-1, records.dtype.itemsize).T.tobytes()
+
+    bits = np.packbits(segment.seen, bitorder="little").tobytes()
+    packed = pa.compress(bits + turned(pending) + turned(segment.early), "lz4_raw", asbytes=True)
+    counts = len(pending), len(segment.early), len(packed)
+    head = struct.pack("<2sHIqqIII", b"CB", 2, len(segment.seen), timer, segment.seen_until, *counts)
+    return head + packed
+
+
+def test_block_of_the_release_before_is_read_and_written_anew() -> None:
+    """The checks that it counted are those that it knows of; all else is as it was."""
+    segment, actions = decide(_segment(), events(), 60, RULES)
+    assert actions["check_times"].tolist() == [1]
+    found, timer = decode(_version_2(segment, 77), 16, SIZE)
+    assert timer == 77
+    for name in ("seen", "pending", "early", "seen_until"):
+        assert np.array_equal(getattr(found, name), getattr(segment, name)), name
+    assert found.pending["asked"].tolist() == [1, 0]
+    assert encode(found, 77) == encode(segment, 77)
 
 
 @pytest.mark.parametrize(

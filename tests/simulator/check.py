@@ -9,20 +9,23 @@ import numpy as np
 import pyarrow as pa
 
 from checkback.check.dispatch import op_rows
-from checkback.check.recorded import KEY, once
+from checkback.check.recorded import answers_to, numbered, once
 from checkback.reconcile.segment import Kind, Source
+from simulator.producers import NO_ANSWER, NOBODY
 from simulator.reconcile import CrashError
 from simulator.tables import Answer, Op, Request, Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from checkback.reconcile.segment import Rules
     from simulator.producers import Producers
 
 APP = "check"
 #: crash points of a batch, in its order
 POINTS = ("before the answers", "before the ops", "before the commit log")
-_KEYS = ("queue", "offset", "times", "at")
+_SKIPPED = "SKIPPED"
+_KEYS = {"queue_id": "queue", "queue_offset": "offset", "check_times": "times"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -59,36 +62,48 @@ class Check:
         """Write the next batch's entry of the offset log."""
         self.offsets.append((self.offsets[-1][1] if self.offsets else 0, len(self.tables.rows["check_requests"])))
 
-    def run(self, clock: int, crash: int | None) -> str:
-        """Do the batch that is under way; what came of it. Raises CrashError at POINTS[crash]."""
+    def run(self, clock: int, crash: int | None, rules: Rules) -> str:
+        """Do the batch that is under way; what came of it. Raises CrashError at POINTS[crash].
+
+        ``rules``: as they are now, not as they were when the requests were made.
+        """
         number = self.committed
         requests: list[Request] = self.tables.rows["check_requests"][slice(*self.offsets[number])]
         # Step 1
-        table = once(_as_arrow(requests, _KEYS, ("queue_id", "queue_offset", "check_times", "requested_at")))
-        wanted = set(zip(*(table.column(name).to_pylist() for name in KEY), strict=True))
-        answers = [row for row in self.tables.rows["check_answers"] if (row.queue, row.offset, row.times) in wanted]
+        table = once(_as_arrow(requests, {**_KEYS, "requested_at": "at", "row": None}))
+        recorded: list[Answer] = self.tables.rows["check_answers"]
+        known = answers_to(
+            table, _as_arrow(recorded, {**_KEYS, "answered_at": "at", "delivered": "delivered", "row": None})
+        )
+        answers = [recorded[row] for row in known.column("row").to_pylist()]
         # Step 2
-        known = {(row.queue, row.offset, row.times) for row in answers}
-        rows = {(row.queue, row.offset, row.times): row for row in requests}
-        asked = [
-            Answer(*row[:5], self.producers.ask((row.queue, row.offset)), clock, number)
-            for key, row in rows.items()
-            if key not in known
-        ]
+        wanted, answered = numbered(table, known)
+        left = [requests[row] for row in table.filter(~np.isin(wanted, answered)).column("row").to_pylist()]
+        asked = [self._ask(row, clock, rules, number) for row in left]
         if crash == 0:
             raise CrashError(POINTS[0])
         self.tables.append("check_answers", asked, self.app, number)
         # Step 3
         if crash == 1:
             raise CrashError(POINTS[1])
-        self.tables.append("op", self._ops([*answers, *asked], clock), self.app, number)
+        self.tables.append("op", self._ops([*answers, *asked], clock, rules), self.app, number)
         if crash == 2:
             raise CrashError(POINTS[2])
         self.committed += 1
         return ", ".join(f"{row.queue}/{row.offset} check {row.times}: {row.outcome}" for row in asked) or "nothing"
 
-    def _ops(self, answers: Sequence[Answer], clock: int) -> list[Op]:
-        if not any(answer.outcome in ("COMMIT", "ROLLBACK") for answer in answers):
+    def _ask(self, row: Request, clock: int, rules: Rules, number: int) -> Answer:
+        """As overtaken.overtaken_by: what a newer request or a decision has overtaken is skipped."""
+        overtaken = row.at <= clock - rules.check_interval and (
+            any(other[:2] == row[:2] and other.at > row.at for other in self.tables.rows["check_requests"])
+            or any(other[:2] == row[:2] and other.at >= row.at for other in self.tables.rows["decisions"])
+        )
+        said = _SKIPPED if overtaken else self.producers.ask((row.queue, row.offset))
+        outcome = NO_ANSWER if said == NOBODY else said
+        return Answer(*row[:5], outcome, said not in (_SKIPPED, NOBODY), clock, number)
+
+    def _ops(self, answers: Sequence[Answer], clock: int, rules: Rules) -> list[Op]:
+        if rules.count_undelivered and not any(answer.outcome in ("COMMIT", "ROLLBACK") for answer in answers):
             return []
         fields = {
             "queue_id": np.array([row.queue for row in answers], np.int32),
@@ -97,10 +112,10 @@ class Check:
             "producer_group": [str(row.group) for row in answers],
             "outcome": [row.outcome for row in answers],
             "check_times": np.array([row.times for row in answers], np.int32),
-            "delivered": pa.nulls(len(answers), pa.bool_()),
+            "delivered": pa.array([row.delivered for row in answers], pa.bool_()),
             "answered_at": [_EPOCH + timedelta(milliseconds=row.at) for row in answers],
         }
-        found = op_rows(pa.table(fields), _EPOCH + timedelta(milliseconds=clock)).to_pylist()
+        found = op_rows(pa.table(fields), _EPOCH + timedelta(milliseconds=clock), rules.count_undelivered).to_pylist()
         return [
             Op(
                 row["queue_id"],
@@ -111,13 +126,20 @@ class Check:
                 _us(row["born_timestamp"]) // 1000,
                 int(row["producer_group"]),
                 int(row["transaction_id"]),
+                int(row["remark"].removeprefix("check ")) if row["state"] == "DELIVERED" else -1,
             )
             for row in found
         ]
 
 
-def _as_arrow(rows: Sequence[Request], fields: Sequence[str], names: Sequence[str]) -> pa.Table:
-    return pa.table({name: [getattr(row, field) for row in rows] for field, name in zip(fields, names, strict=True)})
+def _as_arrow(rows: Sequence[Request] | Sequence[Answer], columns: Mapping[str, str | None]) -> pa.Table:
+    """The rows' fields by the names of their columns; None = which row it is."""
+    found = {
+        name: range(len(rows)) if field is None else [getattr(row, field) for row in rows]
+        for name, field in columns.items()
+    }
+    kinds = {"delivered": pa.bool_()}
+    return pa.table({name: pa.array(values, kinds.get(name, pa.int64())) for name, values in found.items()})
 
 
 def _us(time: datetime) -> int:

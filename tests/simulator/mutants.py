@@ -16,22 +16,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from checkback.reconcile.actions import Actions
+    from checkback.reconcile.segment import Rules
     from checkback.reconcile.wanted import Wanted
 
-_OPS = "    segment = _apply_ops(segment, events[~is_half & ~undelivered], now, rules, actions)\n"
-_BETWEEN = "    segment = _uncount(segment, events[undelivered])\n"
+_OPS = "    segment = _apply_ops(segment, events[is_op], now, rules, actions, crowded)\n"
+_BETWEEN = "    segment = _count(segment, events[kind == Kind.DELIVERED])\n"
 _CHECKS = "    segment = _check_back(segment, now, rules, actions) if check else segment\n"
 _IN_ORDER = '_sorted(ops, "offset", "store", "born", "kind")'
 #: what is wrong -> (as it stands, as it should not): in segment.py
 FAULTS: dict[str, tuple[str, str]] = {
     "ops after checks": (_OPS + _BETWEEN + _CHECKS, _CHECKS + _OPS + _BETWEEN),
     "due at the end of the immunity, not after it": ("rules.timeout) + 1", "rules.timeout)"),
-    "immunity of the message ignored": ('taken["immunity"] >= 0, taken', 'taken["immunity"] >= 99, taken'),
-    "birth in the future taken as it is": ('np.minimum(taken["born"], taken["store"] // 1000)', 'taken["born"]'),
+    "immunity of the message ignored": ("own >= 0, own", "own >= 99, own"),
+    "immunity without an end": ('np.minimum(halves["immunity"], rules.reserved)', 'halves["immunity"]'),
+    "birth in the future taken as it is": ('np.minimum(halves["born"], halves["store"] // 1000)', 'halves["born"]'),
     "early ops forgotten": ("pending=pending[left], early=early", "pending=pending[left], early=early[:0]"),
-    "seen offsets forgotten": ('    seen[taken["offset"] - segment.base] = True\n', ""),
-    "checked again at once": ("= now + rules.check_interval", "= now + 1"),
-    "check not counted": ('["check_times"][check] += 1', '["check_times"][check] += 0'),
+    "seen offsets forgotten": ('    seen[places(taken["offset"], len(seen))] = True\n', ""),
+    "checked again at once": ("checked + rules.check_interval", "checked + 1"),
+    "check not counted": ('["check_times"][check] += rules.count_undelivered', '["check_times"][check] += 0'),
+    "check that nobody received counted": (
+        '["check_times"][check] += rules.count_undelivered',
+        '["check_times"][check] += 1',
+    ),
+    "received check not counted": ("    known = same &", "    known = ~same &"),
+    "received check counted each time it is told": (
+        'received["immunity"][known].astype(np.int32)',
+        'half["check_times"][known] + 1',
+    ),
+    "received check told again taken back": ('(received["immunity"] > half["check_times"]) & ', ""),
     "one check too many": (">= rules.check_max", "> rules.check_max"),
     "discard without the last interval": (
         'exhausted = due & (pending["check_times"]',
@@ -49,9 +61,17 @@ FAULTS: dict[str, tuple[str, str]] = {
     ),
     "unknown state obeyed": ("        ops = ops[~bad]\n", '        ops["kind"][bad] = Kind.COMMIT\n'),
     "decided and still pending": ("    left[at] = False\n", ""),
-    "given up at the reserved time, not after it": ("> rules.reserved)", ">= rules.reserved)"),
-    "never given up": ("> rules.reserved)", "> 99 * rules.reserved)"),
-    "no timer for what is due": ('[self.pending["due"].min(), self', "[self"),
+    "given up at the reserved time, not after it": ("// 1000 > rules.reserved)", "// 1000 >= rules.reserved)"),
+    "never given up": ("// 1000 > rules.reserved)", "// 1000 > 99 * rules.reserved)"),
+    "given up by the birth": ('checked - pending["store"] // 1000', 'checked - pending["born"]'),
+    "given up without a last check": ('checked - pending["store"] // 1000', 'now - pending["store"] // 1000'),
+    "given up though hardly checked": ('(pending["asked"] >= rules.enough)', '(pending["asked"] >= 1)'),
+    "hostile group's ops without bound": ('"group") >= WAITING_OF_GROUP', '"group") >= 99 * WAITING_OF_GROUP'),
+    "hostile group's ops take another's place": (
+        '_turns(ops, "offset", "group") >= WAITING_OF_GROUP',
+        '_turns(ops, "offset") >= WAITING_OF_GROUP',
+    ),
+    "no timer for what is due": ('times.append(self.pending["due"].min())', "pass"),
     "restored ops left to wait": ("                return 0  #", "                pass  #"),
     "forgotten with ops waiting": ("len(self.pending) == 0 and len(self.early) == 0", "len(self.pending) == 0"),
 }
@@ -59,13 +79,13 @@ FAULTS: dict[str, tuple[str, str]] = {
 #: in restore.py
 RESTORE_FAULTS: dict[str, tuple[str, str]] = {
     "op of an unknown state takes another's place": (
-        '(early["kind"] == Kind.UNKNOWN) |',
-        "False |",
+        'early["kind"] == Kind.UNKNOWN',
+        'early["kind"] > 99',
     ),
-    "pending half not seen": ('seen[halves["offset"] - base] = True', "pass"),
+    "pending half not seen": ('seen[places(halves["offset"], size)] = True', "pass"),
     "restored with the last op first": ("early[np.sort(", "early[::-1][np.sort("),
-    "birth in the future restored": ('np.minimum(taken["born"], taken["store"] // 1000)', 'taken["born"]'),
-    "seen bits let go": ('int(halves["store"].max()) // 1000 + rules.reserved', "0 * len(halves)"),
+    "seen bits let go": ("int(taken.max()) + rules.reserved", "0 * len(halves)"),
+    "checks that did not count forgotten": ('"transaction", "check_times", "asked")', '"transaction", "check_times")'),
     "decided one pending again": ('first & (halves["known"] == Known.UNDECIDED)', "first"),
 }
 
@@ -110,6 +130,27 @@ class ReplaysAtAnotherTime(Reconcile):
         return clock
 
 
+class TakesTheSettingsOfTheDay(Reconcile):
+    """A batch that is done again is done by the settings that there are by now."""
+
+    def begun_with(self, planned: Planned) -> tuple[Rules, int | None]:  # noqa: ARG002 - that is the fault
+        return self.rules, self.max_checks
+
+
+class TakesTheRulesOfTheDay(Reconcile):
+    """Only max_checks is kept with a batch."""
+
+    def begun_with(self, planned: Planned) -> tuple[Rules, int | None]:
+        return self.rules, planned.max_checks
+
+
+class TakesTheLimitOfTheDay(Reconcile):
+    """Only the rules are kept with a batch."""
+
+    def begun_with(self, planned: Planned) -> tuple[Rules, int | None]:
+        return planned.rules, self.max_checks
+
+
 class WritesAgain(Reconcile):
     """A batch that is done again writes all its tables again."""
 
@@ -140,6 +181,9 @@ class LooksUpByNumbersAlone(Reconcile):
 
 ENGINES: dict[str, type[Reconcile]] = {
     "replay at another time": ReplaysAtAnotherTime,
+    "settings not kept with a batch": TakesTheSettingsOfTheDay,
+    "rules not kept with a batch": TakesTheRulesOfTheDay,
+    "max_checks not kept with a batch": TakesTheLimitOfTheDay,
     "tables written again": WritesAgain,
     "looked up by numbers alone": LooksUpByNumbersAlone,
     "one application for all checkpoints": OneApplication,

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER = "COMMIT", "ROLLBACK", "UNKNOWN", "NO_ANSWER"
-OUTCOMES = (COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER)
+#: NO_ANSWER, and no endpoint has even received the check
+NOBODY = "NOBODY"
+OUTCOMES = (COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER, NOBODY)
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,9 @@ class Rebuild:
         def decided() -> set[Key]:
             return {(row.queue, row.offset) for row in rows["decisions"]}
 
-        checks = {key: times for key, (_, times) in self.checks().items()}
+        checks: dict[Key, int] = {}
+        for row in rows["check_requests"]:  # as unfinished._check_times
+            checks[row.queue, row.offset] = max(checks.get((row.queue, row.offset), 0), row.times)
         yield (
             "decisions",
             [
@@ -137,24 +139,36 @@ class Rebuild:
 
     def halves(self, until: int, now: int) -> Iterator[tuple[Any, ...]]:
         """As rebuild._halves: queue, then ROW."""
-        decided = {(row.queue, row.offset) for row in self.tables.rows["decisions"]}
+        decided = {(row.queue, row.offset): row.at for row in self.tables.rows["decisions"]}
         checks = self.checks()
         since = now - self.query.rules.reserved
         for half in self.tables.rows["half"][:until]:
             key = half.queue, half.offset
-            at, times = checks.get(key, (0, 0))
+            times, asked, at = checks.get(key, (0, 0, 0))
             known = Known.DECIDED if key in decided else Known.UNDECIDED
-            if known == Known.UNDECIDED or half.store >= since * 1000:
+            at = decided.get(key, at)
+            if known == Known.UNDECIDED or half.store >= since * 1000 or at >= since:
                 event = Kind.HALF, 0, half.born, half.store, half.immunity, half.group, half.transaction
-                yield (*key, known, *event, times, at)
+                yield (*key, known, *event, times, asked, at)
 
-    def checks(self) -> dict[Key, tuple[int, int]]:
-        """As rebuild._checks: when the last check of each was, and its number."""
-        found: dict[Key, tuple[int, int]] = {}
-        for row in self.tables.rows["check_requests"]:
+    def checks(self) -> dict[Key, tuple[int, int, int]]:
+        """As checks.checks_so_far: how many count, how many there were, and when the last one was."""
+        found: dict[Key, tuple[int, int, int]] = {}
+        for row in sorted(self.tables.rows["check_requests"], key=lambda row: (row.at, row.times)):
             key = row.queue, row.offset
-            found[key] = max(found.get(key, (0, 0)), (row.at, row.times))
+            found[key] = row.times, found.get(key, (0, 0, 0))[1] + 1, row.at
+        if not self.query.rules.count_undelivered:
+            received = self.received()
+            return {key: (min(received.get(key, 0), asked), asked, at) for key, (_, asked, at) in found.items()}
         return found
+
+    def received(self) -> dict[Key, int]:
+        """The greatest number that somebody has received."""
+        told: dict[Key, int] = {}
+        for op in self.tables.rows["op"]:
+            if op.kind == Kind.DELIVERED:
+                told[op.queue, op.offset] = max(told.get((op.queue, op.offset), 0), op.number)
+        return told
 
     def ops(self, until: int) -> Iterator[tuple[Any, ...]]:
         """As rebuild._ops: queue, then ROW."""
@@ -164,9 +178,9 @@ class Rebuild:
         for op in rows["op"][:until]:
             owner = owners.get((op.queue, op.offset))
             own = owner is not None and op.group == owner[0] and op.transaction in (owner[1], NOT_STATED)
-            if _raw(op) not in dealt and not own:
+            if _raw(op) not in dealt and not own and op.kind < Kind.UNDELIVERED:
                 event = op.kind, op.source, op.born, op.store, -1, op.group, op.transaction
-                yield (op.queue, op.offset, Known.OP, *event, 0, 0)
+                yield (op.queue, op.offset, Known.OP, *event, 0, 0, 0)
 
 
 def _raw(op: Op) -> tuple[int, ...]:

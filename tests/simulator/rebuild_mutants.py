@@ -36,15 +36,15 @@ class FinishesNoMessages(Rebuild):
 class CountsChecksAnew(Rebuild):
     """Checks start at 0."""
 
-    def checks(self) -> dict[tuple[int, int], tuple[int, int]]:
+    def checks(self) -> dict[tuple[int, int], tuple[int, int, int]]:
         return {}
 
 
 class ChecksAtOnce(Rebuild):
     """The number of the last check is known, but not its time."""
 
-    def checks(self) -> dict[tuple[int, int], tuple[int, int]]:
-        return {key: (0, times) for key, (_, times) in super().checks().items()}
+    def checks(self) -> dict[tuple[int, int], tuple[int, int, int]]:
+        return {key: (*times, 0) for key, (*times, _) in super().checks().items()}
 
 
 class ForgetsWaitingOps(Rebuild):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from checkback.reconcile.actions import Actions
+from checkback.reconcile.actions import pack as pack_actions
 from checkback.reconcile.events import EVENT_COLUMNS, pack
 from checkback.reconcile.processor import SegmentProcessor
 from checkback.reconcile.segment import EVENT, NOT_STATED, Action, Kind, Reason, Records, Rules
@@ -35,13 +35,30 @@ class StuckError(Exception):
 class Planned(NamedTuple):
     """An entry of the offset log: rows of `half` and `op` from .. until, and the batch's time.
 
-    ``restored``: no batch, but what a rebuild takes from the tables instead: all rows until there.
+    ``rules``, ``max_checks``: what it was begun with. ``restored``: no batch, but what a rebuild takes from the tables
+    instead: all rows until there.
     """
 
     half: tuple[int, int]
     op: tuple[int, int]
     time: int
+    rules: Rules
+    max_checks: int | None
     restored: bool = False
+
+
+class Processor(SegmentProcessor):
+    """The real one; its rows are not made pandas frames, which nothing here needs."""
+
+    def _frame(self, segment: tuple[int, int, int, int, int, int], actions: Records) -> Any:
+        return {"block": [pack_actions(segment, actions)]}
+
+
+class _First:
+    """A pandas column of one value."""
+
+    def __init__(self, value: bytes) -> None:
+        self.iloc = [value]
 
 
 class Reconcile:
@@ -54,6 +71,7 @@ class Reconcile:
     def __init__(self, tables: Tables, rules: Rules) -> None:
         self.tables = tables
         self.rules = rules
+        self.max_checks: int | None = None
         self.size = SIZE
         self.offsets: list[Planned] = []
         self.committed = 0
@@ -80,27 +98,29 @@ class Reconcile:
         Which of several half messages that landed together at one offset was read first, the tables do not tell:
         where there may be a rebuild they are read together.
         """
-        last = self.offsets[-1] if self.offsets else Planned((0, 0), (0, 0), 0)
         rows = self.tables.rows["half"]
-        until = min(last.half[1] + halves, len(rows))
+        until = min(self._read()[0] + halves, len(rows))
         while self.together and 0 < until < len(rows) and rows[until].store == rows[until - 1].store:
             until += 1
         return until, len(self.tables.rows["op"])
 
     def has_news(self) -> bool:
         """Are there rows that no batch has read?"""
-        return bool(self.tables.rows["half"] or self.tables.rows["op"]) and self.news(1 << 30) != (
-            (self.offsets[-1].half[1], self.offsets[-1].op[1]) if self.offsets else (0, 0)
-        )
+        return bool(self.tables.rows["half"] or self.tables.rows["op"]) and self.news(1 << 30) != self._read()
+
+    def _read(self) -> tuple[int, int]:
+        """How far `half` and `op` have been read."""
+        return (self.offsets[-1].half[1], self.offsets[-1].op[1]) if self.offsets else (0, 0)
 
     def begin_anew(
         self, size: int, blocks: dict[str, bytes], until: tuple[int, int], read_from: tuple[int, int], clock: int
     ) -> None:
         """A new checkpoint with these segments instead of what landed ``until`` then, and its batch 0 under way."""
         self.void |= {*range(self.committed, len(self.offsets))}
-        self.offsets.append(Planned((0, until[0]), (0, until[1]), clock, restored=True))
+        settings = self.rules, self.max_checks
+        self.offsets.append(Planned((0, until[0]), (0, until[1]), clock, *settings, restored=True))
         half, op = (len(self.tables.rows[name]) for name in ("half", "op"))
-        self.offsets.append(Planned((read_from[0], half), (read_from[1], op), clock))
+        self.offsets.append(Planned((read_from[0], half), (read_from[1], op), clock, *settings))
         self.size, self._initial = size, blocks
         self.first = self.committed = len(self.offsets) - 1
         self.states = {self.first: State()}
@@ -112,9 +132,12 @@ class Reconcile:
 
     def plan(self, clock: int, halves: int) -> None:
         """Write the next batch's entry of the offset log: all ops that there are, and some half messages."""
-        last = self.offsets[-1] if self.offsets else Planned((0, 0), (0, 0), 0)
-        half, op = self.news(halves)
-        self.offsets.append(Planned((last.half[1], half), (last.op[1], op), clock))
+        (half, op), (halves_read, ops_read) = self.news(halves), self._read()
+        self.offsets.append(Planned((halves_read, half), (ops_read, op), clock, self.rules, self.max_checks))
+
+    def begun_with(self, planned: Planned) -> tuple[Rules, int | None]:
+        """A batch that is done again is done by what it was begun with, whatever the settings are by now."""
+        return planned.rules, planned.max_checks
 
     def replay_time(self, planned: Planned, clock: int) -> int:  # noqa: ARG002 - what a broken engine would take
         """A batch that is done again has the time of the offset log."""
@@ -149,12 +172,14 @@ class Reconcile:
     def _decide(self, planned: Planned, time: int, before: int) -> tuple[State, Records]:
         """Data first, then the timers after the last batch's time and up to this one's, as Spark 4.2 looks for them."""
         handle = Handle(self.states[self.committed])
-        processor = SegmentProcessor(self.rules, self.size)
+        rules, max_checks = self.begun_with(planned)
+        processor = Processor(rules, self.size, max_checks)
         processor.init(handle)  # type: ignore[arg-type]
         frames: list[Any] = []
         for key, block in self._initial.items() if self.committed == self.first else ():
             handle.key = key
-            processor.handleInitialState((key,), pd.DataFrame({"block": [block]}), BatchTime(time))  # type: ignore[arg-type]
+            initial = {"block": _First(block)}
+            processor.handleInitialState((key,), initial, BatchTime(time))  # type: ignore[arg-type]
         for key, block in self._packed(planned):
             handle.key = key
             rows: Any = iter([{"events": [block]}])
@@ -174,7 +199,7 @@ class Reconcile:
         ops: list[Op] = self.tables.rows["op"][slice(*planned.op)]
         rows = [
             *((h.queue, h.offset, Kind.HALF, 0, h.born, h.store, h.immunity, h.group, h.transaction) for h in halves),
-            *((o.queue, o.offset, o.kind, o.source, o.born, o.store, -1, o.group, o.transaction) for o in ops),
+            *((o.queue, o.offset, o.kind, o.source, o.born, o.store, o.number, o.group, o.transaction) for o in ops),
         ]
         if not rows:
             return ()
@@ -251,8 +276,8 @@ class Reconcile:
                 alike = [h for h in halves if (h.queue, h.offset, h.store, h.group, h.transaction) == row]
                 yield Rejected(alike[0], "repeated", batch)
                 continue
+            bad = action == Action.REJECT_OP and record["detail"] == Reason.UNKNOWN_STATE
             for op in self.tables.rows["op"]:
-                bad = action == Action.REJECT_OP and record["detail"] == Reason.UNKNOWN_STATE
                 same = (op.queue, op.offset, op.store, op.group, op.transaction) == row
                 if same and (op.kind == Kind.UNKNOWN) == bad:
                     reason = self._reason(action, record, op, halves)

@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from checkback.reconcile.segment import Kind, Rules
-from simulator.producers import COMMIT, OUTCOMES, UNKNOWN, Transaction
+from simulator.producers import COMMIT, NO_ANSWER, NOBODY, OUTCOMES, UNKNOWN, Transaction
 from simulator.rebuild import POINTS
 from simulator.reconcile import SIZE
 from simulator.steps import (
@@ -15,9 +15,11 @@ from simulator.steps import (
     Decide,
     Drain,
     LandHalves,
+    LandJunk,
     LandOps,
     LoseCheckpoint,
     MoveClock,
+    Restart,
     Said,
     Sent,
     WaitForTimer,
@@ -50,13 +52,22 @@ class Scenario:
 def scenario(seed: int) -> Scenario:
     """The scenario of a seed; always the same."""
     random = Random(seed)
-    rules = Rules(_TIMEOUT, _INTERVAL, random.choice([1, 2, 3]), random.choice([_FOR_EVER, 45, 200]))
+    rules = Rules(
+        _TIMEOUT,
+        _INTERVAL,
+        random.choice([1, 2, 3]),
+        random.choice([_FOR_EVER, 45, 200]),
+        count_undelivered=random.random() < 0.6,
+    )
     transactions = _transactions(random, rules)
     steps = _sent(random, len(transactions), repeats=rules.reserved == _FOR_EVER)
     happens = [_happening(random, rules) for _ in range(random.randrange(16, 40))]
     rebuilds = [_rebuild(random, steps) for _ in range(random.choice([0, 0, 0, 0, 1, 1, 2, 3]))]
     for step in [*steps, *rebuilds]:
         happens.insert(random.randrange(len(happens) + 1), step)
+    for _ in range(random.choice([0, 0, 0, 1, 2, 3])):
+        at = random.randrange(len(happens) + 1)
+        happens[at:at] = _restart(random, rules)
     return Scenario(rules, transactions, tuple(happens))
 
 
@@ -68,6 +79,25 @@ def _rebuild(random: Random, sent: list[Step]) -> Step:
     return LoseCheckpoint(size, order, crash, meanwhile, check=random.random() < 0.3)
 
 
+def _restart(random: Random, rules: Rules) -> list[Step]:
+    """Some settings are others, mostly with a batch under way.
+
+    The reserved time is only made longer: how long it was tells the promises for how long an offset is remembered.
+    """
+    values = {
+        "timeout": [_TIMEOUT, 2 * _TIMEOUT],
+        "check_interval": [_INTERVAL, 2 * _INTERVAL],
+        "check_max": [1, 2, 3],
+        "reserved": [max(rules.reserved, 200)],
+        "count_undelivered": [True, False],
+    }
+    names = random.sample(sorted(values), random.randrange(len(values)))
+    changes = tuple((name, random.choice(values[name])) for name in names)
+    restart = Restart(changes, random.choice([None, None, 1, 2]))
+    dies = Decide(1 << 30, random.randrange(24), random.randrange(7))
+    return random.choice([[restart], [dies, restart], [dies, restart, Decide(1 << 30, 0, None)]])
+
+
 def _transactions(random: Random, rules: Rules) -> tuple[Transaction, ...]:
     places = random.sample([(queue, offset) for queue in (0, 1) for offset in range(2 * SIZE)], random.randrange(1, 6))
     found = []
@@ -75,6 +105,8 @@ def _transactions(random: Random, rules: Rules) -> tuple[Transaction, ...]:
         answers = tuple(random.choices(OUTCOMES, k=random.randrange(1, 5)))
         if random.random() < 0.25:  # just in time
             answers = (UNKNOWN,) * (rules.check_max - 1) + (COMMIT,)
+        if rules.reserved == _FOR_EVER and answers[-1] == NOBODY:  # nothing would ever end it
+            answers += (NO_ANSWER,)
         found.append(Transaction(queue, offset, random.choice([1, 2]), 10 + number, answers))
     return tuple(found)
 
@@ -89,6 +121,10 @@ def _sent(random: Random, transactions: int, repeats: bool) -> list[Step]:
             steps += [LandHalves(again), LandHalves(again[:1])][: random.randrange(1, 3)]
         for _ in range(random.choice([0, 0, 1, 1, 2, 3])):
             steps.append(LandOps(tuple(_op(random, number) for _ in range(random.choice([1, 1, 2])))))
+    steps += [
+        LandJunk(random.randrange(transactions), random.choice([1, 6, 12]))
+        for _ in range(random.choice([0, 0, 0, 1, 3]))
+    ]
     if random.random() < 0.3:
         steps.append(
             LandHalves(tuple(_half(random, number) for number in range(transactions))) if repeats else Ask(None)
@@ -97,7 +133,9 @@ def _sent(random: Random, transactions: int, repeats: bool) -> list[Step]:
 
 
 def _half(random: Random, number: int, other: bool = False) -> Sent:
-    return Sent(number, random.choice([0, 0, 1, 5, 20, -30]), random.choice([-1, -1, -1, 0, 3, 25]), other)
+    return Sent(
+        number, random.choice([0, 0, 0, 1, 5, 20, 300, 5000, -30]), random.choice([-1, -1, -1, 0, 3, 25, 500]), other
+    )
 
 
 def _op(random: Random, number: int) -> Said:
@@ -109,7 +147,7 @@ def _op(random: Random, number: int) -> Said:
 def _happening(random: Random, rules: Rules) -> Step:  # noqa: PLR0911 - one for each kind
     crash = random.randrange(7) if random.random() < 0.25 else None
     halves = random.choice([1, 2, 1 << 30, 1 << 30])
-    match random.choices(range(7), (30, 16, 4, 10, 16, 4, 1))[0]:
+    match random.choices(range(7), (30, 16, 4, 10, 16, 4, 2))[0]:
         case 0:
             return Decide(halves, random.randrange(24), crash)
         case 1:
@@ -123,4 +161,4 @@ def _happening(random: Random, rules: Rules) -> Step:  # noqa: PLR0911 - one for
         case 5:
             return MoveClock(-random.choice([1, 5, 12, 40, 300]))
         case _:
-            return MoveClock(random.choice([rules.timeout, 3 * rules.check_interval, 50, 210]))
+            return MoveClock(random.choice([rules.timeout, 3 * rules.check_interval, 50, 210, 2000]))

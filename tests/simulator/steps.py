@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from checkback.reconcile.segment import NOT_STATED, Source
+from checkback.reconcile.segment import NOT_STATED, Kind, Source
 from simulator.tables import Half, Op
 
 if TYPE_CHECKING:
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 #: nobody waits until everything is forgotten (rule 3), unless the reserved time is short
 _PATIENCE = 1000
+#: groups from here on send what concerns nobody
+HOSTILE = 900
 
 
 class Sent(NamedTuple):
@@ -64,6 +67,29 @@ class LandOps(NamedTuple):
             born = world.clock - said.ago
             ops.append(Op(of.queue, of.offset, said.kind, Source.PRODUCER, store, born, group, name))
         world.land_ops(ops)
+
+
+class LandJunk(NamedTuple):
+    """Ops of a hostile group land, in one commit: for the place of a transaction, each with an id of its own."""
+
+    transaction: int
+    number: int
+
+    def apply(self, world: World) -> None:
+        of, store = world.producers.transactions[self.transaction], world.stored()
+        ids = range(1000 * store, 1000 * store + self.number)
+        named = (of.queue, of.offset, Kind.COMMIT, Source.PRODUCER, store, 0, HOSTILE + self.number % 3)
+        world.land_ops([Op(*named, name) for name in ids])
+
+
+class Restart(NamedTuple):
+    """The application is started anew with other settings, also with a batch under way."""
+
+    changes: tuple[tuple[str, int], ...]
+    max_checks: int | None
+
+    def apply(self, world: World) -> None:
+        world.restart(replace(world.reconcile.rules, **dict(self.changes)), self.max_checks)
 
 
 class MoveClock(NamedTuple):
@@ -139,4 +165,4 @@ class LoseCheckpoint(NamedTuple):
         world.build_anew(self.size, self.order, self.crash, int if landing is None else lambda: landing.apply(world))
 
 
-Step = LandHalves | LandOps | MoveClock | WaitForTimer | Decide | Ask | Drain | LoseCheckpoint
+Step = LandHalves | LandOps | LandJunk | Restart | MoveClock | WaitForTimer | Decide | Ask | Drain | LoseCheckpoint

@@ -19,7 +19,7 @@ class Half(NamedTuple):
 
 
 class Op(NamedTuple):
-    """A row of `op`."""
+    """A row of `op`. number: of the check that was DELIVERED, else -1."""
 
     queue: int
     offset: int
@@ -29,6 +29,7 @@ class Op(NamedTuple):
     born: int
     group: int
     transaction: int
+    number: int = -1
 
 
 class Decision(NamedTuple):
@@ -88,6 +89,7 @@ class Answer(NamedTuple):
     transaction: int
     times: int
     outcome: str
+    delivered: bool
     at: int
     batch: int
 

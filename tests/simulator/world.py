@@ -65,6 +65,13 @@ class World:
             name = ("", "ROLLBACK", "COMMIT", "unknown state")[op.kind]
             self.tell(f"{name} for {op.queue}/{op.offset} lands: group {op.group}, id {op.transaction}")
 
+    def restart(self, rules: Rules, max_checks: int | None) -> None:
+        """The application is started anew, with other settings."""
+        was = self.reconcile.rules
+        self.reconcile.rules, self.reconcile.max_checks = rules, max_checks
+        found = [f"{name} {value}" for name, value in vars(rules).items() if value != getattr(was, name)]
+        self.tell(f"started again with {', '.join(found) or 'the same rules'}, max_checks {max_checks}")
+
     def decide(self, halves: int = _ALL, order: int = 0, crash: int | None = None) -> bool:
         """One batch of the reconcile query, or the one again that was under way; False = it crashed."""
         query = self.reconcile
@@ -95,7 +102,7 @@ class World:
             query.plan()
         name = f"batch {query.committed}{', again' if again else ''}"
         try:
-            self.tell(f"check, {name}: {query.run(self.clock, crash)}")
+            self.tell(f"check, {name}: {query.run(self.clock, crash, self.reconcile.rules)}")
         except CrashError as error:
             self.tell(f"check, {name}: CRASH {error}")
             return False

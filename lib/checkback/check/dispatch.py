@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 NAME = "check"
 _LEAST_PAUSE = timedelta(milliseconds=250)
-#: state of an op that takes a check back: of this query only, `messages` refuses it from producers
-UNDELIVERED = "UNDELIVERED"
+#: state of an op that says that somebody has received a check: of this query only, `messages` refuses it from producers
+DELIVERED = "DELIVERED"
 #: Bytes of requests in a batch, and the file that goes over them (`files.MOST_ROWS`): at 18 to 50 bytes a request
 #: 30,000 to 60,000. Their answers count when all have come, and at 2,000/s all are asked in check.batch_time.
 _BATCH_BYTES = str(896 << 10)
@@ -166,8 +166,8 @@ class Dispatch:
         Step 1: fetch the requests, each once, and the answers that some may have already.
         Step 2: ask the others, but those that were overtaken, and append the answers to `check_answers`.
         Step 3: append to `op` what the answers decide: those of step 1 as they are recorded, so that a crash between
-        steps 2 and 3 changes nothing, even if a producer would by now answer otherwise. And, if such checks do not
-        count, that nobody was reached.
+        steps 2 and 3 changes nothing, even if a producer would by now answer otherwise. And, if others do not count,
+        which checks were received.
         """
         spark, app = batch.sparkSession, f"{NAME}/{query_id(batch, NAME)}"
         # Step 1
@@ -244,9 +244,9 @@ class Dispatch:
         return found.append_column("batch_id", batch_ids).select(schema.names).cast(schema)
 
     def send_ops(self, spark: SparkSession, answers: pa.Table, app: str, batch_id: int) -> None:
-        """Append one row to `op` for each of ``answers`` (CHECK_ANSWERS) that decides, or is not to count."""
+        """Append one row to `op` for each of ``answers`` (CHECK_ANSWERS) that decides, or that makes its check count."""
         ops = op_rows(answers, datetime.now(timezone.utc), self._count_undelivered)
-        self.decided += pc.sum(pc.not_equal(ops.column("state"), UNDELIVERED)).as_py() or 0
+        self.decided += pc.sum(pc.not_equal(ops.column("state"), DELIVERED)).as_py() or 0
         self._tables.append_arrow(spark, ops, "op", f"{app}/op", batch_id)
 
 
@@ -259,18 +259,18 @@ def has_no_endpoints(groups: pa.ChunkedArray) -> pa.ChunkedArray:
 def op_rows(answers: pa.Table, now: datetime, count_undelivered: bool = True) -> pa.Table:
     """OP rows, landed ``now``, of the ``answers`` (CHECK_ANSWERS) that decide: COMMIT and ROLLBACK.
 
-    Unless ``count_undelivered``, also a row UNDELIVERED for each check that no endpoint received.
+    Unless ``count_undelivered``, also a row DELIVERED for each other check that an endpoint received: then it counts.
     """
     decides = pc.is_in(answers.column("outcome"), pa.array([COMMIT, ROLLBACK]))
     delivered = answers.column("delivered").fill_null(True)
-    answers = answers.filter(decides if count_undelivered else pc.or_(decides, pc.invert(delivered)))
+    answers = answers.filter(decides if count_undelivered else pc.or_(decides, delivered))
     decides = pc.is_in(answers.column("outcome"), pa.array([COMMIT, ROLLBACK]))
     columns = {
         "queue_id": answers.column("queue_id"),
         "half_offset": answers.column("queue_offset"),
         "transaction_id": answers.column("transaction_id"),
         "producer_group": answers.column("producer_group"),
-        "state": pc.if_else(decides, answers.column("outcome"), UNDELIVERED),
+        "state": pc.if_else(decides, answers.column("outcome"), DELIVERED),
         "source": pa.repeat("check", answers.num_rows),
         "remark": pc.binary_join_element_wise("check", answers.column("check_times").cast(pa.string()), " "),
         "born_timestamp": answers.column("answered_at"),

@@ -82,7 +82,9 @@ class Actions:
 
     def only(self, *kinds: Action) -> Actions:
         """The actions of these kinds."""
-        return Actions(self.records[np.isin(self.records["action"], [int(kind) for kind in kinds])], self.batch_time)
+        wanted = np.zeros(len(Action), bool)
+        wanted[[*kinds]] = True
+        return Actions(self.records[wanted[self.records["action"]]], self.batch_time)
 
     @property
     def need_bodies(self) -> bool:

@@ -36,13 +36,12 @@ FOLDER = "rules"
 class BatchRules:
     """All that decides a batch besides its offsets, the state and its time.
 
-    ``max_checks``: checks and discards of one partition, None = all that are due. ``count_undelivered``: what it says
-    comes as ops, it decides nothing itself. ``release``: of Checkback; ``decision_version``: of `segment.decide`.
+    ``max_checks``: checks and discards of one partition, None = all that are due. ``release``: of Checkback;
+    ``decision_version``: of `segment.decide`.
     """
 
     rules: Rules
     max_checks: int | None = None
-    count_undelivered: bool = True
     release: str = __version__
     decision_version: int = DECISION_VERSION
 
@@ -55,7 +54,7 @@ class BatchRules:
 def batch_rules(settings: Settings, connect: bool = False) -> BatchRules:
     """What the settings decide batches with. ``connect``: on Spark Connect nobody here is told what still waits."""
     most = max(1, settings.reconcile.max_checks // settings.reconcile.partitions)
-    return BatchRules(rules_of(settings), None if connect else most, settings.check.count_undelivered)
+    return BatchRules(rules_of(settings), None if connect else most)
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -71,6 +70,7 @@ def rules_of(settings: Settings) -> Rules:
         check_max=transaction.check_max,
         reserved=ms(transaction.reserved),
         check_jitter=ms(transaction.check_jitter),
+        count_undelivered=settings.check.count_undelivered,
     )
 
 

@@ -70,7 +70,7 @@ def batch_row(
             "check_max": rules.check_max,
             "reserved_ms": rules.reserved,
             "check_jitter_ms": rules.check_jitter,
-            "count_undelivered": decided.count_undelivered,
+            "count_undelivered": rules.count_undelivered,
         }
     if counts is not None:
         row |= {name: counts.get(action, 0) for action, name in _COUNTED.items()} | {"scheduled": 0}

@@ -40,13 +40,14 @@ def half_events(half: DataFrame) -> DataFrame:
 
 
 def op_events(op: DataFrame) -> DataFrame:
-    """Rows of `op` as EVENT_COLUMNS. immunity is the number of the check that is UNDELIVERED; else -1.
+    """Rows of `op` as EVENT_COLUMNS. immunity is the number of the check that was DELIVERED; else -1.
 
-    Only the check query may say that of a check.
+    Only the check query may say that of a check. UNDELIVERED is what it said in a release before.
     """
     group, transaction = identity_columns()
-    undelivered = (F.col("state") == "UNDELIVERED") & (F.col("source") == "check")
-    kind = F.when(F.col("state") == "ROLLBACK", 1).when(F.col("state") == "COMMIT", 2).when(undelivered, 4).otherwise(3)
+    of_check = F.when(F.col("state") == "UNDELIVERED", 4).when(F.col("state") == "DELIVERED", 5)
+    of_check = F.coalesce(F.when(F.col("source") == "check", of_check), F.lit(3))
+    kind = F.when(F.col("state") == "ROLLBACK", 1).when(F.col("state") == "COMMIT", 2).otherwise(of_check)
     number = F.regexp_extract("remark", "^check ([0-9]{1,9})$", 1)
     source = F.when(F.col("source") == "check", 1).when(F.col("source") == "operator", 2).otherwise(0)
     return op.select(
@@ -56,7 +57,7 @@ def op_events(op: DataFrame) -> DataFrame:
         source.cast("tinyint").alias("source"),
         F.coalesce(F.unix_millis("born_timestamp"), F.unix_millis("store_timestamp"), F.lit(0)).alias("born"),
         store_us().alias("store"),
-        F.coalesce(F.when(undelivered, number.try_cast("bigint")), F.lit(-1)).alias("immunity"),
+        F.coalesce(F.when(kind > 3, number.try_cast("bigint")), F.lit(-1)).alias("immunity"),
         group.alias("group"),
         transaction.alias("transaction"),
     )

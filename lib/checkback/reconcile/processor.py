@@ -12,9 +12,10 @@ from checkback.reconcile.actions import AS_BEFORE, pack
 from checkback.reconcile.events import parse_key, unpack
 from checkback.reconcile.segment import ACTION, EVENT, Action, Records, Rules, Segment, decide
 from checkback.reconcile.state import AT_ONCE, NO_TIMER, decode, encode
+from checkback.reconcile.unseen import Unseen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
@@ -40,6 +41,7 @@ class SegmentProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state variable; Spark makes a processor for each partition of each batch."""
         self._checks = 0
+        self._unseen = Unseen()
         self._told_of_others = False
         self._handle = handle
         self._state = handle.getValueState(STATE_NAME, STATE_SCHEMA)
@@ -85,31 +87,34 @@ class SegmentProcessor(StatefulProcessor):
         if not self._told_of_others:
             self._told_of_others = True
             queue_id, base = parse_key(key, self._size)
-            yield _frame((queue_id, base // self._size, AS_BEFORE, 0, AT_ONCE, now), np.empty(0, ACTION))
+            yield self._frame((queue_id, base // self._size, AS_BEFORE, 0, AT_ONCE, now), np.empty(0, ACTION))
 
     def _step(self, key: str, events: Records, now: int, fired: int = NO_TIMER) -> Iterator[pd.DataFrame]:
         queue_id, base = parse_key(key, self._size)
         stored = self._state.get()
+        crowded: Collection[int] = ()
         if stored is None:
             segment, timer = Segment.empty(base, self._size), NO_TIMER
+            crowded = self._unseen.crowded(events)
         else:
             segment, timer = decode(bytes(stored[0]), base, self._size)
         if fired != NO_TIMER and timer <= now:
             timer = fired  # the segment was put off since: its own timer has fired, too
         check = not self._enough
-        segment, actions = decide(segment, events, now, self._rules, check)
-        self._checks += int(np.isin(actions["action"], (Action.CHECK, Action.DISCARD)).sum())
+        segment, actions = decide(segment, events, now, self._rules, check, crowded)
+        self._checks += int(((actions["action"] == Action.CHECK) | (actions["action"] == Action.DISCARD)).sum())
         wake = NO_TIMER
         if segment.forgettable(now):
             self._set_timer(timer, NO_TIMER, fired)
-            self._state.clear()
+            if stored is not None:
+                self._state.clear()
         else:
             wake = self._keep(segment, timer, fired, now)
             if not check and segment.wake_at(self._rules) <= now:
                 wake = AT_ONCE
         births = segment.pending["born"]
         oldest = int(births.min()) if len(births) else 0
-        yield _frame((queue_id, base // self._size, len(births), oldest, wake, now), actions)
+        yield self._frame((queue_id, base // self._size, len(births), oldest, wake, now), actions)
 
     def _keep(self, segment: Segment, timer: int, fired: int, now: int) -> int:
         """Returns when the segment's timer is set for."""
@@ -126,6 +131,5 @@ class SegmentProcessor(StatefulProcessor):
         if new not in (old, NO_TIMER):
             self._handle.registerTimer(new)
 
-
-def _frame(segment: tuple[int, int, int, int, int, int], actions: Records) -> pd.DataFrame:
-    return pd.DataFrame({"block": [pack(segment, actions)]})
+    def _frame(self, segment: tuple[int, int, int, int, int, int], actions: Records) -> pd.DataFrame:
+        return pd.DataFrame({"block": [pack(segment, actions)]})

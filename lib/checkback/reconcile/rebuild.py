@@ -31,7 +31,7 @@ from checkback.reconcile.query import Restored, reconcile_query
 from checkback.reconcile.rejected import raw_op
 from checkback.reconcile.restore import ROW, Known, restore
 from checkback.reconcile.run import tick, without_no_data_batches
-from checkback.reconcile.segment import NOT_STATED, Kind
+from checkback.reconcile.segment import NOT_STATED, Kind, Rules
 from checkback.reconcile.state import encode
 from checkback.reconcile.unfinished import finish
 from checkback.schemas import SCHEMAS, SOURCES
@@ -161,8 +161,10 @@ def segment_blocks(
     read = {name: tables.read(spark, name) for name in ("decisions", "check_requests", "rejected")}
     for name in ("half", "op"):
         read[name] = tables.read(spark, name, versions[name] - 1)
-    rows = _halves(read, now - rules.reserved).unionByName(_ops(read))
-    segment = F.concat_ws("/", "queue_id", F.expr(f"offset div {size}"))
+    rows = _halves(read, now - rules.reserved, rules).unionByName(_ops(read))
+    # `div` cuts towards 0, and segments begin at multiples of their size, below 0 as well.
+    below = F.when((F.col("offset") < 0) & (F.pmod("offset", F.lit(size)) != 0), 1).otherwise(0)
+    segment = F.concat_ws("/", "queue_id", F.expr(f"offset div {size}") - below)
 
     def block(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
         found = np.empty(table.num_rows, ROW)
@@ -178,10 +180,11 @@ def segment_blocks(
     return rows.withColumn("segment", segment).groupBy("segment").applyInArrow(block, BLOCKS_SCHEMA)
 
 
-def _halves(read: Mapping[str, DataFrame], since: int) -> DataFrame:
-    """Half messages: all that have no decision, and those that landed ``since`` (ms) and have one."""
-    decided = read["decisions"].select("queue_id", F.col("queue_offset").alias("offset")).distinct()
-    checks = checks_so_far(read["check_requests"], read["op"])
+def _halves(read: Mapping[str, DataFrame], since: int, rules: Rules) -> DataFrame:
+    """Half messages: all that have no decision, and those that landed or were decided ``since`` (ms)."""
+    decided_at = F.max(F.unix_millis("decided_at")).alias("decided_at")
+    decided = read["decisions"].groupBy("queue_id", F.col("queue_offset").alias("offset")).agg(decided_at)
+    checks = checks_so_far(read["check_requests"], read["op"], rules.count_undelivered)
     halves = (
         half_events(read["half"])
         .join(decided.withColumn("known", _known(Known.DECIDED)), on=_KEY, how="left")
@@ -190,11 +193,14 @@ def _halves(read: Mapping[str, DataFrame], since: int) -> DataFrame:
             {
                 "known": F.coalesce("known", _known(Known.UNDECIDED)),
                 "check_times": F.coalesce("check_times", F.lit(0)),
-                "checked": F.coalesce("checked", F.lit(0).cast("bigint")),
+                "asked": F.coalesce("asked", F.lit(0)),
+                "at": F.coalesce("decided_at", "checked", F.lit(0).cast("bigint")),
             }
         )
+        .drop("decided_at", "checked")
     )
-    return halves.where((F.col("known") == Known.UNDECIDED) | (F.col("store") >= since * 1000))
+    recent = (F.col("store") >= since * 1000) | (F.col("at") >= since)
+    return halves.where((F.col("known") == Known.UNDECIDED) | recent)
 
 
 def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
@@ -204,7 +210,7 @@ def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
     """
     dealt = read["rejected"].where(F.col("source") == "op").select(F.col("raw").alias("_raw")).distinct()
     op = read["op"].withColumn("_raw", raw_op(F.col("half_offset")))
-    left = op_events(op.join(dealt, on="_raw", how="left_anti")).where(F.col("kind") != Kind.UNDELIVERED)
+    left = op_events(op.join(dealt, on="_raw", how="left_anti")).where(F.col("kind") < Kind.UNDELIVERED)
     group, transaction = identity_columns()
     decided = (
         read["decisions"]
@@ -216,7 +222,7 @@ def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
     )
     ops = left.join(decided, on=_KEY, how="left").where(F.col("group_hash").isNull() | ~own)
     return ops.drop("group_hash", "transaction_hash").withColumns(
-        {"known": _known(Known.OP), "check_times": F.lit(0), "checked": F.lit(0).cast("bigint")}
+        {"known": _known(Known.OP), "check_times": F.lit(0), "asked": F.lit(0), "at": F.lit(0).cast("bigint")}
     )
 
 

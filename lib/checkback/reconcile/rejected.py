@@ -32,6 +32,7 @@ REJECTION = {
     Reason.WRONG_GROUP: "wrong producer_group: not that of the half message",
     Reason.WRONG_TRANSACTION_ID: "wrong transaction_id: not that of the half message",
     Reason.NO_HALF: "no half message with this offset came within transaction.reserved",
+    Reason.TOO_MANY: "too many ops of this group wait for half messages that have not come",
     Reason.UNKNOWN_STATE: "unknown state: neither COMMIT nor ROLLBACK",
 }
 

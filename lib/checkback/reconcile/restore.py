@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.segment import EARLY, PENDING, Kind, Rules, Segment
+from checkback.reconcile.segment import EARLY, PENDING, Kind, Rules, Segment, births, next_check, places
 
 if TYPE_CHECKING:
     from checkback.reconcile.segment import Records
@@ -24,7 +24,8 @@ class Known(IntEnum):
     OP = 2  # an op that no batch has dealt with, or that waits for its half
 
 
-#: One row of the tables. kind and source: of an op. check_times: checks that count, checked: the last (ms); 0 = none.
+#: One row of the tables. kind and source: of an op. Of a half message, check_times: checks that count, asked: all that
+#: there were, at: when the last one was, or its decision (ms); 0 = none.
 ROW = np.dtype(
     [
         ("offset", "<i8"),
@@ -37,7 +38,8 @@ ROW = np.dtype(
         ("group", "<i8"),
         ("transaction", "<i8"),
         ("check_times", "<i4"),
-        ("checked", "<i8"),
+        ("asked", "<i4"),
+        ("at", "<i8"),
     ]
 )
 
@@ -52,18 +54,26 @@ def restore(base: int, size: int, rows: Records, now: int, rules: Rules) -> Segm
     halves = rows[rows["known"] != Known.OP]
     segment = Segment(
         base=base,
-        seen=_seen(base, size, halves),
+        seen=_seen(size, halves),
         pending=_pending(halves, rules),
-        early=_early(rows[rows["known"] == Known.OP], now, rules),
-        seen_until=int(halves["store"].max()) // 1000 + rules.reserved if len(halves) else 0,
+        early=_early(rows[rows["known"] == Known.OP], now),
+        seen_until=_seen_until(halves, now, rules),
     )
     return None if segment.forgettable(now) else segment
 
 
-def _seen(base: int, size: int, halves: Records) -> Any:
+def _seen(size: int, halves: Records) -> Any:
     seen = np.zeros(size, bool)
-    seen[halves["offset"] - base] = True
+    seen[places(halves["offset"], size)] = True
     return seen
+
+
+def _seen_until(halves: Records, now: int, rules: Rules) -> int:
+    """As late as the lost segment could have had it: a half message may have landed long before a batch took it."""
+    if not len(halves):
+        return 0
+    taken = np.maximum(halves["store"] // 1000, np.where(halves["known"] == Known.DECIDED, halves["at"], now))
+    return int(taken.max()) + rules.reserved
 
 
 def _pending(halves: Records, rules: Rules) -> Records:
@@ -77,25 +87,23 @@ def _pending(halves: Records, rules: Rules) -> Records:
     repeated = np.logical_or.reduceat(again, starts) if len(starts) else again
     taken = halves[undecided]
     pending = np.zeros(len(taken), PENDING)
-    for name in ("offset", "store", "group", "transaction", "check_times"):
+    for name in ("offset", "store", "group", "transaction", "check_times", "asked"):
         pending[name] = taken[name]
     pending["repeated"] = repeated[undecided[starts]]
-    # Rule 4, and for what was checked rule 5.
-    pending["born"] = np.minimum(taken["born"], taken["store"] // 1000)
-    first_check = pending["born"] + np.where(taken["immunity"] >= 0, taken["immunity"], rules.timeout) + 1
-    pending["due"] = np.where(taken["checked"] > 0, taken["checked"] + rules.check_interval, first_check)
+    pending["born"], first_check = births(taken, rules)
+    pending["due"] = np.where(taken["at"] > 0, next_check(pending, taken["at"], rules), first_check)
     return pending
 
 
-def _early(ops: Records, now: int, rules: Rules) -> Records:
+def _early(ops: Records, now: int) -> Records:
     ops = ops[np.lexsort((ops["kind"], ops["born"], ops["store"], ops["offset"]))]
     early = np.zeros(len(ops), EARLY)
     for name in ("offset", "kind", "source", "store", "group", "transaction"):
         early[name] = ops[name]
-    early["since"] = ops["store"] // 1000
+    early["since"] = now  # which batch brought it the tables do not tell, and it may have been the last one
     # Of the same producer's ops for one offset the first waits, as in `segment`. Those that are only there to be
     # rejected take nobody's place.
-    rejected = (early["kind"] == Kind.UNKNOWN) | (now - early["since"] > rules.reserved)
+    rejected = early["kind"] == Kind.UNKNOWN
     _, first = np.unique(early[["offset", "group", "transaction"]][~rejected], return_index=True)
     kept: Records = early[np.sort(np.concatenate([np.flatnonzero(~rejected)[first], np.flatnonzero(rejected)]))]
     return kept

@@ -141,7 +141,7 @@ def _learn(spark: SparkSession, tables: Tables, wakes: Wakes) -> None:
 def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Stopper, observer: Observer) -> None:
     """Reconcile and check in turn, until the checks have nothing more to ask.
 
-    It ends: a round follows only on answers that decide. That a check reached nobody (UNDELIVERED) the next run reads.
+    It ends: a round follows only on answers that decide. That a check was received (DELIVERED) the next run reads.
     """
     with without_no_data_batches(spark):
         tick(spark, tables)

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 Records: TypeAlias = NDArray[np.void]
 Bits: TypeAlias = NDArray[np.bool_]
@@ -30,7 +33,8 @@ class Kind(IntEnum):
     ROLLBACK = 1
     COMMIT = 2
     UNKNOWN = 3  # an op whose state is neither: never obeyed
-    UNDELIVERED = 4  # the check of this number (in the field immunity) reached nobody, and is not to count
+    UNDELIVERED = 4  # of a release before: nothing comes of it
+    DELIVERED = 5  # somebody has received the check of this number (in the field immunity)
 
 
 class Source(IntEnum):
@@ -63,6 +67,7 @@ class Reason(IntEnum):
     WRONG_TRANSACTION_ID = 3
     NO_HALF = 4
     UNKNOWN_STATE = 5
+    TOO_MANY = 6
 
 
 #: One half message or op of a batch. group and transaction are 64-bit hashes; immunity < 0 = not set.
@@ -78,7 +83,8 @@ EVENT = np.dtype(
         ("transaction", "<i8"),
     ]
 )
-#: One pending half message. due: when it is checked next. repeated: `half` holds a second row with this store.
+#: One pending half message. due: when it is checked next. check_times: checks that count, asked: all that there were.
+#: repeated: `half` holds a second row with this store.
 PENDING = np.dtype(
     [
         ("offset", "<i8"),
@@ -88,6 +94,7 @@ PENDING = np.dtype(
         ("group", "<i8"),
         ("transaction", "<i8"),
         ("check_times", "<i4"),
+        ("asked", "<i4"),
         ("repeated", "u1"),
     ]
 )
@@ -123,6 +130,10 @@ DECISION_VERSION = 1
 
 #: transaction of an op that names no transaction id (RocketMQ's batched op form): its group alone must fit.
 NOT_STATED = 0
+#: a half message that outlived the reserved time has been checked so often, if check_max allows it (rule 7)
+CHECKS_AT_LEAST = 15
+#: ops that wait for the half message at one offset: of one group, and of all (rule 3)
+WAITING_OF_GROUP, WAITING_AT_OFFSET = 8, 64
 
 
 @dataclass(frozen=True)
@@ -131,6 +142,7 @@ class Rules:
 
     RocketMQ's transactionTimeOut, transactionCheckInterval, transactionCheckMax and fileReservedTime. ``check_jitter``:
     most that is added to an interval, so that half messages that came due together do not stay together.
+    ``count_undelivered``: a check counts when it is requested; else when somebody has received it.
     """
 
     timeout: int = 6_000
@@ -138,6 +150,12 @@ class Rules:
     check_max: int = 15
     reserved: int = 72 * 3_600_000
     check_jitter: int = 0
+    count_undelivered: bool = True
+
+    @property
+    def enough(self) -> int:
+        """Checks without which nothing is given up, however old it is (rule 7)."""
+        return min(self.check_max, CHECKS_AT_LEAST, self.reserved // max(1, self.check_interval) + 1)
 
 
 @dataclass(frozen=True)
@@ -159,6 +177,10 @@ class Segment:
         """A segment of which nothing is known."""
         return cls(base, np.zeros(size, bool), np.empty(0, PENDING), np.empty(0, EARLY))
 
+    def has_seen(self, offsets: NDArray[Any]) -> Bits:
+        """Which of these offsets of its own hold a half message that it knows of?"""
+        return self.seen[places(offsets, len(self.seen))]
+
     def forgettable(self, now: int) -> bool:
         """Does nothing depend on it any more?"""
         return len(self.pending) == 0 and len(self.early) == 0 and now >= self.seen_until
@@ -167,26 +189,30 @@ class Segment:
         """When it must be looked at next, if no event comes first; 0 = at once."""
         times = [self.seen_until]
         if len(self.pending):
-            times += [self.pending["due"].min(), self.pending["born"].min() + rules.reserved + 1]
+            times.append(self.pending["due"].min())
         if len(self.early):
             times.append(self.early["since"].min() + rules.reserved + 1)
-            if self.seen[self.early["offset"] - self.base].any():
+            if self.has_seen(self.early["offset"]).any() or _too_many(self.early).any():
                 return 0  # restored from the tables, and not applied yet
         # With rows to wait for, the bits alone are no reason to wake.
         return int(min(times[1:] or times))
 
 
-def decide(segment: Segment, events: Records, now: int, rules: Rules, check: bool = True) -> tuple[Segment, Records]:
+def decide(
+    segment: Segment, events: Records, now: int, rules: Rules, check: bool = True, crowded: Collection[int] = ()
+) -> tuple[Segment, Records]:
     """The segment after a batch, and the batch's ACTION records.
 
     ``events``: EVENT records of this segment, in any order. ``now``: the batch's time. Ops are applied before
     checks (rule 5). With no events it does what is due. ``check`` False: what is due waits for the next batch.
+    ``crowded``: groups (hashes) whose ops may not begin to wait here.
     """
     actions: list[Records] = []
-    is_half, undelivered = events["kind"] == Kind.HALF, events["kind"] == Kind.UNDELIVERED
+    kind = events["kind"]
+    is_half, is_op = kind == Kind.HALF, (kind != Kind.HALF) & (kind < Kind.UNDELIVERED)
     segment = _take_halves(segment, events[is_half], now, rules, actions)
-    segment = _apply_ops(segment, events[~is_half & ~undelivered], now, rules, actions)
-    segment = _uncount(segment, events[undelivered])
+    segment = _apply_ops(segment, events[is_op], now, rules, actions, crowded)
+    segment = _count(segment, events[kind == Kind.DELIVERED])
     segment = _check_back(segment, now, rules, actions) if check else segment
     return segment, np.concatenate(actions) if actions else np.empty(0, ACTION)
 
@@ -196,17 +222,15 @@ def _take_halves(segment: Segment, halves: Records, now: int, rules: Rules, acti
     if not len(halves):
         return segment
     halves = _sorted(halves, "offset", "store", "group", "transaction")
-    fresh = _first_of_each(halves["offset"]) & ~segment.seen[halves["offset"] - segment.base]
+    fresh = _first_of_each(halves["offset"]) & ~segment.has_seen(halves["offset"])
     taken, repeats = _only(halves, fresh), halves[~fresh]
 
     seen = segment.seen.copy()
-    seen[taken["offset"] - segment.base] = True
+    seen[places(taken["offset"], len(seen))] = True
     rows = np.zeros(len(taken), PENDING)
     for name in ("offset", "store", "group", "transaction"):
         rows[name] = taken[name]
-    # Rule 4: a birth in the future counts as the landing. Due when now > born + immunity: from the next ms on.
-    rows["born"] = np.minimum(taken["born"], taken["store"] // 1000)
-    rows["due"] = rows["born"] + np.where(taken["immunity"] >= 0, taken["immunity"], rules.timeout) + 1
+    rows["born"], rows["due"] = births(taken, rules)
     pending = _sorted(np.concatenate([segment.pending, rows]), "offset")
     if len(repeats):
         at, known = _find(pending["offset"], repeats["offset"])
@@ -216,7 +240,17 @@ def _take_halves(segment: Segment, halves: Records, now: int, rules: Rules, acti
     return replace(segment, seen=seen, pending=pending, seen_until=max(segment.seen_until, now + rules.reserved))
 
 
-def _apply_ops(segment: Segment, ops: Records, now: int, rules: Rules, actions: list[Records]) -> Segment:
+def births(halves: Records, rules: Rules) -> tuple[NDArray[Any], NDArray[Any]]:
+    """When half messages were born, and when each is due for its first check (rule 4)."""
+    born = np.minimum(halves["born"], halves["store"] // 1000)  # a birth in the future counts as the landing
+    own = np.minimum(halves["immunity"], rules.reserved)
+    # Due when now > born + immunity: from the next ms on.
+    return born, born + np.where(own >= 0, own, rules.timeout) + 1
+
+
+def _apply_ops(
+    segment: Segment, ops: Records, now: int, rules: Rules, actions: list[Records], crowded: Collection[int]
+) -> Segment:
     """Decide each pending half message by its first op (rules 1, 2 and 3)."""
     if not len(ops) and not len(segment.early):
         return segment
@@ -253,15 +287,17 @@ def _apply_ops(segment: Segment, ops: Records, now: int, rules: Rules, actions: 
             actions.append(_decisions(action, pending[_only(at, chosen)], _only(deciding["source"], chosen)))
     left = np.ones(len(pending), bool)
     left[at] = False
-    early = _wait(segment, ops[~has_half], now, rules, actions)
+    early = _wait(segment, ops[~has_half], now, rules, actions, crowded)
     return replace(segment, pending=pending[left], early=early)
 
 
-def _wait(segment: Segment, ops: Records, now: int, rules: Rules, actions: list[Records]) -> Records:
-    """The ops that go on waiting for their half: the first of each (offset, group, transaction) (rule 3)."""
+def _wait(
+    segment: Segment, ops: Records, now: int, rules: Rules, actions: list[Records], crowded: Collection[int]
+) -> Records:
+    """The ops that go on waiting for their half: the first of each (offset, group, transaction), not too many (rule 3)."""
     if not len(ops):
         return np.empty(0, EARLY)
-    late = segment.seen[ops["offset"] - segment.base]
+    late = segment.has_seen(ops["offset"])
     if late.any():
         actions.append(_actions(Action.LATE_OP, ops[late]))
         ops = ops[~late]
@@ -269,55 +305,99 @@ def _wait(segment: Segment, ops: Records, now: int, rules: Rules, actions: list[
     if outdated.any():
         actions.append(_actions(Action.REJECT_OP, ops[outdated], Reason.NO_HALF))
         ops = ops[~outdated]
-    order = np.lexsort((ops["transaction"], ops["group"], ops["offset"]))  # stable: arrival within equals
-    names = ["offset", "group", "transaction"]
-    same = np.zeros(len(ops), bool)
-    same[1:] = np.logical_and.reduce([ops[name][order][1:] == ops[name][order][:-1] for name in names])
-    keep = np.sort(order[~same])
-    return ops[keep]
+    ops = ops[~_repeats(ops, "offset", "group", "transaction")]
+    too_many = _too_many(ops)
+    if crowded:
+        too_many |= np.isin(ops["group"], list(crowded))
+    if too_many.any():
+        actions.append(_actions(Action.REJECT_OP, ops[too_many], Reason.TOO_MANY))
+        ops = ops[~too_many]
+    return ops
 
 
-def _uncount(segment: Segment, undelivered: Records) -> Segment:
-    """Take the last check of each half message back that reached nobody (rule 9). When it is due stays."""
-    at, has_half = _find(segment.pending["offset"], undelivered["offset"])
-    at, undelivered = at[has_half], undelivered[has_half]
+def _too_many(ops: Records) -> Bits:
+    """Which come after as many as may wait, of their group and in all?"""
+    found: Bits = _turns(ops, "offset", "group") >= WAITING_OF_GROUP
+    found[~found] = _turns(ops[~found], "offset") >= WAITING_AT_OFFSET
+    return found
+
+
+def _repeats(ops: Records, *names: str) -> Bits:
+    """Which agree in these fields with one that came before?"""
+    return _turns(ops, *names) > 0
+
+
+def _turns(ops: Records, *names: str) -> NDArray[Any]:
+    """Of those that agree in these fields the first is 0, the next 1, and so on. ``ops`` are sorted by offset."""
+    if (ops["offset"][1:] > ops["offset"][:-1]).all():
+        return np.zeros(len(ops), np.int64)
+    order = np.lexsort([ops[name] for name in reversed(names)])  # stable: arrival within equals
+    other = np.ones(len(ops), bool)
+    other[1:] = np.logical_or.reduce([ops[name][order][1:] != ops[name][order][:-1] for name in names])
+    turns = np.empty(len(ops), np.int64)
+    starts = np.flatnonzero(other)
+    turns[order] = np.arange(len(ops)) - np.repeat(starts, np.diff(np.append(starts, len(ops))))
+    return turns
+
+
+def _count(segment: Segment, received: Records) -> Segment:
+    """Checks that somebody has received, by their numbers: in any order and as often as they are told (rule 9)."""
+    at, has_half = _find(segment.pending["offset"], received["offset"])
+    at, received = at[has_half], received[has_half]
     half = segment.pending[at]
-    same = np.logical_and.reduce([half[name] == undelivered[name] for name in ("group", "transaction")])
-    last = same & (half["check_times"] == undelivered["immunity"]) & (half["check_times"] > 0)
-    if not last.any():
+    same = np.logical_and.reduce([half[name] == received[name] for name in ("group", "transaction")])
+    known = same & (received["immunity"] > half["check_times"]) & (received["immunity"] <= half["asked"])
+    if not known.any():
         return segment
     pending = segment.pending.copy()
-    pending["check_times"][np.unique(at[last])] -= 1
+    np.maximum.at(pending["check_times"], at[known], received["immunity"][known].astype(np.int32))
     return replace(segment, pending=pending)
 
 
 def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]) -> Segment:
-    """Check what is due, and discard what was checked or waited long enough (rules 5, 6 and 7)."""
+    """Check what is due, and discard what was checked often or long enough (rules 5, 6 and 7)."""
     pending = segment.pending
     due = pending["due"] <= now
-    exhausted = due & (pending["check_times"] >= rules.check_max)
-    expired = ~exhausted & (now - pending["born"] > rules.reserved)
-    check = due & ~exhausted & ~expired
-    if not (check.any() or exhausted.any() or expired.any()):
+    if not due.any():
         return segment
+    exhausted = due & (pending["check_times"] >= rules.check_max)
+    # Rule 7 goes by checks, not by the clock alone: while reconcile was down, or the clock leapt, nobody could answer.
+    checked = pending["due"] - next_check(pending, 0, rules)
+    outdated = (pending["asked"] >= rules.enough) & (checked - pending["store"] // 1000 > rules.reserved)
+    expired = due & ~exhausted & outdated
     for gone, reason in ((exhausted, Reason.CHECK_MAX), (expired, Reason.EXPIRED)):
         if gone.any():
             actions.append(_decisions(Action.DISCARD, pending[gone], reason))
+    check = due & ~exhausted & ~expired
     pending = pending.copy()
-    pending["check_times"][check] += 1
-    pending["due"][check] = now + rules.check_interval + _jitter(pending[check], rules.check_jitter)
+    pending["asked"][check] += 1
+    pending["check_times"][check] += rules.count_undelivered
+    pending["due"][check] = next_check(pending[check], now, rules)
     if check.any():
-        actions.append(_decisions(Action.CHECK, pending[check], 0))
+        asked = _decisions(Action.CHECK, pending[check], 0)
+        asked["check_times"] += not rules.count_undelivered  # the number it will have if somebody receives it
+        actions.append(asked)
     return replace(segment, pending=pending[~(exhausted | expired)])
+
+
+def next_check(pending: Records, checked: int | NDArray[Any], rules: Rules) -> NDArray[Any]:
+    """When what was checked then is due again (rule 5)."""
+    return checked + rules.check_interval + _jitter(pending, rules.check_jitter)
 
 
 def _jitter(pending: Records, most: int) -> NDArray[Any]:
     """0 to ``most`` ms for each: the same for the same check of the same transaction, and as good as random."""
-    mixed = (pending["transaction"] ^ pending["offset"]).view(np.uint64) + pending["check_times"].astype(np.uint64)
+    mixed = (pending["transaction"] ^ pending["offset"]).view(np.uint64) + pending["asked"].astype(np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # SplitMix64's finalizer
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     jitter: NDArray[Any] = (mixed ^ (mixed >> np.uint64(31))) % np.uint64(most + 1)
     return jitter.astype(np.int64)
+
+
+def places(offsets: NDArray[Any], size: int) -> NDArray[Any]:
+    """Where offsets stand in their segments. Not by the segment's base: that may be no number of 64 bits."""
+    found: NDArray[Any] = offsets % size
+    return found
 
 
 def _sorted(records: Records, offset: str, *then: str) -> Records:

@@ -20,11 +20,17 @@ from checkback.reconcile.segment import EARLY, PENDING, Records, Segment
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-VERSION = 2
+VERSION = 3
+#: PENDING as each version has it. 2 did not tell checks that count from the others.
+_PENDING = {
+    2: np.dtype([(name, PENDING[name]) for name in PENDING.names or () if name != "asked"]),
+    VERSION: PENDING,
+}
 # mark, version, segment size, timer, seen_until, number of pending, number of early, compressed bytes
 _HEADER = struct.Struct("<2sHIqqIII")
 _MARK = b"CB"
 _CODEC = "lz4_raw"
+_FEW = 256  # records that numpy turns in one go faster than byte by byte
 _REBUILD = "rebuild the checkpoint from the tables: `checkback rebuild`"
 
 #: timer of a segment that has none
@@ -50,9 +56,10 @@ def decode(block: bytes, base: int, size: int) -> tuple[Segment, int]:
     if len(block) < _HEADER.size or block[:2] != _MARK:
         raise StateError("a segment's state is not Checkback's", fix=_REBUILD)
     _, version, length, timer, seen_until, n_pending, n_early, n_packed = _HEADER.unpack_from(block)
-    if version != VERSION:
+    layout = _PENDING.get(version)
+    if layout is None:
         raise StateError(
-            f"a segment's state has version {version}, this release reads {VERSION}",
+            f"a segment's state has version {version}, this release reads {' and '.join(map(str, _PENDING))}",
             fix=f"run the release that wrote it, or {_REBUILD}",
         )
     if length != size:
@@ -62,7 +69,7 @@ def decode(block: bytes, base: int, size: int) -> tuple[Segment, int]:
             fix=f"set it to {length}, or {_REBUILD}",
         )
     n_bits = -(-length // 8)
-    sizes = (n_bits, n_pending * PENDING.itemsize, n_early * EARLY.itemsize)
+    sizes = (n_bits, n_pending * layout.itemsize, n_early * EARLY.itemsize)
     packed = block[_HEADER.size :]
     # Arrow does not tell of bytes that are too few to fill what it was asked for.
     if len(packed) != n_packed:
@@ -70,7 +77,18 @@ def decode(block: bytes, base: int, size: int) -> tuple[Segment, int]:
     raw = np.frombuffer(pa.decompress(packed, sum(sizes), _CODEC), np.uint8)
     bits, pending, early = np.split(raw, np.cumsum(sizes)[:-1])
     seen = np.unpackbits(bits, count=length, bitorder="little").astype(bool)
-    return Segment(base, seen, _records(pending, PENDING), _records(early, EARLY), seen_until), timer
+    return Segment(base, seen, _brought_up(_records(pending, layout)), _records(early, EARLY), seen_until), timer
+
+
+def _brought_up(pending: Records) -> Records:
+    """PENDING records of those of any version."""
+    if pending.dtype == PENDING:
+        return pending
+    records = np.zeros(len(pending), PENDING)
+    for name in pending.dtype.names or ():
+        records[name] = pending[name]
+    records["asked"] = pending["check_times"]
+    return records
 
 
 def _bytes_of(records: Records) -> bytes:
@@ -82,6 +100,9 @@ def _bytes_of(records: Records) -> bytes:
 def _records(raw: NDArray[np.uint8], kind: np.dtype[np.void]) -> Records:
     """The records again, of `_bytes_of`."""
     rows = raw.reshape(kind.itemsize, -1)
+    if rows.shape[1] <= _FEW:
+        few: Records = np.ascontiguousarray(rows.T).view(kind).reshape(-1)
+        return few
     records = np.empty(rows.shape[1], kind)
     places = records.view(np.uint8).reshape(-1, kind.itemsize)
     for place, row in enumerate(rows):
