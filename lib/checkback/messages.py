@@ -52,7 +52,7 @@ IMMUNITY_PROPERTY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 
 _BOM = b"\xef\xbb\xbf"
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
-#: Without a part for zeros before it: two parts that fit the same digits would be tried in all ways, a second for 16 MiB.
+#: Without a part for zeros before it: two parts that fit the same digits would be tried in all ways.
 _JAVA_LONG = re.compile(r"([+-]?)([0-9]+)")
 _LONG_DIGITS = len(str(LONG_MAX))
 _OFFSETS = re.compile(r"[0-9]{1,19}(?:,[0-9]{1,19})*,?")
