@@ -52,7 +52,9 @@ IMMUNITY_PROPERTY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 
 _BOM = b"\xef\xbb\xbf"
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
-_JAVA_LONG = re.compile(r"([+-]?)0*([0-9]{1,19})")
+#: Without a part for zeros before it: two parts that fit the same digits would be tried in all ways.
+_JAVA_LONG = re.compile(r"([+-]?)([0-9]+)")
+_LONG_DIGITS = len(str(LONG_MAX))
 _OFFSETS = re.compile(r"[0-9]{1,19}(?:,[0-9]{1,19})*,?")
 _QUOTE_MAX = 40
 
@@ -365,9 +367,9 @@ def _immunity_property(text: str | None) -> int | None:
     number = _JAVA_LONG.fullmatch(text) if text else None
     if number is None:
         return None
-    sign, digits = number.groups()
-    seconds = int(digits)
+    sign, digits = number[1], number[2].lstrip("0")
     # Long.parseLong fails beyond a long, and a failure means "not set".
+    seconds = int(digits or 0) if len(digits) <= _LONG_DIGITS else LONG_MAX + 1
     if seconds > LONG_MAX or (sign == "-" and seconds > 0):
         return None
     return min(seconds, INT_MAX)

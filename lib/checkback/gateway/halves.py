@@ -160,7 +160,8 @@ def _size(half: Half) -> int:
     """What a message needs in memory, about: its body is not always the most of it."""
     size = _OVERHEAD + len(half.body) + len(half.transaction_id) + len(half.tags or "") + len(half.keys or "")
     if half.properties:
-        size += sum(len(name) + len(text) + _PROPERTY for name, text in half.properties.items())
+        size += _PROPERTY * len(half.properties) + sum(map(len, half.properties))
+        size += sum(map(len, half.properties.values()))
     return size
 
 

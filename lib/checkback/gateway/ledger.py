@@ -57,7 +57,7 @@ class Verdict(Enum):
 
 def name_of(producer_group: str, transaction_id: str) -> str:
     """The transaction's name across groups: no group's name has a slash."""
-    return f"{producer_group}/{short(transaction_id)}"
+    return f"{producer_group}/{transaction_id if len(transaction_id) <= _WHOLE else short(transaction_id)}"
 
 
 def short(transaction_id: str | None) -> str | None:
@@ -106,9 +106,11 @@ def judge_op(known: Kept | None, op: Op) -> Verdict:
     """What an op is to the half message that it names; None = there is no such half message."""
     if known is None:
         return Verdict.UNKNOWN_OFFSET
-    wrong = misfit(op.producer_group, short(op.transaction_id), *whose(known))
-    if wrong is not None:
-        return Verdict.WRONG_GROUP if wrong == "producer_group" else Verdict.WRONG_TRANSACTION_ID
+    # Most fit, and one look says so.
+    if op.transaction_id is None or known.name != name_of(op.producer_group, op.transaction_id):
+        wrong = misfit(op.producer_group, short(op.transaction_id), *whose(known))
+        if wrong is not None:
+            return Verdict.WRONG_GROUP if wrong == "producer_group" else Verdict.WRONG_TRANSACTION_ID
     if known.state is None:
         return Verdict.NEW
     return Verdict.REPEATED if known.state == op.state else Verdict.CONTRADICTION

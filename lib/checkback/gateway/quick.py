@@ -6,26 +6,27 @@ message, by the rules and with their reasons. A test holds both together. It tak
 
 from __future__ import annotations
 
-from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from checkback.messages import (
     BODY_MAX,
-    GROUP_MAX,
     IMMUNITY_PROPERTY,
     INT_MAX,
     LONG_MAX,
     MS_MAX,
     PROPERTIES_MAX,
     STATES,
-    TOPIC_MAX,
     TRANSACTION_ID_MAX,
     Half,
     Op,
     is_group,
     is_topic,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: messages or ops of one request
 BATCH_MAX = 1000
@@ -37,8 +38,6 @@ RemarkedOp = tuple[Op, str | None]
 _NOTHING: dict[str, str] = {}
 #: characters of tags, keys and properties: in UTF-8, with their separators, they are within PROPERTIES_MAX
 _SMALL = PROPERTIES_MAX // 8
-_known_group = lru_cache(1024)(is_group)
-_known_topic = lru_cache(1024)(is_topic)
 
 
 class _Half(msgspec.Struct, gc=False):
@@ -86,14 +85,16 @@ def halves(body: bytes, now: int) -> list[Half] | None:
         return None
     if not 1 <= len(messages) <= BATCH_MAX:
         return None
+    groups: set[str] = set()
+    topics: set[str] = set()
     taken = []
     for one in messages:
         real_queue_id = one.real_queue_id or 0
         born = now if one.born_timestamp is None else one.born_timestamp
         if not (
             0 < len(one.transaction_id) <= TRANSACTION_ID_MAX
-            and _is_group(one.producer_group)
-            and _is_topic(one.real_topic)
+            and (one.producer_group in groups or _new(one.producer_group, groups, is_group))
+            and (one.real_topic in topics or _new(one.real_topic, topics, is_topic))
             and len(one.body) <= BODY_MAX
             and 0 <= real_queue_id <= INT_MAX
             and 0 <= born <= MS_MAX
@@ -130,6 +131,7 @@ def ops(body: bytes, now: int) -> list[RemarkedOp] | None:
         return None
     if not 1 <= len(messages) <= BATCH_MAX:
         return None
+    groups: set[str] = set()
     taken = []
     for one in messages:
         born = now if one.born_timestamp is None else one.born_timestamp
@@ -137,7 +139,7 @@ def ops(body: bytes, now: int) -> list[RemarkedOp] | None:
             0 <= one.queue_id <= INT_MAX
             and 0 <= one.half_offset <= LONG_MAX
             and 0 < len(one.transaction_id) <= TRANSACTION_ID_MAX
-            and _is_group(one.producer_group)
+            and (one.producer_group in groups or _new(one.producer_group, groups, is_group))
             and one.state in STATES
             and 0 <= born <= MS_MAX
             and (one.remark is None or len(one.remark) <= REMARK_MAX)
@@ -148,14 +150,12 @@ def ops(body: bytes, now: int) -> list[RemarkedOp] | None:
     return taken
 
 
-def _is_group(text: str) -> bool:
-    """As messages.is_group; the cache is never asked for, and never keeps, what a client may have made too long."""
-    return len(text) <= GROUP_MAX and _known_group(text)
-
-
-def _is_topic(text: str) -> bool:
-    """As messages.is_topic."""
-    return len(text) <= TOPIC_MAX and _known_topic(text)
+def _new(name: str, known: set[str], fits: Callable[[str], bool]) -> bool:
+    """Does a name fit that is not known yet? Then it is known to this request; what clients send is kept no longer."""
+    if not fits(name):
+        return False
+    known.add(name)
+    return True
 
 
 def _is_utf8(body: bytes) -> bool:
