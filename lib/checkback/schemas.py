@@ -68,7 +68,7 @@ OP = StructType(
         _column("half_offset", _LONG, "queue_offset of the half message it ends"),
         _column("transaction_id", _STRING, "must be the half's; null = not stated (batched form)"),
         _column("producer_group", _STRING, "must be the half's"),
-        _column("state", _STRING, "COMMIT or ROLLBACK; of source check also UNDELIVERED: a check that is not to count"),
+        _column("state", _STRING, "COMMIT or ROLLBACK; of source check also DELIVERED: a check that counts"),
         _column("source", _STRING, "producer, check or operator"),
         _column("remark", _STRING, "free text"),
         _BORN,
@@ -99,7 +99,7 @@ DECISIONS = StructType(
         _column("state", _STRING, "COMMIT, ROLLBACK or DISCARD"),
         _column("source", _STRING, "whose op decided: producer, check, operator; checkback = no op came"),
         _column("reason", _STRING, "CHECK_MAX or EXPIRED for a DISCARD, else null"),
-        _column("check_times", _INT, "checks sent before the decision"),
+        _column("check_times", _INT, "checks requested before the decision"),
         _column("decided_at", _TIME, "time of the batch that decided"),
         _BATCH_ID,
     ]
@@ -107,7 +107,7 @@ DECISIONS = StructType(
 DISCARDED = StructType(
     [
         *HALF.fields,
-        _column("check_times", _INT, "checks sent before the discard"),
+        _column("check_times", _INT, "checks requested before the discard"),
         _column("reason", _STRING, "CHECK_MAX or EXPIRED"),
         _column("discarded_at", _TIME, "time of the batch that discarded it"),
         _BATCH_ID,

@@ -120,7 +120,7 @@ def test_once_keeps_the_newest_of_one_number() -> None:
     assert sorted(once(rows).column("requested_at").to_pylist()) == [at(0), at(60)]
 
 
-def test_ops_say_undelivered_only_if_such_checks_do_not_count() -> None:
+def test_ops_say_delivered_only_if_others_do_not_count() -> None:
     rows = answers(
         (1, 1, 5, "NO_ANSWER", False),
         (2, 4, 5, "SKIPPED", False),
@@ -137,4 +137,4 @@ def test_ops_say_undelivered_only_if_such_checks_do_not_count() -> None:
     ]
     commit = (5, "COMMIT", "check", "check 1")
     assert said[0] == {commit}
-    assert said[1] == {commit, (1, "UNDELIVERED", "check", "check 1"), (2, "UNDELIVERED", "check", "check 4")}
+    assert said[1] == {commit, (3, "DELIVERED", "check", "check 1"), (4, "DELIVERED", "check", "check 1")}

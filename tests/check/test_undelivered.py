@@ -35,7 +35,7 @@ def settings(root: Path, *urls: str) -> Settings:
 def test_producer_is_down_for_longer_than_all_its_checks_then_asked(spark: SparkSession, tmp_path: Path) -> None:
     """Two scheduled runs find nobody, with one check allowed; the third one finds the producer, and its answer counts.
 
-    A run ends although what it reports of its own checks is new input.
+    All three are the first check: its number is used until somebody has received it.
     """
     tables = Tables(root=str(tmp_path), by_files=True)
     tables.create(spark, *SCHEMAS)
@@ -47,13 +47,31 @@ def test_producer_is_down_for_longer_than_all_its_checks_then_asked(spark: Spark
 
     for run in (1, 2):
         reconcile(spark, settings(tmp_path, unused_url()), available_now=True)
-        assert rows("op", "state", "source", "remark") == [("UNDELIVERED", "check", "check 1")] * run
+        assert rows("check_requests", "check_times") == [(1,)] * run
+        assert rows("op", "state") == []
         assert rows("check_answers", "check_times", "outcome", "delivered") == [(1, "NO_ANSWER", False)] * run
     assert rows("decisions", "state") == rows("rejected", "reason") == []
 
     with Server(always(reply(says("COMMIT")))) as server:
         reconcile(spark, settings(tmp_path, server.url), available_now=True)
     assert len(server.received) == 1
-    assert rows("decisions", "state", "source", "check_times") == [("COMMIT", "check", 1)]
+    assert rows("check_requests", "check_times") == [(1,)] * 3
+    assert rows("decisions", "state", "source", "check_times") == [("COMMIT", "check", 3)]
     assert rows("topics/payments", "transaction_id") == [("tx-1",)]
     assert rows("rejected", "reason") == []
+
+
+def test_producer_that_says_unknown_has_received_the_check(spark: SparkSession, tmp_path: Path) -> None:
+    """That counts: the next run gives the message up, and nobody is asked again."""
+    tables = Tables(root=str(tmp_path), by_files=True)
+    tables.create(spark, *SCHEMAS)
+    half: tuple[Any, ...] = (0, 1, "tx-1", "orders", "payments", 0, None, None, {}, b"42", BORN, BORN, None)
+    tables.append(spark.createDataFrame([half], HALF), "half")
+    with Server(always(reply(says("UNKNOWN")))) as server:
+        for _ in range(2):
+            reconcile(spark, settings(tmp_path, server.url), available_now=True)
+    assert len(server.received) == 1
+    (row,) = tables.read(spark, "op").select("state", "source", "remark").collect()
+    assert tuple(row) == ("DELIVERED", "check", "check 1")
+    (row,) = tables.read(spark, "decisions").select("state", "reason", "check_times").collect()
+    assert tuple(row) == ("DISCARD", "CHECK_MAX", 1)

@@ -24,24 +24,28 @@ def test_events_carry_identity_and_times_as_integers(spark: SparkSession) -> Non
     assert own["store"] == T0.timestamp() * 1_000_000
 
 
-def test_undelivered_is_taken_from_the_check_query_only(spark: SparkSession) -> None:
+def test_delivered_is_taken_from_the_check_query_only(spark: SparkSession) -> None:
     """It carries the check's number; from anybody else it is an unknown state, and so is any other word."""
     said = [
+        ("DELIVERED", "check", "check 12"),
+        ("DELIVERED", "check", None),
+        ("DELIVERED", "check", "check many"),
+        ("DELIVERED", "producer", "check 12"),
+        ("DELIVERED", None, "check 12"),
         ("UNDELIVERED", "check", "check 12"),
-        ("UNDELIVERED", "check", None),
-        ("UNDELIVERED", "check", "check many"),
         ("UNDELIVERED", "producer", "check 12"),
-        ("UNDELIVERED", None, "check 12"),
         ("COMMIT", "check", "check 12"),
         ("?", "check", "check 12"),
     ]
     rows = [(0, 1, "tx-1", "orders", state, source, remark, T0, T0) for state, source, remark in said]
     found = op_events(spark.createDataFrame(rows, OP)).select("kind", "immunity").collect()
     assert [(Kind(row["kind"]), row["immunity"]) for row in found] == [
-        (Kind.UNDELIVERED, 12),
-        (Kind.UNDELIVERED, -1),
-        (Kind.UNDELIVERED, -1),
+        (Kind.DELIVERED, 12),
+        (Kind.DELIVERED, -1),
+        (Kind.DELIVERED, -1),
         (Kind.UNKNOWN, -1),
+        (Kind.UNKNOWN, -1),
+        (Kind.UNDELIVERED, 12),
         (Kind.UNKNOWN, -1),
         (Kind.COMMIT, -1),
         (Kind.UNKNOWN, -1),

@@ -9,17 +9,27 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from pyspark.sql import functions as F
 
 from checkback import folders
 from checkback.errors import CheckbackError, StateError
 from checkback.landing.files import land
 from checkback.reconcile import rebuild as module
-from checkback.reconcile.rebuild import rebuild
+from checkback.reconcile.events import pack, parse_key, unpack
+from checkback.reconcile.rebuild import rebuild, segment_blocks
 from checkback.reconcile.run import reconcile
+from checkback.reconcile.state import decode
+from checkback.reconcile.unfinished import Deleted
+from checkback.schemas import SCHEMAS
 from checkback.settings import Settings
 from checkback.tables import Tables
 from ended import assert_ended
+from reconcile.frames import half_frame, op_frame
+from reconcile.messages import half
+from reconcile.segments import events
+from reconcile.segments import half as half_event
 from scripted import made
 
 if TYPE_CHECKING:
@@ -136,3 +146,60 @@ def test_rebuild_broken_off_is_run_again(spark: SparkSession, tmp_path: Path, mo
     for _ in range(_CHECK_MAX + 1):
         reconcile(spark, settings, available_now=True)
     assert_ended(spark, settings, trace)
+
+
+def test_deleted_messages_are_not_published_again_unasked(spark: SparkSession, tmp_path: Path) -> None:
+    """Those of batches before the last: it says which, and how either is done."""
+    random = Random(7)
+    trace = made(random, 40, round(time.time() * 1000))
+    trace.write_parts(tmp_path, random, 2)
+    settings = Settings.model_validate(
+        {
+            "storage": {"root": str(tmp_path / "data")},
+            "transaction": {"timeout": "0s", "check_max": _CHECK_MAX, "check_interval": "1ms"},
+            "reconcile": {"partitions": 1},
+        }
+    )
+    for part in (0, 1):
+        for kind in ("half", "op"):
+            (tmp_path / f"now/{kind}").mkdir(parents=True, exist_ok=True)
+            (tmp_path / kind / f"{part}.jsonl").rename(tmp_path / f"now/{kind}/{part}.jsonl")
+        land(spark, settings, f"{tmp_path}/now/half", f"{tmp_path}/now/op", available_now=True)
+        reconcile(spark, settings, available_now=True)
+    reconcile(spark, settings, available_now=True)
+    tables = Tables.of(settings.storage)
+    name = tables.topics(spark)[0]
+    published = tables.read(spark, name).count()
+    last = tables.read(spark, "decisions").agg({"decided_at": "max"}).collect()[0][0]
+    of_last = tables.read(spark, name).where(F.col("committed_at") == F.lit(last)).count()
+    assert of_last < published
+    shutil.rmtree(tables.location(name))
+    with pytest.raises(StateError, match=f"{name} lacks {published - of_last}.*--leave-out.*--publish-again"):
+        rebuild(spark, settings, print)
+    with pytest.raises(StateError, match="a rebuild is under way"):
+        reconcile(spark, settings, available_now=True)
+    left_out = rebuild(spark, settings, print, Deleted.LEAVE_OUT)
+    assert left_out is not None
+    assert left_out.finished == {}
+    again = rebuild(spark, settings, print, Deleted.PUBLISH_AGAIN)
+    assert again is not None
+    assert again.finished == {name: published - of_last}
+    assert tables.read(spark, name).count() == published
+
+
+def test_segments_of_offsets_below_zero_are_cut_as_the_packer_cuts_them(spark: SparkSession, tmp_path: Path) -> None:
+    """Whoever else writes `half` may use any offsets: its op is found again after a rebuild."""
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "reconcile": {"segment_size": 1000}})
+    tables = Tables.of(settings.storage)
+    tables.create(spark, *SCHEMAS)
+    offsets = [-(2**63), -1001, -1000, -1, 0, 999, 1000, 2**63 - 1]
+    tables.append(half_frame(spark, *(half(offset) for offset in offsets)), "half")
+    tables.append(op_frame(spark, *((offset, f"tx-{offset}", "orders") for offset in offsets)), "op")
+    versions = {name: max(tables.history(spark, name, 1)) + 1 for name in ("half", "op")}
+    segments = {}
+    for key, block in segment_blocks(spark, tables, settings, versions, 1_800_000_000_000).collect():
+        segments[key], _ = decode(bytes(block), parse_key(key, 1000)[1], 1000)
+    packed = events(*map(half_event, offsets))
+    keys = {key: unpack([found])["offset"].tolist() for key, found in pack(np.zeros(len(packed), np.int32), packed, 1000)}
+    assert {key: segment.pending["offset"].tolist() for key, segment in segments.items()} == keys
+    assert {key: segment.early["offset"].tolist() for key, segment in segments.items()} == keys

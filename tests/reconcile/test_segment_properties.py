@@ -80,7 +80,7 @@ class Model:
                 done.append(("REJECT_OP", offset, "WRONG_TRANSACTION_ID"))
             elif offset in self.pending:
                 decided[offset] = self.pending.pop(offset)
-                done.append((Kind(kind).name, offset, decided[offset]["times"]))
+                done.append((Kind(kind).name, offset, len(decided[offset]["asked"])))
             elif owner is None and offset in self.seen:
                 done.append(("LATE_OP", offset))
             elif owner is None and now - since > self.rules.reserved:

@@ -14,8 +14,13 @@ _KEYS = st.tuples(st.integers(0, 1), st.integers(0, 2))
 _BATCH = st.dictionaries(_KEYS, st.integers(-1, 50), max_size=4)
 
 
-def _records(batch: dict[tuple[int, int], int]) -> np.ndarray:
-    return np.array([(queue, segment, 1, 1, wake, 0) for (queue, segment), wake in batch.items()], SEGMENT)
+def _records(batch: dict[tuple[int, int], int], batch_time: int = 0) -> np.ndarray:
+    return np.array([(queue, segment, 1, 1, wake, batch_time) for (queue, segment), wake in batch.items()], SEGMENT)
+
+
+def _timers(batch: dict[tuple[int, int], int]) -> dict[tuple[int, int], int]:
+    """What was put off at 0 is due from the next ms on."""
+    return {key: 1 if wake == AT_ONCE else wake for key, wake in batch.items()}
 
 
 @given(st.dictionaries(_KEYS, st.integers(0, 50)), st.lists(_BATCH, max_size=4), st.lists(_BATCH, max_size=4))
@@ -27,14 +32,14 @@ def test_batch_is_asked_for_at_the_first_timer(
     assert not wakes.wants_to_know
     for batch in early:
         wakes.update(_records(batch))
-        model |= batch
+        model |= _timers(batch)
         assert wakes.due(-5)
     assert wakes.wants_to_know == bool(early)
     wakes.know((*key, at) for key, at in before.items())
     assert not wakes.wants_to_know
     for batch in late:
         wakes.update(_records(batch))
-        model |= batch
+        model |= _timers(batch)
     wakes.update(_records({}))
     first = min((at for at in model.values() if at >= 0), default=None)
     if first is None:
@@ -59,6 +64,16 @@ def test_checks_that_are_put_off_are_due_at_once() -> None:
     wakes = Wakes()
     wakes.know([])
     wakes.update(_records({(0, 0): 50, (0, 1): AT_ONCE}))
-    assert (wakes.at_once, wakes.due(1)) == (True, True)
+    assert (wakes.at_once(1), wakes.due(1)) == (True, True)
     wakes.update(_records({(0, 1): 60}))
-    assert (wakes.at_once, wakes.due(49)) == (False, False)
+    assert (wakes.at_once(49), wakes.due(49)) == (False, False)
+
+
+def test_where_the_clock_was_set_back_nothing_is_due_before_it_is_there_again() -> None:
+    """A batch before then fires no timer and would put the checks off again, and again."""
+    wakes = Wakes()
+    wakes.know([])
+    wakes.update(_records({(0, 1): AT_ONCE}, batch_time=1000))
+    assert (wakes.at_once(400), wakes.due(400)) == (False, False)
+    assert (wakes.at_once(1000), wakes.due(1000)) == (False, False)
+    assert (wakes.at_once(1001), wakes.due(1001)) == (True, True)

@@ -236,7 +236,7 @@ class Promises:
         return self._rules(max([batch, *(number for number in self._rebuilt if number <= until)]))
 
     def _counts(self, key: Key, asked: list[Request], until: int = 1 << 60) -> list[int]:
-        """How many checks counted before each of those asked for, and, the last one, in the batch ``until`` (rule 9)."""
+        """How many checks counted before each of those asked for, and at last in the batch ``until`` (rule 9)."""
         received = self._received.get(key, [])
         told = [(batch, 1, number) for batch, _, number in received if batch <= until]
         rebuilt = [(number, 0, number) for number in self._rebuilt if number <= until]

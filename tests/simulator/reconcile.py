@@ -92,6 +92,11 @@ class Reconcile:
         """Is there a batch to be done again?"""
         return len(self.offsets) > self.committed
 
+    @property
+    def rebuilt(self) -> bool:
+        """Did the checkpoint begin with what a rebuild had restored?"""
+        return self.first > 0
+
     def news(self, halves: int) -> tuple[int, int]:
         """How far the next batch would read `half` and `op`.
 
@@ -116,7 +121,8 @@ class Reconcile:
         self, size: int, blocks: dict[str, bytes], until: tuple[int, int], read_from: tuple[int, int], clock: int
     ) -> None:
         """A new checkpoint with these segments instead of what landed ``until`` then, and its batch 0 under way."""
-        self.void |= {*range(self.committed, len(self.offsets))}
+        broken_off = self.rebuilt and self.committed == self.first  # a rebuild before this one, with what it restored
+        self.void |= {*range(self.committed - broken_off, len(self.offsets))}
         settings = self.rules, self.max_checks
         self.offsets.append(Planned((0, until[0]), (0, until[1]), clock, *settings, restored=True))
         half, op = (len(self.tables.rows[name]) for name in ("half", "op"))

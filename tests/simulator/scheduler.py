@@ -121,10 +121,8 @@ def _sent(random: Random, transactions: int, repeats: bool) -> list[Step]:
             steps += [LandHalves(again), LandHalves(again[:1])][: random.randrange(1, 3)]
         for _ in range(random.choice([0, 0, 1, 1, 2, 3])):
             steps.append(LandOps(tuple(_op(random, number) for _ in range(random.choice([1, 1, 2])))))
-    steps += [
-        LandJunk(random.randrange(transactions), random.choice([1, 6, 12]))
-        for _ in range(random.choice([0, 0, 0, 1, 3]))
-    ]
+    for _ in range(random.choice([0, 0, 0, 1, 3])):
+        steps.append(LandJunk(random.randrange(transactions), random.choice([1, 6, 12])))
     if random.random() < 0.3:
         steps.append(
             LandHalves(tuple(_half(random, number) for number in range(transactions))) if repeats else Ask(None)
@@ -133,9 +131,8 @@ def _sent(random: Random, transactions: int, repeats: bool) -> list[Step]:
 
 
 def _half(random: Random, number: int, other: bool = False) -> Sent:
-    return Sent(
-        number, random.choice([0, 0, 0, 1, 5, 20, 300, 5000, -30]), random.choice([-1, -1, -1, 0, 3, 25, 500]), other
-    )
+    ago = random.choice([0, 0, 0, 1, 5, 20, 300, 5000, -30])
+    return Sent(number, ago, random.choice([-1, -1, -1, 0, 3, 25, 500]), other)
 
 
 def _op(random: Random, number: int) -> Said:

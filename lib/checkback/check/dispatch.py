@@ -22,7 +22,7 @@ from checkback.check.exchange import COMMIT, NO_ANSWER, ROLLBACK, nobody_of
 from checkback.check.messages import wanting, with_messages
 from checkback.check.overtaken import not_sent, overtaken_by, overtakers, stale
 from checkback.check.pace import Rate
-from checkback.check.recorded import SKEW, answers_to, numbered, once, recorded
+from checkback.check.recorded import SKEW, numbered, once, recorded
 from checkback.check.shares import ANSWERS_SCHEMA, answers_of, ask_rows, ask_shares, shares_of
 from checkback.check.traffic import Traffic
 from checkback.connect import query_id, slots
@@ -196,8 +196,7 @@ class Dispatch:
         if not self._first and oldest is not None and oldest >= self._started + SKEW:
             self._written.clear()
             return arrow_schema("check_answers").empty_table()
-        answers = recorded(spark, self._tables, oldest, batch_id, self._written)
-        return answers_to(requests, answers)
+        return recorded(spark, self._tables, requests, batch_id, self._first, self._written)
 
     def ask(self, spark: SparkSession, requests: pa.Table, app: str, batch_id: int) -> pa.Table:
         """Ask each of ``requests`` (CHECK_REQUESTS), or skip it; append the answers (CHECK_ANSWERS) and return them."""

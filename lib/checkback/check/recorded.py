@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from checkback.schemas import arrow_schema
+from checkback.session import frame
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from pyspark.sql import SparkSession
 
+    from checkback.deltalog import DataFile
     from checkback.tables import Tables
 
 #: names a check: a transaction's n-th
@@ -63,26 +65,59 @@ def answers_to(requests: pa.Table, answers: pa.Table) -> pa.Table:
 
 
 def recorded(
-    spark: SparkSession, tables: Tables, oldest: datetime | None, batch_id: int, besides: Collection[str] = ()
+    spark: SparkSession, tables: Tables, requests: pa.Table, batch_id: int, again: bool, besides: Collection[str] = ()
 ) -> pa.Table:
-    """What `check_answers` says of requests that are no older than ``oldest``, or were in this batch.
+    """The answers (CHECK_ANSWERS) that ``requests`` (CHECK_REQUESTS) have in `check_answers`.
 
-    Nothing is answered before it is asked: by that, files are skipped. None = all answers. ``besides``: files that need
-    not be read.
+    Nothing is answered before it is asked: by that, files are skipped, and answers come in about the order of their
+    requests: when all are found, no further file is read. Only where the batch may be done ``again`` all are, and
+    besides those of this batch id. ``besides``: files that need not be read.
     """
     schema = arrow_schema("check_answers")
+    oldest = pc.min(requests.column("requested_at")).as_py()
     since = None if oldest is None else oldest - SKEW
-    if tables.by_files and tables.log("check_answers").readable():
-        found = [
-            _whole(pq.read_table(file.path, coerce_int96_timestamp_unit="us"), schema)
-            for file in tables.log("check_answers").data_files()
-            if file.path not in besides and _may_hold(file.spans, since, batch_id)
-        ]
-        return pa.concat_tables([schema.empty_table(), *found])
-    answers = tables.read(spark, "check_answers")
-    if since is not None:
-        answers = answers.where((F.col("batch_id") == batch_id) | (F.col("answered_at") >= F.lit(since)))
-    return answers.select(*schema.names).toArrow().cast(schema)
+    if not (tables.by_files and tables.log("check_answers").readable()):
+        answers = tables.read(spark, "check_answers")
+        if since is not None:
+            answers = answers.where((F.col("batch_id") == batch_id) | (F.col("answered_at") >= F.lit(since)))
+        asked = frame(spark, requests.select(KEY)).distinct()
+        answers = answers.join(F.broadcast(asked), on=list(KEY), how="left_semi")
+        return answers_to(requests, answers.select(*schema.names).toArrow().cast(schema))
+    files = [
+        file
+        for file in tables.log("check_answers").data_files()
+        if file.path not in besides and _may_hold(file.spans, since, batch_id)
+    ]
+    found, left = [schema.empty_table()], requests
+    for file in in_turn(files):
+        rows = _whole(pq.read_table(file.path, coerce_int96_timestamp_unit="us"), schema)
+        found.append(answers_to(requests, rows))
+        asked, answered = numbered(left, found[-1])
+        left = left.filter(pa.array(~np.isin(asked, answered)))
+        if not (left.num_rows or again):
+            break
+    return pa.concat_tables(found)
+
+
+def in_turn(files: Sequence[DataFile]) -> list[DataFile]:
+    """The files of `check_answers` in the order of time, but those of the last batch first.
+
+    Of that batch alone the ops may not have been written, and another answer to a check of the same number must not
+    hide that. A file that does not tell its times comes first, too.
+    """
+    told = [file for file in files if "answered_at" in file.spans and "batch_id" in file.spans]
+    if not told:
+        return list(files)
+    newest = max(told, key=lambda file: file.spans["answered_at"][1])
+    since, batch = newest.spans["answered_at"][0] - SKEW, newest.spans["batch_id"][1]
+
+    def turn(file: DataFile) -> tuple[bool, datetime]:
+        times, batches = file.spans.get("answered_at"), file.spans.get("batch_id")
+        if times is None or batches is None:
+            return False, since
+        return not (times[1] >= since and batches[0] <= batch <= batches[1]), times[0]
+
+    return sorted(files, key=turn)
 
 
 def _whole(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -39,6 +39,12 @@ OneGroup = Annotated[str | None, typer.Option("--group", metavar="G", help="The 
 QueueId = Annotated[int | None, typer.Option(metavar="N", help="Its half queue, if several half messages have TX.")]
 QueueOffset = Annotated[int | None, typer.Option(metavar="N", help="Its offset in the half queue.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without: show what would be done, and on a terminal ask.")]
+LeaveOut = Annotated[
+    bool, typer.Option("--leave-out", help="Messages that somebody deleted from their tables stay deleted.")
+]
+PublishAgain = Annotated[
+    bool, typer.Option("--publish-again", help="Messages that somebody deleted from their tables are written anew.")
+]
 
 
 def prepared(config: Path | None, overrides: list[str] | None, debug: bool) -> Loaded:

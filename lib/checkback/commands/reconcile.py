@@ -6,8 +6,8 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from checkback.commands.options import AvailableNow, Config, Debug, Overrides, app, prepared
-from checkback.errors import CheckbackError
+from checkback.commands.options import AvailableNow, Config, Debug, LeaveOut, Overrides, PublishAgain, app, prepared
+from checkback.errors import CheckbackError, SettingsError
 from checkback.paths import storage_check
 from checkback.session import running_session
 
@@ -58,14 +58,24 @@ def _is_small(settings: Settings) -> bool:
 
 
 @app.command()
-def rebuild(config: Config = None, overrides: Overrides = None, debug: Debug = False) -> None:
+def rebuild(
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+    leave_out: LeaveOut = False,
+    publish_again: PublishAgain = False,
+) -> None:
     """Build the checkpoint of reconcile anew from the tables; the old one is kept beside it."""
+    if leave_out and publish_again:
+        raise SettingsError("--leave-out and --publish-again exclude each other", fix="give one of them")
     loaded = prepared(config, overrides, debug)
     storage_check(loaded.settings, loaded.origins)
     from checkback.reconcile.rebuild import rebuild as rebuilt_from_tables
+    from checkback.reconcile.unfinished import Deleted
 
+    deleted = Deleted.LEAVE_OUT if leave_out else Deleted.PUBLISH_AGAIN if publish_again else Deleted.REFUSE
     with running_session(loaded.settings, "checkback-rebuild") as spark:
-        rebuilt = rebuilt_from_tables(spark, loaded.settings, lambda line: print(line, flush=True))
+        rebuilt = rebuilt_from_tables(spark, loaded.settings, lambda line: print(line, flush=True), deleted)
     if rebuilt is None:
         print("stopped before its end: run it again before `checkback reconcile`")
         return

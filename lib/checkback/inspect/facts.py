@@ -196,7 +196,8 @@ def _state_bits() -> Column:
 def _op_rows(op: DataFrame, half: DataFrame) -> DataFrame:
     """Ops; alien are those of another group or transaction than the half message that took the offset first.
 
-    UNDELIVERED is not about the transaction: it takes a check back that no endpoint received.
+    DELIVERED is not about the transaction: it says that a check was received (UNDELIVERED, of a release before, that
+    one was not).
     """
     group, transaction = identity_columns()
     ops = op.withColumnRenamed("half_offset", "queue_offset").select(
@@ -208,7 +209,8 @@ def _op_rows(op: DataFrame, half: DataFrame) -> DataFrame:
     judged = ops.join(owners, on=list(KEY), how="left")
     own_group = F.col("group_hash") == F.col("own_group")
     own_id = (F.col("transaction_hash") == NOT_STATED) | (F.col("transaction_hash") == F.col("own_transaction"))
-    kind = F.when(F.col("state") == "UNDELIVERED", _UNDELIVERED).when(own_group & own_id, _OP).otherwise(_ALIEN_OP)
+    of_check = F.col("state").isin("DELIVERED", "UNDELIVERED")
+    kind = F.when(of_check, _UNDELIVERED).when(own_group & own_id, _OP).otherwise(_ALIEN_OP)
     return _rows(judged, kind, store=F.col("store_us"), number=F.col("bits"))
 
 
@@ -236,7 +238,9 @@ def _rejected_rows(rejected: DataFrame) -> DataFrame:
         F.when(half, F.regexp_extract("reason", place, group)).otherwise(F.get_json_object("raw", f"$.{name}"))
         for group, name in ((1, "queue_id"), (2, "half_offset"))
     )
+    too_many = F.col("reason") == REJECTION[Reason.TOO_MANY]  # whose it was nobody has looked at
     bits = F.when(half, REJECTED_HALF).when(alien, REJECTED_OP).when(early, REJECTED_EARLY)
+    bits = bits.when(too_many, REJECTED_OP | REJECTED_EARLY)
     named = rejected.select(
         queue_id.try_cast("int").alias("queue_id"), offset.try_cast("bigint").alias("queue_offset"), bits.alias("bits")
     ).where(F.col("queue_id").isNotNull() & F.col("queue_offset").isNotNull() & F.col("bits").isNotNull())

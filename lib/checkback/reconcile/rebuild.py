@@ -33,7 +33,7 @@ from checkback.reconcile.restore import ROW, Known, restore
 from checkback.reconcile.run import tick, without_no_data_batches
 from checkback.reconcile.segment import NOT_STATED, Kind, Rules
 from checkback.reconcile.state import encode
-from checkback.reconcile.unfinished import finish
+from checkback.reconcile.unfinished import Deleted, finish
 from checkback.schemas import SCHEMAS, SOURCES
 from checkback.stopping import stop_on_signal
 from checkback.tables import Tables
@@ -58,7 +58,9 @@ class Rebuilt:
     set_aside: str | None = None
 
 
-def rebuild(spark: SparkSession, settings: Settings, tell: Callable[[str], object]) -> Rebuilt | None:
+def rebuild(
+    spark: SparkSession, settings: Settings, tell: Callable[[str], object], deleted: Deleted = Deleted.REFUSE
+) -> Rebuilt | None:
     """Build the checkpoint of `reconcile` anew; the next `reconcile` goes on from it. None when a signal came first.
 
     No `reconcile` may run meanwhile. Step 1: mark that a rebuild is under way; until it is done no `reconcile` starts.
@@ -67,20 +69,23 @@ def rebuild(spark: SparkSession, settings: Settings, tell: Callable[[str], objec
     cannot be built elsewhere and moved). Broken off at any point, it is run again: each step goes by the tables as
     they are then.
 
-    ``tell`` is given a line before each step. Raises FencedError when another process works on the
-    tables, StorageError, CheckbackError when the query fails.
+    ``tell`` is given a line before each step. ``deleted``: what becomes of messages that somebody has deleted from
+    their tables. Raises FencedError when another process works on the tables, StateError when there are such and it is
+    not said, StorageError, CheckbackError when the query fails.
     """
     tables = Tables.of(settings.storage)
     with only_one(tables):
-        return _rebuild(spark, settings, tables, tell)
+        return _rebuild(spark, settings, tables, tell, deleted)
 
 
-def _rebuild(spark: SparkSession, settings: Settings, tables: Tables, tell: Callable[[str], object]) -> Rebuilt | None:
+def _rebuild(
+    spark: SparkSession, settings: Settings, tables: Tables, tell: Callable[[str], object], deleted: Deleted
+) -> Rebuilt | None:
     place, mark = tables.checkpoint(NAME), tables.checkpoint(REBUILDING)
     tables.create(spark, *SCHEMAS)
     folders.make(spark, mark)
     tell("finishing what a batch has left half done")
-    finished = finish(spark, tables)
+    finished = finish(spark, tables, deleted)
     _conclude(spark, tables)
     tell("restoring the segments from the tables")
     versions = {name: _first_unread(spark, tables, name) for name in SOURCES[NAME]}

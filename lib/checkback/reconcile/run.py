@@ -150,7 +150,7 @@ def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Sto
         while not stopper.wanted:
             _start(spark, settings, tables, stopper, observer, available_now=True, wakes=wakes)
             stopper.wait()
-            if wakes is not None and wakes.at_once:
+            if wakes is not None and wakes.at_once(round(time.time() * 1000)):
                 tick(spark, tables)
                 continue
             query, dispatch = check_query(spark, settings, tables, available_now=True, observer=observer)

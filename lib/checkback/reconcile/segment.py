@@ -110,7 +110,7 @@ EARLY = np.dtype(
         ("transaction", "<i8"),
     ]
 )
-#: One action. detail: Source of a COMMIT or ROLLBACK, Reason of a DISCARD or REJECT_OP. offset, store, group and
+#: One action. check_times: of a CHECK its number, of a decision the checks before it, also those that do not count. detail: Source of a COMMIT or ROLLBACK, Reason of a DISCARD or REJECT_OP. offset, store, group and
 #: transaction name the row it is about: of `half`, or of `op` for REJECT_OP and LATE_OP.
 ACTION = np.dtype(
     [
@@ -294,7 +294,7 @@ def _apply_ops(
 def _wait(
     segment: Segment, ops: Records, now: int, rules: Rules, actions: list[Records], crowded: Collection[int]
 ) -> Records:
-    """The ops that go on waiting for their half: the first of each (offset, group, transaction), not too many (rule 3)."""
+    """The ops that go on waiting: the first of each (offset, group, transaction), and not too many (rule 3)."""
     if not len(ops):
         return np.empty(0, EARLY)
     late = segment.has_seen(ops["offset"])
@@ -375,7 +375,8 @@ def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]
     pending["due"][check] = next_check(pending[check], now, rules)
     if check.any():
         asked = _decisions(Action.CHECK, pending[check], 0)
-        asked["check_times"] += not rules.count_undelivered  # the number it will have if somebody receives it
+        # Its number: it keeps that if somebody receives it.
+        asked["check_times"] = pending["check_times"][check] + (not rules.count_undelivered)
         actions.append(asked)
     return replace(segment, pending=pending[~(exhausted | expired)])
 
@@ -430,7 +431,7 @@ def _find(offsets: NDArray[Any], wanted: NDArray[Any]) -> tuple[NDArray[np.intp]
 
 def _decisions(action: Action, pending: Records, detail: int | NDArray[Any]) -> Records:
     rows = _actions(action, pending, detail)
-    rows["check_times"] = pending["check_times"]
+    rows["check_times"] = pending["asked"]
     rows["repeated"] = pending["repeated"]
     return rows
 

@@ -6,12 +6,13 @@ is missing: a message that is published or discarded has a decision, and a decis
 
 from __future__ import annotations
 
-from itertools import chain
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from checkback.errors import StateError
 from checkback.schemas import DISCARDED, TOPIC, TOPIC_PREFIX
 
 if TYPE_CHECKING:
@@ -21,20 +22,33 @@ if TYPE_CHECKING:
 
     from checkback.tables import Tables
 
+
+
+class Deleted(Enum):
+    """What becomes of messages that are decided and in no table, and not of the last batch."""
+
+    REFUSE = "refuse"
+    LEAVE_OUT = "leave out"
+    PUBLISH_AGAIN = "publish again"
+
+
 _KEY = ["queue_id", "queue_offset"]
 _IDENTITY = [*_KEY, "transaction_id", "producer_group"]
 
 
-def finish(spark: SparkSession, tables: Tables) -> dict[str, int]:
+def finish(spark: SparkSession, tables: Tables, deleted: Deleted = Deleted.REFUSE) -> dict[str, int]:
     """Append the rows that are missing; by table, how many.
 
-    Nobody else may write the tables meanwhile. Broken off, it is simply run again. Raises StorageError.
+    Nobody else may write the tables meanwhile. Broken off, it is simply run again. Only the last batch can have been
+    left half done: messages of the batches before it somebody has ``deleted``. Raises StorageError, StateError when
+    there are such and nobody said what is to become of them.
     """
     decided = tables.read(spark, "decisions").select("real_topic").distinct().collect()
     topics = sorted({*tables.topics(spark), *(TOPIC_PREFIX + row[0] for row in decided)})
     added: dict[str, int] = {}
-    # Decisions first: what they lack the messages tell, and then they tell which messages are missing.
-    for name, lacking in chain(_decisions(spark, tables, topics), _messages(spark, tables, topics)):
+    gone: dict[str, int] = {}
+
+    def append(name: str, lacking: DataFrame) -> None:
         rows = lacking.persist()
         try:
             if count := rows.count():
@@ -43,6 +57,22 @@ def finish(spark: SparkSession, tables: Tables) -> dict[str, int]:
                 added[name] = added.get(name, 0) + count
         finally:
             rows.unpersist()
+
+    # Decisions first: what they lack the messages tell, and then they tell which messages are missing.
+    for name, lacking in _decisions(spark, tables, topics):
+        append(name, lacking)
+    last = tables.read(spark, "decisions").agg(F.max("decided_at")).collect()[0][0]
+    for name, lacking in _messages(spark, tables, topics):
+        of_last = F.col("discarded_at" if name == "discarded" else "committed_at") == F.lit(last)
+        append(name, lacking if deleted is Deleted.PUBLISH_AGAIN else lacking.where(of_last))
+        if deleted is Deleted.REFUSE and (count := lacking.where(~of_last).count()):
+            gone[name] = count
+    if gone:
+        number = ", ".join(f"{name} lacks {count}" for name, count in gone.items())
+        raise StateError(
+            f"somebody has deleted messages that were written before the last batch: {number}",
+            fix="`checkback rebuild --leave-out` leaves them deleted, `checkback rebuild --publish-again` writes them anew",
+        )
     return added
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from checkback.reconcile.segment import Records
 
 Key = tuple[int, int]
-_FIELDS = ("queue_id", "segment", "wake")
+_FIELDS = ("queue_id", "segment", "wake", "batch_time")
 
 
 class Wakes:
@@ -24,6 +24,7 @@ class Wakes:
 
     def __init__(self) -> None:
         self._at: dict[Key, int] = {}
+        self._put_off: set[Key] = set()
         self._told: set[Key] | None = set()  # until the others are known
         self._asked = self._begun = False
         self._lock = threading.Lock()
@@ -32,19 +33,24 @@ class Wakes:
         """A batch is done: SEGMENT records (`reconcile.actions`) of the segments that it touched."""
         with self._lock:
             self._asked, self._begun = False, True
-            for queue_id, segment, wake in zip(*(told[name].tolist() for name in _FIELDS), strict=True):
+            for queue_id, segment, wake, time in zip(*(told[name].tolist() for name in _FIELDS), strict=True):
+                key = queue_id, segment
+                self._put_off.discard(key)
                 if wake == NO_TIMER:
-                    self._at.pop((queue_id, segment), None)
+                    self._at.pop(key, None)
+                elif wake == AT_ONCE:
+                    # Not sooner than the timer: where the clock was set back, batches before it would do nothing.
+                    self._at[key] = time + 1
+                    self._put_off.add(key)
                 else:
-                    self._at[queue_id, segment] = wake
+                    self._at[key] = wake
                 if self._told is not None:
-                    self._told.add((queue_id, segment))
+                    self._told.add(key)
 
-    @property
-    def at_once(self) -> bool:
-        """Has a batch put off checks to the next?"""
+    def at_once(self, now: int) -> bool:
+        """Has a batch put off checks to the next, and can that do them at ``now`` (ms)?"""
         with self._lock:
-            return AT_ONCE in self._at.values()
+            return any(self._at[key] <= now for key in self._put_off)
 
     @property
     def wants_to_know(self) -> bool:
