@@ -229,6 +229,10 @@ class Tables:
         found = [note.rpartition(" ") for note in notes if note is not None]
         return max((int(version) for who, _, version in found if who == app), default=None)
 
+    def forget(self, name: str) -> None:
+        """Open the table's log anew when it is next asked for: somebody may have put another table in its place."""
+        self._logs.pop(name, None)
+
     def log(self, name: str) -> DeltaLog:
         """The table's log, opened once. Raises StorageError when there is no such table."""
         if name not in self._logs:

@@ -26,12 +26,16 @@ class Wakes:
         self._at: dict[Key, int] = {}
         self._told: set[Key] | None = set()  # until the others are known
         self._asked = self._begun = False
+        self._next_try: int | None = None
         self._lock = threading.Lock()
 
-    def update(self, told: Records) -> None:
-        """A batch is done: SEGMENT records (`reconcile.actions`) of the segments that it touched."""
+    def update(self, told: Records, next_try: int | None = None) -> None:
+        """A batch is done: SEGMENT records (`reconcile.actions`) of the segments that it touched.
+
+        ``next_try``: when a topic's table is to be tried again (ms); None = no message waits for one.
+        """
         with self._lock:
-            self._asked, self._begun = False, True
+            self._asked, self._begun, self._next_try = False, True, next_try
             for queue_id, segment, wake in zip(*(told[name].tolist() for name in _FIELDS), strict=True):
                 if wake == NO_TIMER:
                     self._at.pop((queue_id, segment), None)
@@ -45,6 +49,12 @@ class Wakes:
         """Has a batch put off checks to the next?"""
         with self._lock:
             return AT_ONCE in self._at.values()
+
+    @property
+    def next_try(self) -> int | None:
+        """When a topic's table is to be tried again (ms); None = no message waits for one."""
+        with self._lock:
+            return self._next_try
 
     @property
     def wants_to_know(self) -> bool:
@@ -63,5 +73,6 @@ class Wakes:
         with self._lock:
             if self._asked:
                 return False
-            self._asked = self._told is not None or min(self._at.values(), default=now + 1) <= now
+            tries = () if self._next_try is None else (self._next_try,)
+            self._asked = self._told is not None or min([*self._at.values(), *tries], default=now + 1) <= now
             return self._asked
