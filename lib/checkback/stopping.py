@@ -223,7 +223,10 @@ def one_line(error: BaseException) -> str:
 
 def all_lines(error: BaseException) -> Iterator[str]:
     """What an error says and what each of its causes says, a line each, without their stacks."""
-    yield from map(_telling_line, _messages(error))
+    for text in _messages(error):
+        first = text.strip().partition("\n")[0]
+        # Below it may be what somebody has sent, as in a row that a table refuses.
+        yield _telling_line(text) if _TRACEBACK in first else first
 
 
 def _telling_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
     from checkback.files import File
     from checkback.settings import Storage
+
+
+def _names(folder: str) -> list[str]:
+    return os.listdir(folder) if os.path.isdir(folder) else []
 
 
 def _absolute(place: str) -> str:
@@ -111,8 +116,12 @@ class Tables:
         if self.catalog:
             schema = ".".join(map(sparklog.quoted, (self.catalog, self.schema)))
             return sorted(map(self._topic(spark), sparklog.names(spark, schema, TABLE_PREFIX)))
-        found = [TOPIC_PREFIX + name for name in folders.names(spark, f"{self.root}/{TOPIC_PREFIX}")]
-        return sorted(name for name in found if self.exists(spark, name))
+        place = f"{self.root}/{TOPIC_PREFIX}"
+        if self.by_files:
+            names = [name for name in _names(place) if os.path.isdir(f"{place}{name}")]
+        else:
+            names = folders.names(spark, place)
+        return sorted(name for name in (TOPIC_PREFIX + name for name in names) if self.exists(spark, name))
 
     def _topic(self, spark: SparkSession) -> Callable[[str], str]:
         """The name, as ``topics/<topic>``, of a table of the catalog."""

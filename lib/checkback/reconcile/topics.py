@@ -15,7 +15,7 @@ from checkback.errors import CheckbackError, FencedError, of_machine, said_by_ma
 from checkback.reconcile import unpublished
 from checkback.reconcile.unpublished import Parked, Parking, Waiting, as_reason, unfit
 from checkback.schemas import TOPIC, TOPIC_PREFIX
-from checkback.stopping import LOST, all_lines, one_line
+from checkback.stopping import LOST, all_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -30,6 +30,8 @@ _T = TypeVar("_T")
 IDENTITY = ("half_queue_id", "half_queue_offset", "half_store_timestamp", "transaction_id", "producer_group")
 #: a second application writes the same batches: by the class, which no topic's name can be
 _FENCED = re.compile(r"io\.delta\.exceptions\.ConcurrentTransactionException")
+#: what Spark says first of a task's error
+_SAYS_LITTLE = re.compile(r"\[TASK_WRITE_FAILED\]|Job aborted|Exception thrown in awaitResult")
 _NAME = re.compile(r"(?!_delta_log$|_change_data$)[a-zA-Z0-9_-]+")
 
 
@@ -185,12 +187,15 @@ def own_failure(error: BaseException) -> str:
     """Why a topic's table could not be made or written, in a line; raises the error where it is not the table's own."""
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
-    if isinstance(error, FencedError | LOST) or of_machine(error):
+    if isinstance(error, (FencedError, *LOST)) or of_machine(error):
         raise error
     lines = list(all_lines(error))
     if any(said_by_machine(line) for line in lines) or _FENCED.search(_classes(error)):
         raise error
-    return as_reason(str(error) if isinstance(error, CheckbackError) else one_line(error))
+    if isinstance(error, CheckbackError):
+        return as_reason(str(error))
+    telling = (line for line in lines if line and not _SAYS_LITTLE.match(line))
+    return as_reason(next(telling, type(error).__name__))
 
 
 def _classes(error: BaseException) -> str:

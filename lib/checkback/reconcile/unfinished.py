@@ -1,108 +1,192 @@
 """What a batch under way left half done: tables of one batch are committed side by side, and a crash may come between.
 
 A restart of the query finishes it from its checkpoint. Where the checkpoint is lost the tables themselves say what
-is missing: a message that is published or discarded has a decision, and a decision has its message.
+is missing: a message that is published, unpublished or discarded has a decision, and a decision has its message. One
+job looks for those of all topics: only where some are missing, a topic's table has work of its own.
 """
 
 from __future__ import annotations
 
-from itertools import chain
+import uuid
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from checkback.schemas import DISCARDED, TOPIC, TOPIC_PREFIX
+from checkback.reconcile import unpublished
+from checkback.reconcile.topics import Topics, own_failure
+from checkback.schemas import DECISIONS, DISCARDED, TOPIC, TOPIC_PREFIX, UNPUBLISHED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Mapping
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, SparkSession
 
     from checkback.tables import Tables
 
 _KEY = ["queue_id", "queue_offset"]
 _IDENTITY = [*_KEY, "transaction_id", "producer_group"]
+#: a topic's table calls them otherwise, and has a queue_id of its own
+_OF_HALF = {"queue_id": "real_queue_id", "half_queue_id": "queue_id", "half_queue_offset": "queue_offset"}
 
 
 def finish(spark: SparkSession, tables: Tables) -> dict[str, int]:
     """Append the rows that are missing; by table, how many.
 
-    Nobody else may write the tables meanwhile. Broken off, it is simply run again. Raises StorageError.
+    A topic's table that cannot be read or written stops no other: what it may lack is put into `unpublished`. Nobody
+    else may write the tables meanwhile. Broken off, it is simply run again. Raises StorageError.
     """
-    decided = tables.read(spark, "decisions").select("real_topic").distinct().collect()
-    topics = sorted({*tables.topics(spark), *(TOPIC_PREFIX + row[0] for row in decided)})
+    topics = tables.topics(spark)
+    try:
+        return _finish(spark, tables, topics, {})
+    except Exception as error:
+        own_failure(error)
+        broken = _unreadable(spark, tables, topics)
+        if not broken:
+            raise
+    return _finish(spark, tables, [name for name in topics if name not in broken], broken)
+
+
+def _finish(spark: SparkSession, tables: Tables, topics: Collection[str], broken: Mapping[str, str]) -> dict[str, int]:
+    """``topics``: tables that can be read. ``broken``: by name those that cannot, and why."""
     added: dict[str, int] = {}
-    # Decisions first: what they lack the messages tell, and then they tell which messages are missing.
-    for name, lacking in chain(_decisions(spark, tables, topics), _messages(spark, tables, topics)):
-        rows = lacking.persist()
+
+    def add(rows: DataFrame, name: str) -> None:
+        rows = rows.persist()
         try:
             if count := rows.count():
-                tables.create(spark, name)
                 tables.append(rows, name)
                 added[name] = added.get(name, 0) + count
         finally:
             rows.unpersist()
+
+    # Decisions first: what they lack the messages tell, and then they tell which messages are missing.
+    add(_decisions(spark, tables, topics), "decisions")
+    add(_undiscarded(spark, tables), "discarded")
+    rows = _messages(spark, tables, topics, broken).persist()
+    try:
+        counts = {row["real_topic"]: row["count"] for row in rows.groupBy("real_topic").count().collect()}
+        waiting = _publish(spark, tables, rows, counts, broken, added)
+        if waiting:
+            tables.append(_parked(rows, waiting), unpublished.TABLE)
+            added[unpublished.TABLE] = sum(counts[topic] for topic in waiting)
+    finally:
+        rows.unpersist()
     return added
 
 
-def _decisions(spark: SparkSession, tables: Tables, topics: list[str]) -> Iterator[tuple[str, DataFrame]]:
-    """The decisions of messages that are published or discarded without one."""
-    decided = tables.read(spark, "decisions").select(*_KEY)
-    for name in topics:
-        if not tables.exists(spark, name):
-            continue
-        published = tables.read(spark, name).select(
-            F.col("half_queue_id").alias("queue_id"),
-            F.col("half_queue_offset").alias("queue_offset"),
-            "transaction_id",
-            "producer_group",
-            F.lit(name.removeprefix(TOPIC_PREFIX)).alias("real_topic"),
-            F.lit("COMMIT").alias("state"),
-            F.lit(None).cast("string").alias("reason"),
-            F.col("committed_at").alias("decided_at"),
-            "batch_id",
-        )
-        lacking = published.join(decided, on=_KEY, how="left_anti")
-        lacking = lacking.join(_check_times(spark, tables), on=_KEY, how="left")
-        yield (
-            "decisions",
-            lacking.join(_whose_commit(spark, tables), on=_IDENTITY, how="left").withColumns(
-                {"source": F.coalesce("source", F.lit("producer")), "check_times": F.coalesce("check_times", F.lit(0))}
-            ),
-        )
-    discarded = tables.read(spark, "discarded").join(decided, on=_KEY, how="left_anti")
-    yield (
-        "decisions",
-        discarded.withColumns(
-            {"state": F.lit("DISCARD"), "source": F.lit("checkback"), "decided_at": F.col("discarded_at")}
-        ),
+def _publish(
+    spark: SparkSession,
+    tables: Tables,
+    rows: DataFrame,
+    counts: Mapping[str | None, int],
+    broken: Mapping[str, str],
+    added: dict[str, int],
+) -> dict[str | None, str]:
+    """Append the messages to their topics' tables; by topic, why some cannot be."""
+    known = Topics(tables)
+    parking = known.parking(spark, "")
+    waiting: dict[str | None, str] = {}
+    for topic, count in counts.items():
+        name = f"{TOPIC_PREFIX}{topic}"
+        mine = rows.where(F.col("real_topic") == F.lit(topic)).select(*TOPIC.names)
+        why = broken.get(name) or parking.reason(topic)
+        why = why or known.attempt(spark, name, partial(tables.append, mine, name))
+        if why is None:
+            added[name] = count
+        else:
+            waiting[topic] = why
+    return waiting
+
+
+def _parked(rows: DataFrame, waiting: Mapping[str | None, str]) -> DataFrame:
+    """The messages of these topics as rows of `unpublished`, of an application that has no other."""
+    reason = F.lit(None).cast("string")
+    for topic, why in waiting.items():
+        reason = F.when(F.col("real_topic").eqNullSafe(F.lit(topic)), F.lit(why)).otherwise(reason)
+    mine = rows.withColumns(
+        {"reason": reason, "application": F.lit(f"rebuild/{uuid.uuid4()}"), "unpublished_at": F.col("committed_at")}
     )
+    return mine.where(F.col("reason").isNotNull()).select(*UNPUBLISHED.names)
 
 
-def _messages(spark: SparkSession, tables: Tables, topics: list[str]) -> Iterator[tuple[str, DataFrame]]:
-    """The messages of decisions that lack theirs: those committed by topic, those discarded."""
-    decisions = tables.read(spark, "decisions")
-    for name in topics:
-        mine = decisions.where((F.col("state") == "COMMIT") & (F.col("real_topic") == name.removeprefix(TOPIC_PREFIX)))
-        if tables.exists(spark, name):
-            published = tables.read(spark, name).select(
-                F.col("half_queue_id").alias("queue_id"), F.col("half_queue_offset").alias("queue_offset")
-            )
-            mine = mine.join(published, on=_KEY, how="left_anti")
-        rows = _of_half(spark, tables, mine).withColumns(
-            {
-                "half_queue_id": F.col("queue_id"),
-                "half_queue_offset": F.col("queue_offset"),
-                "half_store_timestamp": F.col("store_timestamp"),
-                "committed_at": F.col("decided_at"),
-            }
-        )
-        yield name, rows.withColumn("queue_id", F.col("real_queue_id")).select(*TOPIC.names)
-    gone = decisions.where(F.col("state") == "DISCARD")
+def _unreadable(spark: SparkSession, tables: Tables, topics: Collection[str]) -> dict[str, str]:
+    """By name the topics' tables that cannot be read, and why."""
+
+    def fault(name: str) -> str | None:
+        try:
+            _published(spark, tables, [name]).agg(F.max(F.xxhash64("*"))).collect()
+        except Exception as error:  # noqa: BLE001 - raised again where it is not the table's own
+            return own_failure(error)
+        return None
+
+    return {name: why for name in topics if (why := fault(name)) is not None}
+
+
+def _published(spark: SparkSession, tables: Tables, topics: Collection[str]) -> DataFrame:
+    """The rows of these topics' tables and of `unpublished`: _IDENTITY, real_topic, decided_at, batch_id."""
+
+    def rows(name: str, topic: Column, time: str) -> DataFrame:
+        table = tables.read(spark, name).withColumn("real_topic", topic).withColumnsRenamed(_OF_HALF)
+        return table.select(*_IDENTITY, "real_topic", F.col(time).alias("decided_at"), "batch_id")
+
+    parts = [rows(name, F.lit(name.removeprefix(TOPIC_PREFIX)), "committed_at") for name in topics]
+    return reduce(DataFrame.unionByName, parts, rows(unpublished.TABLE, F.col("real_topic"), "unpublished_at"))
+
+
+def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> DataFrame:
+    """The decisions of messages that are published, unpublished or discarded without one."""
+    decided = tables.read(spark, "decisions").select(*_KEY)
+    lacking = _published(spark, tables, topics).join(decided, on=_KEY, how="left_anti")
+    lacking = lacking.dropDuplicates([*_IDENTITY, "real_topic"])
+    lacking = lacking.join(_check_times(spark, tables), on=_KEY, how="left")
+    committed = lacking.join(_whose_commit(spark, tables), on=_IDENTITY, how="left").withColumns(
+        {
+            "state": F.lit("COMMIT"),
+            "source": F.coalesce("source", F.lit("producer")),
+            "reason": F.lit(None).cast("string"),
+            "check_times": F.coalesce("check_times", F.lit(0)),
+        }
+    )
+    discarded = tables.read(spark, "discarded").join(decided, on=_KEY, how="left_anti")
+    discarded = discarded.withColumns(
+        {"state": F.lit("DISCARD"), "source": F.lit("checkback"), "decided_at": F.col("discarded_at")}
+    )
+    return committed.select(*DECISIONS.names).unionByName(discarded.select(*DECISIONS.names))
+
+
+def _undiscarded(spark: SparkSession, tables: Tables) -> DataFrame:
+    """The messages of decisions DISCARD that are not in `discarded`."""
+    gone = tables.read(spark, "decisions").where(F.col("state") == "DISCARD")
     gone = gone.join(tables.read(spark, "discarded").select(*_KEY), on=_KEY, how="left_anti")
     rows = _of_half(spark, tables, gone).withColumn("discarded_at", F.col("decided_at"))
-    yield "discarded", rows.select(*DISCARDED.names)
+    return rows.select(*DISCARDED.names)
+
+
+def _messages(spark: SparkSession, tables: Tables, topics: Collection[str], broken: Mapping[str, str]) -> DataFrame:
+    """The messages of decisions COMMIT that are neither published nor unpublished: TOPIC's columns, and real_topic.
+
+    Of a table that cannot be read: those of the last batch, the only one that can be half done.
+    """
+    decisions = tables.read(spark, "decisions")
+    lacking = decisions.where(F.col("state") == "COMMIT")
+    if broken:
+        last = decisions.agg(F.max("decided_at")).collect()[0][0]
+        unknown = F.col("real_topic").isin([name.removeprefix(TOPIC_PREFIX) for name in broken])
+        lacking = lacking.where(~F.coalesce(unknown, F.lit(False)) | (F.col("decided_at") == F.lit(last)))
+    there = _published(spark, tables, topics).select(*_KEY, F.col("real_topic").alias("_topic"))
+    same = [*(lacking[name] == there[name] for name in _KEY), F.col("real_topic").eqNullSafe(F.col("_topic"))]
+    lacking = lacking.join(there, on=same, how="left_anti")
+    rows = _of_half(spark, tables, lacking).withColumns(
+        {
+            "half_queue_id": F.col("queue_id"),
+            "half_queue_offset": F.col("queue_offset"),
+            "half_store_timestamp": F.col("store_timestamp"),
+            "committed_at": F.col("decided_at"),
+        }
+    )
+    return rows.withColumn("queue_id", F.col("real_queue_id")).select(*TOPIC.names, "real_topic")
 
 
 def _of_half(spark: SparkSession, tables: Tables, decisions: DataFrame) -> DataFrame:
