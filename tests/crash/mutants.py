@@ -41,9 +41,24 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         '"rejected")',
     ),
     "a commit that fails is not noticed": (
+        "reconcile/topics.py",
+        "        return list(pool.map(work, names))\n",
+        "        pool.map(work, names)\n        return [None for _ in names]  # type: ignore[misc]\n",
+    ),
+    "messages of a topic that waits are published": (
+        "reconcile/unpublished.py",
+        "        return self.waiting.get(topic)\n",
+        "        return None\n",
+    ),
+    "unpublished is written again": (
         "reconcile/publish.py",
-        "        list(pool.map(work, names))\n",
-        "        pool.map(work, names)\n",
+        'name, waiting, f"{app}/{name}", wanted.batch_id)',
+        "name, waiting)",
+    ),
+    "what a rebuild cannot publish is forgotten": (
+        "reconcile/unfinished.py",
+        "        if waiting:\n",
+        "        if not rows:\n",
     ),
     "a rebuild does not finish what is half done": (
         "reconcile/rebuild.py",

@@ -52,10 +52,10 @@ def lineage(
     """Everything that the tables know of a transaction id, in the order of time, of one group or of all.
 
     Columns: at TIMESTAMP; event (HALF; RESUMED: a half message that an operator made of a discarded one; OP, CHECK,
-    ANSWER, DECISION, UNPUBLISHED: it waits for its topic's table, PUBLISHED, DISCARDED, REJECTED, OPERATION); table;
-    table_version BIGINT (Delta's version that brought the row, null = the log does not tell), version_exact BOOLEAN (false: OPTIMIZE has rewritten the file, the
-    row came with that version or an earlier one), committed_at (of that version); batch_id; queue_id, queue_offset,
-    producer_group; detail (a text, without body, properties and keys).
+    ANSWER, DECISION; UNPUBLISHED: it waits for its topic's table; PUBLISHED, DISCARDED, REJECTED, OPERATION); table;
+    table_version BIGINT (Delta's version that brought the row, null = the log does not tell), version_exact BOOLEAN
+    (false: OPTIMIZE has rewritten the file, the row came with that version or an earlier one), committed_at (of that
+    version); batch_id; queue_id, queue_offset, producer_group; detail (a text, without body, properties and keys).
 
     Each table is searched for the id, the topics' included: files hold no statistics of it. The logs of the tables
     are read by Spark, too. Raises as `pending`.
