@@ -62,3 +62,14 @@ def test_checks_that_are_put_off_are_due_at_once() -> None:
     assert (wakes.at_once, wakes.due(1)) == (True, True)
     wakes.update(_records({(0, 1): 60}))
     assert (wakes.at_once, wakes.due(49)) == (False, False)
+
+
+def test_batch_is_asked_for_when_a_topics_table_is_tried_again() -> None:
+    """Once, and no more when nothing waits for one."""
+    wakes = Wakes()
+    wakes.know([(0, 0, 90)])
+    wakes.update(_records({}), next_try=30)
+    assert wakes.next_try == 30
+    assert [wakes.due(29), wakes.due(30), wakes.due(31)] == [False, True, False]
+    wakes.update(_records({}), next_try=None)
+    assert [wakes.due(89), wakes.due(90)] == [False, True]
