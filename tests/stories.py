@@ -96,6 +96,11 @@ class Transaction:
         del row["queue_offset"]
         return f"topics/{topic}", row | other
 
+    def unpublished(self, topic: str = "a", **other: Any) -> Row:
+        """It waiting for its topic's table."""
+        row = self.published()[1] | {"real_topic": topic, "reason": "why", "application": "q"}
+        return "unpublished", row | {"unpublished_at": row.pop("committed_at")} | other
+
     def decision(self, state: str = "COMMIT", **other: Any) -> Row:
         """A decision."""
         nobody = state == "DISCARD"

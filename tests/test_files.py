@@ -20,6 +20,7 @@ from checkback.schemas import arrow_schema
 if TYPE_CHECKING:
     from pathlib import Path
 
+_TOPICS = ("topics/a", "topics/b", "topics/c")
 T = datetime(2026, 1, 1, 0, 0, 0, 1234, tzinfo=timezone.utc)
 
 
@@ -130,3 +131,43 @@ def test_files_and_notes_come_back_from_the_tasks(tmp_path: Path) -> None:
         done = writer.close()
     rows = pa.Table.from_batches([file_rows(done), file_rows([], b"seen")])
     assert files_of(rows) == (done, [b"seen"])
+
+
+def test_table_that_cannot_be_written_stops_no_other(tmp_path: Path) -> None:
+    """Where the caller says so: all of its rows are left out. An error of the machine ends the whole."""
+    (tmp_path / "topics").mkdir()
+    (tmp_path / "topics/b").write_text("in the way")
+    rows = {name: pa.Table.from_pylist([{"half_queue_offset": 1}], schema=arrow_schema(name)) for name in _TOPICS}
+    with FileWriter(str(tmp_path), apart="topics/") as writer:
+        for name in [*_TOPICS, *_TOPICS]:
+            writer.write(name, rows[name])
+        assert sorted(file.name for file in writer.close()) == ["topics/a", "topics/c"]
+        assert [type(error) for error in writer.failed.values()] == [FileExistsError]
+    with pytest.raises(FileExistsError), FileWriter(str(tmp_path)) as writer:
+        writer.write("topics/b", rows["topics/b"])
+    (tmp_path / "topics/b").unlink()
+    with FileWriter(str(tmp_path), apart="topics/") as writer:
+        writer.write("topics/b", rows["topics/b"])
+        (tmp_path / "topics/b" / writer._files["topics/b"].path).symlink_to("/dev/full")
+        with pytest.raises(OSError, match="No space"):
+            writer.close()
+
+
+def test_files_open_at_once_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many topics there are: a process may have some hundreds open, and then none would be published."""
+    monkeypatch.setattr(files, "_OPEN", 2)
+    names = [f"topics/t{number}" for number in range(10)]
+    with FileWriter(str(tmp_path), buffer=1) as writer:
+        for offset in range(3):
+            for name in names:
+                writer.write(name, pa.Table.from_pylist([{"half_queue_offset": offset}], schema=arrow_schema(name)))
+                assert sum(file.writer is not None for file in writer._files.values()) <= 2
+        found = writer.close()
+    for name in names:
+        offsets = [
+            row["half_queue_offset"]
+            for file in found
+            if file.name == name
+            for row in pq.read_table(tmp_path / name / file.path, partitioning=None).to_pylist()
+        ]
+        assert sorted(offsets) == [0, 1, 2]

@@ -14,6 +14,7 @@ import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -25,7 +26,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from checkback.checksum import takes_files, write_checksum
 from checkback.errors import NO_SPACE, NO_SPACE_FIX, FencedError, StorageError
-from checkback.schemas import properties_of, schema_of
+from checkback.schemas import TOPIC_PREFIX, properties_of, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -74,9 +75,7 @@ class DeltaLog:
     def create(name: str, place: str) -> None:
         """Make the table if it is not there yet. Raises StorageError when it cannot be made."""
         try:
-            DeltaTable.create(
-                place, Schema.from_json(schema_of(name).json()), mode="ignore", configuration=properties_of(name)
-            )
+            DeltaTable.create(place, _schema(name), mode="ignore", configuration=properties_of(name))
         except (DeltaError, OSError) as error:
             raise StorageError(f"the table cannot be made: {_cause(error)}", place, _fix(error)) from error
 
@@ -84,9 +83,8 @@ class DeltaLog:
         """Can whole files be appended as they are? Not if somebody has clustered, partitioned or altered the table."""
         protocol = self._table.protocol()
         features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
-        plain = takes_files(protocol.min_writer_version, features)
-        fields = [field.name for field in self._table.schema().fields]
-        return plain and fields == schema_of(self._name).names and not self._table.metadata().partition_columns
+        plain = takes_files(protocol.min_writer_version, features) and not self._table.metadata().partition_columns
+        return plain and _columns(self._table.schema()) == _columns(_schema(self._name))
 
     def readable(self) -> bool:
         """Are the table's rows simply those of its Parquet files?"""
@@ -298,6 +296,20 @@ def actions_of(place: str, version: int, kind: str) -> Iterator[dict[str, Any]]:
 def removed_by(place: str, version: int) -> set[str]:
     """Paths of the files that a commit took out of the table. Raises StorageError."""
     return {unquote(action["path"]) for action in actions_of(place, version, "remove")}
+
+
+def _schema(name: str) -> Schema:
+    return _schema_of(TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name)
+
+
+@cache
+def _schema_of(kind: str) -> Schema:
+    return Schema.from_json(schema_of(kind).json())
+
+
+def _columns(schema: Schema) -> list[tuple[str, str, bool]]:
+    """Name, type, and whether it may be null. Whether parts of a value may be, who made the table said otherwise."""
+    return [(field.name, field.type.to_json().replace("false", "true"), field.nullable) for field in schema.fields]
 
 
 def _unreadable(place: str, error: Exception) -> StorageError:

@@ -5,6 +5,10 @@ Exit codes: 0 done, 1 failed while running, 2 wrong usage or settings.
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+
 #: what the system says of a full disk, and what to do
 NO_SPACE = "No space left on device"
 NO_SPACE_FIX = "make room on the disk, then run again: nothing is lost"
@@ -56,3 +60,34 @@ def reason(error: BaseException) -> str:
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         return lines[1].removeprefix(": ")
     return lines[0] if lines else type(error).__name__
+
+
+_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+#: As delta-rs and pyarrow say it, as the system does, and what a run says that is being stopped: in words that are no
+#: topic's name, and so in no table's path.
+_SAID_BY_MACHINE = re.compile(
+    "|".join(
+        [
+            rf"(?:os error|[Ee]rrno) (?:{'|'.join(map(str, _MACHINE))})\b",
+            *(re.escape(os.strerror(number)) for number in _MACHINE),
+            r"java\.lang\.(?:OutOfMemoryError|InterruptedException)|java\.io\.InterruptedIOException",
+            r"Job \d+ cancelled|SparkContext was shut down|stopped SparkContext|Python worker ",
+        ]
+    )
+)
+
+
+def of_machine(error: BaseException) -> bool:
+    """Is the error the machine's, or the whole run's, and not of the one table or file that met it?
+
+    No space, no memory, too many open files, a failing disk, a lost connection, a run that is being stopped.
+    """
+    if isinstance(error, MemoryError | ConnectionError):
+        return True
+    # Its first line: below it an error may quote what somebody has sent.
+    return (isinstance(error, OSError) and error.errno in _MACHINE) or said_by_machine(reason(error))
+
+
+def said_by_machine(line: str) -> bool:
+    """Does a line of an error say so? See `of_machine`."""
+    return _SAID_BY_MACHINE.search(line) is not None

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pyarrow.dataset import ParquetFileFormat
 from pyarrow.fs import LocalFileSystem
 
-from checkback.errors import StorageError
+from checkback.errors import StorageError, of_machine
 from checkback.schemas import arrow_schema, statistics_of
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ MOST_ROWS = {"check_requests": 10_000}
 #: Of `row_batches`: bytes of rows and rows read at a time (a body that repeats takes few bytes in a file, and many in
 #: memory), and bytes of the file.
 _PIECE, _PIECE_ROWS, _STREAMED = 8 << 20, 2048, 1 << 20
+#: Files that are being written at once, at most: a process may have no more than some hundreds open.
+_OPEN = 64
 #: what a task that writes files yields: `File`, and whatever else the job has to say
 FILES_SCHEMA = "name STRING, path STRING, size BIGINT, stats STRING, note BINARY"
 _FILES = pa.schema(
@@ -70,15 +72,20 @@ class FileWriter:
     """Writes rows of several tables side by side, a file a table. Use as a context: an error removes the files.
 
     ``folder``: where the tables' folders lie. ``buffer``: bytes of rows that become a row group. ``most_rows``: of a
-    file, by table; more rows make more files.
+    file, by table; more rows make more files. ``apart``: with what the names of tables begin that cannot stop the
+    others: one whose file cannot be written, for a reason of its own, has no file, and is in ``failed`` with the error.
     """
 
-    def __init__(self, folder: str, buffer: int = BUFFER, most_rows: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, folder: str, buffer: int = BUFFER, most_rows: Mapping[str, int] | None = None, apart: str | None = None
+    ) -> None:
         self._folder = folder
         self._buffer = buffer
         self._most_rows = most_rows or {}
+        self._apart = apart
         self._files: dict[str, _Open] = {}
         self._done: list[File] = []
+        self.failed: dict[str, Exception] = {}
 
     def __enter__(self) -> FileWriter:
         return self
@@ -103,11 +110,38 @@ class FileWriter:
             self._write(name, part)
 
     def _write(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
-        if not rows.num_rows:
+        if not rows.num_rows or name in self.failed:
             return
+        with self._alone(name):
+            self._add(name, rows)
+        while sum(file.waiting for file in self._files.values()) > self._buffer:
+            largest = max(self._files.items(), key=lambda item: item[1].waiting)[0]
+            with self._alone(largest):
+                if sum(file.writer is not None for file in self._files.values()) < _OPEN:
+                    self._flush(largest)
+                else:
+                    self._finish(largest)
+
+    @contextlib.contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        """Where the table cannot stop the others: an error of its own is noted, and its file is given up."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            if self._apart is None or not name.startswith(self._apart) or of_machine(error):
+                raise
+            self.failed[name] = error
+            file = self._files.pop(name)
+            with contextlib.suppress(Exception):
+                if file.writer is not None:
+                    file.writer.close()
+            with contextlib.suppress(OSError):
+                os.remove(f"{self._folder}/{name}/{file.path}")
+
+    def _add(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
         if name not in self._files:
-            os.makedirs(f"{self._folder}/{name}", exist_ok=True)
             self._files[name] = _Open(f"part-{uuid.uuid4()}.snappy.parquet", arrow_schema(name))
+            os.makedirs(f"{self._folder}/{name}", exist_ok=True)
         file = self._files[name]
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         table = table.select(file.schema.names).cast(file.schema)
@@ -116,14 +150,13 @@ class FileWriter:
         file.rows += table.num_rows
         for column in statistics_of(name):
             _widen(file, column, table.column(column))
-        while sum(file.waiting for file in self._files.values()) > self._buffer:
-            self._flush(max(self._files.items(), key=lambda item: item[1].waiting)[0])
 
     def close(self) -> list[File]:
         """Finish all files."""
         for name in list(self._files):
-            self._finish(name)
-        return self._done
+            with self._alone(name):
+                self._finish(name)
+        return [file for file in self._done if file.name not in self.failed]
 
     def _finish(self, name: str) -> None:
         self._flush(name)

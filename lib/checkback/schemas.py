@@ -166,6 +166,16 @@ OPERATIONS = StructType(
         _column("checkback_version", _STRING, "version of Checkback that wrote the row"),
     ]
 )
+UNPUBLISHED = StructType(
+    [
+        *TOPIC.fields[:-2],
+        _REAL_TOPIC,
+        _column("reason", _STRING, "why its topic's table did not take it, in one line"),
+        _column("application", _STRING, "query id of the checkpoint that ran the batch, or the rebuild that found it"),
+        _column("unpublished_at", _TIME, "time of the batch that decided it and could not publish it"),
+        _BATCH_ID,
+    ]
+)
 BATCHES = StructType(
     [
         _column(
@@ -208,6 +218,7 @@ SCHEMAS: Mapping[str, StructType] = {
     "check_answers": CHECK_ANSWERS,
     "rejected": REJECTED,
     "operations": OPERATIONS,
+    "unpublished": UNPUBLISHED,
     "batches": BATCHES,
     "ticks": TICKS,
 }
@@ -224,6 +235,7 @@ STATISTICS: Mapping[str, tuple[str, ...]] = {
     "check_requests": ("queue_id", "queue_offset", "requested_at"),
     "check_answers": ("queue_id", "queue_offset", "batch_id", "answered_at"),
     "operations": ("queue_id", "queue_offset", "at"),
+    "unpublished": ("half_queue_id", "half_queue_offset", "unpublished_at", "batch_id"),
     "batches": ("batch_id", "batch_time"),
     TOPIC_PREFIX: ("half_queue_id", "half_queue_offset", "committed_at"),
 }

@@ -51,7 +51,8 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?$")
 _SAYS_NOTHING = re.compile(
     r"Exception thrown in awaitResult|Boxed Exception|java\.util\.concurrent\.ExecutionException"
 )
-_LOST = (ConnectionError, Py4JNetworkError)
+#: how a call fails when Spark has gone
+LOST = (ConnectionError, Py4JNetworkError)
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -102,7 +103,7 @@ class Stopper:
                     due = time.monotonic() + 1
                 _pause(self._queries)
             self._raise_failure()
-        except _LOST as error:
+        except LOST as error:
             raise CheckbackError("lost the connection to Spark", fix="see what Spark says, then run again") from error
         except BaseException:
             self.stop()
@@ -118,7 +119,7 @@ class Stopper:
 
         On Spark Connect no gate keeps the next batch from beginning: one that has is broken off, and done again.
         """
-        with suppress(*_LOST):  # Spark has gone, its queries with it
+        with suppress(*LOST):  # Spark has gone, its queries with it
             for query in self._queries:
                 done = _last_done(query) if is_connect(query) else None
                 while self._in_batch(query) and (not is_connect(query) or _last_done(query) == done):
@@ -217,9 +218,21 @@ def failure(query: str | None, error: BaseException) -> CheckbackError:
 def one_line(error: BaseException) -> str:
     """What an error of Spark, Java or Python says, without its stack."""
     text = next((text for text in _messages(error) if not _SAYS_NOTHING.match(text)), str(error))
+    return _telling_line(text) or type(error).__name__
+
+
+def all_lines(error: BaseException) -> Iterator[str]:
+    """What an error says and what each of its causes says, a line each, without their stacks."""
+    for text in _messages(error):
+        first = text.strip().partition("\n")[0]
+        # Below it may be what somebody has sent, as in a row that a table refuses.
+        yield _telling_line(text) if _TRACEBACK in first else first
+
+
+def _telling_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
-        return type(error).__name__
+        return ""
     if any(_TRACEBACK in line for line in lines):
         # A Python worker's error: frames are indented, Java's too, and what comes between them is the error itself.
         after = lines[max(number for number, line in enumerate(lines) if _TRACEBACK in line) + 1 :]

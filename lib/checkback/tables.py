@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
     from checkback.files import File
     from checkback.settings import Storage
+
+
+def _names(folder: str) -> list[str]:
+    return os.listdir(folder) if os.path.isdir(folder) else []
 
 
 def _absolute(place: str) -> str:
@@ -130,8 +135,12 @@ class Tables:
         if self.catalog:
             schema = ".".join(map(sparklog.quoted, (self.catalog, self.schema)))
             return sorted(map(self._topic(spark), sparklog.names(spark, schema, TABLE_PREFIX)))
-        found = [TOPIC_PREFIX + name for name in folders.names(spark, f"{self.root}/{TOPIC_PREFIX}")]
-        return sorted(name for name in found if self.exists(spark, name))
+        place = f"{self.root}/{TOPIC_PREFIX}"
+        if self.by_files:
+            names = [name for name in _names(place) if os.path.isdir(f"{place}{name}")]
+        else:
+            names = folders.names(spark, place)
+        return sorted(name for name in (TOPIC_PREFIX + name for name in names) if self.exists(spark, name))
 
     def _topic(self, spark: SparkSession) -> Callable[[str], str]:
         """The name, as ``topics/<topic>``, of a table of the catalog."""
@@ -251,6 +260,10 @@ class Tables:
         notes = [commit.note for commit in sparklog.history(spark, self.in_sql(name), _RECENT)]
         found = [note.rpartition(" ") for note in notes if note is not None]
         return max((int(version) for who, _, version in found if who == app), default=None)
+
+    def forget(self, name: str) -> None:
+        """Open the table's log anew when it is next asked for: somebody may have put another table in its place."""
+        self._logs.pop(name, None)
 
     def log(self, name: str) -> DeltaLog:
         """The table's log, opened once. Raises StorageError when there is no such table."""

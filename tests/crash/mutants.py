@@ -41,9 +41,24 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         '"rejected")',
     ),
     "a commit that fails is not noticed": (
-        "reconcile/publish.py",
+        "reconcile/topics.py",
         "        return list(pool.map(work, names))\n",
-        "        pool.map(work, names)\n        return [0 for _ in names]\n",
+        "        pool.map(work, names)\n        return [None for _ in names]  # type: ignore[misc]\n",
+    ),
+    "messages of a topic that waits are published": (
+        "reconcile/unpublished.py",
+        "        return self.waiting.get(topic)\n",
+        "        return None\n",
+    ),
+    "unpublished is written again": (
+        "reconcile/publish.py",
+        'name, waiting, f"{app}/{name}", wanted.batch_id)',
+        "name, waiting)",
+    ),
+    "what a rebuild cannot publish is forgotten": (
+        "reconcile/unfinished.py",
+        "        if waiting:\n",
+        "        if not rows:\n",
     ),
     "a batch that was begun is finished by the settings of today": (
         "reconcile/batch_rules.py",
@@ -57,12 +72,12 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     ),
     "a batch is concluded before it is written": (
         "reconcile/publish.py",
-        "        # Step 2\n        rejected = ",
+        "        # Step 3\n        rejected = ",
         "        self._conclude(spark, actions, batch_id, app, Written())\n        rejected = ",
     ),
     "a rebuild does not finish what is half done": (
         "reconcile/rebuild.py",
-        "    finished = finish(spark, tables)\n",
+        "    finished = finish(spark, tables, deleted)\n",
         "    finished: dict[str, int] = {}\n",
     ),
     "a rebuild forgets ops that no batch has dealt with": (

@@ -26,8 +26,8 @@ producer may use twice.
 ## Who may change what
 
 Rows are appended, and that is all that Checkback does. An update is never right: what is written is what happened.
-`half`, `op`, `decisions`, `operations` and `batches` are `delta.appendOnly`: Delta itself refuses UPDATE and DELETE. Of the
-others, each section says what becomes of it when rows are deleted. In local folders delete with delta-rs
+`half`, `op`, `decisions`, `operations` and `batches` are `delta.appendOnly`: Delta itself refuses UPDATE and DELETE. Of
+the others, each section says what becomes of it when rows are deleted. In local folders delete with delta-rs
 (`DeltaTable(path).delete("...")`), or while nothing else is at work: Spark's commits there are safe in one JVM only.
 
 Small files, old files and old log entries are another matter, and no row's: [maintain.md](maintain.md).
@@ -61,7 +61,8 @@ ABOUT = {
         _APPEND_ONLY,
     ),
     _TOPIC: _About(
-        "a committed message of the real topic, once. The table is made with the topic's first message.",
+        "a committed message of the real topic, once. The table is made with the topic's first message. If it cannot "
+        "be made or written, its messages wait in [`unpublished`](#unpublished).",
         "`reconcile`, `rebuild` (what a batch left half done)",
         "consumers, `audit`, `lineage`, `rebuild`",
         "The audit says `commit_not_published`, and a `rebuild` publishes the message again, because its decision says "
@@ -105,6 +106,15 @@ ABOUT = {
         "`resolve`, `resume`",
         "`resolve`, `resume`, `lineage`",
         _APPEND_ONLY,
+    ),
+    "unpublished": _About(
+        "a committed message that its topic's table could not take, and why. Once it is published late it is in the "
+        "topic, too, as a row of the batch that did it: what is in no topic still waits ([operations.md](operations.md#"
+        "checkbackunpublished)).",
+        "`reconcile`, `rebuild`",
+        "`reconcile`, `rebuild`, `status`, `audit`, `lineage`",
+        "What is in its topic by now may go, once the batch that published it is done. What is not would be lost: "
+        "the audit says `commit_not_published`, and only a `rebuild` publishes it.",
     ),
     "batches": _About(
         "a batch of `reconcile`, written last: when it is there, all other rows of the batch are. (batch_id, "

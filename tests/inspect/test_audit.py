@@ -49,6 +49,7 @@ def _resumed(t: Transaction, offset: int) -> list[Row]:
 #: What breaks nothing.
 _CLEAN: dict[str, Story] = {
     "committed": Transaction.committed,
+    "published late": lambda t: [*t.committed(), t.unpublished()],
     "rolled back": Transaction.rolled_back,
     "given up": Transaction.given_up,
     "pending": lambda t: [t.half(), *t.checks(2)],
@@ -104,6 +105,11 @@ _BROKEN: dict[str, tuple[set[str], Story]] = {
         lambda t: t.given_up()[1:],
     ),
     "not published": ({"commit_not_published"}, lambda t: [t.half(), t.op(), t.decision()]),
+    "waits for its topic's table": ({"unpublished"}, lambda t: [t.half(), t.op(), t.decision(), t.unpublished()]),
+    "published late, in a batch under way": (
+        {"unpublished"},
+        lambda t: [t.half(), t.op(), t.decision(), t.unpublished(), t.published(committed_at=UNDER_WAY, batch_id=1)],
+    ),
     "decided by nobody's ROLLBACK": ({"rollback_without_op"}, lambda t: [t.half(), t.decision("ROLLBACK")]),
     "not kept": ({"discard_not_kept"}, lambda t: t.given_up()[:-1]),
     "discarded, not decided": ({"discarded_without_decision"}, lambda t: [t.half(), t.discarded()]),

@@ -62,6 +62,8 @@ def _rows(random: Random, t: Transaction) -> list[Row]:
     for _ in range(random.choice([0, 1, 1, 2])):
         when = random.choice([{}, {}, {}, {"committed_at": UNDER_WAY, "batch_id": 1}])
         rows.append(t.published(random.choice("aab"), **when, body=random.choice([b"body", b"body", b"other"])))
+    if random.random() < 0.2:
+        rows.append(t.unpublished())
     kept = random.choice([0, 0, 0, 1, 2])
     rows += [t.discarded(body=random.choice([b"body", b"other"])) for _ in range(kept)]
     for number in random.choice([(), (), (1,), (1, 2), (1, 1), (1, 2, 3, 4), (2, 3)]):
@@ -82,6 +84,7 @@ class _Told:
     op: list[dict[str, Any]] = field(default_factory=list)
     decisions: list[dict[str, Any]] = field(default_factory=list)
     topics: list[dict[str, Any]] = field(default_factory=list)
+    unpublished: list[dict[str, Any]] = field(default_factory=list)
     discarded: list[dict[str, Any]] = field(default_factory=list)
     check_requests: list[dict[str, Any]] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
@@ -102,7 +105,8 @@ def _model(told: _Told) -> set[str]:
         "published_without_half": published and not half,
         "discarded_without_half": discarded and not half,
         "check_without_half": told.check_requests and not half,
-        "commit_not_published": "COMMIT" in states and not published,
+        "commit_not_published": "COMMIT" in states and not published and not told.unpublished,
+        "unpublished": "COMMIT" in states and not published and told.unpublished,
         "discard_not_kept": "DISCARD" in states and not discarded,
         "discarded_without_decision": discarded and "DISCARD" not in states,
         "published_and_discarded": published and discarded,

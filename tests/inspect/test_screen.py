@@ -13,6 +13,7 @@ from checkback.commits import Unread
 from checkback.inspect.progress import Progress
 from checkback.inspect.screen import Line, as_json, check_rows, group_rows, lines, span
 from checkback.inspect.status import GROUP, Engine, Ledger, Status
+from checkback.inspect.unpublished import Topic
 
 _NOW = round(datetime(2026, 11, 21, 14, 15, tzinfo=timezone.utc).timestamp() * 1000)
 _DONE = Batch(41, _NOW - 5_000)
@@ -87,6 +88,23 @@ def test_before_spark_has_started_the_tables_are_left_out() -> None:
     assert set(_said(early)) == {"reconcile", "last batch", "watermarks", "lag"}
     told = as_json(early)
     assert (told["groups"], told["checks"], told["pending"], told["decisions"]) == (None, None, None, None)
+
+
+def test_what_waits_for_its_topics_table_has_a_line_each() -> None:
+    """With the reason; a name that somebody has landed otherwise does nothing to the terminal."""
+    waiting = (Topic("orders", 12, _NOW - 300_000, "no such column"), Topic("a\x1b[2J", 1, _NOW, "no name"))
+    status = replace(_STATUS, ledger=replace(_LEDGER, unpublished=waiting))
+    assert [line for line in lines(status) if line.name == "unpublished"] == [
+        Line("unpublished", "12 for orders, 14:10:00, 5m ago: no such column", bad=True),
+        Line("unpublished", "1 for a?[2J, 14:15:00, 0s ago: no name", bad=True),
+    ]
+    told = json.loads(json.dumps(as_json(status)))["unpublished"]
+    assert told[0] == {
+        "topic": "orders",
+        "messages": 12,
+        "since": "2026-11-21T14:10:00.000Z",
+        "reason": "no such column",
+    }
 
 
 def test_tables() -> None:

@@ -277,6 +277,18 @@ def test_table_that_somebody_has_altered_is_left_alone(tmp_path: Path) -> None:
     assert (done.files_after, done.removed_files) == (5, 0)
 
 
+def test_damaged_topic_stops_no_other_table(tmp_path: Path) -> None:
+    sender = Sender(tmp_path)
+    for _ in range(6):
+        sender.commit()
+    DeltaLog.create("topics/a", f"{tmp_path}/topics/a")
+    (tmp_path / "topics/a/_delta_log/00000000000000000000.crc").unlink(missing_ok=True)
+    (tmp_path / "topics/a/_delta_log/00000000000000000000.json").write_text("{what is this?")
+    done = maintained(settings_of(tmp_path))
+    assert "log cannot be read" in str(done["topics/a"].skipped)
+    assert done["half"].rewritten == 6
+
+
 def test_nothing_goes_where_reconcile_cannot_be_seen(tmp_path: Path) -> None:
     """Its checkpoint lies in a folder that the settings do not name, or is being built anew."""
     sender = Sender(tmp_path)

@@ -42,8 +42,8 @@ _CHECK_MAX = 1
 _WRITTEN = ("topics/", "decisions", "discarded", "check_requests", "rejected")
 
 
-class Lost(Exception):  # noqa: N818 - what a power cut does, not an error of the code
-    """The machine is gone."""
+class Lost(ConnectionError):  # noqa: N818 - no error of the code
+    """The machine is gone: no error of one table, which would not end the batch."""
 
 
 def breaking(monkeypatch: pytest.MonkeyPatch, survives: Callable[[str], bool]) -> None:

@@ -77,3 +77,14 @@ def test_where_the_clock_was_set_back_nothing_is_due_before_it_is_there_again() 
     assert (wakes.at_once(400), wakes.due(400)) == (False, False)
     assert (wakes.at_once(1000), wakes.due(1000)) == (False, False)
     assert (wakes.at_once(1001), wakes.due(1001)) == (True, True)
+
+
+def test_batch_is_asked_for_when_a_topics_table_is_tried_again() -> None:
+    """Once, and no more when nothing waits for one."""
+    wakes = Wakes()
+    wakes.know([(0, 0, 90)])
+    wakes.update(_records({}), next_try=30)
+    assert wakes.next_try == 30
+    assert [wakes.due(29), wakes.due(30), wakes.due(31)] == [False, True, False]
+    wakes.update(_records({}), next_try=None)
+    assert [wakes.due(89), wakes.due(90)] == [False, True]

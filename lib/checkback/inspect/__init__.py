@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from checkback.inspect.stored import state_differences, state_pending
     from checkback.inspect.trail import lineage
     from checkback.inspect.undecided import pending
+    from checkback.inspect.unpublished import unpublished
 
 __all__ = [
     "busiest",
@@ -41,6 +42,7 @@ __all__ = [
     "state_pending",
     "stuck_groups",
     "table",
+    "unpublished",
     "what_endpoints_said",
     "worst_outage",
 ]
@@ -61,6 +63,7 @@ _MODULES = {
     "state_pending": "stored",
     "stuck_groups": "groups",
     "table": "notebook",
+    "unpublished": "unpublished",
     "what_endpoints_said": "outage",
     "worst_outage": "outage",
 }

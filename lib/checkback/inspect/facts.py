@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
 
 KEY = ("queue_id", "queue_offset")
+#: as a topic's table and `unpublished` name the half message, and the queue of the topic
+_OF_HALF = {"queue_id": "real_queue_id", "half_queue_id": "queue_id", "half_queue_offset": "queue_offset"}
 #: Bits of op_states and decision_states: COMMIT by each source, ROLLBACK by each source, DISCARD.
 COMMITS, ROLLBACKS, DISCARD = 0x0F, 0xF0, 0x100
 #: Bits of rejected.
 REJECTED_HALF, REJECTED_OP, REJECTED_EARLY = 1, 2, 4
 
-_HALF, _OP, _ALIEN_OP, _UNDELIVERED, _TOPIC, _DECISION, _DISCARDED, _CHECK, _REJECTED = range(9)
+_HALF, _OP, _ALIEN_OP, _UNDELIVERED, _TOPIC, _DECISION, _DISCARDED, _CHECK, _REJECTED, _UNPUBLISHED = range(10)
 #: What a row says, by its kind; null where it says nothing.
 #: at, until: ms. Of half: birth, end of the immunity; of a check: when it was requested, ms since the one before.
 #: store: of half and op: when it landed, us; of a check: 1 = its check_times was there before, else 0.
@@ -42,10 +44,11 @@ def facts(snapshot: Snapshot, settings: Settings) -> DataFrame:
     """The facts of each transaction.
 
     Columns, whole numbers, null where there is no such row: queue_id, queue_offset; of the first half message that
-    took the offset: born, immune_until (ms), landed (us), who, content; halves, published, decisions, discarded (rows),
-    half_contents, half_owners, topic_contents, discarded_contents, decision_owners (least and greatest, as an array);
-    ops, alien_ops, undelivered (rows), op_states, op_landed (us, first), alien_landed (us, last); decision_states,
-    decided_checks (most); checks (rows), repeated_checks, last_check, first_check_at, least_gap (ms); rejected (bits).
+    took the offset: born, immune_until (ms), landed (us), who, content; halves, published, unpublished, decisions,
+    discarded (rows), half_contents, half_owners, topic_contents, discarded_contents, decision_owners (least and
+    greatest, as an array); ops, alien_ops, undelivered (rows), op_states, op_landed (us, first), alien_landed (us,
+    last); decision_states, decided_checks (most); checks (rows), repeated_checks, last_check, first_check_at, least_gap
+    (ms); rejected (bits).
     """
     half = snapshot.read("half")
     rows = [
@@ -55,6 +58,7 @@ def facts(snapshot: Snapshot, settings: Settings) -> DataFrame:
         _discarded_rows(snapshot.read("discarded"), snapshot.ignores_case),
         _check_rows(snapshot.read("check_requests")),
         _rejected_rows(snapshot.read("rejected")),
+        _rows(snapshot.read("unpublished").withColumnsRenamed(_OF_HALF), _UNPUBLISHED),
         *(_topic_rows(snapshot.read(name), name, snapshot.ignores_case) for name in snapshot.topics),
     ]
     # Moved first, then grouped: the rows are narrow, what they are grouped to is wide, and few of them share a key.
@@ -91,6 +95,7 @@ def _op_facts() -> list[Column]:
 def _other_facts() -> list[Column]:
     return [
         _count(_TOPIC).alias("published"),
+        _count(_UNPUBLISHED).alias("unpublished"),
         _span("content", _TOPIC).alias("topic_contents"),
         _count(_DISCARDED).alias("discarded"),
         _span("content", _DISCARDED).alias("discarded_contents"),
@@ -167,9 +172,7 @@ def _discarded_rows(discarded: DataFrame, ignore_case: bool) -> DataFrame:
 
 
 def _topic_rows(topic: DataFrame, name: str, ignore_case: bool) -> DataFrame:
-    named = topic.withColumnsRenamed(
-        {"queue_id": "real_queue_id", "half_queue_id": "queue_id", "half_queue_offset": "queue_offset"}
-    )
+    named = topic.withColumnsRenamed(_OF_HALF)
     real_topic = F.lit(name.removeprefix(TOPIC_PREFIX))
     content = _content(real_topic, "real_queue_id", "half_store_timestamp", ignore_case)
     return _rows(named, _TOPIC, content=content)

@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
 def lines(status: Status) -> list[Line]:
     """The lines above the tables."""
-    return [_at_work(status), *_batch(status), *_lag(status), *_decisions(status.ledger)]
+    return [_at_work(status), *_batch(status), *_lag(status), *_decisions(status.ledger), *_unpublished(status)]
 
 
 def group_rows(ledger: Ledger) -> list[tuple[tuple[str, ...], bool]]:
@@ -85,6 +85,9 @@ def as_json(status: Status) -> dict[str, Any]:
             "last_5_minutes": _of_states(ledger, 2),
             "discarded_today": ledger.discarded_today,
         },
+        "unpublished": None
+        if ledger is None
+        else [one._asdict() | {"since": iso(one.since)} for one in ledger.unpublished],
         "pending": None if ledger is None else sum(row["pending"] for row in ledger.groups),
         "groups": None if ledger is None else [_group_json(dict(row)) for row in ledger.groups],
         "checks": None
@@ -159,6 +162,22 @@ def _decisions(ledger: Ledger | None) -> list[Line]:
     today = f"discarded today: {ledger.discarded_today}"
     pending = sum(row["pending"] for row in ledger.groups)
     return [Line("pending", str(pending)), Line("decisions", "; ".join([*parts, today]))]
+
+
+def _unpublished(status: Status) -> list[Line]:
+    """What waits for its topic's table: how much, since when and why of each topic."""
+    found = () if status.ledger is None else status.ledger.unpublished
+    return [
+        Line(
+            "unpublished", f"{one.messages} for {_shown(one.topic)}, {_ago(one.since, status.now)}: {one.reason}", True
+        )
+        for one in found
+    ]
+
+
+def _shown(topic: str | None) -> str:
+    """A name that nobody has checked, as a terminal may show it."""
+    return "no topic" if topic is None else "".join(char if char.isprintable() else "?" for char in topic)
 
 
 def _of_states(ledger: Ledger, at: int) -> dict[str, int]:

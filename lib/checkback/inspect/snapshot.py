@@ -38,7 +38,12 @@ _LANDED_SINCE = 100
 #: place of `half` among the sources of the query
 _HALF = 0
 #: the column with the time of the batch that wrote the row
-_BATCH_TIME = {"decisions": "decided_at", "discarded": "discarded_at", "check_requests": "requested_at"}
+_BATCH_TIME = {
+    "decisions": "decided_at",
+    "discarded": "discarded_at",
+    "check_requests": "requested_at",
+    "unpublished": "unpublished_at",
+}
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from checkback.checkpoint import Batch
+    from checkback.inspect.unpublished import Topic
     from checkback.settings import Settings
 
 #: sources of the query, in its order
@@ -57,12 +58,14 @@ class Ledger:
     """What the tables say. ``decisions``: (state, in the last minute, in the last RECENT).
 
     ``groups``: rows with the names of GROUP. ``checks``: (group, endpoint, outcome, number) in the last RECENT.
+    ``unpublished``: what waits for its topic's table.
     """
 
     groups: tuple[Mapping[str, Any], ...] = ()
     decisions: tuple[tuple[str, int, int], ...] = ()
     discarded_today: int = 0
     checks: tuple[tuple[str, str | None, str, int], ...] = ()
+    unpublished: tuple[Topic, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,8 @@ def _ledger(spark: SparkSession, settings: Settings, tables: Tables, now: dateti
 
     from checkback.inspect.groups import group_summary
     from checkback.inspect.minutes import check_outcomes
-    from checkback.inspect.view import moment_column
+    from checkback.inspect.unpublished import topics
+    from checkback.inspect.view import View, moment_column
 
     now = now.astimezone(timezone.utc)
     summary = group_summary(spark, settings).withColumns(
@@ -152,6 +156,7 @@ def _ledger(spark: SparkSession, settings: Settings, tables: Tables, now: dateti
         decisions=tuple(sorted((state, minute, recent) for state, minute, recent, _ in decided)),
         discarded_today=sum(today for state, _, _, today in decided if state == "DISCARD"),
         checks=tuple((row["producer_group"], row["endpoint"], row["outcome"], row["checks"]) for row in checks),
+        unpublished=tuple(topics(View(spark, tables))),
     )
 
 

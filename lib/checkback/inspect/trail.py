@@ -33,7 +33,10 @@ COLUMNS = (
     "detail",
 )
 #: events at one time, in the order in which they bring about each other
-_ORDER = ("HALF", "RESUMED", "OP", "CHECK", "ANSWER", "DECISION", "PUBLISHED", "DISCARDED", "REJECTED", "OPERATION")
+_ORDER = (
+    *("HALF", "RESUMED", "OP", "CHECK", "ANSWER"),
+    *("DECISION", "UNPUBLISHED", "PUBLISHED", "DISCARDED", "REJECTED", "OPERATION"),
+)
 _ACTIONS = (
     "add STRUCT<path: STRING, dataChange: BOOLEAN>, commitInfo STRUCT<timestamp: BIGINT, inCommitTimestamp: BIGINT>"
 )
@@ -49,10 +52,10 @@ def lineage(
     """Everything that the tables know of a transaction id, in the order of time, of one group or of all.
 
     Columns: at TIMESTAMP; event (HALF; RESUMED: a half message that an operator made of a discarded one; OP, CHECK,
-    ANSWER, DECISION, PUBLISHED, DISCARDED, REJECTED, OPERATION); table; table_version BIGINT (Delta's version that
-    brought the row, null = the log does not tell), version_exact BOOLEAN (false: OPTIMIZE has rewritten the file, the
-    row came with that version or an earlier one), committed_at (of that version); batch_id; queue_id, queue_offset,
-    producer_group; detail (a text, without body, properties and keys).
+    ANSWER, DECISION; UNPUBLISHED: it waits for its topic's table; PUBLISHED, DISCARDED, REJECTED, OPERATION); table;
+    table_version BIGINT (Delta's version that brought the row, null = the log does not tell), version_exact BOOLEAN
+    (false: OPTIMIZE has rewritten the file, the row came with that version or an earlier one), committed_at (of that
+    version); batch_id; queue_id, queue_offset, producer_group; detail (a text, without body, properties and keys).
 
     Each table is searched for the id, the topics' included: files hold no statistics of it. The logs of the tables
     are read by Spark, too. Raises as `pending`.
@@ -105,7 +108,7 @@ def _rejected(rejected: DataFrame, places: DataFrame, transaction_id: str, group
 
 #: tables that are searched by more than the id
 _SEARCHED = {"op": _ops, "rejected": _rejected}
-_TABLES = ("half", "decisions", "discarded", "check_requests", "check_answers", "operations", *_SEARCHED)
+_TABLES = ("half", "decisions", "discarded", "check_requests", "check_answers", "operations", "unpublished", *_SEARCHED)
 _RAW = "queue_id INT, queue_offset BIGINT, half_offset BIGINT, producer_group STRING, transaction_id STRING"
 
 
@@ -114,7 +117,7 @@ def _events(name: str, rows: DataFrame) -> DataFrame:
     kind = TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name
     event, at, detail = _EVENTS[kind]
     columns = set(rows.columns)
-    place = ("half_queue_id", "half_queue_offset") if kind == TOPIC_PREFIX else KEY
+    place = ("half_queue_id", "half_queue_offset") if kind in (TOPIC_PREFIX, "unpublished") else KEY
     return rows.select(
         F.col(at).alias("at"),
         event().alias("event"),
@@ -195,6 +198,11 @@ _EVENTS = {
             F.concat(F.lit("as "), F.col("new_queue_id"), F.lit("/"), F.col("new_queue_offset")),
             _after("-", "reason"),
         ),
+    ),
+    "unpublished": (
+        lambda: F.lit("UNPUBLISHED"),
+        "unpublished_at",
+        lambda: _text("waits for the table of", F.coalesce("real_topic", F.lit("no topic")), _after("-", "reason")),
     ),
     TOPIC_PREFIX: (
         lambda: F.lit("PUBLISHED"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from checkback import folders
 from checkback.deltalog import DeltaLog
+from checkback.errors import StorageError, of_machine
 from checkback.fence import only_one
 from checkback.maintain import folder
 from checkback.maintain.compact import compact, planned
@@ -71,14 +72,14 @@ def maintain(
     """Maintain the tables of a local folder, beside whatever writes and reads them. ``dry_run``: only look.
 
     ``spark``: only where the checkpoints lie elsewhere. Raises FencedError when another process maintains them,
-    StorageError when a table cannot be read or written.
+    StorageError when a table cannot be read or written that is no topic's.
     """
     with only_one(tables, LOCK):
         # First of all: streams only move on.
         found, held = readers(tables, spark), _held(tables, spark)
         started = round(time.time() * 1000) if now is None else now
         run = Run(tables, settings, started, dry_run, progress, found, held)
-        return [_maintained(run, name) for name in names(tables.root)]
+        return [_turn(run, name) for name in names(tables.root)]
 
 
 def names(root: str) -> list[str]:
@@ -98,6 +99,18 @@ def _held(tables: Tables, spark: SparkSession | None) -> str | None:
     if lost and DeltaLog.exists(place) and DeltaLog("decisions", place).versions([OWNERS])[OWNERS]:
         return LOST
     return None
+
+
+def _turn(run: Run, name: str) -> Done:
+    """A table's turn. A topic's that is damaged stops no other."""
+    try:
+        return _maintained(run, name)
+    except StorageError as error:
+        if not name.startswith(TOPIC_PREFIX) or of_machine(error):
+            raise
+        done = Done(name, skipped=str(error))
+        run.progress.end(done)
+        return done
 
 
 def _maintained(run: Run, name: str) -> Done:

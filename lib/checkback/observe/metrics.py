@@ -64,6 +64,7 @@ class Metrics:
         self._gauge("oldest_pending_seconds", "Age of the oldest of them; 0 = none").set_function(
             lambda: 0.0 if pending.oldest is None else self._clock() - pending.oldest / 1000
         )
+        self._unpublished = self._gauge("unpublished", "Committed messages that wait for their topic's table")
         lag = self._gauge("lag_seconds", "Age of the oldest commit that no batch has read; 0 = none", "table")
         for source in backlog.sources:
             lag.labels(source).set_function(partial(self._lag, source))
@@ -92,6 +93,10 @@ class Metrics:
         self._requests.inc(counts.get("check", 0))
         self._rejected.labels("op").inc(counts.get("rejected_op", 0))
         self._rejected.labels("half").inc(counts.get("rejected_half", 0))
+
+    def waiting(self, rows: int) -> None:
+        """So many committed messages wait for their topic's table."""
+        self._unpublished.set(rows)
 
     def asked(self, outcomes: Mapping[tuple[str, str], int]) -> None:
         """A batch of checks is done: by outcome and group, how many."""

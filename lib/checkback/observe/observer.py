@@ -44,6 +44,12 @@ class Observer:
             if any(counts.values()):
                 event("batch_published", batch_id=batch_id, batch_time=actions.batch_time, **counts)
 
+    def waiting(self, rows: int) -> None:
+        """So many committed messages wait for their topic's table."""
+        with _harmless("waiting"):
+            if self._metrics is not None:
+                self._metrics.waiting(rows)
+
     def asked(self, answers: pa.Table, batch_id: int) -> None:
         """A batch of checks is in the tables: its CHECK_ANSWERS."""
         with _harmless("checks_done"):

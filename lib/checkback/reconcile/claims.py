@@ -31,7 +31,7 @@ NAME = "reconcile"
 REBUILDING = f"{NAME}.rebuilding"
 #: application whose version counts the owners there were
 OWNERS = "checkpoint"
-_WRITTEN = ("decisions", "discarded", "check_requests", "rejected", "batches")
+_WRITTEN = ("decisions", "discarded", "check_requests", "rejected", "unpublished", "batches")
 _OWNER, _SIZE = "checkback.checkpoint", "checkback.segment_size"
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 

@@ -8,9 +8,9 @@ tables, no shuffle, no cache. The driver commits what the tasks have written.
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
-from typing import TYPE_CHECKING, TypeVar
+from collections import Counter
+from functools import partial, reduce
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
@@ -20,7 +20,7 @@ from checkback.checkpoint import read_batch
 from checkback.connect import is_connect, query_id
 from checkback.errors import StorageError
 from checkback.files import FILES_SCHEMA, files_of
-from checkback.reconcile import halves, rejected
+from checkback.reconcile import halves, rejected, unpublished
 from checkback.reconcile.actions import Actions
 from checkback.reconcile.batches import TABLE as BATCHES
 from checkback.reconcile.batches import Written, application, batch_row
@@ -28,23 +28,24 @@ from checkback.reconcile.claims import NAME, claim
 from checkback.reconcile.columns import identity_columns, store_us
 from checkback.reconcile.ranges import MAX_RANGES, within
 from checkback.reconcile.segment import Action
-from checkback.reconcile.tasks import SURVEY_SCHEMA, picker, reader, selector, surveyor
+from checkback.reconcile.tasks import PARKED_PREFIX, SURVEY_SCHEMA, Note, picker, reader, selector, surveyor
+from checkback.reconcile.topics import Topics, side_by_side
 from checkback.reconcile.wanted import Wanted
 from checkback.schemas import HALF, TOPIC_PREFIX, schema_of
 from checkback.session import frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
     from checkback.files import File
     from checkback.observe.observer import Observer
     from checkback.reconcile.batch_rules import BatchRules
+    from checkback.reconcile.unpublished import Parking
     from checkback.reconcile.wakes import Wakes
     from checkback.tables import Tables
 
-_T = TypeVar("_T")
 #: The plans of a batch are small and known beforehand: planning them adaptively, stage by stage, costs more than it
 #: brings. Set in the batch's own session, a clone of the query's.
 _ADAPTIVE = "spark.sql.adaptive.enabled"
@@ -73,11 +74,11 @@ class Publisher:
         self._decided = decided
         self._observer = observer
         self._wakes = wakes
-        self._made: set[str] = set()
+        self._topics = Topics(tables)
         self._claimed = tables.by_files  # by the command, then
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Publish one batch of ACTIONS_SCHEMA, and say in `batches` that it is whole.
+        """Publish one batch of ACTIONS_SCHEMA, and what waits for its topic's table and is due; say that it is whole.
 
         The actions are fetched once: a second pass would run the stateful operator again.
         """
@@ -85,50 +86,58 @@ class Publisher:
         if not is_connect(batch):  # there it is the session of all
             spark.conf.set(_ADAPTIVE, "false")
         actions, segments = Actions.of(batch.toArrow())
-        written = self.publish(spark, actions, batch_id, app) if len(actions.records) else Written()
+        written = Written()
+        if len(actions.records) or self._topics.due(spark, _now()):
+            written = self.publish(spark, actions, batch_id, app)
         self._conclude(spark, actions, batch_id, app, written)
         if self._observer is not None:
             self._observer.published(actions, batch_id, segments)
+            self._observer.waiting(self._topics.rows)
         if self._wakes is not None:
-            self._wakes.update(segments)
+            self._wakes.update(segments, self._topics.next_try)
 
     def publish(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> Written:
         """Publish the actions of a batch: (app, batch_id) once in each table. What it has written.
 
-        Step 1: pick the rows that they are about from `half`, and add them to the tables.
-        Step 2: record what was not taken in `rejected`.
+        Step 1: publish late what waits in `unpublished`, where it is time to try.
+        Step 2: pick the rows that the actions are about from `half`, and add them to the tables.
+        Step 3: record what was not taken in `rejected`.
 
-        Raises StorageError when `half` no longer holds a row that a segment took; then nothing has been added.
+        Raises StorageError when `half` no longer holds a row that a segment took; then nothing of it has been added.
         """
         if not self._claimed:
             claim(spark, self._tables, app, self._size)
             self._claimed = True
         # Step 1
-        names: Iterable[str] = ()
-        wanted = Wanted.of(actions, batch_id)
-        if len(wanted.records):
-            added = self._add(spark, actions, wanted, app)
-            if added is None:
-                # Half messages that landed together at one offset, and were read by two batches: the first of them
-                # does not know of the second row.
-                added = self._add(spark, actions, Wanted.of(actions, batch_id, by_identity=True), app)
-            names = added or ()
+        late: list[str] = []
+        if self._topics.due(spark, _now()):
+            late = self._topics.publish_late(spark, batch_id, self._time(spark, actions, batch_id), _now())
         # Step 2
+        wanted, added = Wanted.of(actions, batch_id), Written()
+        if len(wanted.records):
+            # Half messages that landed together at one offset, and were read by two batches: the first of them does
+            # not know of the second row.
+            added = self._add(spark, actions, wanted, app) or (
+                self._add(spark, actions, Wanted.of(actions, batch_id, by_identity=True), app) or added
+            )
+        # Step 3
         rejected = self._reject(spark, actions, batch_id, app)
-        return Written(frozenset(names) | ({"rejected"} if rejected else set()), rejected)
+        names = added.names.union(late, ["rejected"] if rejected else [])
+        return Written(names, rejected, added.unpublished)
 
     def _conclude(self, spark: SparkSession, actions: Actions, batch_id: int, app: str, written: Written) -> None:
         """The last commit of a batch, and of every batch: its row in `batches`."""
-        # A batch that touched no segment has heard no time from one.
-        batch_time = actions.batch_time or read_batch(spark, self._tables.checkpoint(NAME), batch_id).time
-        names = sorted(written.names)
-        versions = dict(zip(names, _side_by_side(lambda name: self._tables.version(spark, name), names), strict=True))
-        now = round(time.time() * 1000)
-        row = batch_row(app, batch_id, batch_time, now, self._decided, actions.counts, written, versions)
+        batch_time, names = self._time(spark, actions, batch_id), sorted(written.names)
+        versions = dict(zip(names, side_by_side(partial(self._tables.version, spark), names), strict=True))
+        row = batch_row(app, batch_id, batch_time, _now(), self._decided, actions.counts, written, versions)
         self._tables.append_arrow(spark, row, BATCHES, application(app), batch_id)
 
-    def _add(self, spark: SparkSession, actions: Actions, wanted: Wanted, app: str) -> Iterable[str] | None:
-        """Step 1, and which tables got rows; None, and nothing is added, when only identity tells some rows apart."""
+    def _time(self, spark: SparkSession, actions: Actions, batch_id: int) -> int:
+        """The batch's time (ms). One that touched no segment has heard none from a segment."""
+        return actions.batch_time or read_batch(spark, self._tables.checkpoint(NAME), batch_id).time
+
+    def _add(self, spark: SparkSession, actions: Actions, wanted: Wanted, app: str) -> Written | None:
+        """Step 2; None, and nothing is added, when only their identity can tell some rows apart."""
         if self._tables.by_files:
             return self._by_files(spark, actions, wanted, app)
         return self._by_spark(self._messages(spark, actions, wanted), wanted, app)
@@ -151,49 +160,100 @@ class Publisher:
             half = half.withColumn("body", F.lit(None).cast("binary"))
         return half.select(*names).coalesce(-(-len(wanted.records) // halves.ROWS_A_TASK))
 
-    def _by_files(self, spark: SparkSession, actions: Actions, wanted: Wanted, app: str) -> Iterable[str] | None:
-        """One job writes the files of all tables; then each table's are committed."""
+    def _by_files(self, spark: SparkSession, actions: Actions, wanted: Wanted, app: str) -> Written | None:
+        """One job writes the files of all tables; then each table's are committed, those of `unpublished` last.
+
+        Another job fetches the messages of topics whose tables have turned out not to take them.
+        """
+        parking = self._topics.parking(spark, app)
+        files, notes = self._files(spark, actions, wanted, parking)
+        if not self._prove(wanted, [note.found for note in notes]):
+            return None
+        failed = {name: why for note in notes for name, why in note.failed.items()}
+        of_table: dict[str, list[File]] = {}
+        for file in files:
+            if file.name not in failed:
+                of_table.setdefault(file.name, []).append(file)
+        waiting = of_table.pop(unpublished.TABLE, [])
+
+        def commit(name: str) -> str | None:
+            work = partial(self._tables.commit, spark, name, of_table[name], f"{app}/{name}", wanted.batch_id)
+            return self._commit(spark, name, work)
+
+        failed |= _failures(of_table, side_by_side(commit, of_table))
+        rows = _sum(notes)
+        if failed:
+            more, found = self._files(spark, actions, wanted.committed(), parking.of(_by_topic(failed)))
+            _prove_parked(failed, rows, _sum(found))
+            waiting += more
+        if waiting:
+            name = unpublished.TABLE
+            self._tables.commit(spark, name, waiting, f"{app}/{name}", wanted.batch_id)
+        return self._added(spark, wanted, app, of_table, rows, failed)
+
+    def _files(
+        self, spark: SparkSession, actions: Actions, wanted: Wanted, parking: Parking
+    ) -> tuple[list[File], list[Note]]:
         log = self._tables.log("half")
         if wanted.identity is None and log.readable():
             lists = halves.pieces(log.data_files(wanted.spans()), wanted)
             tasks = spark.range(0, len(lists), 1, max(1, len(lists)))
-            work = reader(lists, wanted, actions.need_bodies, self._tables.root)
+            work = reader(lists, wanted, actions.need_bodies, self._tables.root, parking)
         else:
-            tasks, work = self._messages(spark, actions, wanted), picker(wanted, self._tables.root)
+            tasks, work = self._messages(spark, actions, wanted), picker(wanted, self._tables.root, parking)
         files, notes = files_of(tasks.mapInArrow(work, FILES_SCHEMA).toArrow())
-        if not self._prove(wanted, notes):
-            return None
-        of_table: dict[str, list[File]] = {}
-        for file in files:
-            of_table.setdefault(file.name, []).append(file)
-        self._make(spark, of_table)
+        return files, [Note.of(note) for note in notes]
 
-        def commit(name: str) -> None:
-            self._tables.commit(spark, name, of_table[name], f"{app}/{name}", wanted.batch_id)
-
-        _side_by_side(commit, of_table)
-        return of_table
-
-    def _by_spark(self, messages: DataFrame, wanted: Wanted, app: str) -> Iterable[str] | None:
-        """A job that looks what there is, then one a table: for tables that only Spark can write."""
+    def _by_spark(self, messages: DataFrame, wanted: Wanted, app: str) -> Written | None:
+        """A job that looks what there is, then one a table, `unpublished` last, where only Spark can write."""
+        spark = messages.sparkSession
+        parking = self._topics.parking(spark, app)
         seen = messages.withColumn("body", F.lit(None).cast("binary"))
-        found = seen.mapInArrow(surveyor(wanted), SURVEY_SCHEMA).toArrow().to_pylist()
-        if not self._prove(wanted, [row["note"] for row in found if row["note"] is not None]):
+        found = seen.mapInArrow(surveyor(wanted, parking), SURVEY_SCHEMA).toArrow().to_pylist()
+        notes = [Note.of(row["note"]) for row in found if row["note"] is not None]
+        if not self._prove(wanted, [note.found for note in notes]):
             return None
-        names = sorted({row["name"] for row in found if row["name"] is not None})
-        self._make(messages.sparkSession, names)
+        names = sorted({row["name"] for row in found if row["name"] is not None} - {unpublished.TABLE})
 
-        def append(name: str) -> None:
+        def append(name: str, parking: Parking = parking) -> None:
             mine = messages
             if name.startswith(TOPIC_PREFIX):
                 mine = messages.where(F.col("real_topic") == name.removeprefix(TOPIC_PREFIX))
-            elif name != "discarded":
+            elif name not in ("discarded", unpublished.TABLE):
                 mine = seen
-            rows = mine.mapInArrow(selector(wanted, name), schema_of(name))
+            rows = mine.mapInArrow(selector(wanted, name, parking), schema_of(name))
             self._tables.append(rows, name, f"{app}/{name}", wanted.batch_id)
 
-        _side_by_side(append, names)
-        return names
+        failed = _failures(names, side_by_side(lambda name: self._commit(spark, name, partial(append, name)), names))
+        rows = _sum(notes)
+        if failed or any(name.startswith(PARKED_PREFIX) for name in rows):
+            append(unpublished.TABLE, parking.with_more(_by_topic(failed)))
+        return self._added(spark, wanted, app, names, rows, failed)
+
+    def _commit(self, spark: SparkSession, name: str, work: Callable[[], object]) -> str | None:
+        """Commit to a table; why a topic's cannot take it, if it cannot."""
+        if name.startswith(TOPIC_PREFIX):
+            return self._topics.attempt(spark, name, work)
+        work()
+        return None
+
+    def _added(
+        self,
+        spark: SparkSession,
+        wanted: Wanted,
+        app: str,
+        names: Iterable[str],
+        rows: Mapping[str, int],
+        failed: Mapping[str, str],
+    ) -> Written:
+        """All tables of step 2 are committed: what is in them, and what waits from now on."""
+        parked = {
+            name.removeprefix(PARKED_PREFIX): count for name, count in rows.items() if name.startswith(PARKED_PREFIX)
+        }
+        parked |= {topic: rows[TOPIC_PREFIX + topic] for topic in _by_topic(failed)}
+        self._topics.park(spark, wanted, app, parked, _by_topic(failed))
+        written = {name for name in names if name not in failed} | ({unpublished.TABLE} if parked else set())
+        return Written(frozenset(written), unpublished=sum(parked.values()))
 
     def _prove(self, wanted: Wanted, notes: Iterable[bytes]) -> bool:
         """Has each action found its row, and only one? False: some found several, by their numbers alone.
@@ -212,14 +272,8 @@ class Publisher:
             )
         return True
 
-    def _make(self, spark: SparkSession, names: Iterable[str]) -> None:
-        """Make the topic tables that are new."""
-        new = [name for name in names if name.startswith(TOPIC_PREFIX) and name not in self._made]
-        self._tables.create(spark, *new)
-        self._made.update(new)
-
     def _reject(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> int:
-        """Step 2; how many rows `rejected` has of the batch."""
+        """Step 3; how many rows `rejected` has of the batch."""
         about = actions.only(Action.REJECT_OP, Action.LATE_OP, Action.REJECT_HALF)
         if not len(about.records):
             return 0
@@ -258,6 +312,31 @@ def _offsets(spark: SparkSession, wanted: Wanted) -> DataFrame:
     return frame(spark, rows)
 
 
-def _side_by_side(work: Callable[[str], _T], names: Iterable[str]) -> list[_T]:
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        return list(pool.map(work, names))
+def _now() -> int:
+    return round(time.time() * 1000)
+
+
+def _failures(names: Iterable[str], found: Iterable[str | None]) -> dict[str, str]:
+    return {name: why for name, why in zip(names, found, strict=True) if why is not None}
+
+
+def _by_topic(failed: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix(TOPIC_PREFIX): why for name, why in failed.items()}
+
+
+def _sum(notes: Iterable[Note]) -> Counter[str]:
+    """How many rows the tasks have told of, by name."""
+    total = Counter[str]()
+    for note in notes:
+        total.update(note.rows)
+    return total
+
+
+def _prove_parked(failed: Iterable[str], first: Mapping[str, int], second: Mapping[str, int]) -> None:
+    """Has the second pass found what the first did? Raises StorageError."""
+    for name in failed:
+        topic = name.removeprefix(TOPIC_PREFIX)
+        if first[name] != second[PARKED_PREFIX + topic]:
+            raise StorageError(
+                f"of {first[name]} messages for it {second[PARKED_PREFIX + topic]} were found again", name
+            )

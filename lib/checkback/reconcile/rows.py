@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from checkback.reconcile import unpublished
 from checkback.reconcile.actions import DECISIONS
 from checkback.reconcile.segment import Action, Reason, Source
 from checkback.schemas import TOPIC_PREFIX
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from checkback.reconcile.segment import Records
+    from checkback.reconcile.unpublished import Parking
     from checkback.reconcile.wanted import Wanted
 
     Indices = NDArray[np.intp]
@@ -37,18 +39,20 @@ def whole_numbers(column: pa.Array) -> np.ndarray[Any, Any]:
 
 
 def table_rows(
-    messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: Wanted
+    messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: Wanted, parking: Parking
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """(table name, rows) for each table that some of the messages belong to.
 
     ``messages`` has the columns of `half`, ``rows`` says which of them, and ``marks`` what is done with each of these
-    (WANTED records). A body is copied once, if at all.
+    (WANTED records). A body is copied once, if at all. ``parking``: which messages go to `unpublished`.
     """
     action = marks["action"]
     decided, checked = np.flatnonzero(action <= Action.DISCARD), np.flatnonzero(action == Action.CHECK)
     committed, discarded = np.flatnonzero(action == Action.COMMIT), np.flatnonzero(action == Action.DISCARD)
     if len(committed):
-        yield from _topics(messages, rows[committed], wanted)
+        yield from _topics(messages, rows[committed], wanted, parking)
+    if parking.only:
+        return
     if len(decided):
         yield "decisions", _decisions(messages, rows[decided], marks[decided], wanted)
     if len(discarded):
@@ -57,11 +61,14 @@ def table_rows(
         yield "check_requests", _requests(messages, rows[checked], marks[checked], wanted)
 
 
-def _topics(messages: pa.RecordBatch, rows: Indices, wanted: Wanted) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Messages by topic, each as rows of its topic table."""
-    topics = _take(messages.column("real_topic"), rows).dictionary_encode()
+def _topics(
+    messages: pa.RecordBatch, rows: Indices, wanted: Wanted, parking: Parking
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Messages by topic, each as rows of its topic's table, or of `unpublished`."""
+    # As bytes: whoever else writes `half` may have put in what is no text.
+    topics = _take(messages.column("real_topic"), rows).cast(pa.binary()).dictionary_encode("encode")
     codes = topics.indices.to_numpy(zero_copy_only=False)
-    names = topics.dictionary.to_pylist()
+    names = [None if name is None else name.decode("utf-8", "replace") for name in topics.dictionary.to_pylist()]
     if len(names) > 1:
         rows = rows[np.argsort(codes, kind="stable")]
     published = _renamed(
@@ -79,8 +86,21 @@ def _topics(messages: pa.RecordBatch, rows: Indices, wanted: Wanted) -> Iterator
     )
     begin = 0
     for name, count in zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
-        yield TOPIC_PREFIX + name, published.slice(begin, count)
+        reason, mine = parking.reason(name), published.slice(begin, count)
+        if reason is None and not parking.only:
+            yield f"{TOPIC_PREFIX}{name}", mine
+        elif reason is not None and (not parking.only or name in parking.waiting):
+            topic = _take(messages.column("real_topic"), rows[begin : begin + count])
+            yield unpublished.TABLE, _unpublished(mine, topic, reason, parking.application)
         begin += count
+
+
+def _unpublished(published: pa.RecordBatch, topic: pa.Array, reason: str, application: str) -> pa.RecordBatch:
+    """Rows of a topic's table as rows of `unpublished`."""
+    names = ["unpublished_at" if name == "committed_at" else name for name in published.schema.names]
+    more = {name: pa.repeat(value, len(topic)) for name, value in (("reason", reason), ("application", application))}
+    columns = [*published.columns, topic, *more.values()]
+    return pa.RecordBatch.from_arrays(columns, [*names, "real_topic", *more])
 
 
 def _decisions(messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: Wanted) -> pa.RecordBatch:

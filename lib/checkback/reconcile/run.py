@@ -160,16 +160,20 @@ def _drain(spark: SparkSession, settings: Settings, tables: Tables, stopper: Sto
             stopper.wait()
             decided = decisive_answers(spark, tables, since) - before if is_connect(spark) else dispatch.decided
             if not decided:
-                _leave_note(spark, settings, tables)
+                _leave_note(spark, settings, tables, None if wakes is None else wakes.next_try)
                 return
 
 
-def _leave_note(spark: SparkSession, settings: Settings, tables: Tables) -> None:
-    """Tell the next scheduled run when there is something to do again, so that it need not start Spark before."""
+def _leave_note(spark: SparkSession, settings: Settings, tables: Tables, next_try: int | None) -> None:
+    """Tell the next scheduled run when there is something to do again, so that it need not start Spark before.
+
+    ``next_try``: when a topic's table is to be tried again (ms); None = no message waits for one.
+    """
     if is_connect(spark) or not tables.by_files:
         return
     try:
-        due.leave(tables, settings, first_timer(spark, tables))
+        timers = [at for at in (first_timer(spark, tables), next_try) if at is not None]
+        due.leave(tables, settings, min(timers, default=None))
     except Exception as error:  # noqa: BLE001 - without the note the next run looks for itself
         _log.warning("the next scheduled run starts Spark, due or not: %s", reason(error))
 

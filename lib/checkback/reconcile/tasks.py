@@ -2,43 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from checkback.errors import reason
 from checkback.files import MOST_ROWS, FileWriter, file_rows
-from checkback.reconcile import halves
+from checkback.reconcile import halves, unpublished
 from checkback.reconcile.rows import store_us, table_rows, whole_numbers
 from checkback.reconcile.wanted import Found, Wanted
-from checkback.schemas import HALF, arrow_schema
+from checkback.schemas import HALF, TOPIC_PREFIX, arrow_schema
 
 if TYPE_CHECKING:
     from checkback.reconcile.halves import Piece
+    from checkback.reconcile.unpublished import Parking
 
 Batches = Iterable[pa.RecordBatch]
 
 SURVEY_SCHEMA = "name STRING, note BINARY"
+#: in `Note`, with the topic: rows of `unpublished`
+PARKED_PREFIX = "unpublished/"
 
 
-def picker(wanted: Wanted, folder: str) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+@dataclass(frozen=True)
+class Note:
+    """What a task tells the driver.
+
+    ``found``: of `Found`. ``rows``: how many, by table; of `unpublished` by ``unpublished/<real_topic>``. ``failed``:
+    by topic's table, why no file of it could be written.
+    """
+
+    found: bytes
+    rows: Mapping[str, int] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """As a column has it."""
+        return pickle.dumps(self)
+
+    @staticmethod
+    def of(value: bytes) -> Note:
+        """What our own task has written."""
+        note: Note = pickle.loads(value)  # noqa: S301
+        return note
+
+
+def picker(wanted: Wanted, folder: str, parking: Parking) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that writes the files of all tables: rows of `half` in, FILES_SCHEMA out."""
 
     def pick(batches: Batches) -> Iterator[pa.RecordBatch]:
-        found = Found(wanted)
-        with FileWriter(folder, most_rows=MOST_ROWS) as writer:
-            for name, rows in _tables_of(batches, wanted, found):
+        found, counts = Found(wanted), Counter[str]()
+        with FileWriter(folder, most_rows=MOST_ROWS, apart=TOPIC_PREFIX) as writer:
+            for name, rows in _tables_of(batches, wanted, found, parking):
+                counts.update(_counted(name, rows))
                 writer.write(name, rows)
-            yield file_rows(writer.close(), found.note())
+            files = writer.close()
+            failed = {name: unpublished.as_reason(reason(error)) for name, error in writer.failed.items()}
+            yield file_rows(files, Note(found.note(), counts, failed).to_bytes())
 
     return pick
 
 
 def reader(
-    lists: Sequence[Sequence[Piece]], wanted: Wanted, with_body: bool, folder: str
+    lists: Sequence[Sequence[Piece]], wanted: Wanted, with_body: bool, folder: str, parking: Parking
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """As `picker`, but its input are the numbers of the lists, whose pieces it reads itself."""
-    pick = picker(wanted, folder)
+    pick = picker(wanted, folder, parking)
 
     def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
         mine = [piece for batch in numbers for number in batch.column(0).to_pylist() for piece in lists[number]]
@@ -47,32 +80,44 @@ def reader(
     return read
 
 
-def surveyor(wanted: Wanted) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def surveyor(wanted: Wanted, parking: Parking) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that only looks: name of each table that gets rows, and a note of what was found."""
 
     def survey(batches: Batches) -> Iterator[pa.RecordBatch]:
-        found = Found(wanted)
-        names = {name for name, _ in _tables_of(batches, wanted, found)}
+        found, names, counts = Found(wanted), set[str](), Counter[str]()
+        for name, rows in _tables_of(batches, wanted, found, parking):
+            names.add(name)
+            counts.update(_counted(name, rows))
         schema = pa.schema([("name", pa.string()), ("note", pa.binary())])
         rows = [{"name": name} for name in sorted(names)]
-        yield pa.RecordBatch.from_pylist([*rows, {"note": found.note()}], schema)
+        yield pa.RecordBatch.from_pylist([*rows, {"note": Note(found.note(), counts).to_bytes()}], schema)
 
     return survey
 
 
-def selector(wanted: Wanted, table: str) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def selector(wanted: Wanted, table: str, parking: Parking) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that makes the rows of one table."""
 
     def select(batches: Batches) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(table)
-        for name, rows in _tables_of(batches, wanted, Found(wanted)):
+        for name, rows in _tables_of(batches, wanted, Found(wanted), parking):
             if name == table:
                 yield rows.select(schema.names).cast(schema)
 
     return select
 
 
-def _tables_of(batches: Batches, wanted: Wanted, found: Found) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _counted(name: str, rows: pa.RecordBatch) -> dict[str, int]:
+    """How many rows, by a name as `Note` has it. Rows of `unpublished` come by topic."""
+    if name == unpublished.TABLE:
+        topic = rows.column("real_topic")[0].cast(pa.binary()).as_py()
+        name = PARKED_PREFIX + ("" if topic is None else topic.decode("utf-8", "replace"))
+    return {name: rows.num_rows}
+
+
+def _tables_of(
+    batches: Batches, wanted: Wanted, found: Found, parking: Parking
+) -> Iterator[tuple[str, pa.RecordBatch]]:
     for batch in batches:
         identity = None
         if wanted.identity is not None:
@@ -81,4 +126,4 @@ def _tables_of(batches: Batches, wanted: Wanted, found: Found) -> Iterator[tuple
         rows, records = wanted.find(queue_id, offset, store_us(batch), identity)
         if len(rows):
             found.add(records)
-            yield from table_rows(batch.select(HALF.names), rows, wanted.records[records], wanted)
+            yield from table_rows(batch.select(HALF.names), rows, wanted.records[records], wanted, parking)

@@ -27,12 +27,16 @@ class Wakes:
         self._put_off: set[Key] = set()
         self._told: set[Key] | None = set()  # until the others are known
         self._asked = self._begun = False
+        self._next_try: int | None = None
         self._lock = threading.Lock()
 
-    def update(self, told: Records) -> None:
-        """A batch is done: SEGMENT records (`reconcile.actions`) of the segments that it touched."""
+    def update(self, told: Records, next_try: int | None = None) -> None:
+        """A batch is done: SEGMENT records (`reconcile.actions`) of the segments that it touched.
+
+        ``next_try``: when a topic's table is to be tried again (ms); None = no message waits for one.
+        """
         with self._lock:
-            self._asked, self._begun = False, True
+            self._asked, self._begun, self._next_try = False, True, next_try
             for queue_id, segment, wake, time in zip(*(told[name].tolist() for name in _FIELDS), strict=True):
                 key = queue_id, segment
                 self._put_off.discard(key)
@@ -53,6 +57,12 @@ class Wakes:
             return any(self._at[key] <= now for key in self._put_off)
 
     @property
+    def next_try(self) -> int | None:
+        """When a topic's table is to be tried again (ms); None = no message waits for one."""
+        with self._lock:
+            return self._next_try
+
+    @property
     def wants_to_know(self) -> bool:
         """Has a batch been done, and has the checkpoint not told yet? Before, a start has enough to do."""
         with self._lock:
@@ -69,5 +79,6 @@ class Wakes:
         with self._lock:
             if self._asked:
                 return False
-            self._asked = self._told is not None or min(self._at.values(), default=now + 1) <= now
+            tries = () if self._next_try is None else (self._next_try,)
+            self._asked = self._told is not None or min([*self._at.values(), *tries], default=now + 1) <= now
             return self._asked

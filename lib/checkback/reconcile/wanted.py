@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from checkback.reconcile.actions import ACTED_ON, Actions
+from checkback.reconcile.segment import Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -60,6 +61,12 @@ class Wanted:
             identity = np.empty(len(about), _IDENTITY)
             identity["group"], identity["transaction"] = about["group"], about["transaction"]
         return cls(records, identity, actions.batch_time, batch_id)
+
+    def committed(self) -> Wanted:
+        """The committed ones of them alone."""
+        mine = self.records["action"] == Action.COMMIT
+        identity = None if self.identity is None else self.identity[mine]
+        return replace(self, records=self.records[mine], identity=identity)
 
     def find(
         self, queue_id: Numbers, offset: Numbers, store: Numbers, identity: tuple[Numbers, Numbers] | None = None

@@ -1,0 +1,293 @@
+"""What waits for its topic's table: in a world in plain Python whose tables break and heal, and whose batches die."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from checkback.reconcile.unpublished import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    MOST_TRIES,
+    Parked,
+    Parking,
+    Waiting,
+    as_reason,
+    unfit,
+)
+
+TOPICS = ("a", "b", "_delta_log")
+#: how a topic's table may be: it takes rows; it can be opened, and takes none; it cannot be opened; it takes them and
+#: fails nevertheless
+FINE, REFUSES, DARK, LIES = "fine", "refuses", "dark", "lies"
+Message = int
+
+
+class CrashError(Exception):
+    """The application dies."""
+
+
+class TableError(Exception):
+    """A topic's table fails."""
+
+
+@dataclass
+class Table:
+    """Rows (message, its own batch, and the batch that it is a row of), and Delta's application versions."""
+
+    state: str = FINE
+    rows: list[tuple[Message, int, int]] = field(default_factory=list)
+    versions: dict[str, int] = field(default_factory=dict)
+
+    def last(self, app: str) -> int:
+        """The last version of an application."""
+        if self.state == DARK:
+            raise TableError
+        return self.versions.get(app, -1)
+
+    def append(self, rows: list[tuple[Message, int, int]], app: str, version: int) -> None:
+        """Once for each version."""
+        if self.last(app) >= version or not rows:
+            return
+        if self.state == REFUSES:
+            raise TableError
+        self.rows += rows
+        self.versions[app] = version
+        if self.state == LIES:
+            raise TableError
+
+
+class World:
+    """The tables, the plan of each batch, and a run that may die at any step of one. As `publish.Publisher` does it."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.topics = {topic: Table() for topic in TOPICS}
+        self.unpublished: list[tuple[str, str, int, Message]] = []
+        self.versions: dict[str, int] = {}
+        self.decided: dict[Message, tuple[str, int]] = {}
+        self.plans: list[dict[Message, str]] = []
+        self.done = self.first = self.apps = 0
+        self.messages = self.clock = 0
+        self.waiting: Waiting | None = None
+        self.steps = -1
+
+    @property
+    def app(self) -> str:
+        return f"q{self.apps}"
+
+    def step(self) -> None:
+        """Where it may die."""
+        self.steps -= 1
+        if self.steps == -1:
+            self.waiting = None
+            raise CrashError
+
+    def known(self) -> Waiting:
+        if self.waiting is None:
+            parked: dict[tuple[str, str], list[int]] = {}
+            for topic, app, batch, _ in self.unpublished:
+                parked.setdefault((topic, app), []).append(batch)
+            fit = [(topic, app, batches) for (topic, app), batches in parked.items() if unfit(topic) is None]
+            found = [Parked(topic, app, max(some), len(some), min(some), "") for topic, app, some in fit]
+            self.waiting = Waiting(found)
+        return self.waiting
+
+    def batch(self, new: dict[Message, str]) -> None:
+        """The next batch, or the one that is to be done again. What was planned once is planned."""
+        if self.done == len(self.plans):
+            self.plans.append(new)
+        number, plan = self.done - self.first, self.plans[self.done]
+        self.late()
+        parking = Parking(self.app, self.known().reasons())
+        parked = {message: topic for message, topic in plan.items() if parking.reason(topic) is not None}
+        direct = sorted({*plan.values()} - {*parked.values()})
+        self.random.shuffle(direct)
+        failed: dict[str, str] = {}
+        for topic in [*direct, ""]:
+            self.step()
+            mine = [message for message in plan if plan[message] == topic]
+            if not topic:
+                self.decided |= {message: (topic, self.done) for message, topic in plan.items()}
+                continue
+            try:
+                self.topics[topic].append([(one, self.done, self.done) for one in mine], self.app, number)
+            except TableError:
+                failed[topic] = "why"
+                parked |= dict.fromkeys(mine, topic)
+        self.step()
+        if parked and self.versions.get(self.app, -1) < number:
+            self.unpublished += [(topic, self.app, number, message) for message, topic in parked.items()]
+            self.versions[self.app] = number
+        self.step()
+        reasons = {**self.known().reasons(), **failed}
+        for topic, count in Counter(parked.values()).items():
+            if topic in reasons:
+                self.known().park(Parked(topic, self.app, number, count, self.clock, reasons[topic]), self.clock)
+        self.done += 1
+
+    def late(self) -> None:
+        """What waits, where it is time to try."""
+        for topic in self.known().due(self.clock):
+            if self.took(topic):
+                self.known().published(topic)
+            else:
+                self.known().failed(topic, self.clock, "again")
+
+    def took(self, topic: str) -> bool:
+        """Has the table taken all that waits for it?"""
+        try:
+            for one in self.known().of(topic):
+                self.step()
+                self.publish_late(topic, one)
+        except TableError:
+            return False
+        return True
+
+    def publish_late(self, topic: str, one: Parked) -> None:
+        table = self.topics[topic]
+        last = table.last(one.application)
+        if last >= one.last:
+            return
+        there = {message for message, _, _ in table.rows}
+        rows = [
+            (message, self.decided[message][1], self.done)
+            for name, app, batch, message in self.unpublished
+            if (name, app) == (topic, one.application) and batch > last and message not in there
+        ]
+        table.append(rows, one.application, one.last)
+
+    def rebuild(self) -> None:
+        """The checkpoint is lost. As `unfinished.finish`, then a new application; what was not decided is pending."""
+        self.waiting = None
+        parked = {message for *_, message in self.unpublished}
+        waits = self.known().reasons()
+        for number, plan in enumerate(self.plans[self.done :], self.done):
+            there = {message for table in self.topics.values() for message, _, _ in table.rows}
+            for message, topic in plan.items():
+                if message in there:
+                    self.decided[message] = topic, number
+            lacking = {one: topic for one, topic in plan.items() if one in self.decided and one not in parked}
+            for topic in TOPICS:
+                mine = [one for one in lacking if lacking[one] == topic]
+                table = self.topics[topic]
+                new = [(one, number, number) for one in mine if one not in {row[0] for row in table.rows}]
+                dark = table.state == DARK
+                why = waits.get(topic) or unfit(topic)
+                if not why and not dark:
+                    with suppress(TableError):
+                        table.append(new, f"rebuild {number}", 0)
+                        continue
+                some = mine if dark else [row[0] for row in new]
+                self.unpublished += [(topic, f"r{self.apps}", number, one) for one in some]
+        plans = self.plans[self.done :]
+        left = {one: topic for plan in plans for one, topic in plan.items() if one not in self.decided}
+        self.plans = [*self.plans[: self.done], *([left] if left else [])]
+        self.first, self.waiting = self.done, None
+        self.apps += 1
+
+    def check(self) -> None:
+        """Nothing twice, ever; a message that is decided by a whole batch is somewhere."""
+        there = Counter(message for table in self.topics.values() for message, _, _ in table.rows)
+        assert max(there.values(), default=1) == 1, "published twice"
+        waits = {message for *_, message in self.unpublished}
+        for plan in self.plans[: self.done]:
+            for message in plan:
+                assert message in there or message in waits, f"{message} is lost"
+                assert message in self.decided
+
+
+def _history(random: Random) -> tuple[World, dict[Message, str], bool]:
+    """Some steps at random, then all tables are mended and it runs on: messages, and was there a rebuild?"""
+    world = World(random)
+    sent: dict[Message, str] = {}
+    rebuilt, rebuilds = False, random.random() < 0.3
+
+    def batch(number: int, crash: int = -1) -> None:
+        new = {world.messages + one: random.choice(TOPICS) for one in range(number)}
+        world.messages += number
+        world.steps = crash
+        if world.done == len(world.plans):
+            sent.update(new)
+        with suppress(CrashError):
+            world.batch(new)
+        world.check()
+
+    for _ in range(random.randrange(25)):
+        kind = random.random()
+        if kind < 0.6:
+            batch(random.randrange(4), random.choice([-1, -1, random.randrange(8)]))
+        elif kind < 0.8:
+            world.topics[random.choice(TOPICS)].state = random.choice([FINE, FINE, REFUSES, DARK, LIES])
+        elif kind < 0.9:
+            world.clock += random.choice([1, FIRST_PAUSE, LONGEST_PAUSE])
+        elif kind < 0.97 or not rebuilds:
+            world.waiting = None
+        else:
+            world.rebuild()
+            rebuilt = True
+    for table in world.topics.values():
+        table.state = FINE
+    world.waiting = None
+    while world.done < len(world.plans):
+        batch(0)
+    world.waiting = None
+    batch(0)
+    return world, sent, rebuilt
+
+
+def test_each_message_is_published_once_whatever_breaks() -> None:
+    """Tables break and heal, batches die and are done again, the checkpoint is lost: in the end each is there, once."""
+    for seed in range(4000):
+        world, sent, rebuilt = _history(Random(seed))
+        for topic in ("a", "b"):
+            rows = world.topics[topic].rows
+            assert sorted(row[0] for row in rows) == sorted(one for one in sent if sent[one] == topic), seed
+            for place in () if rebuilt else (1, 2):  # its own batch, and that of which it is a row
+                batches = [row[place] for row in rows]
+                assert batches == sorted(batches), f"out of order: {seed}"
+        assert not world.topics["_delta_log"].rows
+
+
+def test_topic_is_tried_again_later_and_later() -> None:
+    """At the start, then after 10 s, 20 s, ... 10 min; only so many in a batch; a clock that is set back hurts not."""
+    waiting = Waiting([Parked(f"t{number}", "q", 1, 2, number, "why") for number in range(40)])
+    assert (waiting.rows, len(waiting.due(0)), waiting.next_try) == (80, 40, 0)
+    for number in range(40):
+        waiting.failed(f"t{number}", 1000, "still")
+    assert waiting.due(1000 + FIRST_PAUSE - 1) == []
+    assert len(waiting.due(1000 + FIRST_PAUSE)) == MOST_TRIES
+    for number in range(39):
+        waiting.published(f"t{number}")
+    now, pauses = 1000, []
+    for _ in range(9):
+        assert waiting.next_try is not None
+        pauses.append(waiting.next_try - now)
+        now = waiting.next_try
+        waiting.failed("t39", now, "still")
+    assert (pauses[:3], pauses[-1]) == ([FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE], LONGEST_PAUSE)
+    assert waiting.due(0) == ["t39"]
+    waiting.published("t39")
+    assert (waiting.next_try, waiting.reasons(), waiting.rows) == (None, {}, 0)
+
+
+@pytest.mark.parametrize("topic", [None, "", "_delta_log", "_x", ".x", "../decisions", "a/b", "a b", "x" * 128, "é"])
+def test_name_that_no_table_can_have_is_never_tried(topic: str | None) -> None:
+    """Whoever landed it. Unless there has been such a table, of a release that took the name."""
+    assert unfit(topic)
+    assert Parking().reason(topic)
+    assert Parking(kept=frozenset({"_x"})).reason("_x") is None
+
+
+def test_topic_of_old_table_waits_like_others() -> None:
+    assert Parking(waiting={"_x": "why"}, kept=frozenset({"_x"})).reason("_x") == "why"
+    assert Parking().of({"a": "why"}).reason("a") == "why"
+
+
+def test_reason_is_one_printable_line() -> None:
+    assert as_reason("a\x1b[2Jb\nc\u2028d") == "a [2Jb c d"
+    assert len(as_reason("x" * 10_000)) == 400
