@@ -29,6 +29,11 @@ def _ops(*offsets: int, at: datetime = T) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=arrow_schema("op"))
 
 
+def test_all_topics_have_one_schema() -> None:
+    """One that is kept, however many names producers think of."""
+    assert arrow_schema("topics/a") is arrow_schema("topics/b") is not arrow_schema("op")
+
+
 def test_file_holds_the_rows_and_its_statistics_their_range(tmp_path: Path) -> None:
     """Timestamps are cut to milliseconds, the greatest upwards: the rows behind it must not be skipped."""
     with FileWriter(str(tmp_path)) as writer:

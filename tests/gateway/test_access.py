@@ -109,6 +109,7 @@ def test_token_of_two_groups_is_both() -> None:
         (["storage.catalog=main", "storage.schema=x", "storage.checkpoints=x"], "not in a catalog"),
         (["storage.writer=spark"], "the gateway writes without Spark"),
         (["gateway.queues=[1,1]"], "names a queue twice"),
+        (["gateway.max_receiving=2000"], "gateway.max_receiving is less than gateway.max_body; a body must fit"),
         (["gateway.port=70000"], "gateway.port"),
     ],
 )
