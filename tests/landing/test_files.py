@@ -7,11 +7,13 @@ import json
 import os
 import shutil
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from checkback.errors import CheckbackError, SettingsError
+from checkback.landing import source
 from checkback.landing.batch import Landing
 from checkback.landing.lines import RAW_MAX
 from checkback.landing.run import Landed
@@ -176,17 +178,43 @@ def test_watching_ends_with_a_vanished_folder(house: House, inbox: Path, monkeyp
     assert not house.spark.streams.active
 
 
-def test_unreadable_file_fails_in_one_line(house: House, inbox: Path) -> None:
-    (inbox / "broken.gz").write_bytes(gzip.compress(os.urandom(5_000))[:1_000])
-    with pytest.raises(CheckbackError) as caught:
-        house.land(half=inbox)
-    line = str(caught.value)
-    assert line.startswith("query land-half: [FAILED_READ_FILE")
-    assert "broken.gz" in line
-    assert line.endswith("put the file back as it was and run again: the batch that holds it is taken up again")
-    # Mended, it lands.
-    (inbox / "broken.gz").write_bytes(gzip.compress(half(0).encode()))
-    assert house.land(half=inbox) == Landed(half=1)
+def test_faulty_files_are_rejected_in_one_line_and_hold_nothing_up(
+    house: House, inbox: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    endless = gzip.compress(f"{half(0)}\n".encode() + b"a" * (LINE_MAX + 9) + f"\n{half(1)}\n".encode())
+    (inbox / "endless.gz").write_bytes(endless)
+    (inbox / "broken.gz").write_bytes(gzip.compress(f"{half(2)}\n".encode()) + b"\x1f\x8bno more")
+    (inbox / "packed.lz4").write_text("?")
+    (inbox / "good.jsonl").write_text(half(3))
+    os.mkfifo(inbox / "pipe")  # not even listed
+    assert house.land(half=inbox) == Landed(half=4, rejected=3)
+    taken = "; its lines before that are taken, the whole file must come under another name"
+    rejected = [
+        (f"{inbox}/broken.gz", f"file: its packed data end too early, or are corrupt{taken}", None),
+        (f"{inbox}/endless.gz", "line: over 16 MiB", "a" * RAW_MAX),
+        (f"{inbox}/packed.lz4", "file: packed in a way that is not read; give it as .gz, .bz2 or .zst", None),
+    ]
+    assert house.rows("rejected", "file", "reason", "raw") == rejected
+    assert sorted(caplog.messages) == [f"{file}: {reason}" for file, reason, _ in rejected]
+    assert house.rows("half", "queue_offset") == [(0,), (1,), (2,), (3,)]
+    # Under another name, as a whole: what has landed is known.
+    (inbox / "again.gz").write_bytes(gzip.compress(f"{half(2)}\n{half(4)}\n".encode()))
+    assert house.land(half=inbox) == Landed(half=1, rejected=1)
+
+
+def test_elsewhere_hadoop_reads_no_line_beyond_a_limit(
+    spark: SparkSession, inbox: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not on this machine Spark reads the lines: what it is told of their length must reach Hadoop's reader."""
+    monkeypatch.setitem(source._OPTIONS, "mapreduce.input.linerecordreader.line.maxlength", "1000")
+    for end in ("", ".gz"):
+        data = b"first\n" + b"a" * 100_000 + b"\nlast\n"
+        (inbox / f"a{end}").write_bytes(gzip.compress(data) if end else data)
+    found = replace(source.Source.find(spark, str(inbox)), local=False)
+    query = found.stream(spark).writeStream.format("memory").queryName("elsewhere")
+    query.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
+    lines = [bytes(row["line"]) for row in spark.table("elsewhere").select("line").collect()]
+    assert sorted(lines) == [b"first", b"first", b"last", b"last"]
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from checkback.landing.lines import RAW_MAX, SCHEMAS, Kind, Reader, parser
+from checkback.landing.pieces import FAULT
 from checkback.landing.repeats import find_repeats, take_census
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame
 
     from checkback.tables import Tables
+
+
+_log = logging.getLogger("checkback.land")
+#: Files of a batch that are told of in the log; `rejected` has all.
+_WARNINGS = 20
 
 
 class Landing:
@@ -25,16 +32,22 @@ class Landing:
     Step 3: write good rows. Step 4: write rejected ones. Each write is skipped when the batch has done it before.
     """
 
-    def __init__(self, tables: Tables, kind: Kind, reader: Reader) -> None:
+    def __init__(
+        self, tables: Tables, kind: Kind, reader: Reader, lines: Callable[[DataFrame], DataFrame | None]
+    ) -> None:
         self.tables = tables
         self.kind = kind
         self.reader = reader
+        self.lines = lines
         self.taken = 0
         self.rejected = 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Take a batch of (line, file, file_time, file_block, store_timestamp, and what the reader wants besides)."""
-        lines = batch.withColumn("row", F.monotonically_increasing_id())
+        """Take a batch: what ``lines`` makes of it are lines, their places, and what the reader wants besides."""
+        found = self.lines(batch)
+        if found is None:
+            return
+        lines = found.withColumn("row", F.monotonically_increasing_id())
         with _kept(lines.mapInArrow(parser(self.kind, self.reader), SCHEMAS[self.kind])) as parsed:
             if self.kind == "half":
                 self._half(lines, parsed, batch_id)
@@ -66,6 +79,7 @@ class Landing:
         if taken:
             self.tables.append(good, self.kind, app=f"land/{query}/{self.kind}", version=batch_id)
         if rejected:
+            _warn(bad)
             rows = bad.withColumn("source", F.lit(self.kind))
             self.tables.append(rows, "rejected", app=f"land/{query}/rejected", version=batch_id)
         self.taken += taken
@@ -80,6 +94,13 @@ def _kept(rows: DataFrame) -> Iterator[DataFrame]:
         yield rows
     finally:
         rows.unpersist()
+
+
+def _warn(bad: DataFrame) -> None:
+    """Log which files are not read to their end, and lines that are far too long."""
+    faults = bad.where(F.col("reason").rlike(f"^({FAULT}|line: )")).select("file", "reason").distinct()
+    for row in faults.limit(_WARNINGS).collect():
+        _log.warning("%s: %s", row["file"], row["reason"])
 
 
 def _good(parsed: DataFrame) -> DataFrame:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def land(spark: SparkSession, settings: Settings, half: str | None, op: str | None, available_now: bool) -> Landed:
     """Take the JSON lines of files into `half` and `op`, and what is no message into `rejected`.
 
-    ``half`` and ``op`` are each a file, a folder (with its subfolders) or a glob, local or a URI. ``.gz`` is unpacked.
+    ``half`` and ``op`` are each a file, a folder (with its subfolders) or a glob, local or a URI. ``.gz``, ``.bz2``,
+    ``.zst`` and ``.deflate`` are unpacked.
     Files and subfolders whose names begin with ``_`` or ``.`` are passed over: a file is read once, so write it under
     such a name and rename it when it is whole. With ``available_now`` what is there is taken, and the function
     returns; else the paths are watched until SIGINT or SIGTERM, which let the running batch finish.
@@ -34,5 +35,7 @@ def land(spark: SparkSession, settings: Settings, half: str | None, op: str | No
     sources = {kind: Source.find(spark, path) for kind, path in paths if path}
     if not sources:
         raise SettingsError("no files to land", fix="give --half PATH, --op PATH or both")
-    inlets = {kind: Inlet(source.lines(spark), f"land-{kind}", LINES[kind]) for kind, source in sources.items()}
+    inlets = {
+        kind: Inlet(source.stream(spark), f"land-{kind}", LINES[kind], source.lines) for kind, source in sources.items()
+    }
     return run(spark, settings, inlets, available_now, meanwhile=lambda: check_all(spark, sources.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from checkback.stopping import stop_on_signal
 from checkback.tables import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from datetime import timedelta
 
     from pyspark.sql import DataFrame, SparkSession
@@ -29,17 +30,22 @@ class Landed:
     rejected: int = 0
 
 
+def _as_it_is(batch: DataFrame) -> DataFrame:
+    return batch
+
+
 @dataclass(frozen=True)
 class Inlet:
     """A stream to land.
 
-    ``rows`` has line BINARY, file, file_time, file_block, store_timestamp, and what ``reader`` wants besides.
-    ``query`` names the query and its checkpoint.
+    ``lines`` makes of a batch of ``rows`` line BINARY, file, file_time, file_block, store_timestamp, and what
+    ``reader`` wants besides; None: there are none in it. ``query`` names the query and its checkpoint.
     """
 
     rows: DataFrame
     query: str
     reader: Reader
+    lines: Callable[[DataFrame], DataFrame | None] = _as_it_is
 
 
 def run(
@@ -57,7 +63,7 @@ def run(
     """
     tables = Tables.of(settings.storage)
     tables.create(spark, *inlets, "rejected")
-    landings = {kind: Landing(tables, kind, inlet.reader) for kind, inlet in inlets.items()}
+    landings = {kind: Landing(tables, kind, inlet.reader, inlet.lines) for kind, inlet in inlets.items()}
     writers = {kind: _writer(inlet, tables) for kind, inlet in inlets.items()}
     with stop_on_signal() as stopper:
         if available_now:

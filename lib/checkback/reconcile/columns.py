@@ -34,7 +34,7 @@ def half_events(half: DataFrame) -> DataFrame:
     """Rows of `half` as EVENT_COLUMNS.
 
     Without those that are no half messages, which only another writer can have appended: a place that is null or
-    negative, or no transaction id, group or topic. Whoever is asked about them could say nothing, and no topic is theirs.
+    negative, or no transaction id, group or topic. Nobody can be asked about them, and no topic is theirs.
     """
     group, transaction = identity_columns()
     named = [F.col(name).isNotNull() for name in ("transaction_id", "producer_group", "real_topic")]
