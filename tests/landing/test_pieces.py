@@ -64,7 +64,7 @@ def test_each_line_comes_once_however_the_file_is_cut(
     data: bytes, block: int, chunk: int, longest: int, end: str, tmp_path: Path
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pieces, "CHUNK", chunk)
+        patched.setattr(pieces, "CHUNK", min(chunk, longest))
         patched.setattr(pieces, "LINE_MAX", longest)
         patched.setattr(pieces, "OPEN_COST", 1)
         file = file_of(tmp_path / f"a{end}", PACKERS[end](data) if end else data)
