@@ -55,7 +55,13 @@ def topics(kafka: Kafka) -> tuple[str, str]:
 
 
 def take(house: House, kafka: Kafka, half_topic: str | None, op_topic: str | None = None, base: int = 0) -> Landed:
-    settings = house.settings.model_copy(update={"kafka": house.settings.kafka.model_copy(update={"queue_base": base})})
+    gateway, kafka_settings = house.settings.gateway, house.settings.kafka
+    settings = house.settings.model_copy(
+        update={
+            "kafka": kafka_settings.model_copy(update={"queue_base": base}),
+            "gateway": gateway.model_copy(update={"queues": [77]}),
+        }
+    )
     return land(house.spark, settings, kafka.servers, half_topic, op_topic, available_now=True)
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
+from checkback.deltalog import DeltaLog
 from checkback.gateway.condition import Condition, now_ms
 from checkback.gateway.halves import Halves
 from checkback.gateway.ledger import Ledger
@@ -15,6 +16,8 @@ from checkback.gateway.ops import Ops
 from checkback.gateway.questions import Questions
 from checkback.gateway.store import Appender, claim, folder_of
 from checkback.gateway.tokens import Tokens
+from checkback.owners import Door as OwnerDoor
+from checkback.owners import refuse_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +40,7 @@ class Door:
         """
         gateway, root = settings.gateway, folder_of(settings.storage)
         half, op = (Appender(root, name, gateway.queues) for name in ("half", "op"))
+        refuse_foreign(DeltaLog("half", half.place), gateway.queues, OwnerDoor.GATEWAY, "gateway.queues")
         # Claimed first: from here on nobody else gives out offsets, so what is read next stays true.
         claim(half, op)
         older = Older(root)

@@ -9,6 +9,7 @@ from checkback.errors import SettingsError
 from checkback.landing.lines import LINES
 from checkback.landing.run import Inlet, Landed, run
 from checkback.landing.source import Source, check_all
+from checkback.owners import Door
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,4 +39,4 @@ def land(spark: SparkSession, settings: Settings, half: str | None, op: str | No
     inlets = {
         kind: Inlet(source.stream(spark), f"land-{kind}", LINES[kind], source.lines) for kind, source in sources.items()
     }
-    return run(spark, settings, inlets, available_now, meanwhile=lambda: check_all(spark, sources.values()))
+    return run(spark, settings, inlets, Door.FILES, available_now, meanwhile=lambda: check_all(spark, sources.values()))

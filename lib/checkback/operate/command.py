@@ -18,6 +18,8 @@ from checkback.operate.show import card, follows, missing, outcome_json, told, t
 from checkback.operate.signed import Signed
 from checkback.operate.store import open_store
 from checkback.operate.transaction import AmbiguousError, Asked, Place
+from checkback.owners import Door, log_of_half, refuse_foreign
+from checkback.tables import Tables
 from checkback.visible import visible
 
 if TYPE_CHECKING:
@@ -79,6 +81,8 @@ def run(settings: Settings, request: Request, yes: bool, as_json: bool, table: P
         for name in ("half", "decisions"):
             if not store.has(name):
                 raise SettingsError("there is no such table", name, "run `checkback reconcile` first")
+        if request.state is None:
+            refuse_foreign(log_of_half(Tables.of(settings.storage)), [queue], Door.OPERATOR, "operator.queue")
         try:
             _run(store, request.asked, queue, action, yes, as_json, table)
         except AmbiguousError as error:
