@@ -18,12 +18,13 @@ from checkback.landing.batch import Landing
 from checkback.landing.lines import RAW_MAX
 from checkback.landing.run import Landed
 from checkback.messages import LINE_MAX, parse_half, parse_ops
+from checkback.owners import Queues
 from checkback.schemas import HALF, OP, REJECTED
 from conftest import TRACE
 from landing.house import House, half, op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -200,6 +201,56 @@ def test_faulty_files_are_rejected_in_one_line_and_hold_nothing_up(
     # Under another name, as a whole: what has landed is known.
     (inbox / "again.gz").write_bytes(gzip.compress(f"{half(2)}\n{half(4)}\n".encode()))
     assert house.land(half=inbox) == Landed(half=1, rejected=1)
+
+
+def test_queues_of_the_gateway_and_the_operator_take_no_lines(house: House, inbox: Path) -> None:
+    halves, ops = inbox / "halves", inbox / "ops"
+    for folder in (halves, ops):
+        folder.mkdir()
+    (halves / "a.jsonl").write_text(half(0))
+    assert house.land(half=halves) == Landed(half=1)
+    # A gateway starts later on a queue into which files have landed.
+    house.gateway(0, 3)
+    own = house.settings.operator.queue
+    (halves / "b.jsonl").write_text("\n".join([half(1), half(1, queue_id=own), half(1, queue_id=1), half(0)]))
+    several = json.loads(op(0)) | {"half_offsets": "5,6,"}
+    del several["half_offset"], several["transaction_id"]
+    (ops / "a.jsonl").write_text("\n".join([op(0, queue_id=3), op(0, queue_id=1), json.dumps(several)]))
+    assert house.land(halves, ops) == Landed(half=1, op=1, rejected=5)
+    assert house.rows("half", "queue_id", "queue_offset") == [(0, 0), (1, 1)]
+    assert house.rows("op", "queue_id", "half_offset") == [(1, 0)]
+    told = "queue_id: {} is the {}'s, whose messages come by no other door".format
+    rejected = [
+        ("half", told(0, "gateway"), half(0)),
+        ("half", told(0, "gateway"), half(1)),
+        ("half", told(own, "operator"), half(1, queue_id=own)),
+        ("op", told(0, "gateway"), json.dumps(several)),
+        ("op", told(3, "gateway"), op(0, queue_id=3)),
+    ]
+    assert house.rows("rejected", "source", "reason", "raw") == rejected
+    # Done again, a batch rejects nothing that it has landed before the queue had an owner.
+    house.gateway(1)
+    house.forget_last_batch("land-half")
+    house.forget_last_batch("land-op")
+    assert house.land(halves, ops).half == 1
+    assert house.rows("rejected", "source", "reason", "raw") == rejected
+
+
+def test_gateway_that_claims_a_queue_during_a_batch_keeps_it(
+    house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Queues.refused
+
+    def look_and_be_late(queues: Queues, wanted: Iterable[int]) -> dict[int, str]:
+        found = look(queues, wanted)
+        monkeypatch.undo()
+        house.gateway(0)
+        return found
+
+    monkeypatch.setattr(Queues, "refused", look_and_be_late)
+    (inbox / "a.jsonl").write_text(f"{half(0)}\n{half(0, queue_id=1)}")
+    assert house.land(half=inbox) == Landed(half=1, rejected=1)
+    assert house.rows("half", "queue_id") == [(1,)]
 
 
 def test_elsewhere_hadoop_reads_no_line_beyond_a_limit(

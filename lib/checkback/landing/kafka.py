@@ -6,6 +6,7 @@ Sources: Spark's Structured Streaming + Kafka integration guide; Kafka's consume
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -14,7 +15,7 @@ from checkback.connect import classic_only
 from checkback.errors import CheckbackError, SettingsError
 from checkback.landing.records import readers
 from checkback.landing.run import Inlet, Landed, run
-from checkback.landing.topics import connected, made_anew, note
+from checkback.landing.topics import check_noted, connected, made_anew, note
 from checkback.messages import LINE_MAX
 from checkback.owners import Door, log_of_half, refuse_foreign
 from checkback.session import kafka_package
@@ -70,15 +71,19 @@ def land(
     tables = Tables.of(settings.storage)
     with connected(spark, options) as admin:
         found = {} if admin is None else {kind: admin.describe(topic) for kind, topic in topics.items()}
+        fixes = {kind: _fix(kind, tables) for kind in topics}
+        for kind, topic in found.items():
+            check_noted(spark, tables.checkpoint(_query(kind)), topic, fixes[kind])
         if "half" in found:
             check_queues(settings, log_of_half(tables), found["half"])
         inlets = {}
-        for kind, topic in topics.items():
-            query = f"land-kafka-{kind}"
-            confirm = bool if admin is None else _same(spark, admin, found[kind], tables.checkpoint(query), kind)
-            reader = readers(settings.kafka.queue_base, settings.kafka.groups.get(topic))[kind]
-            rows = records(spark, settings, topic, options)
-            inlets[kind] = Inlet(rows, query, reader, confirm=confirm)
+        for kind, name in topics.items():
+            confirm: Callable[[], object] = bool
+            if admin is not None:
+                note(spark, tables.checkpoint(_query(kind)), found[kind])
+                confirm = partial(_confirm, admin, found[kind], fixes[kind])
+            reader = readers(settings.kafka.queue_base, settings.kafka.groups.get(name))[kind]
+            inlets[kind] = Inlet(records(spark, settings, name, options), _query(kind), reader, confirm=confirm)
         mark = found["half"].mark if "half" in found else 1
         try:
             return run(spark, settings, inlets, Door.KAFKA, available_now, mark=mark)
@@ -100,18 +105,22 @@ def check_queues(settings: Settings, half: DeltaLog | None, topic: Topic) -> Non
     refuse_foreign(half, queues, Door.KAFKA, "kafka.queue_base", topic.mark)
 
 
-def _same(spark: SparkSession, brokers: Brokers, topic: Topic, checkpoint: str, kind: Kind) -> Callable[[], None]:
-    """Note the topic in the checkpoint; returns what raises CheckbackError once it is not the same any more."""
-    fix = f"to land it from its beginning remove {checkpoint}"
-    if kind == "half":
-        fix += " and give it half queues of its own (--queue-base N): those of before hold its old offsets"
-    note(spark, checkpoint, topic, fix)
+def _query(kind: Kind) -> str:
+    return f"land-kafka-{kind}"
 
-    def confirm() -> None:
-        if brokers.describe(topic.name).id != topic.id:
-            raise made_anew(topic, fix)
 
-    return confirm
+def _fix(kind: Kind, tables: Tables) -> str:
+    """What to do about a topic that was made anew."""
+    fix = f"to land it from its beginning remove {tables.checkpoint(_query(kind))}"
+    if kind == "op":
+        return fix
+    return f"{fix} and give it half queues of its own (--queue-base N): those of before hold its old offsets"
+
+
+def _confirm(admin: Brokers, topic: Topic, fix: str) -> None:
+    """Raise CheckbackError when the topic is not the same any more: what a batch has read may be of another one."""
+    if admin.describe(topic.name).id != topic.id:
+        raise made_anew(topic, fix)
 
 
 def _loss(error: CheckbackError, settings: Settings) -> CheckbackError:

@@ -96,14 +96,17 @@ def connected(spark: SparkSession, options: Mapping[str, str]) -> Iterator[Broke
         admin.close(jvm.java.time.Duration.ZERO)
 
 
-def note(spark: SparkSession, checkpoint: str, topic: Topic, fix: str) -> None:
-    """Note in the checkpoint which topic it is of. Raises CheckbackError when it is of another one."""
+def check_noted(spark: SparkSession, checkpoint: str, topic: Topic, fix: str) -> None:
+    """Raise CheckbackError when a checkpoint is of another topic."""
     noted = [name.removeprefix(_NOTE) for name in folders.names(spark, checkpoint) if name.startswith(_NOTE)]
-    if topic.id is None or topic.id in noted:
-        return
-    if noted:
+    if noted and topic.id not in (None, *noted):
         raise made_anew(topic, fix)
-    folders.make(spark, f"{checkpoint}/{_NOTE}{topic.id}")
+
+
+def note(spark: SparkSession, checkpoint: str, topic: Topic) -> None:
+    """Note in a checkpoint which topic it is of. Raises StorageError."""
+    if topic.id is not None:
+        folders.make(spark, f"{checkpoint}/{_NOTE}{topic.id}")
 
 
 def made_anew(topic: Topic, fix: str) -> CheckbackError:
