@@ -253,6 +253,27 @@ def test_gateway_that_claims_a_queue_during_a_batch_keeps_it(
     assert house.rows("half", "queue_id") == [(1,)]
 
 
+def test_changed_files_are_not_read_again_and_are_told_of(
+    house: House, inbox: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "abc":
+        (inbox / name).write_text(half(ord(name)) + "\n")
+    assert house.land(half=inbox) == Landed(half=3)
+    assert house.land(half=inbox) == Landed()
+    assert not caplog.messages
+    # One grows, one is written anew, one is renamed.
+    with (inbox / "a").open("a") as file:
+        file.write(half(0))
+    (inbox / "b").write_text(half(1))
+    os.utime(inbox / "b", (2_000_000_000, 2_000_000_000))
+    (inbox / "c").rename(inbox / "d")
+    os.utime(inbox / "a", (2_000_000_000, 2_000_000_000))
+    assert house.land(half=inbox) == Landed(rejected=1)
+    (told,) = caplog.messages
+    assert told.startswith("2 files have changed since they were read, as ")
+    assert house.rows("rejected", "file", "raw") == [(f"{inbox}/d", half(ord("c")))]
+
+
 def test_elsewhere_hadoop_reads_no_line_beyond_a_limit(
     spark: SparkSession, inbox: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from checkback.connect import classic_only
 from checkback.errors import SettingsError
+from checkback.landing.changed import changed_since_read
 from checkback.landing.lines import LINES
 from checkback.landing.run import Inlet, Landed, run
 from checkback.landing.source import Source, check_all
 from checkback.owners import Door
+from checkback.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from checkback.landing.lines import Kind
     from checkback.settings import Settings
+
+_log = logging.getLogger("checkback.land")
 
 
 def land(spark: SparkSession, settings: Settings, half: str | None, op: str | None, available_now: bool) -> Landed:
@@ -36,7 +41,20 @@ def land(spark: SparkSession, settings: Settings, half: str | None, op: str | No
     sources = {kind: Source.find(spark, path) for kind, path in paths if path}
     if not sources:
         raise SettingsError("no files to land", fix="give --half PATH, --op PATH or both")
+    for kind in sources:
+        _warn_of_changed(Tables.of(settings.storage).checkpoint(f"land-{kind}"))
     inlets = {
         kind: Inlet(source.stream(spark), f"land-{kind}", LINES[kind], source.lines) for kind, source in sources.items()
     }
     return run(spark, settings, inlets, Door.FILES, available_now, meanwhile=lambda: check_all(spark, sources.values()))
+
+
+def _warn_of_changed(checkpoint: str) -> None:
+    changed = changed_since_read(checkpoint)
+    if changed:
+        _log.warning(
+            "%d files have changed since they were read, as %s: what came into them later is not taken; give it a name "
+            "of its own",
+            len(changed),
+            changed[0],
+        )
