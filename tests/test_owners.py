@@ -11,9 +11,11 @@ from checkback.errors import FencedError, SettingsError
 from checkback.gateway.door import Door as GatewayDoor
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.store import Appender, claim
+from checkback.messages import LONG_MAX
 from checkback.owners import Door, Queues, log_of_half, refuse_foreign
 from checkback.settings import Settings
 from checkback.tables import Tables
+from operate.house import House
 
 NEVER = 99
 
@@ -96,6 +98,13 @@ def test_gateway_does_not_start_on_the_queue_of_another(tables: Tables, app: str
     told = f"gateway.queues: half queue 5 is {whose} already; give each a queue of its own"
     assert str(caught.value) == told
     assert tables.log("half").versions(["gateway/4"]) == {"gateway/4": None}
+
+
+def test_gateway_says_that_a_queue_has_no_offset_left(tmp_path: Path) -> None:
+    House(tmp_path).half(LONG_MAX, queue=3)
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "gateway": {"queues": [3]}})
+    with pytest.raises(SettingsError, match=r"gateway.queues: half queue 3 has no offset left; choose another queue"):
+        GatewayDoor(settings, Metrics(), print)
 
 
 @pytest.mark.parametrize(

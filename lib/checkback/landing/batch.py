@@ -61,7 +61,7 @@ class Landing:
             return
         lines = found.withColumn("row", F.monotonically_increasing_id())
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        take = self._half if self.kind == "half" else self._op
+        take, before = self._half if self.kind == "half" else self._op, self.rejected
         with _kept(lines.mapInArrow(parser(self.kind, self.reader), SCHEMAS[self.kind])) as parsed:
             for left in reversed(range(_TRIES)):
                 try:
@@ -70,6 +70,8 @@ class Landing:
                     if not left or not self.queues.changed():
                         raise
                 else:
+                    if self.rejected > before:
+                        _warn(parsed)
                     return
 
     def _half(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
@@ -132,7 +134,6 @@ class Landing:
             fence = self.queues.fence() if self.kind == "half" else ({}, {})
             self.tables.append_fenced(good, self.kind, f"{app}/{self.kind}", batch_id, *fence)
         if rejected:
-            _warn(bad)
             rows = bad.withColumn("source", F.lit(self.kind))
             self.tables.append(rows, "rejected", app=f"{app}/rejected", version=batch_id)
         self.taken += taken
@@ -149,9 +150,9 @@ def _kept(rows: DataFrame) -> Iterator[DataFrame]:
         rows.unpersist()
 
 
-def _warn(bad: DataFrame) -> None:
+def _warn(parsed: DataFrame) -> None:
     """Log which files are not read to their end, and lines that are far too long."""
-    faults = bad.where(F.col("reason").rlike(f"^({FAULT}|line: )")).select("file", "reason").distinct()
+    faults = parsed.where(F.col("reason").rlike(f"^({FAULT}|line: )")).select("file", "reason").distinct()
     for row in faults.limit(_WARNINGS).collect():
         _log.warning("%s: %s", row["file"], row["reason"])
 
