@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from checkback.reconcile.columns import half_events, op_events
 from checkback.reconcile.events import EVENT_COLUMNS, PACKED_SCHEMA, packer, unpack
@@ -52,7 +52,7 @@ def test_undelivered_is_taken_from_the_check_query_only(spark: SparkSession) -> 
 def test_rows_that_are_no_messages_are_left_out_and_those_beside_them_keep_every_bit(spark: SparkSession) -> None:
     """Another writer may append nulls and negative numbers: they must not take a place, nor change other rows."""
     good = {"queue_id": 3, "queue_offset": 2**53 + 1, "transaction_id": "t", "producer_group": "g", "real_topic": "x"}
-    bad = [
+    bad: list[dict[str, Any]] = [
         *({name: None} for name in good),
         {"queue_id": -1},
         {"queue_offset": -(2**63)},
