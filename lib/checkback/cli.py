@@ -12,6 +12,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError, SettingsError, reason
+from checkback.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +80,8 @@ def _missing(error: ModuleNotFoundError) -> Exception:
 
 def _failed(message: str, code: int, arguments: list[str]) -> int:
     if "--debug" in arguments:
-        traceback.print_exc()
+        for line in traceback.format_exc().splitlines():
+            print(visible(line), file=sys.stderr)
     sys.stdout.flush()
-    print(f"{PROGRAM}: {message}", file=sys.stderr)
+    print(f"{PROGRAM}: {visible(message)}", file=sys.stderr)
     return code

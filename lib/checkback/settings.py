@@ -11,6 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
@@ -164,11 +165,13 @@ class Gateway(_Section):
 class Kafka(_Section):
     """What `land --kafka` reads: ``queue_base`` is the half queue of the half topic's partition 0.
 
+    ``groups``: by topic, the producer groups whose messages are taken from it; of a topic that is not named, all are.
     ``options`` are Kafka's own consumer options, as ``security.protocol``; their values are never shown.
     """
 
     queue_base: QueueId = 1000
     max_records: Count = 100_000
+    groups: dict[Text, Annotated[list[GroupName], Field(min_length=1)]] = {}
     options: dict[Text, SecretConf] = {}
 
 
@@ -244,11 +247,17 @@ class Settings(_Section):
     spark: dict[ConfKey, ConfValue] = {}
 
     @model_validator(mode="after")
-    def _operator_queue_is_apart(self) -> Self:
-        taken = {"gateway.queues": self.gateway.queues, "kafka.queue_base": [self.kafka.queue_base]}
-        for key, queues in taken.items():
-            if self.operator.queue in queues:
-                refuse(f"operator.queue {self.operator.queue} is also in {key}", "give each a queue of its own")
+    def _queues_are_apart(self) -> Self:
+        """Of a topic's partitions only the first one's queue is known here; `land` looks at the others."""
+        queues = {
+            "gateway.queues": self.gateway.queues,
+            "kafka.queue_base": [self.kafka.queue_base],
+            "operator.queue": [self.operator.queue],
+        }
+        for (key, mine), (other, theirs) in combinations(reversed(queues.items()), 2):
+            for queue in mine:
+                if queue in theirs:
+                    refuse(f"{key} {queue} is also in {other}", "give each a queue of its own")
         return self
 
 
@@ -287,8 +296,9 @@ def flatten(settings: Settings) -> dict[str, Any]:
         if section == "spark":
             flat |= {key: MASK if _SECRET_CONF.search(key) else value for key, value in fields.items()}
         elif section == "kafka":
-            options = fields.pop("options")
+            options, groups = fields.pop("options"), fields.pop("groups")
             flat |= {f"kafka.{key}": value for key, value in fields.items()}
+            flat |= {f"kafka.groups.{key}": value for key, value in groups.items()} if groups else {"kafka.groups": {}}
             flat |= {f"kafka.options.{key}": MASK for key in options}
             if not options:
                 flat["kafka.options"] = {}

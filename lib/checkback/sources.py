@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 ENV_PREFIX = "CHECKBACK__"
 OVERRIDE = "--set"
 _OPTIONS = ("kafka", "options")
+_GROUPS = ("kafka", "groups")
 _EXAMPLES = {"secret": "whsec_...", "token": "..."}
 
 KeyPath = tuple[str, ...]
@@ -103,8 +104,8 @@ def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Leaf]:
     if path[:1] == ("spark",) and len(path) > 1:
         name = ".".join(path[1:])
         yield Leaf(("spark", name if name.startswith("spark.") else f"spark.{name}"), value, origin)
-    elif path[:2] == _OPTIONS and len(path) > 3:
-        yield from _leaves((*_OPTIONS, ".".join(path[2:])), value, origin)  # Kafka's names have dots
+    elif path[:2] in (_OPTIONS, _GROUPS) and len(path) > 3:
+        yield from _leaves((*path[:2], ".".join(path[2:])), value, origin)  # Kafka's names have dots
     elif isinstance(value, Mapping) and value:
         for key, below in value.items():
             if not isinstance(key, str):

@@ -18,7 +18,7 @@ from checkback.schemas import TOPIC_PREFIX, properties_of, schema_of
 from checkback.session import frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -194,6 +194,27 @@ class Tables:
         elif app is None or not self.log(name).has(app, version):
             files, _ = files_of(rows.mapInArrow(to_files(name, self.root), FILES_SCHEMA).toArrow())
             self.commit(rows.sparkSession, name, files, app, version)
+
+    def append_fenced(
+        self,
+        rows: DataFrame,
+        name: str,
+        app: str,
+        version: int,
+        expected: Mapping[str, int | None],
+        marks: Mapping[str, int],
+    ) -> None:
+        """As ``append``, and with the rows applications of others are taken from ``expected`` versions to ``marks``.
+
+        Raises FencedError, and nothing is appended, when one of them has another version by then. Where Spark writes
+        the table, and where there are no marks, it is ``append``.
+        """
+        if not marks or not self.by_files or not self.log(name).appendable():
+            self.append(rows, name, app, version)
+        elif not self.log(name).has(app, version):
+            rows = rows.select(*schema_of(name).names)
+            files, _ = files_of(rows.mapInArrow(to_files(name, self.root), FILES_SCHEMA).toArrow())
+            self.log(name).commit_after(files, expected, {**marks, app: version})
 
     def append_arrow(
         self, spark: SparkSession, rows: pa.Table, name: str, app: str | None = None, version: int = 0

@@ -107,6 +107,18 @@ class Kafka:
         self._admin.createTopics(self._jvm.java.util.List.of(new)).all().get()
         return topic
 
+    def create_anew(self, topic: str, partitions: int = 1) -> None:
+        """Delete a topic and make it again, under its name."""
+        names = self._jvm.java.util.List.of(topic)
+        self._admin.deleteTopics(names).all().get()
+        deadline = time.monotonic() + _START_S
+        while topic in self._admin.listTopics().names().get():
+            assert time.monotonic() < deadline
+        self.create(topic, partitions)
+        # The producer knows the topic's old id.
+        self._producer.close()
+        self._producer = self._new_producer()
+
     def send(self, topic: str, value: str | bytes | None, partition: int = 0, timestamp_ms: int = 1) -> Place:
         """Send a record; its place once the broker has it."""
         return self._send(self._producer, topic, value, partition, timestamp_ms)

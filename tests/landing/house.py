@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from checkback.gateway.store import Appender, claim
 from checkback.landing.files import land
 from checkback.tables import Tables
 
@@ -33,6 +34,11 @@ class House:
     def land(self, half: object = None, op: object = None, available_now: bool = True) -> Landed:
         paths = [None if path is None else str(path) for path in (half, op)]
         return land(self.spark, self.settings, paths[0], paths[1], available_now)
+
+    def gateway(self, *queues: int) -> None:
+        """A gateway starts, and claims queues."""
+        half, op = (Appender(str(self.root), name, queues) for name in ("half", "op"))
+        claim(half, op)
 
     def rows(self, name: str, *columns: str) -> list[Row]:
         return sorted(self.tables.read(self.spark, name).select(*(columns or "*")).collect())

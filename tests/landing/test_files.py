@@ -7,21 +7,24 @@ import json
 import os
 import shutil
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from checkback.errors import CheckbackError, SettingsError
+from checkback.landing import source
 from checkback.landing.batch import Landing
 from checkback.landing.lines import RAW_MAX
 from checkback.landing.run import Landed
 from checkback.messages import LINE_MAX, parse_half, parse_ops
+from checkback.owners import Queues
 from checkback.schemas import HALF, OP, REJECTED
 from conftest import TRACE
 from landing.house import House, half, op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -176,17 +179,114 @@ def test_watching_ends_with_a_vanished_folder(house: House, inbox: Path, monkeyp
     assert not house.spark.streams.active
 
 
-def test_unreadable_file_fails_in_one_line(house: House, inbox: Path) -> None:
-    (inbox / "broken.gz").write_bytes(gzip.compress(os.urandom(5_000))[:1_000])
-    with pytest.raises(CheckbackError) as caught:
-        house.land(half=inbox)
-    line = str(caught.value)
-    assert line.startswith("query land-half: [FAILED_READ_FILE")
-    assert "broken.gz" in line
-    assert line.endswith("put the file back as it was and run again: the batch that holds it is taken up again")
-    # Mended, it lands.
-    (inbox / "broken.gz").write_bytes(gzip.compress(half(0).encode()))
-    assert house.land(half=inbox) == Landed(half=1)
+def test_faulty_files_are_rejected_in_one_line_and_hold_nothing_up(
+    house: House, inbox: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    endless = gzip.compress(f"{half(0)}\n".encode() + b"a" * (LINE_MAX + 9) + f"\n{half(1)}\n".encode())
+    (inbox / "endless.gz").write_bytes(endless)
+    (inbox / "broken.gz").write_bytes(gzip.compress(f"{half(2)}\n".encode()) + b"\x1f\x8bno more")
+    (inbox / "packed.lz4").write_text("?")
+    (inbox / "good.jsonl").write_text(half(3))
+    os.mkfifo(inbox / "pipe")  # not even listed
+    assert house.land(half=inbox) == Landed(half=4, rejected=3)
+    taken = "; its lines before that are taken, the whole file must come under another name"
+    rejected = [
+        (f"{inbox}/broken.gz", f"file: its packed data end too early, or are corrupt{taken}", None),
+        (f"{inbox}/endless.gz", "line: over 16 MiB", "a" * RAW_MAX),
+        (f"{inbox}/packed.lz4", "file: packed in a way that is not read; give it as .gz, .bz2 or .zst", None),
+    ]
+    assert house.rows("rejected", "file", "reason", "raw") == rejected
+    assert sorted(caplog.messages) == [f"{file}: {reason}" for file, reason, _ in rejected]
+    assert house.rows("half", "queue_offset") == [(0,), (1,), (2,), (3,)]
+    # Under another name, as a whole: what has landed is known.
+    (inbox / "again.gz").write_bytes(gzip.compress(f"{half(2)}\n{half(4)}\n".encode()))
+    assert house.land(half=inbox) == Landed(half=1, rejected=1)
+
+
+def test_queues_of_the_gateway_and_the_operator_take_no_lines(house: House, inbox: Path) -> None:
+    halves, ops = inbox / "halves", inbox / "ops"
+    for folder in (halves, ops):
+        folder.mkdir()
+    (halves / "a.jsonl").write_text(half(0))
+    assert house.land(half=halves) == Landed(half=1)
+    # A gateway starts later on a queue into which files have landed.
+    house.gateway(0, 3)
+    own = house.settings.operator.queue
+    (halves / "b.jsonl").write_text("\n".join([half(1), half(1, queue_id=own), half(1, queue_id=1), half(0)]))
+    several = json.loads(op(0)) | {"half_offsets": "5,6,"}
+    del several["half_offset"], several["transaction_id"]
+    (ops / "a.jsonl").write_text("\n".join([op(0, queue_id=3), op(0, queue_id=1), json.dumps(several)]))
+    assert house.land(halves, ops) == Landed(half=1, op=1, rejected=5)
+    assert house.rows("half", "queue_id", "queue_offset") == [(0, 0), (1, 1)]
+    assert house.rows("op", "queue_id", "half_offset") == [(1, 0)]
+    told = "queue_id: {} is the {}'s, whose messages come by no other door".format
+    rejected = [
+        ("half", told(0, "gateway"), half(0)),
+        ("half", told(0, "gateway"), half(1)),
+        ("half", told(own, "operator"), half(1, queue_id=own)),
+        ("op", told(0, "gateway"), json.dumps(several)),
+        ("op", told(3, "gateway"), op(0, queue_id=3)),
+    ]
+    assert house.rows("rejected", "source", "reason", "raw") == rejected
+    # Done again, a batch rejects nothing that it has landed before the queue had an owner.
+    house.gateway(1)
+    house.forget_last_batch("land-half")
+    house.forget_last_batch("land-op")
+    assert house.land(halves, ops).half == 1
+    assert house.rows("rejected", "source", "reason", "raw") == rejected
+
+
+def test_gateway_that_claims_a_queue_during_a_batch_keeps_it(
+    house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Queues.refused
+
+    def look_and_be_late(queues: Queues, wanted: Iterable[int]) -> dict[int, str]:
+        found = look(queues, wanted)
+        monkeypatch.undo()
+        house.gateway(0)
+        return found
+
+    monkeypatch.setattr(Queues, "refused", look_and_be_late)
+    (inbox / "a.jsonl").write_text(f"{half(0)}\n{half(0, queue_id=1)}")
+    assert house.land(half=inbox) == Landed(half=1, rejected=1)
+    assert house.rows("half", "queue_id") == [(1,)]
+
+
+def test_changed_files_are_not_read_again_and_are_told_of(
+    house: House, inbox: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "abc":
+        (inbox / name).write_text(half(ord(name)) + "\n")
+    assert house.land(half=inbox) == Landed(half=3)
+    assert house.land(half=inbox) == Landed()
+    assert not caplog.messages
+    # One grows, one is written anew, one is renamed.
+    with (inbox / "a").open("a") as file:
+        file.write(half(0))
+    (inbox / "b").write_text(half(1))
+    os.utime(inbox / "b", (2_000_000_000, 2_000_000_000))
+    (inbox / "c").rename(inbox / "d")
+    os.utime(inbox / "a", (2_000_000_000, 2_000_000_000))
+    assert house.land(half=inbox) == Landed(rejected=1)
+    (told,) = caplog.messages
+    assert told.startswith("2 files have changed since they were read, as ")
+    assert house.rows("rejected", "file", "raw") == [(f"{inbox}/d", half(ord("c")))]
+
+
+def test_elsewhere_hadoop_reads_no_line_beyond_a_limit(
+    spark: SparkSession, inbox: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not on this machine Spark reads the lines: what it is told of their length must reach Hadoop's reader."""
+    monkeypatch.setitem(source._OPTIONS, "mapreduce.input.linerecordreader.line.maxlength", "1000")
+    for end in ("", ".gz"):
+        data = b"first\n" + b"a" * 100_000 + b"\nlast\n"
+        (inbox / f"a{end}").write_bytes(gzip.compress(data) if end else data)
+    found = replace(source.Source.find(spark, str(inbox)), local=False)
+    query = found.stream(spark).writeStream.format("memory").queryName("elsewhere")
+    query.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
+    lines = [bytes(row["line"]) for row in spark.table("elsewhere").select("line").collect()]
+    assert sorted(lines) == [b"first", b"first", b"last", b"last"]
 
 
 @pytest.mark.parametrize(

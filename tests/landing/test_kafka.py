@@ -55,7 +55,13 @@ def topics(kafka: Kafka) -> tuple[str, str]:
 
 
 def take(house: House, kafka: Kafka, half_topic: str | None, op_topic: str | None = None, base: int = 0) -> Landed:
-    settings = house.settings.model_copy(update={"kafka": house.settings.kafka.model_copy(update={"queue_base": base})})
+    gateway, kafka_settings = house.settings.gateway, house.settings.kafka
+    settings = house.settings.model_copy(
+        update={
+            "kafka": kafka_settings.model_copy(update={"queue_base": base}),
+            "gateway": gateway.model_copy(update={"queues": [77]}),
+        }
+    )
     return land(house.spark, settings, kafka.servers, half_topic, op_topic, available_now=True)
 
 
@@ -217,6 +223,76 @@ def test_records_that_are_gone_before_they_were_read_end_the_query(
     kafka.send(topics[0], unplaced(4))
     shutil.rmtree(checkpoint)
     assert take(house, kafka, topics[0]) == Landed(half=2)
+
+
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["between runs", "while it runs"])
+def test_topic_that_was_made_anew_is_refused_and_loses_nothing(
+    house: House, kafka: Kafka, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch, meanwhile: bool
+) -> None:
+    """The new topic is longer than the old one was: by its offsets alone its first records would be passed over."""
+    kafka.send(topics[0], unplaced(0))
+    assert take(house, kafka, topics[0]) == Landed(half=1)
+
+    def make_anew() -> None:
+        kafka.create_anew(topics[0], 2)
+        for number in range(4):
+            kafka.send(topics[0], unplaced(number, transaction_id=f"new{number}"))
+
+    if meanwhile:
+        kafka.send(topics[0], unplaced(1))
+        take_batch = Landing.__call__
+
+        def take_from_the_new_one(landing: Landing, batch: DataFrame, batch_id: int) -> None:
+            make_anew()
+            take_batch(landing, batch, batch_id)
+
+        monkeypatch.setattr(Landing, "__call__", take_from_the_new_one)
+    else:
+        make_anew()
+    checkpoint = house.tables.checkpoint("land-kafka-half")
+    with pytest.raises(CheckbackError) as caught:
+        take(house, kafka, topics[0])
+    told = (
+        f"{topics[0]}: the topic was made anew, or is another one than before: its offsets begin anew; to land it from "
+        f"its beginning remove {checkpoint} and give it half queues of its own (--queue-base N): those of before hold "
+        "its old offsets"
+    )
+    assert str(caught.value) == told
+    assert house.rows("half", "transaction_id") == [("t0",)]
+    monkeypatch.undo()
+    # Half of what the line says is not enough, all of it is.
+    shutil.rmtree(checkpoint)
+    with pytest.raises(SettingsError, match="half queue 0 holds messages of another topic, or of this one before"):
+        take(house, kafka, topics[0])
+    assert take(house, kafka, topics[0], base=10) == Landed(half=4)
+    assert house.rows("half", "queue_id", "transaction_id") == [(0, "t0"), *((10, f"new{n}") for n in range(4))]
+
+
+def test_queues_of_a_topic_are_its_own(house: House, kafka: Kafka, topics: tuple[str, str], inbox: Path) -> None:
+    kafka.send(topics[0], unplaced(0))
+    assert take(house, kafka, topics[0], base=5) == Landed(half=1)
+    (inbox / "halves").mkdir()
+    (inbox / "halves" / "a.jsonl").write_text(f"{half(9, queue_id=5)}\n{half(9, queue_id=4)}\n")
+    (inbox / "ops.jsonl").write_text(op(0, queue_id=5))
+    assert house.land(inbox / "halves", inbox / "ops.jsonl") == Landed(half=1, op=1, rejected=1)
+    reason = "queue_id: 5 is of a topic of Kafka, whose messages come by no other door"
+    assert house.rows("rejected", "reason", "raw") == [(reason, half(9, queue_id=5))]
+    for base in (76, 77):
+        with pytest.raises(SettingsError) as caught:
+            take(house, kafka, topics[0], base=base)
+        told = f"partitions of {topics[0]} are half queues {base} to {base + 1}, and 77 is in gateway.queues"
+        assert str(caught.value) == f"kafka.queue_base: {told}; give each queues of its own"
+
+
+def test_topic_of_some_groups_takes_no_others_messages(house: House, kafka: Kafka, topics: tuple[str, str]) -> None:
+    bound = house.settings.kafka.model_copy(update={"groups": {topics[0]: ["orders"], topics[1]: ["orders"]}})
+    house.settings = house.settings.model_copy(update={"kafka": bound})
+    for group in ("orders", "thieves"):
+        kafka.send(topics[0], unplaced(0, producer_group=group))
+        kafka.send(topics[1], op(0, producer_group=group))
+    assert take(house, kafka, *topics) == Landed(half=1, op=1, rejected=2)
+    reason = "producer_group: thieves may not write in this topic (kafka.groups)"
+    assert house.rows("rejected", "source", "reason") == [("half", reason), ("op", reason)]
 
 
 def test_missing_topic_and_missing_brokers_are_told_at_once(house: House, kafka: Kafka) -> None:

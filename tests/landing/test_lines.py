@@ -19,6 +19,7 @@ def batch_of(*texts: bytes, file: str = "file:///in/a%20b.jsonl") -> pa.RecordBa
     return pa.RecordBatch.from_pydict(
         {
             "line": pa.array(texts, pa.binary()),
+            "fault": pa.nulls(number, pa.string()),
             "file": pa.array([file] * number),
             "file_time": pa.array([AT] * number, TIME),
             "file_block": pa.array([0] * number, pa.int64()),

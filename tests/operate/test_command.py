@@ -202,3 +202,19 @@ def test_on_a_terminal_it_asks(house: House, answer: str, ops: int) -> None:
     assert "Do it? [y/N]" in said
     assert ("Nothing was done." in said) == (ops == 0)
     assert len(house.rows("op")) == ops
+
+
+def test_control_characters_of_a_producer_are_shown_and_never_obeyed(
+    house: House, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "order-1\x1b[2K\x1b[1G\x1b]0;owned\x07\u202e\x9bhidden\nqueue 9/9"
+    for offset in (7, 8):
+        house.half(offset, hostile)
+    arguments = ("resolve", hostile, "--rollback", *SIGNED)
+    out, err = fails(capfd, *arguments)
+    assert main([*arguments, "--queue-id", "0", "--queue-offset", "7"]) == 0
+    assert main([*arguments, "--queue-id", "0", "--queue-offset", "7", "--yes"]) == 0
+    shown = capfd.readouterr().out
+    for text in (out, err, shown):
+        assert all(line.isprintable() for line in text.splitlines())
+    assert "order-1\\u001b[2K\\u001b[1G" in shown

@@ -364,3 +364,76 @@ def test_refusal_says_nothing_of_the_request(server: CheckServer) -> None:
     response = post(server.url, BODY, signed(BODY, OTHER))
     assert json.loads(response.text).keys() == {"type", "title", "status"}
     assert "tx-1" not in response.text
+
+
+HEAD = b"POST /check HTTP/1.1\r\nHost: x\r\n"
+
+
+def received(connection: socket.socket) -> bytes:
+    """All that comes until the other side closes."""
+    connection.settimeout(20)
+    parts = []
+    try:
+        while part := connection.recv(65536):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
+
+
+def connected(server: CheckServer) -> socket.socket:
+    host, port = server.url.split("/")[2].split(":")
+    return socket.create_connection((host, int(port)), 20)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        HEAD,
+        HEAD + b"Content-Length: 0\r\n\r\n" + HEAD,  # answered, then half of another one
+        HEAD + b"Content-Length: 9\r\n\r\nabc",
+        b"POST /other HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc",
+    ],
+)
+def test_half_sent_requests_are_not_kept(listener: Listener, begun: bytes) -> None:
+    app = check_app(listener, secret=SECRET, timeout_s=0.2)
+    with CheckServer(app, timeout_s=0.3) as server, connected(server) as connection:
+        connection.sendall(begun)
+        received(connection)
+    assert listener.checks == []
+
+
+def test_endless_head_is_cut_off(listener: Listener) -> None:
+    with CheckServer(check_app(listener, secret=SECRET), timeout_s=600) as server, connected(server) as connection:
+        connection.sendall(HEAD)
+        try:
+            for number in range(10_000):
+                connection.sendall(b"x-%d: %s\r\n" % (number, b"y" * 1000))
+        except OSError:
+            return
+        received(connection)
+
+
+def test_connections_beyond_the_bound_are_closed_and_the_others_answered(listener: Listener) -> None:
+    with (
+        CheckServer(check_app({"orders": listener}, secret=SECRET), timeout_s=600, max_connections=2) as server,
+        connected(server) as first,
+        connected(server) as second,
+    ):
+        # What they have sent is read, so both are counted.
+        for connection in (first, second):
+            connection.sendall(HEAD + b"Content-Length: 0\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 401")
+        with connected(server) as third:
+            assert received(third) == b""
+        first.close()
+        answers = (ask(server.url) for _ in range(100))
+        assert "COMMIT" in {answer.outcome for answer in answers}
+
+
+def test_a_listener_may_take_longer_than_a_head(listener: Listener) -> None:
+    listener.go_on.clear()
+    with CheckServer(check_app({"orders": listener}, secret=SECRET), timeout_s=0.05) as server:
+        threading.Timer(0.3, listener.go_on.set).start()
+        assert ask(server.url).outcome == "COMMIT"

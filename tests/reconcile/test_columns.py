@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from checkback.reconcile.columns import half_events, op_events
+from checkback.reconcile.events import EVENT_COLUMNS, PACKED_SCHEMA, packer, unpack
 from checkback.reconcile.segment import Kind
-from checkback.schemas import OP
+from checkback.schemas import HALF, OP
 from reconcile.frames import half_frame, op_frame
 from reconcile.messages import T0, T0_US, T1, T1_US, half
 
@@ -50,3 +51,25 @@ def test_delivered_is_taken_from_the_check_query_only(spark: SparkSession) -> No
         (Kind.COMMIT, -1),
         (Kind.UNKNOWN, -1),
     ]
+
+
+def test_rows_that_are_no_messages_are_left_out_and_those_beside_them_keep_every_bit(spark: SparkSession) -> None:
+    """Another writer may append nulls and negative numbers: they must not take a place, nor change other rows."""
+    good = {"queue_id": 3, "queue_offset": 2**53 + 1, "transaction_id": "t", "producer_group": "g", "real_topic": "x"}
+    bad: list[dict[str, Any]] = [
+        *({name: None} for name in good),
+        {"queue_id": -1},
+        {"queue_offset": -(2**63)},
+        {"queue_id": None, "queue_offset": None},
+    ]
+    nothing = dict.fromkeys(HALF.names)
+    halves = spark.createDataFrame([tuple((nothing | good | more).values()) for more in [*bad, {}]], HALF).coalesce(1)
+    op = {"queue_id": 3, "half_offset": 2**53 + 1, "producer_group": "g", "state": "COMMIT"}
+    bad = [{"queue_id": None}, {"half_offset": None}, {"producer_group": None}, {"half_offset": -1}]
+    nothing = dict.fromkeys(OP.names)
+    ops = spark.createDataFrame([tuple((nothing | op | more).values()) for more in [*bad, {}]], OP).coalesce(1)
+    events = half_events(halves).union(op_events(ops)).select(*EVENT_COLUMNS)
+    packed = events.mapInArrow(packer(4096), PACKED_SCHEMA).collect()
+    assert {row["segment"] for row in packed} == {f"3/{(2**53 + 1) // 4096}"}
+    found = unpack([bytes(row["events"]) for row in packed])
+    assert sorted(found[["offset", "kind"]].tolist()) == [(2**53 + 1, Kind.HALF), (2**53 + 1, Kind.COMMIT)]

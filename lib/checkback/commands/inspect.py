@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from checkback.commands.options import AsOf, Config, Debug, Group, Json, Overrides, Tx, app, prepared_for_tables
-from checkback.commands.printing import console, print_rows, print_table, shown, table_of
+from checkback.commands.printing import console, print_line, print_rows, print_table, shown, table_of
 from checkback.session import running_session
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _show(
     lines = lines.persist()
     first = [json.loads(line[0]) for line in lines.take(most)]
     if not first:
-        print(nothing)
+        print_line(nothing)
         return
     show(first)
     more = lines.count() - len(first) if len(first) == most else 0

@@ -1,13 +1,16 @@
-"""How the commands print: tables for people, one row a line for pipes."""
+"""How the commands print: tables for people, one row a line for pipes; never what a terminal obeys."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from checkback.visible import visible
 
 
 def shown(value: object) -> str:
@@ -17,9 +20,29 @@ def shown(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+class _Table(Table):
+    """A table whose cells are text."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """As rich's."""
+        super().add_row(*map(_printable, cells), **options)
+
+
+class _Console(Console):
+    """A console whose text is text."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich's."""
+        super().print(*map(_printable, objects), **options)
+
+
+def _printable(value: Any) -> Any:
+    return visible(value) if isinstance(value, str) else value
+
+
 def table_of(*columns: str) -> Table:
     """An empty table with these columns."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = _Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
@@ -37,10 +60,15 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def console() -> Console:
     """The console of stdout."""
     # Values are text, not markup; a file or a pipe gets each row on one line.
-    return Console(markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else 10_000)
+    return _Console(markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else 10_000)
 
 
 def print_rows(lines: Iterable[str]) -> None:
-    """Lines as they are."""
+    """One row a line."""
     for line in lines:
-        print(line)
+        print_line(line)
+
+
+def print_line(line: str, flush: bool = False) -> None:
+    """A line, however wide the terminal is."""
+    print(visible(line), flush=flush)

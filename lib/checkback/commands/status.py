@@ -15,6 +15,7 @@ from rich.text import Text
 from checkback.commands.options import Config, Debug, Json, Overrides, app, prepared_for_tables
 from checkback.commands.printing import console, table_of
 from checkback.session import running_session
+from checkback.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,7 +83,7 @@ def _screen(found: Status) -> RenderableType:
     from checkback.inspect import screen
 
     parts = [
-        Text.assemble((f"{line.name:<12}", "bold"), (line.text, "red" if line.bad else ""))
+        Text.assemble((f"{line.name:<12}", "bold"), (visible(line.text), "red" if line.bad else ""))
         for line in screen.lines(found)
     ]
     if found.ledger is None:

@@ -2,72 +2,140 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from checkback.errors import FencedError
 from checkback.landing.lines import RAW_MAX, SCHEMAS, Kind, Reader, parser
+from checkback.landing.pieces import FAULT
 from checkback.landing.repeats import find_repeats, take_census
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from pyspark.sql import DataFrame
 
+    from checkback.owners import Queues
     from checkback.tables import Tables
+
+_log = logging.getLogger("checkback.land")
+#: Files of a batch that are told of in the log; `rejected` has all.
+_WARNINGS = 20
+#: Each is another door's claim to a queue that came between; it claims a queue once.
+_TRIES = 100
 
 
 class Landing:
     """Batch function of a landing query; ``taken`` and ``rejected`` count the rows it has seen since its start.
 
-    Step 1: parse the lines and keep the rows. Step 2: count them, find repeated half messages.
-    Step 3: write good rows. Step 4: write rejected ones. Each write is skipped when the batch has done it before.
+    Step 1: parse the lines and keep the rows. Step 2: count them, find those of others' queues and repeated half
+    messages. Step 3: write good rows. Step 4: write rejected ones. Each write is skipped when the batch has done it
+    before. ``confirm`` is called before anything is written: what it raises ends the query.
     """
 
-    def __init__(self, tables: Tables, kind: Kind, reader: Reader) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        kind: Kind,
+        reader: Reader,
+        queues: Queues,
+        lines: Callable[[DataFrame], DataFrame | None],
+        confirm: Callable[[], object],
+    ) -> None:
         self.tables = tables
         self.kind = kind
         self.reader = reader
+        self.queues = queues
+        self.lines = lines
+        self.confirm = confirm
         self.taken = 0
         self.rejected = 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Take a batch of (line, file, file_time, file_block, store_timestamp, and what the reader wants besides)."""
-        lines = batch.withColumn("row", F.monotonically_increasing_id())
-        with _kept(lines.mapInArrow(parser(self.kind, self.reader), SCHEMAS[self.kind])) as parsed:
-            if self.kind == "half":
-                self._half(lines, parsed, batch_id)
-            else:
-                self._op(parsed, batch_id)
-
-    def _half(self, lines: DataFrame, parsed: DataFrame, batch_id: int) -> None:
-        census = take_census(parsed)
-        repeats = find_repeats(parsed, census, self.tables.read(parsed.sparkSession, "half"))
-        if repeats is None:
-            self._write(_good(parsed), census.good, _bad(parsed), census.rejected, batch_id)
+        """Take a batch: what ``lines`` makes of it are lines, their places, and what the reader wants besides."""
+        found = self.lines(batch)
+        if found is None:
             return
-        with _kept(repeats) as repeats:
-            number = repeats.count()
+        lines = found.withColumn("row", F.monotonically_increasing_id())
+        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        take, before = self._half if self.kind == "half" else self._op, self.rejected
+        with _kept(lines.mapInArrow(parser(self.kind, self.reader), SCHEMAS[self.kind])) as parsed:
+            for left in reversed(range(_TRIES)):
+                try:
+                    take(lines, parsed, f"land/{query}", batch_id)
+                except FencedError:  # noqa: PERF203 - a batch has few tries
+                    if not left or not self.queues.changed():
+                        raise
+                else:
+                    if self.rejected > before:
+                        _warn(parsed)
+                    return
+
+    def _half(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
+        census = take_census(parsed)
+        self.confirm()
+        foreign = self._foreign(parsed, census.queues, ["queue_id", "queue_offset"], app, batch_id)
+        ours, kept = parsed, census
+        if foreign is not None:
+            ours = parsed.join(F.broadcast(foreign.select("row")), on="row", how="left_anti")
+            kept = take_census(ours)
+        repeats = find_repeats(ours, kept, self.tables.read(parsed.sparkSession, "half"))
+        if repeats is not None:
+            which = F.format_string("repeated (queue_id, queue_offset) %d/%d", "queue_id", "queue_offset")
+            repeats = repeats.select("row", "file", which.alias("reason"))
+        refused = foreign if repeats is None else repeats if foreign is None else foreign.unionByName(repeats)
+        if refused is None:
+            self._write(_good(parsed), census.good, _bad(parsed), census.rejected, app, batch_id)
+            return
+        with _kept(refused) as refused:
+            number = refused.count()
             # Row numbers are small, bodies are not: the numbers go to the bodies.
-            few = F.broadcast(repeats.select("row"))
-            good = _good(parsed).join(few, on="row", how="left_anti")
-            bad = _bad(parsed).unionByName(_repeated(lines, repeats))
-            self._write(good, census.good - number, bad, census.rejected + number, batch_id)
+            good = _good(parsed).join(F.broadcast(refused.select("row")), on="row", how="left_anti")
+            bad = _bad(parsed).unionByName(_told(lines, refused))
+            self._write(good, census.good - number, bad, census.rejected + number, app, batch_id)
 
-    def _op(self, parsed: DataFrame, batch_id: int) -> None:
-        rows, rejected = parsed.agg(F.count("*"), F.count("reason")).first() or (0, 0)
-        good = _good(parsed).withColumns({"source": F.lit("producer"), "remark": F.lit(None).cast("string")})
-        self._write(good, rows - rejected, _bad(parsed), rejected, batch_id)
+    def _op(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
+        counts = parsed.agg(F.count("*"), F.count("reason"), F.collect_set("queue_id")).first()
+        rows, rejected, queues = counts or (0, 0, [])
+        self.confirm()
+        good, bad, taken = _good(parsed), _bad(parsed), rows - rejected
+        foreign = self._foreign(parsed, queues, ["queue_id", "half_offset"], app, batch_id)
+        if foreign is not None:
+            # A line may hold several ops; its queue is one.
+            foreign = foreign.distinct()
+            good = good.join(F.broadcast(foreign.select("row")), on="row", how="left_anti")
+            bad = bad.unionByName(_told(lines, foreign))
+            taken, rejected = good.count(), rejected + foreign.count()
+        good = good.withColumns({"source": F.lit("producer"), "remark": F.lit(None).cast("string")})
+        self._write(good, taken, bad, rejected, app, batch_id)
 
-    def _write(self, good: DataFrame, taken: int, bad: DataFrame, rejected: int, batch_id: int) -> None:
-        spark = good.sparkSession
-        query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    def _foreign(
+        self, parsed: DataFrame, queues: Collection[int], key: list[str], app: str, batch_id: int
+    ) -> DataFrame | None:
+        """row, file, reason of the messages that belong to queues of other doors; None: there are none.
+
+        When this batch is done again its rows in the table are no others': they landed before the queue had an owner.
+        """
+        reasons = self.queues.refused(queues)
+        if not reasons:
+            return None
+        rows = _good(parsed).where(F.col("queue_id").isin(list(reasons)))
+        if self.tables.by_files and self.tables.log(self.kind).has(f"{app}/{self.kind}", batch_id):
+            there = self.tables.read(parsed.sparkSession, self.kind).select(*key, "store_timestamp")
+            rows = rows.join(there, on=[*key, "store_timestamp"], how="left_anti")
+        told = F.create_map(*(F.lit(part) for reason in reasons.items() for part in reason))
+        return rows.select("row", "file", told[F.col("queue_id")].alias("reason"))
+
+    def _write(self, good: DataFrame, taken: int, bad: DataFrame, rejected: int, app: str, batch_id: int) -> None:
         if taken:
-            self.tables.append(good, self.kind, app=f"land/{query}/{self.kind}", version=batch_id)
+            fence = self.queues.fence() if self.kind == "half" else ({}, {})
+            self.tables.append_fenced(good, self.kind, f"{app}/{self.kind}", batch_id, *fence)
         if rejected:
             rows = bad.withColumn("source", F.lit(self.kind))
-            self.tables.append(rows, "rejected", app=f"land/{query}/rejected", version=batch_id)
+            self.tables.append(rows, "rejected", app=f"{app}/rejected", version=batch_id)
         self.taken += taken
         self.rejected += rejected
 
@@ -82,6 +150,13 @@ def _kept(rows: DataFrame) -> Iterator[DataFrame]:
         rows.unpersist()
 
 
+def _warn(parsed: DataFrame) -> None:
+    """Log which files are not read to their end, and lines that are far too long."""
+    faults = parsed.where(F.col("reason").rlike(f"^({FAULT}|line: )")).select("file", "reason").distinct()
+    for row in faults.limit(_WARNINGS).collect():
+        _log.warning("%s: %s", row["file"], row["reason"])
+
+
 def _good(parsed: DataFrame) -> DataFrame:
     return parsed.where(F.col("reason").isNull())
 
@@ -92,14 +167,13 @@ def _bad(parsed: DataFrame) -> DataFrame:
     return rejected.select("raw", "reason", "file", F.col("store_timestamp").alias("rejected_at"))
 
 
-def _repeated(lines: DataFrame, repeats: DataFrame) -> DataFrame:
-    """raw, reason, file, rejected_at of repeated half messages. Their text is read from the source once more."""
+def _told(lines: DataFrame, refused: DataFrame) -> DataFrame:
+    """raw, reason, file, rejected_at of messages that are refused (row, file, reason).
+
+    Their text is read from the source once more.
+    """
     text = F.col("line").cast("string")  # valid UTF-8: it has been parsed
-    which = F.format_string("repeated (queue_id, queue_offset) %d/%d", "queue_id", "queue_offset")
-    found = lines.select("line", "store_timestamp", "row").join(F.broadcast(repeats), on="row", how="inner")
+    found = lines.select("line", "store_timestamp", "row").join(F.broadcast(refused), on="row", how="inner")
     return found.select(
-        F.left(text, F.lit(RAW_MAX)).alias("raw"),
-        which.alias("reason"),
-        "file",
-        F.col("store_timestamp").alias("rejected_at"),
+        F.left(text, F.lit(RAW_MAX)).alias("raw"), "reason", "file", F.col("store_timestamp").alias("rejected_at")
     )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from checkback.connect import classic_only
 from checkback.errors import SettingsError
+from checkback.landing.changed import changed_since_read
 from checkback.landing.lines import LINES
 from checkback.landing.run import Inlet, Landed, run
 from checkback.landing.source import Source, check_all
+from checkback.owners import Door
+from checkback.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,11 +20,14 @@ if TYPE_CHECKING:
     from checkback.landing.lines import Kind
     from checkback.settings import Settings
 
+_log = logging.getLogger("checkback.land")
+
 
 def land(spark: SparkSession, settings: Settings, half: str | None, op: str | None, available_now: bool) -> Landed:
     """Take the JSON lines of files into `half` and `op`, and what is no message into `rejected`.
 
-    ``half`` and ``op`` are each a file, a folder (with its subfolders) or a glob, local or a URI. ``.gz`` is unpacked.
+    ``half`` and ``op`` are each a file, a folder (with its subfolders) or a glob, local or a URI. ``.gz``, ``.bz2``,
+    ``.zst`` and ``.deflate`` are unpacked.
     Files and subfolders whose names begin with ``_`` or ``.`` are passed over: a file is read once, so write it under
     such a name and rename it when it is whole. With ``available_now`` what is there is taken, and the function
     returns; else the paths are watched until SIGINT or SIGTERM, which let the running batch finish.
@@ -34,5 +41,20 @@ def land(spark: SparkSession, settings: Settings, half: str | None, op: str | No
     sources = {kind: Source.find(spark, path) for kind, path in paths if path}
     if not sources:
         raise SettingsError("no files to land", fix="give --half PATH, --op PATH or both")
-    inlets = {kind: Inlet(source.lines(spark), f"land-{kind}", LINES[kind]) for kind, source in sources.items()}
-    return run(spark, settings, inlets, available_now, meanwhile=lambda: check_all(spark, sources.values()))
+    for kind in sources:
+        _warn_of_changed(Tables.of(settings.storage).checkpoint(f"land-{kind}"))
+    inlets = {
+        kind: Inlet(source.stream(spark), f"land-{kind}", LINES[kind], source.lines) for kind, source in sources.items()
+    }
+    return run(spark, settings, inlets, Door.FILES, available_now, meanwhile=lambda: check_all(spark, sources.values()))
+
+
+def _warn_of_changed(checkpoint: str) -> None:
+    changed = changed_since_read(checkpoint)
+    if changed:
+        _log.warning(
+            "%d files have changed since they were read, as %s: what came into them later is not taken; give it a name "
+            "of its own",
+            len(changed),
+            changed[0],
+        )

@@ -6,39 +6,38 @@ Sources: Spark's Structured Streaming + Kafka integration guide; Kafka's consume
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
 from checkback.connect import classic_only
 from checkback.errors import CheckbackError, SettingsError
 from checkback.landing.records import readers
 from checkback.landing.run import Inlet, Landed, run
+from checkback.landing.topics import check_noted, connected, made_anew, note
 from checkback.messages import LINE_MAX
+from checkback.owners import Door, log_of_half, refuse_foreign
 from checkback.session import kafka_package
-from checkback.settings import MASK
 from checkback.tables import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from checkback.deltalog import DeltaLog
     from checkback.landing.lines import Kind
+    from checkback.landing.topics import Brokers, Topic
     from checkback.settings import Settings
 
 _SOURCE = (
     "org.apache.spark.sql.kafka010.KafkaSourceProvider",
     "org.apache.spark.kafka010.KafkaConfigUpdater",  # of the token provider, without which the source does not start
 )
-_ADMIN = "org.apache.kafka.clients.admin.AdminClient"
-#: How long the first question to the brokers may take; Kafka's own default is a minute, three times.
-_PATIENCE_MS = "10000"
+_OWN_QUEUES = "give each queues of its own"
 #: How Spark says that failOnDataLoss has struck.
 _LOSS = re.compile(r"KAFKA_DATA_LOSS|(?i:some data may have been (lost|missed))")
-_UNKNOWN = ("UnknownTopicOrPartitionException", "InvalidTopicException")
-_UNREACHABLE = ("TimeoutException", "DisconnectException")
 
 
 def land(
@@ -57,8 +56,9 @@ def land(
     there is taken, and the function returns; else the topics are followed until SIGINT or SIGTERM, which let the
     running batch finish.
 
-    Raises SettingsError when there is no such topic or Spark has no Kafka source, CheckbackError when no broker
-    answers, records are gone before they were read, or a table cannot be read or written.
+    Raises SettingsError when there is no such topic, Spark has no Kafka source, or a half queue of it is another
+    door's; CheckbackError when no broker answers, records are gone before they were read, a topic was made anew, or a
+    table cannot be read or written.
     """
     classic_only(spark, "land")
     # Ops first: an op without its half waits, a half without its op may be checked for nothing.
@@ -68,18 +68,59 @@ def land(
         raise SettingsError("no topics to land", fix="give --half-topic TOPIC, --op-topic TOPIC or both")
     options = _options(settings, brokers)
     require_source(spark)
-    check_topics(spark, topics.values(), options)
-    reader = readers(settings.kafka.queue_base)
-    inlets = {
-        kind: Inlet(records(spark, settings, topic, options), f"land-kafka-{kind}", reader[kind])
-        for kind, topic in topics.items()
-    }
-    try:
-        return run(spark, settings, inlets, available_now)
-    except CheckbackError as error:
-        if _LOSS.search(error.what):
-            raise _loss(error, settings) from error
-        raise
+    tables = Tables.of(settings.storage)
+    with connected(spark, options) as admin:
+        found = {} if admin is None else {kind: admin.describe(topic) for kind, topic in topics.items()}
+        fixes = {kind: _fix(kind, tables) for kind in topics}
+        for kind, topic in found.items():
+            check_noted(spark, tables.checkpoint(_query(kind)), topic, fixes[kind])
+        if "half" in found:
+            check_queues(settings, log_of_half(tables), found["half"])
+        inlets = {}
+        for kind, name in topics.items():
+            confirm: Callable[[], object] = bool
+            if admin is not None:
+                note(spark, tables.checkpoint(_query(kind)), found[kind])
+                confirm = partial(_confirm, admin, found[kind], fixes[kind])
+            reader = readers(settings.kafka.queue_base, settings.kafka.groups.get(name))[kind]
+            inlets[kind] = Inlet(records(spark, settings, name, options), _query(kind), reader, confirm=confirm)
+        mark = found["half"].mark if "half" in found else 1
+        try:
+            return run(spark, settings, inlets, Door.KAFKA, available_now, mark=mark)
+        except CheckbackError as error:
+            if _LOSS.search(error.what):
+                raise _loss(error, settings) from error
+            raise
+
+
+def check_queues(settings: Settings, half: DeltaLog | None, topic: Topic) -> None:
+    """Raise SettingsError when a partition's half queue is another door's or topic's, by the settings or `half`."""
+    base = settings.kafka.queue_base
+    queues = range(base, base + topic.partitions)
+    told = f"partitions of {topic.name} are half queues {queues[0]} to {queues[-1]}" if queues else ""
+    for key, others in (("gateway.queues", settings.gateway.queues), ("operator.queue", [settings.operator.queue])):
+        for queue in others:
+            if queue in queues:
+                raise SettingsError(f"{told}, and {queue} is in {key}", "kafka.queue_base", _OWN_QUEUES)
+    refuse_foreign(half, queues, Door.KAFKA, "kafka.queue_base", topic.mark)
+
+
+def _query(kind: Kind) -> str:
+    return f"land-kafka-{kind}"
+
+
+def _fix(kind: Kind, tables: Tables) -> str:
+    """What to do about a topic that was made anew."""
+    fix = f"to land it from its beginning remove {tables.checkpoint(_query(kind))}"
+    if kind == "op":
+        return fix
+    return f"{fix} and give it half queues of its own (--queue-base N): those of before hold its old offsets"
+
+
+def _confirm(admin: Brokers, topic: Topic, fix: str) -> None:
+    """Raise CheckbackError when the topic is not the same any more: what a batch has read may be of another one."""
+    if admin.describe(topic.name).id != topic.id:
+        raise made_anew(topic, fix)
 
 
 def _loss(error: CheckbackError, settings: Settings) -> CheckbackError:
@@ -130,62 +171,3 @@ def require_source(spark: SparkSession) -> None:
     jvm: Any = spark.sparkContext._jvm
     if not all(jvm.org.apache.spark.util.Utils.classIsLoadable(name) for name in _SOURCE):
         raise SettingsError("Spark's Kafka source is missing", "--kafka", f"add {kafka_package()} to --packages")
-
-
-def check_topics(spark: SparkSession, topics: Iterable[str], options: Mapping[str, str]) -> None:
-    """Raise at once, and in one line, what Spark's source would try for minutes: no broker, no topic, no right to it.
-
-    Raises SettingsError, CheckbackError. Where Kafka's client has another name (Databricks), nothing is asked.
-    """
-    jvm: Any = spark.sparkContext._jvm
-    if not jvm.org.apache.spark.util.Utils.classIsLoadable(_ADMIN):
-        return
-    properties = jvm.java.util.Properties()
-    for name, text in {"default.api.timeout.ms": _PATIENCE_MS, "request.timeout.ms": _PATIENCE_MS, **options}.items():
-        properties.setProperty(name, text)
-    try:
-        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
-    except Py4JJavaError as error:
-        what = f"Kafka's client cannot be made: {_masked(str(_cause(error).getMessage()), options)}"
-        raise SettingsError(what, options["bootstrap.servers"], "check --kafka and kafka.options") from None
-    try:
-        for topic in topics:
-            _describe(jvm, admin, topic, options)
-    finally:
-        admin.close(jvm.java.time.Duration.ZERO)
-
-
-def _describe(jvm: Any, admin: Any, topic: str, options: Mapping[str, str]) -> None:
-    brokers = options["bootstrap.servers"]
-    try:
-        admin.describeTopics(jvm.java.util.List.of(topic)).allTopicNames().get()
-    except Py4JJavaError as error:
-        cause = _cause(error)
-        kind = str(cause.getClass().getSimpleName())
-        if kind in _UNKNOWN:
-            raise SettingsError(f"there is no such topic at {brokers}", topic, "create it or check its name") from None
-        if kind in _UNREACHABLE:
-            raise CheckbackError(
-                "no Kafka broker answers", brokers, "check --kafka, kafka.options and the brokers"
-            ) from None
-        # Not chained: the whole text may hold what a secret is part of.
-        what = f"{topic} cannot be read: {_masked(str(cause.getMessage() or kind), options)}"
-        raise CheckbackError(what, brokers, "check kafka.options and the rights to the topic") from None
-
-
-def _cause(error: Py4JJavaError) -> Any:
-    """The Java exception that began it."""
-    cause = error.java_exception
-    while cause.getCause() is not None:
-        cause = cause.getCause()
-    return cause
-
-
-def _masked(text: str, options: Mapping[str, str]) -> str:
-    """The text without what kafka.options holds; of a JAAS configuration Kafka quotes parts."""
-    if re.search(r"(?i)jaas|login module", text):
-        return "sasl.jaas.config is not one that Kafka understands"
-    for name, value in options.items():
-        if value and name not in ("bootstrap.servers", "isolation.level"):
-            text = text.replace(value, MASK)
-    return text

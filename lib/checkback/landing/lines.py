@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
+from checkback.landing.pieces import plain_path
 from checkback.messages import Half, Op, Rejected, is_blank, parse_half, parse_ops
 from checkback.schemas import HALF, OP
 
@@ -34,16 +34,24 @@ class Reader(NamedTuple):
     read: Callable[..., Sequence[Message]]
 
 
-def _half_of_line(line: bytes) -> Sequence[Half]:
-    return () if is_blank(line) else (parse_half(line),)
+def _half_of_line(line: bytes, fault: str | None) -> Sequence[Half]:
+    return () if _is_nothing(line, fault) else (parse_half(line),)
 
 
-def _ops_of_line(line: bytes) -> Sequence[Op]:
-    return () if is_blank(line) else parse_ops(line)
+def _ops_of_line(line: bytes, fault: str | None) -> Sequence[Op]:
+    return () if _is_nothing(line, fault) else parse_ops(line)
 
 
-#: Lines of files. Blank ones are passed over.
-LINES: Mapping[Kind, Reader] = {"half": Reader(("line",), _half_of_line), "op": Reader(("line",), _ops_of_line)}
+def _is_nothing(line: bytes, fault: str | None) -> bool:
+    """Is the line blank? Raises Rejected when it stands for the fault of its file."""
+    if fault is not None:
+        raise Rejected(fault)
+    return is_blank(line)
+
+
+_OF_LINES = ("line", "fault")
+#: Lines of files, and the files' faults. Blank lines are passed over.
+LINES: Mapping[Kind, Reader] = {"half": Reader(_OF_LINES, _half_of_line), "op": Reader(_OF_LINES, _ops_of_line)}
 #: Bytes that are kept of an input that is rejected.
 RAW_MAX = 8 * 1024 * 1024
 #: A line of ops may bring 100,000 rows: batches are cut so that no column outgrows Arrow's 2 GiB.
@@ -151,10 +159,4 @@ def _array(name: str, cells: Sequence[Any]) -> pa.Array:
     return pa.array(cells, kind)
 
 
-@lru_cache(maxsize=1024)
-def _plain(uri: str) -> str:
-    """A file's path as people write it: Spark gives ``file:/a%20b`` for ``/a b``."""
-    path = unquote(uri)
-    if path.startswith("file:/"):
-        return "/" + path.removeprefix("file:").lstrip("/")
-    return path
+_plain = lru_cache(maxsize=1024)(plain_path)

@@ -12,18 +12,32 @@ from checkback.landing.lines import Kind, Reader
 from checkback.messages import INT_MAX, Half, Op, Rejected, fields_of, half_of, ops_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 #: What a record is read from: its value, partition, offset, and its timestamp in ms.
 COLUMNS = ("line", "partition", "offset", "timestamp_ms")
 
 
-def readers(queue_base: int) -> Mapping[Kind, Reader]:
-    """How records become messages when the half topic's partition 0 is the half queue ``queue_base``."""
+def readers(queue_base: int, groups: Collection[str] | None = None) -> Mapping[Kind, Reader]:
+    """How records become messages when the half topic's partition 0 is the half queue ``queue_base``.
+
+    ``groups``: those that may write in the topic; None = any.
+    """
     return {
-        "half": Reader(COLUMNS, partial(read_half, queue_base)),
-        "op": Reader(COLUMNS, partial(read_ops, queue_base)),
+        "half": Reader(COLUMNS, partial(_of_groups, groups, partial(read_half, queue_base))),
+        "op": Reader(COLUMNS, partial(_of_groups, groups, partial(read_ops, queue_base))),
     }
+
+
+def _of_groups(
+    groups: Collection[str] | None, read: Callable[..., Sequence[Half | Op]], *record: Any
+) -> Sequence[Half | Op]:
+    """What ``read`` makes of a record. Raises Rejected, also for a message of a group that may not write there."""
+    messages = read(*record)
+    for message in messages:
+        if groups is not None and message.producer_group not in groups:
+            raise Rejected(f"producer_group: {message.producer_group} may not write in this topic (kafka.groups)")
+    return messages
 
 
 def read_half(queue_base: int, value: bytes | None, partition: int, offset: int, timestamp_ms: int) -> Sequence[Half]:

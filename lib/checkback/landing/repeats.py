@@ -30,6 +30,7 @@ class Census(NamedTuple):
     good: int
     keys: int
     rejected: int
+    queues: frozenset[int]
     ranges: Sequence[Row]
 
 
@@ -49,6 +50,7 @@ def take_census(parsed: DataFrame) -> Census:
             F.min("queue_offset").alias("offset_from"),
             F.max("queue_offset").alias("offset_to"),
             F.max("at").alias("store_timestamp"),
+            F.collect_set("queue_id").alias("queues"),
         )
         .collect()
     )
@@ -57,6 +59,7 @@ def take_census(parsed: DataFrame) -> Census:
         good=sum(group["rows"] for group in ranges),
         keys=sum(group["keys"] for group in ranges),
         rejected=sum(group["rejected"] for group in groups),
+        queues=frozenset(queue for group in ranges for queue in group["queues"]),
         ranges=ranges,
     )
 

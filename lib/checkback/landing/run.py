@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from checkback.landing.batch import Landing
+from checkback.owners import Queues
 from checkback.stopping import stop_on_signal
 from checkback.tables import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from datetime import timedelta
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from checkback.landing.lines import Kind, Reader
+    from checkback.owners import Door
     from checkback.settings import Settings
 
 
@@ -29,27 +32,38 @@ class Landed:
     rejected: int = 0
 
 
+def _as_it_is(batch: DataFrame) -> DataFrame:
+    return batch
+
+
 @dataclass(frozen=True)
 class Inlet:
     """A stream to land.
 
-    ``rows`` has line BINARY, file, file_time, file_block, store_timestamp, and what ``reader`` wants besides.
-    ``query`` names the query and its checkpoint.
+    ``lines`` makes of a batch of ``rows`` line BINARY, file, file_time, file_block, store_timestamp, and what
+    ``reader`` wants besides; None: there are none in it. ``query`` names the query and its checkpoint. ``confirm`` is
+    called in each batch before anything is written, and raises what ends the query.
     """
 
     rows: DataFrame
     query: str
     reader: Reader
+    lines: Callable[[DataFrame], DataFrame | None] = _as_it_is
+    confirm: Callable[[], object] = bool
 
 
 def run(
     spark: SparkSession,
     settings: Settings,
     inlets: Mapping[Kind, Inlet],
+    door: Door,
     available_now: bool,
     meanwhile: Callable[[], object] | None = None,
+    mark: int = 1,
 ) -> Landed:
     """Land each stream into the table of its kind, in the order given.
+
+    ``mark``: the version under which the queues of a topic of Kafka become Kafka's, see `owners`.
 
     With ``available_now`` what is there is taken, one stream after the other; else the streams run side by side until
     SIGINT or SIGTERM, which let the running batch finish, and ``meanwhile`` is called once a second.
@@ -57,7 +71,10 @@ def run(
     """
     tables = Tables.of(settings.storage)
     tables.create(spark, *inlets, "rejected")
-    landings = {kind: Landing(tables, kind, inlet.reader) for kind, inlet in inlets.items()}
+    landings = {
+        kind: _landing(tables, kind, inlet, Queues(tables, kind, door, settings.operator.queue, mark))
+        for kind, inlet in inlets.items()
+    }
     writers = {kind: _writer(inlet, tables) for kind, inlet in inlets.items()}
     with stop_on_signal() as stopper:
         if available_now:
@@ -70,6 +87,10 @@ def run(
             stopper.wait(meanwhile=meanwhile)
     taken = {kind: landing.taken for kind, landing in landings.items()}
     return Landed(**taken, rejected=sum(landing.rejected for landing in landings.values()))
+
+
+def _landing(tables: Tables, kind: Kind, inlet: Inlet, queues: Queues) -> Landing:
+    return Landing(tables, kind, inlet.reader, queues, inlet.lines, inlet.confirm)
 
 
 def _writer(inlet: Inlet, tables: Tables) -> DataStreamWriter:

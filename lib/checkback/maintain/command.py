@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from checkback.paths import local_path
 from checkback.session import running_session
+from checkback.visible import visible
 
 if TYPE_CHECKING:
     from checkback.maintain.report import Done
@@ -74,4 +75,4 @@ class Shown:
         if done.rewritten or done.removed_files:
             line = f"{done.table}: {done.files_before} files {self._verb} {done.files_after}"
             removed = f", {done.removed_files} old ones removed" if done.removed_files else ""
-            self._console.print(f"{line}{removed}, {done.seconds:.1f} s")
+            self._console.print(visible(f"{line}{removed}, {done.seconds:.1f} s"))

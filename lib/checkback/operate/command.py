@@ -18,6 +18,9 @@ from checkback.operate.show import card, follows, missing, outcome_json, told, t
 from checkback.operate.signed import Signed
 from checkback.operate.store import open_store
 from checkback.operate.transaction import AmbiguousError, Asked, Place
+from checkback.owners import Door, log_of_half, refuse_foreign
+from checkback.tables import Tables
+from checkback.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,6 +81,8 @@ def run(settings: Settings, request: Request, yes: bool, as_json: bool, table: P
         for name in ("half", "decisions"):
             if not store.has(name):
                 raise SettingsError("there is no such table", name, "run `checkback reconcile` first")
+        if request.state is None:
+            refuse_foreign(log_of_half(Tables.of(settings.storage)), [queue], Door.OPERATOR, "operator.queue")
         try:
             _run(store, request.asked, queue, action, yes, as_json, table)
         except AmbiguousError as error:
@@ -92,7 +97,7 @@ def _run(store: Store, asked: Asked, queue: int, action: Action, yes: bool, as_j
         if not yes and not _confirmed(as_json):
             return
     outcome = act(store, asked, queue, action)
-    print(json.dumps(outcome_json(outcome, _now())) if as_json else told(outcome))
+    print(json.dumps(outcome_json(outcome, _now())) if as_json else visible(told(outcome)))
 
 
 def _show(view: View, action: str, queue: int, as_json: bool, table: Print) -> None:
@@ -100,7 +105,8 @@ def _show(view: View, action: str, queue: int, as_json: bool, table: Print) -> N
         print(json.dumps(view_json(view, action, queue, _now())))
         return
     table(("", ""), card(view.transaction, _now()))
-    print(f"{action}: {follows(action, view.transaction, queue) if view.done is None else missing(view.done)}")
+    what = follows(action, view.transaction, queue) if view.done is None else missing(view.done)
+    print(visible(f"{action}: {what}"))
 
 
 def _show_all(transactions: Sequence[Transaction], as_json: bool, table: Print) -> None:

@@ -25,7 +25,8 @@ class CheckServer:
 
     ``with``: in a thread of its own. ``async with``: in the running event loop, so that an AsyncTransactionListener
     may use what belongs to that loop. ``port`` 0 takes a free one. ``certificate`` and ``key``: PEM files, for
-    https. Its end waits up to ``patience_s`` for checks that are being answered.
+    https. Its end waits up to ``patience_s`` for checks that are being answered. A connection on which no whole head
+    of a request comes for ``timeout_s`` is closed, and so are those beyond ``max_connections``.
 
     Raises CheckbackError when the address cannot be had.
     """
@@ -40,6 +41,8 @@ class CheckServer:
         certificate: str | None = None,
         key: str | None = None,
         patience_s: int = 5,
+        timeout_s: float = 10.0,
+        max_connections: int = 1000,
     ) -> None:
         self._listening = _listen(host, port)
         shown = f"[{host}]" if ":" in host else host
@@ -48,6 +51,8 @@ class CheckServer:
         try:
             self._server = _server(
                 _at(path, app),
+                timeout_s,
+                max_connections,
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
                 timeout_graceful_shutdown=patience_s,
@@ -96,9 +101,11 @@ def _listen(host: str, port: int) -> socket.socket:
         raise CheckbackError(f"cannot listen: {reason}", f"{host}:{port}", "choose another host or port") from error
 
 
-def _server(app: Any, **options: Any) -> Server:
+def _server(app: Any, timeout_s: float, max_connections: int, **options: Any) -> Server:
     try:
         import uvicorn
+
+        from checkback.producer.connection import LimitedConnection
     except ImportError as error:
         raise CheckbackError("uvicorn is not installed", "", "pip install 'checkback[producer]'") from error
 
@@ -109,8 +116,10 @@ def _server(app: Any, **options: Any) -> Server:
         def capture_signals(self) -> Iterator[None]:
             yield
 
+    limits = {"timeout_s": timeout_s, "max_connections": max_connections}
     config = uvicorn.Config(
         app,
+        http=type("Connection", (LimitedConnection,), limits),
         lifespan="off",
         ws="none",
         log_config=None,

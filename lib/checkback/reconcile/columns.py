@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -23,10 +25,20 @@ def store_us() -> Column:
     return F.coalesce(F.unix_micros("store_timestamp"), F.lit(0)).alias("store_us")
 
 
+def _has_place(offset_column: str) -> Column:
+    """Does a row name a place that messages can have?"""
+    return (F.col("queue_id") >= 0) & (F.col(offset_column) >= 0)
+
+
 def half_events(half: DataFrame) -> DataFrame:
-    """Rows of `half` as EVENT_COLUMNS."""
+    """Rows of `half` as EVENT_COLUMNS.
+
+    Without those that are no half messages, which only another writer can have appended: a place that is null or
+    negative, or no transaction id, group or topic. Nobody can be asked about them, and no topic is theirs.
+    """
     group, transaction = identity_columns()
-    return half.select(
+    named = [F.col(name).isNotNull() for name in ("transaction_id", "producer_group", "real_topic")]
+    return half.where(reduce(and_, named, _has_place("queue_offset"))).select(
         "queue_id",
         F.col("queue_offset").alias("offset"),
         F.lit(0).cast("tinyint").alias("kind"),
@@ -42,7 +54,8 @@ def half_events(half: DataFrame) -> DataFrame:
 def op_events(op: DataFrame) -> DataFrame:
     """Rows of `op` as EVENT_COLUMNS. immunity is the number of the check that was DELIVERED; else -1.
 
-    Only the check query may say that of a check. UNDELIVERED is what it said in a release before.
+    Only the check query may say that of a check. UNDELIVERED is what it said in a release before. Without those that
+    are no ops, which only another writer can have appended: a place that is null or negative, or no group.
     """
     group, transaction = identity_columns()
     of_check = F.when(F.col("state") == "UNDELIVERED", 4).when(F.col("state") == "DELIVERED", 5)
@@ -50,7 +63,7 @@ def op_events(op: DataFrame) -> DataFrame:
     kind = F.when(F.col("state") == "ROLLBACK", 1).when(F.col("state") == "COMMIT", 2).otherwise(of_check)
     number = F.regexp_extract("remark", "^check ([0-9]{1,9})$", 1)
     source = F.when(F.col("source") == "check", 1).when(F.col("source") == "operator", 2).otherwise(0)
-    return op.select(
+    return op.where(_has_place("half_offset") & F.col("producer_group").isNotNull()).select(
         "queue_id",
         F.col("half_offset").alias("offset"),
         kind.cast("tinyint").alias("kind"),

@@ -33,9 +33,9 @@ def store_us(messages: pa.RecordBatch) -> np.ndarray[Any, Any]:
     return whole_numbers(messages.column("store_timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
 
 
-def whole_numbers(column: pa.Array) -> np.ndarray[Any, Any]:
-    """A column of whole numbers as an array; null is 0."""
-    return column.fill_null(0).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+def whole_numbers(column: pa.Array, null: int = 0) -> np.ndarray[Any, Any]:
+    """A column of whole numbers as an array; what null becomes, no row that is wanted may have."""
+    return column.fill_null(null).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 def table_rows(

@@ -122,7 +122,8 @@ def _tables_of(
         identity = None
         if wanted.identity is not None:
             identity = whole_numbers(batch.column("group_hash")), whole_numbers(batch.column("transaction_hash"))
-        queue_id, offset = whole_numbers(batch.column("queue_id")), whole_numbers(batch.column("queue_offset"))
+        # Another writer's row without a place is nobody's.
+        queue_id, offset = (whole_numbers(batch.column(name), null=-1) for name in ("queue_id", "queue_offset"))
         rows, records = wanted.find(queue_id, offset, store_us(batch), identity)
         if len(rows):
             found.add(records)

@@ -1,0 +1,67 @@
+"""uvicorn's HTTP protocol with the limits that it lacks: how long a connection may ask for nothing, how many."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+# httptools' protocol where it is installed, else h11's: what is used here, both have.
+_Protocol: Any = AutoHTTPProtocol
+
+
+#: h11's own limit; httptools has none
+HEAD_MAX = 64 * 1024
+
+
+class LimitedConnection(_Protocol):  # type: ignore[misc]
+    """A connection that is closed unless a whole request head came within ``timeout_s`` of its start or last answer.
+
+    It is closed as well when more than HEAD_MAX bytes came that are no such head. While a request is being answered,
+    the application's own limits hold. Of more than ``max_connections`` the newest are closed.
+    """
+
+    timeout_s: float
+    max_connections: int
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """As uvicorn's."""
+        super().connection_made(transport)
+        self._unanswered = 0
+        self._timer = self.loop.call_later(self.timeout_s, self._late)
+        if len(self.connections) > self.max_connections:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As uvicorn's."""
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """As uvicorn's."""
+        last = self.cycle
+        super().data_received(data)
+        if self.cycle is not last:
+            self._unanswered = 0
+        elif last is None or last.response_complete:
+            self._unanswered += len(data)
+            if self._unanswered > HEAD_MAX:
+                self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        """As uvicorn's."""
+        super().on_response_complete()
+        self._again()
+
+    def _late(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
+        else:
+            self._again()
+
+    def _again(self) -> None:
+        self._timer.cancel()
+        self._timer = self.loop.call_later(self.timeout_s, self._late)
