@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from checkback.errors import StorageError
 from checkback.schemas import arrow_schema, statistics_of
+from checkback.sync import flush_file, flush_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -65,13 +66,16 @@ class FileWriter:
     """Writes rows of several tables side by side, a file a table. Use as a context: an error removes the files.
 
     ``folder``: where the tables' folders lie. ``buffer``: bytes of rows that become a row group. ``most_rows``: of a
-    file, by table; more rows make more files.
+    file, by table; more rows make more files. ``sync``: are they flushed to the disk? Their names are when all are.
     """
 
-    def __init__(self, folder: str, buffer: int = BUFFER, most_rows: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, folder: str, buffer: int = BUFFER, most_rows: Mapping[str, int] | None = None, sync: bool = True
+    ) -> None:
         self._folder = folder
         self._buffer = buffer
         self._most_rows = most_rows or {}
+        self._sync = sync
         self._files: dict[str, _Open] = {}
         self._done: list[File] = []
 
@@ -115,9 +119,12 @@ class FileWriter:
             self._flush(max(self._files.items(), key=lambda item: item[1].waiting)[0])
 
     def close(self) -> list[File]:
-        """Finish all files."""
+        """Finish all files. Raises OSError when they cannot be written or flushed."""
         for name in list(self._files):
             self._finish(name)
+        if self._sync:
+            for name in {file.name for file in self._done}:
+                flush_folder(f"{self._folder}/{name}")
         return self._done
 
     def _finish(self, name: str) -> None:
@@ -125,7 +132,10 @@ class FileWriter:
         file = self._files[name]
         if file.writer is not None:
             file.writer.close()
-        size = os.path.getsize(f"{self._folder}/{name}/{file.path}")
+        path = f"{self._folder}/{name}/{file.path}"
+        if self._sync:
+            flush_file(path)
+        size = os.path.getsize(path)
         self._done.append(File(name, file.path, size, _statistics(file)))
         del self._files[name]
 
@@ -158,11 +168,13 @@ class FileWriter:
                 os.remove(f"{self._folder}/{name}/{path}")
 
 
-def to_files(name: str, folder: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def to_files(
+    name: str, folder: str, sync: bool = True
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that writes all rows into files of one table: rows in, FILES_SCHEMA out."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with FileWriter(folder) as writer:
+        with FileWriter(folder, sync=sync) as writer:
             for batch in batches:
                 writer.write(name, batch)
             yield file_rows(writer.close())

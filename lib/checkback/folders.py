@@ -7,6 +7,7 @@ rights that this process has.
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +18,7 @@ from checkback.connect import is_connect
 from checkback.errors import StorageError
 from checkback.paths import local_path
 from checkback.stopping import one_line
+from checkback.sync import flush_folder, flush_parents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +34,8 @@ class _Files(Protocol):
     def exists(self) -> bool: ...
     def make(self) -> None: ...
     def delete(self) -> None: ...
+    def delete_file(self) -> None: ...
+    def write(self, content: bytes) -> None: ...
     def move(self, to: str) -> None: ...
 
 
@@ -68,6 +72,23 @@ def delete(spark: SparkSession, folder: str) -> None:
             files.delete()
 
 
+def delete_file(spark: SparkSession, file: str) -> None:
+    """Delete a file, if it is there. Raises StorageError."""
+    with _told("changed", file):
+        files = _files(spark, file)
+        if files.exists():
+            files.delete_file()
+
+
+def write(spark: SparkSession | None, file: str, text: str) -> None:
+    """Make a small file, or put another content into it; the folders above it are made. Raises StorageError.
+
+    In a local folder it is there whole or not at all, also after a power cut.
+    """
+    with _told("written", file):
+        _files(spark, file).write(text.encode())
+
+
 def move(spark: SparkSession, folder: str, to: str) -> bool:
     """Give a folder another place; False when it is not there. Raises StorageError."""
     with _told("changed", folder):
@@ -93,7 +114,7 @@ def _told(what: str, place: str) -> Iterator[None]:
 def _files(spark: SparkSession | None, place: str) -> _Files:
     path = local_path(place) or (place if place.startswith("/") else None)
     if path is not None:
-        return _ByArrow(fs.LocalFileSystem(), path)
+        return _Local(path)
     if spark is None:
         raise StorageError("is not of this machine, and there is no Spark to read it", place)
     if not is_connect(spark):
@@ -106,6 +127,22 @@ def _files(spark: SparkSession | None, place: str) -> _Files:
             place,
             "choose storage.checkpoints under a path, as /Volumes/..., or an s3://, gs:// or abfss:// URI",
         ) from error
+
+
+def _write_local(path: str, content: bytes) -> None:
+    """Step 1: the content, flushed, under another name. Step 2: its name. Step 3: the folder, flushed."""
+    folder = os.path.dirname(path)
+    os.makedirs(folder, exist_ok=True)
+    with open(f"{path}.new", "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(f"{path}.new", path)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class _ByArrow:
@@ -131,9 +168,40 @@ class _ByArrow:
     def delete(self) -> None:
         self._system.delete_dir(self._path)
 
+    def delete_file(self) -> None:
+        self._system.delete_file(self._path)
+
+    def write(self, content: bytes) -> None:
+        if isinstance(self._system, fs.LocalFileSystem):
+            _write_local(self._path, content)
+            return
+        self._system.create_dir(os.path.dirname(self._path), recursive=True)
+        with self._system.open_output_stream(self._path) as stream:
+            stream.write(content)
+
     def move(self, to: str) -> None:
         target = local_path(to) or (to if to.startswith("/") else fs.FileSystem.from_uri(to)[1])
         self._system.move(self._path, target)
+
+
+class _Local(_ByArrow):
+    """A place of this machine: what is changed is flushed to the disk; it is rare enough for that."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(fs.LocalFileSystem(), path)
+
+    def make(self) -> None:
+        super().make()
+        flush_parents(self._path)
+
+    def delete(self) -> None:
+        super().delete()
+        flush_folder(os.path.dirname(self._path))
+
+    def move(self, to: str) -> None:
+        super().move(to)
+        for place in (self._path, local_path(to) or to):
+            flush_folder(os.path.dirname(place))
 
 
 class _ByHadoop:
@@ -163,6 +231,17 @@ class _ByHadoop:
 
     def delete(self) -> None:
         self._system.delete(self._path, True)
+
+    def delete_file(self) -> None:
+        self._system.delete(self._path, False)
+
+    def write(self, content: bytes) -> None:
+        stream = self._system.create(self._path, True)
+        try:
+            stream.write(bytearray(content))
+            stream.hsync()
+        finally:
+            stream.close()
 
     def move(self, to: str) -> None:
         if not self._system.rename(self._path, self._jvm.org.apache.hadoop.fs.Path(to)):

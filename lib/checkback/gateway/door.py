@@ -36,10 +36,10 @@ class Door:
         FencedError.
         """
         gateway, root = settings.gateway, folder_of(settings.storage)
-        half, op = (Appender(root, name, gateway.queues) for name in ("half", "op"))
+        half, op = (Appender(root, name, gateway.queues, settings.storage.sync) for name in ("half", "op"))
         # Claimed first: from here on nobody else gives out offsets, so what is read next stays true.
         claim(half, op)
-        older = Older(root)
+        older = Older(root, settings.storage.sync)
         self.ledger = Ledger({queue_id: older.next_offset(queue_id) for queue_id in gateway.queues})
         since = datetime.now(timezone.utc) - gateway.remember
         self.ledger.landed(older.recent(gateway.queues, since, gateway.remember_max))

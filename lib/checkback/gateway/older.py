@@ -40,9 +40,10 @@ class Ended:
 class Older:
     """The tables as the gateway looks things up in them."""
 
-    def __init__(self, root: str) -> None:
-        """``root``: the tables' folder. Those that are not there yet are empty."""
+    def __init__(self, root: str, sync: bool = True) -> None:
+        """``root``: the tables' folder. Those that are not there yet are empty. ``sync``: see `find`."""
         self._root = root
+        self._sync = sync
         self._logs: dict[str, DeltaLog] = {}
         #: set from another thread: nobody waits any more for what is being read
         self.closed = False
@@ -84,11 +85,16 @@ class Older:
         return [replace(half, state=states.get((half.queue_id, half.queue_offset))) for half in kept]
 
     def find(self, places: Collection[Place]) -> dict[Place, Kept]:
-        """The half messages at these places, each with how it ended. Raises StorageError."""
+        """The half messages at these places, each with how it ended: by it an op is answered, so it is flushed.
+
+        Raises StorageError.
+        """
         found: dict[Place, Kept] = {}
         for rows in self._rows_at("half", _KEY, places):
             found |= {(half.queue_id, half.queue_offset): half for half in _kept(rows)}
         ended = self.ended(found)
+        for log in self._logs.values():
+            log.flush()
         return {
             place: replace(half, state=ended[place].state) if place in ended else half for place, half in found.items()
         }
@@ -144,7 +150,7 @@ class Older:
         if table not in self._logs:
             if not DeltaLog.exists(place):
                 return []
-            log = DeltaLog(table, place)
+            log = DeltaLog(table, place, self._sync)
             if not log.readable():
                 raise StorageError("its rows are not simply those of its Parquet files", place, "rewrite the table")
             self._logs[table] = log

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from checkback.sync import QueryFlush
     from checkback.tables import Tables
 
 
@@ -25,7 +26,9 @@ class Landing:
     Step 3: write good rows. Step 4: write rejected ones. Each write is skipped when the batch has done it before.
     """
 
-    def __init__(self, tables: Tables, kind: Kind, reader: Reader) -> None:
+    def __init__(self, tables: Tables, kind: Kind, reader: Reader, flush: QueryFlush | None = None) -> None:
+        """``flush``: of the query's checkpoint."""
+        self._flush = flush
         self.tables = tables
         self.kind = kind
         self.reader = reader
@@ -34,6 +37,8 @@ class Landing:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Take a batch of (line, file, file_time, file_block, store_timestamp, and what the reader wants besides)."""
+        if self._flush is not None:
+            self._flush()
         lines = batch.withColumn("row", F.monotonically_increasing_id())
         with _kept(lines.mapInArrow(parser(self.kind, self.reader), SCHEMAS[self.kind])) as parsed:
             if self.kind == "half":

@@ -57,7 +57,10 @@ def run(
     """
     tables = Tables.of(settings.storage)
     tables.create(spark, *inlets, "rejected")
-    landings = {kind: Landing(tables, kind, inlet.reader) for kind, inlet in inlets.items()}
+    landings = {
+        kind: Landing(tables, kind, inlet.reader, tables.flush_of(inlet.query, "half"))
+        for kind, inlet in inlets.items()
+    }
     writers = {kind: _writer(inlet, tables) for kind, inlet in inlets.items()}
     with stop_on_signal() as stopper:
         if available_now:

@@ -26,7 +26,7 @@ from checkback.reconcile.ranges import MAX_RANGES, within
 from checkback.reconcile.segment import Action
 from checkback.reconcile.tasks import SURVEY_SCHEMA, picker, reader, selector, surveyor
 from checkback.reconcile.wanted import Wanted
-from checkback.schemas import HALF, TOPIC_PREFIX, schema_of
+from checkback.schemas import HALF, SOURCES, TOPIC_PREFIX, schema_of
 from checkback.session import frame
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Publisher:
         self._size = segment_size
         self._observer = observer
         self._wakes = wakes
+        self._flush = tables.flush_of(NAME, *SOURCES[NAME])
         self._made: set[str] = set()
         self._claimed = tables.by_files  # by the command, then
 
@@ -71,6 +72,7 @@ class Publisher:
         if not is_connect(batch):  # there it is the session of all
             batch.sparkSession.conf.set(_ADAPTIVE, "false")
         actions, segments = Actions.of(batch.toArrow())
+        self._flush()  # its state is computed, and nothing of it is in a table yet
         if len(actions.records):
             self.publish(batch.sparkSession, actions, batch_id, query_id(batch, NAME))
         if self._observer is not None:
@@ -128,9 +130,9 @@ class Publisher:
         if wanted.identity is None and log.readable():
             lists = halves.pieces(log.data_files(wanted.spans()), wanted)
             tasks = spark.range(0, len(lists), 1, max(1, len(lists)))
-            work = reader(lists, wanted, actions.need_bodies, self._tables.root)
+            work = reader(lists, wanted, actions.need_bodies, self._tables.root, self._tables.sync)
         else:
-            tasks, work = self._messages(spark, actions, wanted), picker(wanted, self._tables.root)
+            tasks, work = self._messages(spark, actions, wanted), picker(wanted, self._tables.root, self._tables.sync)
         files, notes = files_of(tasks.mapInArrow(work, FILES_SCHEMA).toArrow())
         if not self._prove(wanted, notes):
             return False

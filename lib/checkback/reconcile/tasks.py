@@ -21,12 +21,12 @@ Batches = Iterable[pa.RecordBatch]
 SURVEY_SCHEMA = "name STRING, note BINARY"
 
 
-def picker(wanted: Wanted, folder: str) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def picker(wanted: Wanted, folder: str, sync: bool = True) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that writes the files of all tables: rows of `half` in, FILES_SCHEMA out."""
 
     def pick(batches: Batches) -> Iterator[pa.RecordBatch]:
         found = Found(wanted)
-        with FileWriter(folder, most_rows=MOST_ROWS) as writer:
+        with FileWriter(folder, most_rows=MOST_ROWS, sync=sync) as writer:
             for name, rows in _tables_of(batches, wanted, found):
                 writer.write(name, rows)
             yield file_rows(writer.close(), found.note())
@@ -35,10 +35,10 @@ def picker(wanted: Wanted, folder: str) -> Callable[[Batches], Iterator[pa.Recor
 
 
 def reader(
-    lists: Sequence[Sequence[Piece]], wanted: Wanted, with_body: bool, folder: str
+    lists: Sequence[Sequence[Piece]], wanted: Wanted, with_body: bool, folder: str, sync: bool = True
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """As `picker`, but its input are the numbers of the lists, whose pieces it reads itself."""
-    pick = picker(wanted, folder)
+    pick = picker(wanted, folder, sync)
 
     def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
         mine = [piece for batch in numbers for number in batch.column(0).to_pylist() for piece in lists[number]]
