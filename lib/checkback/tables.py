@@ -17,6 +17,7 @@ from checkback.recovery import recover_log, refuse_torn
 from checkback.schemas import TOPIC_PREFIX, properties_of, schema_of
 from checkback.session import frame
 from checkback.sync import LogFlush, QueryFlush
+from checkback.unfinished_batch import remove_unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -115,6 +116,23 @@ class Tables:
             if torn is not None:
                 found.append(f"{name}: {torn.said}; put aside: {', '.join(torn.names)}")
         return found
+
+    def recover_query(self, query: str, *sources: str) -> None:
+        """Remove from a query's checkpoint what a power cut has left of a batch that is in no table yet.
+
+        ``sources``: the tables that it reads, in its order. No such query may run. Raises StorageError.
+        """
+        place = local_path(self.checkpoint(query))
+        if place is not None and self.by_files:
+            remove_unfinished(place, [self.location(name) for name in sources], self._has_batch)
+
+    def _has_batch(self, query_id: str, batch_id: int) -> bool:
+        """Has any table rows of a batch of a query?"""
+        return any(
+            self.log(name).has(f"{who}{query_id}/{name}", batch_id)
+            for name in self._folders()
+            for who in ("", "check/", "land/")
+        )
 
     def _folders(self) -> list[str]:
         """The names of the tables whose folders there are, sound or not."""

@@ -57,6 +57,8 @@ def run(
     """
     tables = Tables.of(settings.storage)
     tables.create(spark, *inlets, "rejected")
+    for inlet in inlets.values():
+        tables.recover_query(inlet.query)
     landings = {
         kind: Landing(tables, kind, inlet.reader, tables.flush_of(inlet.query, "half"))
         for kind, inlet in inlets.items()

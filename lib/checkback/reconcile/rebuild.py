@@ -71,6 +71,8 @@ def rebuild(spark: SparkSession, settings: Settings, tell: Callable[[str], objec
 
 def _rebuild(spark: SparkSession, settings: Settings, tables: Tables, tell: Callable[[str], object]) -> Rebuilt | None:
     place, mark = tables.checkpoint(NAME), tables.checkpoint(REBUILDING)
+    if tables.sync:
+        tables.recover()
     tables.create(spark, *SCHEMAS)
     folders.make(spark, mark)
     tell("finishing what a batch has left half done")
