@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def read_journal(file: Path) -> list[Note]:
         ends = [start + _HEAD.size]
         for length in (path, other, data):
             ends.append(ends[-1] + length)
-        parts = [content[one:two] for one, two in zip(ends, ends[1:], strict=False)]
+        parts = [content[one:two] for one, two in pairwise(ends)]
         notes.append(Note(kind.decode(), inode, offset, parts[0].decode(), parts[1].decode(), parts[2]))
         start = ends[-1]
     return notes
@@ -114,7 +115,7 @@ class Disk:
 
     def apply(self, note: Note) -> None:
         """Do what a note says."""
-        match note.kind:
+        match note.kind:  # a mark of the test is no deed
             case "c":
                 folder, name = self._at(note.path)
                 there = folder.names.get(name)

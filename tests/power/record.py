@@ -1,4 +1,4 @@
-"""A run of the real gateway and the real reconcile, recorded: what they did to the tables' folder, what they promised."""
+"""A run of the real gateway and the real reconcile, recorded: what they did to files, and what they promised."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from checkback.demo.producer import ExampleProducer
 from gateway.process import Gateway, half, op
@@ -82,22 +84,25 @@ def recorded(library: Path, root: Path, journal: Path) -> Iterator[None]:
                 os.environ[key] = value
 
 
-def record(library: Path, root: Path, journal: Path, transactions: int, reconciled: bool = True) -> None:
+def record(
+    library: Path, root: Path, journal: Path, transactions: int, reconciled: bool = True, sync: bool = True
+) -> None:
     """Send transactions to a gateway, which is killed and started again halfway, while a `reconcile` decides them.
 
-    The journal has a mark for each acknowledgement. ``reconciled``: False leaves `reconcile` out.
+    The journal has a mark for each acknowledgement. ``reconciled``: False leaves `reconcile` out. ``sync``:
+    storage.sync.
     """
     root.mkdir()
     journal.touch()
     with ExampleProducer(script(transactions)) as producer:
         config = journal.with_suffix(".yml")
-        config.write_text(_yaml(overrides(root, producer.endpoints)))
+        config.write_text(yaml.safe_dump(overrides(root, producer.endpoints)))
         with recorded(library, root, journal):
             process = _reconcile(config) if reconciled else None
             try:
                 numbers = iter(range(transactions))
                 for share in (0.1, 0.5, 1):
-                    with _gateway(library, root, journal) as gateway:
+                    with _gateway(library, root, journal, sync) as gateway:
                         while (number := next(numbers, None)) is not None:
                             _send(gateway, journal, number)
                             if number + 1 >= share * transactions:
@@ -122,8 +127,8 @@ def _reconcile(config: Path) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def _gateway(library: Path, root: Path, journal: Path) -> Iterator[Gateway]:
-    with recorded(library, root, journal), Gateway(root) as gateway:
+def _gateway(library: Path, root: Path, journal: Path, sync: bool) -> Iterator[Gateway]:
+    with recorded(library, root, journal), Gateway(root, f"storage.sync={str(sync).lower()}") as gateway:
         yield gateway
 
 
@@ -149,10 +154,3 @@ def _until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
         if process.poll() is not None or time.monotonic() > deadline:
             raise AssertionError("reconcile has ended, or does not come to an end: see its log beside the journal")
         time.sleep(0.2)
-
-
-def _yaml(settings: dict[str, Any]) -> str:
-    import yaml
-
-    text: str = yaml.safe_dump(settings)
-    return text

@@ -7,11 +7,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from checkback.deltalog import DeltaLog
 from checkback.errors import CheckbackError
+from checkback.gateway.condition import now_ms
 from checkback.gateway.door import Door
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.store import Appender, half_rows, op_rows
 from checkback.messages import Half, Op
+from checkback.recovery import find_torn
 from checkback.schemas import SCHEMAS
 from checkback.tables import Tables
 from crash.books import rows
@@ -89,23 +92,16 @@ def restart(settings: Settings, moment: int, promised: Promised, random: Random,
 def _gateway(settings: Settings, moment: int) -> None:
     """Open the door, as the gateway does, then store a transaction that comes now."""
     root = settings.storage.root
-    door = Door(settings, Metrics(), lambda error: None)
+    door = Door(settings, Metrics(), print)
     offset = door.ledger.next_offset(0)
     half, op = (Appender(root, table, [0]) for table in ("half", "op"))
     epoch = 1 + max(half.epoch(), op.epoch())
     half.claim(epoch)
     op.claim(epoch)
     later = f"{_LATER}-{moment}"
-    now = door_time()
+    now = now_ms()
     half.append(half_rows([Half(-1, -1, later, GROUP, "a", 0, None, None, {}, b"later", now, None)], 0, offset, now))
     op.append(op_rows([Op(0, offset, later, GROUP, "COMMIT", now)], [None], now))
-
-
-def door_time() -> int:
-    """Now, in ms."""
-    from checkback.gateway.condition import now_ms
-
-    return now_ms()
 
 
 def _reconcile(spark: SparkSession, settings: Settings, outcome: Outcome) -> None:
@@ -128,13 +124,12 @@ def _reconcile(spark: SparkSession, settings: Settings, outcome: Outcome) -> Non
 
 
 def _readable(settings: Settings, outcome: Outcome, names: Iterable[str]) -> None:
-    tables = Tables.of(settings.storage)
-    for table in names:
-        try:
-            if tables.exists(None, table):  # type: ignore[arg-type]  # in folders it needs no Spark
-                tables.log(table).data_files()
-        except CheckbackError as error:
-            outcome.faults.append(f"{table} cannot be read: {error}")
+    places = [Tables.of(settings.storage).location(table) for table in names]
+    found = [find_torn(place) for place in places]
+    outcome.faults += [f"{place}: {torn.said}" for place, torn in zip(places, found, strict=True) if torn is not None]
+    for place in places:
+        if DeltaLog.exists(place):
+            DeltaLog("half", place).data_files()
 
 
 def _books(settings: Settings, promised: Promised, outcome: Outcome, finished: bool) -> None:
