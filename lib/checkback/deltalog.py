@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from checkback.checksum import takes_files, write_checksum
 from checkback.errors import NO_SPACE, NO_SPACE_FIX, FencedError, StorageError
-from checkback.recovery import ACTIONS, recover_log, refuse_torn
+from checkback.recovery import ACTIONS, last_checkpoint, recover_log, refuse_torn
 from checkback.schemas import properties_of, schema_of
 from checkback.sync import LogFlush
 
@@ -70,6 +70,8 @@ class DeltaLog:
             raise StorageError("there is no such table", place, "land something first") from error
         except (DeltaError, OSError) as error:
             raise _unreadable(place, error) from error
+        interval = self._table.metadata().configuration.get("delta.checkpointInterval", "")
+        self._interval = int(interval) if interval.isdecimal() and int(interval) else _INTERVAL
 
     @staticmethod
     def exists(place: str) -> bool:
@@ -301,19 +303,19 @@ class DeltaLog:
 
     def _committed(self) -> None:
         """What follows a commit: it is flushed; then what is only true of versions that stay is made of it."""
-        before = int(self._table.version())
-        self._update()
-        self.flush()
-        version = int(self._table.version())
+        before = version = int(self._table.version())
+        while os.path.exists(f"{self._place}/_delta_log/{version + 1:020}.json"):
+            version += 1
+        if self._sync is not None:
+            self._sync.to(version)
         write_checksum(self._place, version)
-        interval = self._checkpoint_interval()
-        if (version + 1) // interval > (before + 1) // interval:
-            with suppress(StorageError):  # the table is whole without
-                self.checkpoint()
-
-    def _checkpoint_interval(self) -> int:
-        found = self._table.metadata().configuration.get("delta.checkpointInterval", "")
-        return int(found) if found.isdecimal() and int(found) else _INTERVAL
+        due = (version + 1) // self._interval * self._interval - 1
+        if due > before:
+            with suppress(StorageError, DeltaError, OSError):  # the table is whole without
+                if last_checkpoint(self._place) < due:
+                    self.checkpoint()
+                # It is read from there: what an open table has taken up commit by commit makes each commit slower.
+                self._table = DeltaTable(self._place)
 
     def _fenced(self) -> FencedError:
         return FencedError(

@@ -87,6 +87,12 @@ def recover_log(place: str, force: bool = False) -> Torn | None:
     return torn
 
 
+def last_checkpoint(place: str) -> int:
+    """The version of the newest checkpoint of the table in a folder, as its log says; -1 = it has none."""
+    found = _pointer(os.path.join(place, LOG, _LAST))
+    return -1 if found is None else found
+
+
 def find_torn(place: str) -> Torn | None:
     """What is torn of the log of the table in a folder; None: nothing, or there is no table. Raises StorageError."""
     log = os.path.join(place, LOG)

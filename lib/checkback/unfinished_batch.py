@@ -46,11 +46,12 @@ def remove_unfinished(place: str, sources: Sequence[str], in_tables: Callable[[s
         return
     try:
         gone = list(_remove(place, sources, in_tables))
-        if gone:
-            for folder in {place, *map(os.path.dirname, gone)}:
-                if os.path.isdir(folder):
-                    flush_folder(folder)
-            _log.warning("%s: removed what was left of a batch that was never begun: %s", place, _listed(place, gone))
+        for folder in {*map(os.path.dirname, gone)}:
+            flush_folder(folder)
+        # State of a batch that was not finished is there after every crash.
+        torn = [path for path in gone if not path.startswith(f"{place}/state/")]
+        if torn:
+            _log.warning("%s: removed what is torn, as by a power cut: %s", place, _listed(place, torn))
     except OSError as error:
         raise StorageError(
             f"cannot be put right: {error.strerror}", place, "see to the folder, then start again"

@@ -41,7 +41,10 @@ class Older:
     """The tables as the gateway looks things up in them."""
 
     def __init__(self, root: str, sync: bool = True) -> None:
-        """``root``: the tables' folder. Those that are not there yet are empty. ``sync``: see `find`."""
+        """``root``: the tables' folder. Those that are not there yet are empty.
+
+        ``sync``: is what an op is answered by flushed to the disk?
+        """
         self._root = root
         self._sync = sync
         self._logs: dict[str, DeltaLog] = {}
@@ -82,19 +85,16 @@ class Older:
         if not kept:
             return []
         states = _first_ops([read_rows(file.path, "op", None, wanted) for file in self._files("op", within)])
+        self._flush()
         return [replace(half, state=states.get((half.queue_id, half.queue_offset))) for half in kept]
 
     def find(self, places: Collection[Place]) -> dict[Place, Kept]:
-        """The half messages at these places, each with how it ended: by it an op is answered, so it is flushed.
-
-        Raises StorageError.
-        """
+        """The half messages at these places, each with how it ended. Raises StorageError."""
         found: dict[Place, Kept] = {}
         for rows in self._rows_at("half", _KEY, places):
             found |= {(half.queue_id, half.queue_offset): half for half in _kept(rows)}
         ended = self.ended(found)
-        for log in self._logs.values():
-            log.flush()
+        self._flush()
         return {
             place: replace(half, state=ended[place].state) if place in ended else half for place, half in found.items()
         }
@@ -129,6 +129,11 @@ class Older:
             if read_rows(file.path, "half", _KEY, wanted).num_rows:
                 found += _kept(read_rows(file.path, "half", None, wanted))
         return min(found, key=lambda half: (half.stored, half.queue_offset), default=None)
+
+    def _flush(self) -> None:
+        """Flush what has been read, whoever has written it: producers are answered by it."""
+        for log in self._logs.values():
+            log.flush()
 
     def _rows_at(self, table: str, key: Sequence[str], places: Collection[Place]) -> Iterator[pa.Table]:
         """The rows of the table at these places."""
