@@ -91,12 +91,12 @@ class FileStore:
         """As Store."""
         DeltaLog.create(name, self._tables.location(name), self._tables.sync)
         log = self._tables.log(name)
-        if log.has(app, version):
-            return False
+        before = log.versions([app])[app]
         for other in _READ:  # what has been read is relied upon
             if self.has(other):
                 self._tables.log(other).flush()
-        before = log.versions([app])[app]
+        if before is not None and before >= version:
+            return False
         with FileWriter(self._tables.root, sync=self._tables.sync) as writer:
             writer.write(name, row)
             files = writer.close()
