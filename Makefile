@@ -9,7 +9,7 @@ PY := .venv/bin/python
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help check install run run-trace notebook test test-fast test-crash simulate lint docs zip bench clean
+.PHONY: help check install run run-trace notebook test test-fast test-crash test-power simulate lint docs zip bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ test-fast: install ## the tests that need no Spark
 
 test-crash: install ## kill -9 of the running application under load, then an audit; ROUNDS=n, SEED=n
 	@PYTHONPATH=lib:tests ROUNDS=$(ROUNDS) SEED=$(SEED) $(PY) -m crash
+
+test-power: install ## one run, its power cut at many moments, started again after each; ROUNDS=n, SEED=n
+	@PYTHONPATH=lib:tests ROUNDS=$(ROUNDS) SEED=$(SEED) $(PY) -m power
 
 simulate: install ## histories of the protocol under faults, promises checked after each step; HISTORIES=n, SEED=n for one again
 	@PYTHONPATH=lib:tests HISTORIES=$(HISTORIES) SEED=$(SEED) $(PY) -m simulator

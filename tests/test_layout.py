@@ -100,6 +100,7 @@ def test_make_lists_its_targets() -> None:
         "test-fast",
         "simulate",
         "test-crash",
+        "test-power",
         "lint",
         "zip",
         "bench",

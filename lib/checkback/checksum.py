@@ -34,14 +34,13 @@ _APPENDS = frozenset({"WRITE", "STREAMING UPDATE", "OPTIMIZE", "CREATE TABLE"})
 Checksum = dict[str, Any]
 
 
-def write_checksum(place: str, known: int) -> bool:
-    """Write the checksum of the newest version of the table in the folder ``place``; False when none can be made.
+def write_checksum(place: str, version: int) -> bool:
+    """Write the checksum of a version of the table in the folder ``place``; False when none can be made.
 
-    ``known``: a version that it has reached. Never raises: the table is whole without.
+    Where commits are flushed this one is: that the file is there says so (`recovery`). Never raises: the table is whole
+    without.
     """
-    log, version = os.path.join(place, "_delta_log"), known
-    while os.path.exists(os.path.join(log, f"{version + 1:020}.json")):
-        version += 1
+    log = os.path.join(place, "_delta_log")
     try:
         found = _checksum(log, version)
         if found is None:
@@ -63,10 +62,14 @@ def _checksum(log: str, version: int) -> Checksum | None:
     """Of an earlier checksum, or of version 0, and the commits since."""
     first = max(0, version - _BEHIND)
     for earlier in range(version - 1, first - 1, -1):
-        with suppress(FileNotFoundError), open(_path(log, earlier), encoding="utf-8") as file:
-            found = json.load(file)
-            return after(_known(found), _commits(log, earlier + 1, version))
-    return None if first > 0 else after({}, _commits(log, 0, version))
+        with suppress(FileNotFoundError, ValueError, KeyError), open(_path(log, earlier), encoding="utf-8") as file:
+            found = _known(json.load(file))  # one that a power cut has torn is none
+            break
+    else:
+        if first > 0:
+            return None
+        found, earlier = {}, -1
+    return after(found, _commits(log, earlier + 1, version))
 
 
 def _known(found: Checksum) -> Checksum:

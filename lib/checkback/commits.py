@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import StorageError
+from checkback.recovery import refuse_torn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +53,9 @@ class Commits:
         # Without version 0 a table is read from a checkpoint on.
         checkpoints = [int(match[1]) for match in map(_CHECKPOINT.fullmatch, names) if match]
         first = 0 if 0 in versions else min(checkpoints, default=min(versions))
-        return cls(place, min((one for one in versions if one >= first), default=max(versions)), max(versions))
+        newest = max(versions)
+        refuse_torn(place)
+        return cls(place, min((one for one in versions if one >= first), default=newest), newest)
 
     def made_at(self, version: int) -> int:
         """When the version was made (ms). Raises StorageError."""

@@ -26,7 +26,9 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from checkback.checksum import takes_files, write_checksum
 from checkback.errors import NO_SPACE, NO_SPACE_FIX, FencedError, StorageError
+from checkback.recovery import ACTIONS, last_checkpoint, recover_log, refuse_torn
 from checkback.schemas import TOPIC_PREFIX, properties_of, schema_of
+from checkback.sync import LogFlush
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +40,10 @@ _FORGETS = "delta.setTransactionRetentionDuration"
 _ARROW, _COLOUR = "\u21b3", re.compile("\x1b\\[[0-9;]*m")
 #: of a commit that must come right after the version that it has seen; some dozens a second come from others
 _ATTEMPTS = 500
+#: commits from one checkpoint to the next where the table does not say it
+_INTERVAL = 100
+#: A checkpoint is written when the commit is flushed: it must not outlive it.
+_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 @dataclass(frozen=True)
@@ -52,16 +58,23 @@ class DataFile:
 class DeltaLog:
     """One table's log. Not for several threads at once."""
 
-    def __init__(self, name: str, place: str) -> None:
-        """``place``: the table's absolute folder. Raises StorageError when there is no such table."""
+    def __init__(self, name: str, place: str, sync: bool = True) -> None:
+        """``place``: the table's absolute folder. ``sync``: is each commit flushed to the disk (`sync`)?
+
+        Raises StorageError when there is no such table, and when its newest commits are torn (`recovery`).
+        """
         self._name = name
         self._place = place
+        self._sync = LogFlush(place) if sync else None
+        refuse_torn(place)
         try:
             self._table = DeltaTable(place)
         except TableNotFoundError as error:
             raise StorageError("there is no such table", place, "land something first") from error
         except (DeltaError, OSError) as error:
             raise _unreadable(place, error) from error
+        interval = self._table.metadata().configuration.get("delta.checkpointInterval", "")
+        self._interval = int(interval) if interval.isdecimal() and int(interval) else _INTERVAL
 
     @staticmethod
     def exists(place: str) -> bool:
@@ -72,12 +85,29 @@ class DeltaLog:
             raise _unreadable(place, error) from error
 
     @staticmethod
-    def create(name: str, place: str) -> None:
-        """Make the table if it is not there yet. Raises StorageError when it cannot be made."""
+    def create(name: str, place: str, sync: bool = True) -> None:
+        """Make the table if it is not there yet: the first thing that whoever writes it does.
+
+        With ``sync`` commits that a power cut has torn are put aside before (`recovery`). Raises StorageError when the
+        table cannot be made, or has torn commits and not ``sync``.
+        """
+        if sync:
+            recover_log(place)
+        else:
+            refuse_torn(place)
+        if DeltaLog.exists(place):
+            return
         try:
             DeltaTable.create(place, _schema(name), mode="ignore", configuration=properties_of(name))
         except (DeltaError, OSError) as error:
             raise StorageError(f"the table cannot be made: {_cause(error)}", place, _fix(error)) from error
+        if sync:
+            LogFlush(place).to()
+
+    def flush(self) -> None:
+        """Flush all versions that have been seen. Raises UnflushedError."""
+        if self._sync is not None:
+            self._sync.to(int(self._table.version()))
 
     def appendable(self) -> bool:
         """Can whole files be appended as they are? Not if somebody has clustered, partitioned or altered the table."""
@@ -140,16 +170,19 @@ class DeltaLog:
         return {entry["version"]: int(entry["timestamp"]) for entry in self._table.history(commits)}
 
     def has(self, app: str, version: int) -> bool:
-        """Has the application committed this version, or a later one?"""
+        """Has the application committed this version, or a later one? Then it is flushed, whoever did."""
         last = self.versions([app])[app]
-        return last is not None and last >= version
+        if last is None or last < version:
+            return False
+        self.flush()
+        return True
 
     def commit(self, files: Sequence[File], app: str | None = None, version: int = 0) -> None:
         """Append the files, with ``app`` once: the same (app, version) is skipped when it comes again.
 
         That is Delta's transaction identifier (PROTOCOL.md of delta-io/delta); Spark's txnAppId and txnVersion write
         the same. Raises FencedError when another process commits for ``app`` at the same time, StorageError when
-        the log cannot be written.
+        the log cannot be written, UnflushedError when it cannot be flushed.
         """
         if app is None:
             # A commit looks through all versions since the one that the table was last seen in.
@@ -179,7 +212,7 @@ class DeltaLog:
         Without files only the versions are committed. So an application whose every commit names the version that it
         wrote itself has no second writer: whoever writes a version between, seen or not, makes the next commit fail.
         Raises FencedError: nothing is committed then. Raises StorageError when the log cannot be read or written;
-        ``versions`` tells afterwards whether the commit was made.
+        ``versions`` tells afterwards whether the commit was made. Raises UnflushedError: it was, and cannot be flushed.
         """
         found = self.versions(expected)
         if found != dict(expected):
@@ -222,8 +255,8 @@ class DeltaLog:
                 actions,
                 "append",
                 self._table.schema(),
-                commit_properties=CommitProperties(max_commit_retries=0),
-                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+                commit_properties=CommitProperties(custom_metadata=_counted(actions), max_commit_retries=0),
+                post_commithook_properties=_HOOKS,
             )
         except CommitFailedError as error:
             if self.version() > seen:
@@ -231,7 +264,7 @@ class DeltaLog:
             raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
         except (DeltaError, OSError) as error:
             raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
-        write_checksum(self._place, self._table.version())
+        self._committed()
         return True
 
     def _size(self, path: str) -> int | None:
@@ -243,10 +276,13 @@ class DeltaLog:
     def checkpoint(self) -> None:
         """Write the table's state as a checkpoint: readers need no commit before it. Raises StorageError."""
         self._update()
+        self.flush()
         try:
             self._table.create_checkpoint()
         except (DeltaError, OSError) as error:
             raise StorageError(f"no checkpoint can be written: {_cause(error)}", self._place, _fix(error)) from error
+        if self._sync is not None:
+            self._sync.checkpoint(int(self._table.version()))
 
     def _append(self, files: Sequence[File], versions: Mapping[str, int]) -> None:
         now = round(time.time() * 1000)
@@ -259,8 +295,10 @@ class DeltaLog:
                 actions,
                 "append",
                 self._table.schema(),
-                commit_properties=CommitProperties(app_transactions=transactions or None),
-                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+                commit_properties=CommitProperties(
+                    custom_metadata=_counted([*actions, *transactions]), app_transactions=transactions or None
+                ),
+                post_commithook_properties=_HOOKS,
             )
         except CommitFailedError as error:
             if "Concurrent transaction" in str(error):
@@ -268,7 +306,23 @@ class DeltaLog:
             raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
         except (DeltaError, OSError) as error:
             raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
-        write_checksum(self._place, self._table.version())
+        self._committed()
+
+    def _committed(self) -> None:
+        """What follows a commit: it is flushed; then what is only true of versions that stay is made of it."""
+        before = version = int(self._table.version())
+        while os.path.exists(f"{self._place}/_delta_log/{version + 1:020}.json"):
+            version += 1
+        if self._sync is not None:
+            self._sync.to(version)
+        write_checksum(self._place, version)
+        due = (version + 1) // self._interval * self._interval - 1
+        if due > before:
+            with suppress(StorageError, DeltaError, OSError):  # the table is whole without
+                if last_checkpoint(self._place) < due:
+                    self.checkpoint()
+                # It is read from there: what an open table has taken up commit by commit makes each commit slower.
+                self._table = DeltaTable(self._place)
 
     def _fenced(self) -> FencedError:
         return FencedError(
@@ -291,6 +345,11 @@ def actions_of(place: str, version: int, kind: str) -> Iterator[dict[str, Any]]:
             yield from (json.loads(line)[kind] for line in lines if line.startswith(begin))
     except (OSError, ValueError, KeyError) as error:
         raise StorageError("a commit of the table's log cannot be read", path, "put it back as it was") from error
+
+
+def _counted(actions: Sequence[object]) -> dict[str, str]:
+    """What is noted with a commit: how many actions it has, so that one that is cut off between two is known for it."""
+    return {ACTIONS: str(len(actions))}
 
 
 def removed_by(place: str, version: int) -> set[str]:

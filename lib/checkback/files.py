@@ -22,6 +22,7 @@ from pyarrow.fs import LocalFileSystem
 
 from checkback.errors import StorageError, of_machine
 from checkback.schemas import arrow_schema, statistics_of
+from checkback.sync import flush_file, flush_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -74,15 +75,22 @@ class FileWriter:
     ``folder``: where the tables' folders lie. ``buffer``: bytes of rows that become a row group. ``most_rows``: of a
     file, by table; more rows make more files. ``apart``: with what the names of tables begin that cannot stop the
     others: one whose file cannot be written, for a reason of its own, has no file, and is in ``failed`` with the error.
+    ``sync``: are they flushed to the disk? Their names are when all are.
     """
 
     def __init__(
-        self, folder: str, buffer: int = BUFFER, most_rows: Mapping[str, int] | None = None, apart: str | None = None
+        self,
+        folder: str,
+        buffer: int = BUFFER,
+        most_rows: Mapping[str, int] | None = None,
+        apart: str | None = None,
+        sync: bool = True,
     ) -> None:
         self._folder = folder
         self._buffer = buffer
         self._most_rows = most_rows or {}
         self._apart = apart
+        self._sync = sync
         self._files: dict[str, _Open] = {}
         self._done: list[File] = []
         self.failed: dict[str, Exception] = {}
@@ -152,10 +160,14 @@ class FileWriter:
             _widen(file, column, table.column(column))
 
     def close(self) -> list[File]:
-        """Finish all files."""
+        """Finish all files. Raises OSError when they cannot be written or flushed."""
         for name in list(self._files):
             with self._alone(name):
                 self._finish(name)
+        if self._sync:
+            for name in {file.name for file in self._done}:
+                with self._alone(name):
+                    flush_folder(f"{self._folder}/{name}")
         return [file for file in self._done if file.name not in self.failed]
 
     def _finish(self, name: str) -> None:
@@ -163,7 +175,10 @@ class FileWriter:
         file = self._files[name]
         if file.writer is not None:
             file.writer.close()
-        size = os.path.getsize(f"{self._folder}/{name}/{file.path}")
+        path = f"{self._folder}/{name}/{file.path}"
+        if self._sync:
+            flush_file(path)
+        size = os.path.getsize(path)
         self._done.append(File(name, file.path, size, _statistics(file)))
         del self._files[name]
 
@@ -196,11 +211,13 @@ class FileWriter:
                 os.remove(f"{self._folder}/{name}/{path}")
 
 
-def to_files(name: str, folder: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def to_files(
+    name: str, folder: str, sync: bool = True
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that writes all rows into files of one table: rows in, FILES_SCHEMA out."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with FileWriter(folder) as writer:
+        with FileWriter(folder, sync=sync) as writer:
             for batch in batches:
                 writer.write(name, batch)
             yield file_rows(writer.close())

@@ -18,6 +18,7 @@ from checkback.connect import is_connect
 from checkback.errors import StorageError
 from checkback.paths import local_path
 from checkback.stopping import one_line
+from checkback.sync import flush_folder, flush_parents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +114,7 @@ def _told(what: str, place: str) -> Iterator[None]:
 def _files(spark: SparkSession | None, place: str) -> _Files:
     path = local_path(place) or (place if place.startswith("/") else None)
     if path is not None:
-        return _ByArrow(fs.LocalFileSystem(), path)
+        return _Local(path)
     if spark is None:
         raise StorageError("is not of this machine, and there is no Spark to read it", place)
     if not is_connect(spark):
@@ -181,6 +182,26 @@ class _ByArrow:
     def move(self, to: str) -> None:
         target = local_path(to) or (to if to.startswith("/") else fs.FileSystem.from_uri(to)[1])
         self._system.move(self._path, target)
+
+
+class _Local(_ByArrow):
+    """A place of this machine: what is changed is flushed to the disk; it is rare enough for that."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(fs.LocalFileSystem(), path)
+
+    def make(self) -> None:
+        super().make()
+        flush_parents(self._path)
+
+    def delete(self) -> None:
+        super().delete()
+        flush_folder(os.path.dirname(self._path))
+
+    def move(self, to: str) -> None:
+        super().move(to)
+        for place in (self._path, local_path(to) or to):
+            flush_folder(os.path.dirname(place))
 
 
 class _ByHadoop:

@@ -129,7 +129,7 @@ def refuse_foreign(log: DeltaLog | None, queues: Iterable[int], door: Door, key:
 def log_of_half(tables: Tables) -> DeltaLog | None:
     """The log of `half`, one of its own; None where Spark writes it, or when there is no such table."""
     place = tables.location("half")
-    return DeltaLog("half", place) if tables.by_files and DeltaLog.exists(place) else None
+    return DeltaLog("half", place, tables.sync) if tables.by_files and DeltaLog.exists(place) else None
 
 
 _OWNERS = (Door.GATEWAY, Door.OPERATOR, Door.KAFKA)

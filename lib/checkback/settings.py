@@ -54,7 +54,8 @@ class Storage(_Section):
     """Where the tables lie: under ``root`` as paths, or in ``catalog``.``schema`` as names.
 
     ``writer``: who appends to them. ``auto``: in local folders the tasks write the files and delta-rs commits them,
-    elsewhere Spark does both; ``spark``: always Spark.
+    elsewhere Spark does both; ``spark``: always Spark. ``sync``: in local folders, is everything flushed to the disk
+    before anybody relies on it, so that a power cut takes nothing away? Elsewhere it means nothing.
     """
 
     root: Text = "./data"
@@ -62,6 +63,7 @@ class Storage(_Section):
     schema_: Text | None = Field(default=None, alias="schema")
     checkpoints: Text | None = None
     writer: Literal["auto", "spark"] = "auto"
+    sync: StrictBool = True
 
     @property
     def checkpoints_root(self) -> str:

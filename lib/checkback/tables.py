@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +15,11 @@ from checkback.errors import StorageError
 from checkback.files import FILES_SCHEMA, MOST_ROWS, FileWriter, files_of, to_files
 from checkback.names import TABLE_PREFIX, TOPIC_PROPERTY, is_plain, table_name, whose_folder
 from checkback.paths import local_path
+from checkback.recovery import recover_log, refuse_torn
 from checkback.schemas import TOPIC_PREFIX, properties_of, schema_of
 from checkback.session import frame
+from checkback.sync import LogFlush, QueryFlush
+from checkback.unfinished_batch import remove_unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +39,7 @@ def _absolute(place: str) -> str:
     return (local_path(place) or place).rstrip("/")
 
 
+_log = logging.getLogger(__name__)
 #: application of the versions without rows, see Tables.mark
 _MARK = "mark"
 #: commits of a table that Spark writes among which an application's last one is looked for
@@ -46,7 +51,8 @@ class Tables:
     """Where the tables lie: under ``root`` as paths, or in ``catalog``.``schema`` as names.
 
     A table's name here is one of SCHEMAS, or ``topics/<topic>``. ``by_files``: tasks write the Parquet files and
-    delta-rs commits them (`deltalog`); else Spark does both.
+    delta-rs commits them (`deltalog`); else Spark does both. ``sync``: they lie in a local folder, and what is written
+    is flushed before anybody relies on it (`sync`).
     """
 
     root: str = ""
@@ -54,7 +60,9 @@ class Tables:
     schema: str = ""
     checkpoints: str = ""
     by_files: bool = False
+    sync: bool = False
     _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False, compare=False)
+    _seen: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
     def of(cls, storage: Storage) -> Tables:
@@ -63,12 +71,14 @@ class Tables:
         Tables in local folders are written by files unless storage.writer says otherwise.
         """
         root = "" if storage.catalog else _absolute(storage.root)
+        local = not storage.catalog and local_path(root) is not None
         return cls(
             root=root,
             catalog=storage.catalog or "",
             schema=storage.schema_ or "",
             checkpoints=_absolute(storage.checkpoints_root),
-            by_files=storage.writer != "spark" and not storage.catalog and local_path(root) is not None,
+            by_files=storage.writer != "spark" and local,
+            sync=storage.sync and local,
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -89,11 +99,65 @@ class Tables:
         """Checkpoint folder of a query. It is a path also where the tables are names of a catalog."""
         return f"{self.checkpoints or self.root + '/_checkpoints'}/{query}"
 
+    def flush_of(self, query: str, *sources: str) -> QueryFlush:
+        """What flushes the checkpoint of a query, with the tables that it reads, in each of its batches."""
+        place = local_path(self.checkpoint(query)) if self.sync else None
+        return QueryFlush(place, [self.location(name) for name in sources])
+
     def exists(self, spark: SparkSession, name: str) -> bool:
         """Is there such a table?"""
         if self.by_files:
             return DeltaLog.exists(self.location(name))
         return sparklog.exists(spark, self.in_sql(name))
+
+    def recover(self, *names: str, force: bool = False) -> list[str]:
+        """Put aside what a power cut has torn of the logs of tables in a local folder; in a line each, what.
+
+        ``names``: None given = all that there are. ``force``: see `recovery`. Raises StorageError.
+        """
+        if self.catalog or local_path(self.root) is None:
+            return []
+        found = []
+        for name in names or self._folders():
+            try:
+                torn = recover_log(self.location(name), force)
+            except StorageError as error:
+                if names or not name.startswith(TOPIC_PREFIX):
+                    raise
+                # It stops no other: its messages wait in `unpublished`.
+                _log.warning("%s", error)
+                continue
+            if torn is not None:
+                found.append(f"{name}: {torn.said}; put aside: {', '.join(torn.names)}")
+        return found
+
+    def recover_query(self, query: str, *sources: str) -> None:
+        """Remove from a query's checkpoint what a power cut has left of a batch that is in no table yet.
+
+        ``sources``: the tables that it reads, in its order. No such query may run. Raises StorageError.
+        """
+        place = local_path(self.checkpoint(query))
+        if place is not None and self.by_files:
+            remove_unfinished(place, [self.location(name) for name in sources], self._has_batch)
+
+    def _has_batch(self, query_id: str, batch_id: int) -> bool:
+        """Has any table rows of a batch of a query? A topic's that cannot be read may."""
+
+        def has(name: str) -> bool:
+            try:
+                return any(self.log(name).has(f"{who}{query_id}/{name}", batch_id) for who in ("", "check/", "land/"))
+            except StorageError:
+                if not name.startswith(TOPIC_PREFIX):
+                    raise
+                return True
+
+        return any(map(has, self._folders()))
+
+    def _folders(self) -> list[str]:
+        """The names of the tables whose folders there are, sound or not."""
+        names = [name for name in folders.names(None, self.root) if not name.startswith(("_", "."))]
+        topics = [TOPIC_PREFIX + name for name in folders.names(None, f"{self.root}/{TOPIC_PREFIX}")]
+        return sorted(name for name in [*names, *topics] if folders.exists(None, f"{self.location(name)}/_delta_log"))
 
     def create(self, spark: SparkSession, *names: str) -> None:
         """Make the tables that are not there yet, side by side.
@@ -105,8 +169,7 @@ class Tables:
 
     def _create(self, spark: SparkSession, name: str) -> None:
         if self.by_files:
-            if not self.exists(spark, name):
-                DeltaLog.create(name, self.location(name))
+            DeltaLog.create(name, self.location(name), self.sync)
             self._own_folder(name)
             return
         properties = properties_of(name)
@@ -156,7 +219,7 @@ class Tables:
 
     def read(self, spark: SparkSession, name: str, version: int | None = None) -> DataFrame:
         """The table as it is now, or as it was in a ``version``."""
-        place = self.location(name)
+        place = self._sound(name)
         if version is None:
             return spark.read.table(place) if self.catalog else spark.read.format("delta").load(place)
         if self.catalog:
@@ -167,17 +230,29 @@ class Tables:
         """The newest version of a table that there is. Raises StorageError."""
         return self.log(name).version() if self.by_files else max(self.history(spark, name, 1))
 
+    def _sound(self, name: str) -> str:
+        """The table's location. Its log is looked at once: Spark reads on past a commit that is empty.
+
+        Raises StorageError.
+        """
+        place = self.location(name)
+        folder = None if self.catalog else local_path(place)
+        if folder is not None and name not in self._seen:
+            refuse_torn(folder)
+            self._seen.add(name)
+        return place
+
     def history(self, spark: SparkSession, name: str, commits: int) -> dict[int, int]:
         """The table's last ``commits``: version and when it was made (ms). None of them: there is no such table."""
         if not self.exists(spark, name):
             return {}
         if self.by_files:
-            return DeltaLog(name, self.location(name)).history(commits)
+            return DeltaLog(name, self.location(name), self.sync).history(commits)
         return {commit.version: commit.made for commit in sparklog.history(spark, self.in_sql(name), commits)}
 
     def stream(self, spark: SparkSession, name: str, **options: str) -> DataFrame:
         """The table as a stream of its appended rows."""
-        place = self.location(name)
+        place = self._sound(name)
         reader = spark.readStream.format("delta").options(**options)
         return reader.table(place) if self.catalog else reader.load(place)
 
@@ -192,7 +267,7 @@ class Tables:
         if not self.by_files:
             self._append_by_spark(rows, name, app, version)
         elif app is None or not self.log(name).has(app, version):
-            files, _ = files_of(rows.mapInArrow(to_files(name, self.root), FILES_SCHEMA).toArrow())
+            files, _ = files_of(rows.mapInArrow(to_files(name, self.root, self.sync), FILES_SCHEMA).toArrow())
             self.commit(rows.sparkSession, name, files, app, version)
 
     def append_fenced(
@@ -213,7 +288,7 @@ class Tables:
             self.append(rows, name, app, version)
         elif not self.log(name).has(app, version):
             rows = rows.select(*schema_of(name).names)
-            files, _ = files_of(rows.mapInArrow(to_files(name, self.root), FILES_SCHEMA).toArrow())
+            files, _ = files_of(rows.mapInArrow(to_files(name, self.root, self.sync), FILES_SCHEMA).toArrow())
             self.log(name).commit_after(files, expected, {**marks, app: version})
 
     def append_arrow(
@@ -225,7 +300,7 @@ class Tables:
         if not self.by_files:
             self._append_by_spark(frame(spark, rows).select(*schema_of(name).names), name, app, version)
         elif app is None or not self.log(name).has(app, version):
-            with FileWriter(self.root) as writer:
+            with FileWriter(self.root, sync=self.sync) as writer:
                 writer.write(name, rows)
                 files = writer.close()
             self.commit(spark, name, files, app, version)
@@ -262,11 +337,13 @@ class Tables:
             writer.saveAsTable(place)
         else:
             writer.save(place)
+        if self.sync:
+            LogFlush(local_path(place) or place).with_files()
 
     def mark(self, spark: SparkSession, name: str) -> None:
         """Add a version without rows to the table."""
         if self.by_files:
-            log = DeltaLog(name, self.location(name))
+            log = DeltaLog(name, self.location(name), self.sync)
             found = log.versions([_MARK])
             log.commit_after([], found, {_MARK: (found[_MARK] or 0) + 1})
         else:
@@ -291,5 +368,5 @@ class Tables:
         if name not in self._logs:
             if not self.by_files:
                 raise StorageError("its log is Spark's", self.location(name))
-            self._logs[name] = DeltaLog(name, self.location(name))
+            self._logs[name] = DeltaLog(name, self.location(name), self.sync)
         return self._logs[name]

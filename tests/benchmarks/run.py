@@ -31,6 +31,7 @@ BENCHES = (
     "topics",
     "scale",
     "gateway",
+    "sync",
     "maintain",
 )
 

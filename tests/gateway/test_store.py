@@ -58,6 +58,9 @@ class _Failing:
         found: dict[str, int | None] = self._log.versions(apps)
         return found
 
+    def flush(self) -> None:
+        self._log.flush()
+
     def mend(self, appender: Appender) -> None:
         appender._log = self._log
 

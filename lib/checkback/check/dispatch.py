@@ -139,6 +139,7 @@ class Dispatch:
     def __init__(self, tables: Tables, settings: Settings, slots: int) -> None:
         check = settings.check
         self._tables = tables
+        self._flush = tables.flush_of(NAME, "check_requests", "check_answers", "half", "op")
         self._tasks = max(1, min(settings.reconcile.partitions, check.concurrency, slots // 2))
         self._asker = Asker(
             groups=groups_of(settings),
@@ -172,6 +173,7 @@ class Dispatch:
         spark, app = batch.sparkSession, f"{NAME}/{query_id(batch, NAME)}"
         # Step 1
         requests = once(batch.select(*CHECK_REQUESTS.names).toArrow())
+        self._flush()
         if requests.num_rows:
             answers = self._answered(spark, requests, batch_id)
             # Step 2

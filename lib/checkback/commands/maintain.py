@@ -11,11 +11,16 @@ from checkback.commands.options import Config, Debug, Json, Overrides, app, prep
 from checkback.commands.printing import console, print_table
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
+Repair = Annotated[
+    bool,
+    typer.Option("--repair", help="Only put aside what is torn of the tables' logs, as by a power cut, and say what."),
+]
 
 
 @app.command()
 def maintain(
     dry_run: DryRun = False,
+    repair: Repair = False,
     as_json: Json = False,
     config: Config = None,
     overrides: Overrides = None,
@@ -23,6 +28,12 @@ def maintain(
 ) -> None:
     """Make the tables' many small files few, and remove what nobody needs any more."""
     settings = prepared_for_tables(config, overrides, debug)
+    if repair:
+        from checkback.tables import Tables
+
+        found = Tables.of(settings.storage).recover(force=True)
+        print("\n".join(found) if found else "nothing is torn")
+        return
     from checkback.maintain import report
     from checkback.maintain.command import run
 

@@ -41,11 +41,12 @@ class Door:
         FencedError.
         """
         gateway, root = settings.gateway, folder_of(settings.storage)
-        half, op = (Appender(root, name, gateway.queues) for name in ("half", "op"))
-        refuse_foreign(DeltaLog("half", half.place), gateway.queues, OwnerDoor.GATEWAY, "gateway.queues")
+        half, op = (Appender(root, name, gateway.queues, settings.storage.sync) for name in ("half", "op"))
+        log = DeltaLog("half", half.place, settings.storage.sync)
+        refuse_foreign(log, gateway.queues, OwnerDoor.GATEWAY, "gateway.queues")
         # Claimed first: from here on nobody else gives out offsets, so what is read next stays true.
         claim(half, op)
-        older = Older(root)
+        older = Older(root, settings.storage.sync)
         offsets = {queue_id: older.next_offset(queue_id) for queue_id in gateway.queues}
         for queue_id in (queue_id for queue_id, offset in offsets.items() if offset > LONG_MAX):
             # Files may name any offset of a queue that had no owner.

@@ -51,9 +51,13 @@ class Ended:
 class Older:
     """The tables as the gateway looks things up in them. Bodies are read where they are needed only, piece by piece."""
 
-    def __init__(self, root: str) -> None:
-        """``root``: the tables' folder. Those that are not there yet are empty."""
+    def __init__(self, root: str, sync: bool = True) -> None:
+        """``root``: the tables' folder. Those that are not there yet are empty.
+
+        ``sync``: is what an op is answered by flushed to the disk?
+        """
         self._root = root
+        self._sync = sync
         self._logs: dict[str, DeltaLog] = {}
         #: set from another thread: nobody waits any more for what is being read
         self.closed = False
@@ -95,12 +99,14 @@ class Older:
             return []
         ops = (rows for file in self._files("op", within) for rows in row_batches(file.path, "op", _OP, wanted))
         states = _first_ops(ops, newest)
+        self._flush()
         return [replace(half, state=states.get((half.queue_id, half.queue_offset))) for half in newest]
 
     def find(self, places: Collection[Place]) -> dict[Place, Kept]:
         """The half messages at these places, each with how it ended, without its fingerprint. Raises StorageError."""
         found = self._first_at(places)
         ended = self.ended(found.values())
+        self._flush()
         return {
             place: replace(half, state=ended[place].state) if place in ended else half for place, half in found.items()
         }
@@ -144,6 +150,11 @@ class Older:
         name = name_of(producer_group, transaction_id)
         return min((half for half in taken.values() if half.name == name), key=_landing, default=None)
 
+    def _flush(self) -> None:
+        """Flush what has been read, whoever has written it: producers are answered by it."""
+        for log in self._logs.values():
+            log.flush()
+
     def _first_at(self, places: Collection[Place]) -> dict[Place, Kept]:
         """The half messages at these places; of several at one the first that landed."""
         first: dict[Place, dict[str, Any]] = {}
@@ -176,7 +187,7 @@ class Older:
         if table not in self._logs:
             if not DeltaLog.exists(place):
                 return []
-            log = DeltaLog(table, place)
+            log = DeltaLog(table, place, self._sync)
             if not log.readable():
                 raise StorageError("its rows are not simply those of its Parquet files", place, "rewrite the table")
             self._logs[table] = log

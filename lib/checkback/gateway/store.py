@@ -13,6 +13,7 @@ from checkback.errors import FencedError, SettingsError, StorageError
 from checkback.files import FileWriter
 from checkback.paths import local_path
 from checkback.schemas import arrow_schema
+from checkback.sync import UnflushedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,13 +51,14 @@ class Appender:
     it, so the writer of an older epoch fails at its next commit.
     """
 
-    def __init__(self, root: str, name: str, queues: Sequence[int]) -> None:
-        """Makes the table if it is not there. Raises StorageError."""
+    def __init__(self, root: str, name: str, queues: Sequence[int], sync: bool = True) -> None:
+        """Makes the table if it is not there. ``sync``: is each commit flushed to the disk? Raises StorageError."""
         self._root = root
         self._name = name
+        self._sync = sync
         self.place = f"{root}/{name}"
-        DeltaLog.create(name, self.place)
-        self._log = DeltaLog(name, self.place)
+        DeltaLog.create(name, self.place, sync)
+        self._log = DeltaLog(name, self.place, sync)
         if not self._log.appendable():
             raise StorageError(
                 "somebody has clustered, partitioned or altered the table: the gateway cannot append to it",
@@ -91,17 +93,23 @@ class Appender:
         StorageError or OSError when nothing was committed.
         """
         versions = {app: (version or 0) + 1 for app, version in self._versions.items()}
-        with FileWriter(self._root) as writer:
+        with FileWriter(self._root, sync=self._sync) as writer:
             writer.write(self._name, rows)
             files = writer.close()
         # Outside of the writer's context, which removes the files on an error: they may be the table's by then.
         try:
-            self._log.commit_after(files, self._versions, versions)
-        except FencedError as error:
-            raise _fenced(self.place) from error
-        except StorageError as error:
-            if not self._made(versions, error):
+            try:
+                self._log.commit_after(files, self._versions, versions)
+            except FencedError as error:
+                raise _fenced(self.place) from error
+            except UnflushedError:
                 raise
+            except StorageError as error:
+                if not self._made(versions, error):
+                    raise
+                self._log.flush()
+        except UnflushedError as error:
+            raise OutcomeUnknownError(error.what, error.where, error.fix) from error
         self._versions = {**versions}
 
     def _made(self, versions: dict[str, int], error: StorageError) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from checkback.owners import Queues
+    from checkback.sync import QueryFlush
     from checkback.tables import Tables
 
 _log = logging.getLogger("checkback.land")
@@ -44,7 +45,10 @@ class Landing:
         queues: Queues,
         lines: Callable[[DataFrame], DataFrame | None],
         confirm: Callable[[], object],
+        flush: QueryFlush | None = None,
     ) -> None:
+        """``flush``: of the query's checkpoint."""
+        self._flush = flush
         self.tables = tables
         self.kind = kind
         self.reader = reader
@@ -56,6 +60,8 @@ class Landing:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Take a batch: what ``lines`` makes of it are lines, their places, and what the reader wants besides."""
+        if self._flush is not None:
+            self._flush()
         found = self.lines(batch)
         if found is None:
             return

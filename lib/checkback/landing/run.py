@@ -71,6 +71,8 @@ def run(
     """
     tables = Tables.of(settings.storage)
     tables.create(spark, *inlets, "rejected")
+    for inlet in inlets.values():
+        tables.recover_query(inlet.query)
     landings = {
         kind: _landing(tables, kind, inlet, Queues(tables, kind, door, settings.operator.queue, mark))
         for kind, inlet in inlets.items()
@@ -90,7 +92,7 @@ def run(
 
 
 def _landing(tables: Tables, kind: Kind, inlet: Inlet, queues: Queues) -> Landing:
-    return Landing(tables, kind, inlet.reader, queues, inlet.lines, inlet.confirm)
+    return Landing(tables, kind, inlet.reader, queues, inlet.lines, inlet.confirm, tables.flush_of(inlet.query, "half"))
 
 
 def _writer(inlet: Inlet, tables: Tables) -> DataStreamWriter:

@@ -96,7 +96,7 @@ def _held(tables: Tables, spark: SparkSession | None) -> str | None:
         return REBUILDING
     lost = not folders.exists(spark, f"{tables.checkpoint(NAME)}/metadata")
     place = tables.location("decisions")
-    if lost and DeltaLog.exists(place) and DeltaLog("decisions", place).versions([OWNERS])[OWNERS]:
+    if lost and DeltaLog.exists(place) and DeltaLog("decisions", place, tables.sync).versions([OWNERS])[OWNERS]:
         return LOST
     return None
 
@@ -116,7 +116,7 @@ def _turn(run: Run, name: str) -> Done:
 def _maintained(run: Run, name: str) -> Done:
     began = time.monotonic()
     place = run.tables.location(name)
-    log = DeltaLog(name, place)
+    log = DeltaLog(name, place, run.tables.sync)
     files = log.data_files()
     size, version = sum(file.size for file in files), log.version()
     done = Done(name, len(files), len(files), size, size, version, version)
@@ -164,6 +164,7 @@ def _remove(run: Run, name: str, log: DeltaLog, done: Done) -> None:
         old = [path for path in old if path not in needed]
     of_log = folder.entries_of_log(place, stays.log, stays.checkpoints)
     if not run.dry_run:
+        log.flush()  # what is removed an unflushed version may have taken out of the table
         if of_log:
             log.checkpoint()
         folder.remove_data(place, old)

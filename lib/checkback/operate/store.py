@@ -89,12 +89,15 @@ class FileStore:
 
     def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
         """As Store."""
-        DeltaLog.create(name, self._tables.location(name))
+        DeltaLog.create(name, self._tables.location(name), self._tables.sync)
         log = self._tables.log(name)
         before = log.versions([app])[app]
+        for other in _READ:  # what has been read is relied upon
+            if self.has(other):
+                self._tables.log(other).flush()
         if before is not None and before >= version:
             return False
-        with FileWriter(self._tables.root) as writer:
+        with FileWriter(self._tables.root, sync=self._tables.sync) as writer:
             writer.write(name, row)
             files = writer.close()
         try:

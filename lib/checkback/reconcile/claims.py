@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 from checkback import folders, sparklog
 from checkback.checkpoint import PARTITIONS, Checkpoint, Position, read_checkpoint
 from checkback.deltalog import DeltaLog
+from checkback.paths import local_path
 from checkback.reconcile.guards import Facts, Ledger, Log
 from checkback.schemas import SOURCES
+from checkback.sync import flush_owner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,11 +65,18 @@ def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int)
             sparklog.set_properties(spark, table, {_OWNER: query_id, _SIZE: str(segment_size)})
         return
     own, size = f"{OWNERS}/{query_id}", f"segment_size/{query_id}"
-    log = DeltaLog("decisions", tables.location("decisions"))  # its own: batches may use the tables' meanwhile
+    log = DeltaLog(
+        "decisions", tables.location("decisions"), tables.sync
+    )  # its own: batches may use the tables' meanwhile
     found = log.versions([OWNERS, own])
     if found[own] is None or found[own] != found[OWNERS]:
         number = (found[OWNERS] or 0) + 1
+        place = local_path(tables.checkpoint(NAME))
+        if tables.sync and place is not None:
+            flush_owner(place)
         log.commit_after([], found, {OWNERS: number, own: number, size: segment_size})
+    else:
+        log.flush()
 
 
 def committed(spark: SparkSession, tables: Tables, query_id: str, batch_id: int) -> list[str]:

@@ -51,9 +51,7 @@ def leave(tables: Tables, settings: Settings, due: int | None) -> None:
     if path is None or found is None or found.newest is None:
         return
     note = Note(found.query_id, found.newest.batch_id, due, _fingerprint(settings))
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
-        json.dump(asdict(note), file)
-    os.replace(f"{path}.new", path)
+    folders.write(None, path, json.dumps(asdict(note)))
 
 
 def nothing_to_do(tables: Tables, settings: Settings, now: int) -> bool:

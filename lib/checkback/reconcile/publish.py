@@ -31,7 +31,7 @@ from checkback.reconcile.segment import Action
 from checkback.reconcile.tasks import PARKED_PREFIX, SURVEY_SCHEMA, Note, picker, reader, selector, surveyor
 from checkback.reconcile.topics import Topics, side_by_side
 from checkback.reconcile.wanted import Wanted
-from checkback.schemas import HALF, TOPIC_PREFIX, schema_of
+from checkback.schemas import HALF, SOURCES, TOPIC_PREFIX, schema_of
 from checkback.session import frame
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Publisher:
         self._observer = observer
         self._wakes = wakes
         self._topics = Topics(tables)
+        self._flush = tables.flush_of(NAME, *SOURCES[NAME])
         self._claimed = tables.by_files  # by the command, then
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -86,6 +87,7 @@ class Publisher:
         if not is_connect(batch):  # there it is the session of all
             spark.conf.set(_ADAPTIVE, "false")
         actions, segments = Actions.of(batch.toArrow())
+        self._flush()  # its state is computed, and nothing of it is in a table yet
         written = Written()
         if len(actions.records) or self._topics.due(spark, _now()):
             written = self.publish(spark, actions, batch_id, app)
@@ -198,9 +200,10 @@ class Publisher:
         if wanted.identity is None and log.readable():
             lists = halves.pieces(log.data_files(wanted.spans()), wanted)
             tasks = spark.range(0, len(lists), 1, max(1, len(lists)))
-            work = reader(lists, wanted, actions.need_bodies, self._tables.root, parking)
+            work = reader(lists, wanted, actions.need_bodies, self._tables.root, parking, self._tables.sync)
         else:
-            tasks, work = self._messages(spark, actions, wanted), picker(wanted, self._tables.root, parking)
+            messages = self._messages(spark, actions, wanted)
+            tasks, work = messages, picker(wanted, self._tables.root, parking, self._tables.sync)
         files, notes = files_of(tasks.mapInArrow(work, FILES_SCHEMA).toArrow())
         return files, [Note.of(note) for note in notes]
 

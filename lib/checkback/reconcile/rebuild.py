@@ -82,6 +82,8 @@ def _rebuild(
     spark: SparkSession, settings: Settings, tables: Tables, tell: Callable[[str], object], deleted: Deleted
 ) -> Rebuilt | None:
     place, mark = tables.checkpoint(NAME), tables.checkpoint(REBUILDING)
+    if tables.sync:
+        tables.recover()
     tables.create(spark, *SCHEMAS)
     folders.make(spark, mark)
     tell("finishing what a batch has left half done")

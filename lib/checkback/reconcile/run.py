@@ -22,7 +22,7 @@ from checkback.reconcile.guards import refuse
 from checkback.reconcile.query import reconcile_query
 from checkback.reconcile.timers import first_timer, timers_of
 from checkback.reconcile.wakes import Wakes
-from checkback.schemas import SCHEMAS, arrow_schema
+from checkback.schemas import SCHEMAS, SOURCES, arrow_schema
 from checkback.stopping import Stopper, stop_on_signal
 from checkback.tables import Tables
 
@@ -56,6 +56,7 @@ def reconcile(
     """
     tables = Tables.of(settings.storage)
     with only_one(tables), stop_on_signal() as stopper:
+        put_right(tables)
         tables.create(spark, *SCHEMAS)
         found = facts(spark, settings, tables)
         refuse(found)
@@ -71,6 +72,14 @@ def reconcile(
             else:
                 with without_no_data_batches(spark):
                     _run_on(spark, settings, tables, stopper, observer, Wakes(), meanwhile)
+
+
+def put_right(tables: Tables) -> None:
+    """Put aside what a power cut has torn, of the tables and of the checkpoints. Raises StorageError."""
+    if tables.sync:
+        tables.recover()
+    for query, sources in SOURCES.items():
+        tables.recover_query(query, *sources)
 
 
 def _finish_begun(

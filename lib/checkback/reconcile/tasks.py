@@ -51,12 +51,14 @@ class Note:
         return note
 
 
-def picker(wanted: Wanted, folder: str, parking: Parking) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def picker(
+    wanted: Wanted, folder: str, parking: Parking, sync: bool = True
+) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that writes the files of all tables: rows of `half` in, FILES_SCHEMA out."""
 
     def pick(batches: Batches) -> Iterator[pa.RecordBatch]:
         found, counts = Found(wanted), Counter[str]()
-        with FileWriter(folder, most_rows=MOST_ROWS, apart=TOPIC_PREFIX) as writer:
+        with FileWriter(folder, most_rows=MOST_ROWS, apart=TOPIC_PREFIX, sync=sync) as writer:
             for name, rows in _tables_of(batches, wanted, found, parking):
                 counts.update(_counted(name, rows))
                 writer.write(name, rows)
@@ -68,10 +70,10 @@ def picker(wanted: Wanted, folder: str, parking: Parking) -> Callable[[Batches],
 
 
 def reader(
-    lists: Sequence[Sequence[Piece]], wanted: Wanted, with_body: bool, folder: str, parking: Parking
+    lists: Sequence[Sequence[Piece]], wanted: Wanted, with_body: bool, folder: str, parking: Parking, sync: bool = True
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """As `picker`, but its input are the numbers of the lists, whose pieces it reads itself."""
-    pick = picker(wanted, folder, parking)
+    pick = picker(wanted, folder, parking, sync)
 
     def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
         mine = [piece for batch in numbers for number in batch.column(0).to_pylist() for piece in lists[number]]
