@@ -68,9 +68,7 @@ class Model:
                 due = birth + (min(immunity, self.rules.reserved) if immunity >= 0 else RULES.timeout) + 1
                 held = {"landed": store // 1000, "due": due, "times": 0, "asked": [], "group": group, "tx": tx}
                 self.pending[offset] = held
-        new_ops = sorted(
-            (r for r in rows if r[1] in (Kind.COMMIT, Kind.ROLLBACK)), key=lambda r: (r[4], r[3], r[1])
-        )
+        new_ops = sorted((r for r in rows if r[1] in (Kind.COMMIT, Kind.ROLLBACK)), key=lambda r: (r[4], r[3], r[1]))
         decided: dict[int, dict[str, Any]] = {}
         still, self.waiting = [*self.waiting, *((now, row) for row in new_ops)], []
         for since, row in still:

@@ -110,8 +110,9 @@ EARLY = np.dtype(
         ("transaction", "<i8"),
     ]
 )
-#: One action. check_times: of a CHECK its number, of a decision the checks before it, also those that do not count. detail: Source of a COMMIT or ROLLBACK, Reason of a DISCARD or REJECT_OP. offset, store, group and
-#: transaction name the row it is about: of `half`, or of `op` for REJECT_OP and LATE_OP.
+#: One action. check_times: of a CHECK its number, of a decision all checks before it. detail: Source of a COMMIT or
+#: ROLLBACK, Reason of a DISCARD or REJECT_OP. offset, store, group and transaction name the row it is about: of `half`,
+#: or of `op` for REJECT_OP and LATE_OP.
 ACTION = np.dtype(
     [
         ("action", "<i4"),

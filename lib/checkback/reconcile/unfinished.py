@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from checkback.tables import Tables
 
 
-
 class Deleted(Enum):
     """What becomes of messages that are decided and in no table, and not of the last batch."""
 
@@ -71,7 +70,7 @@ def finish(spark: SparkSession, tables: Tables, deleted: Deleted = Deleted.REFUS
         number = ", ".join(f"{name} lacks {count}" for name, count in gone.items())
         raise StateError(
             f"somebody has deleted messages that were written before the last batch: {number}",
-            fix="`checkback rebuild --leave-out` leaves them deleted, `checkback rebuild --publish-again` writes them anew",
+            fix="`checkback rebuild --leave-out` leaves them deleted, `--publish-again` writes them anew",
         )
     return added
 
