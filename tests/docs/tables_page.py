@@ -64,8 +64,8 @@ ABOUT = {
         "a committed message of the real topic, once. The table is made with the topic's first message.",
         "`reconcile`, `rebuild` (what a batch left half done)",
         "consumers, `audit`, `lineage`, `rebuild`",
-        "The audit says `commit_not_published`, and a `rebuild` asks whether to publish the message again, because its "
-        "decision says COMMIT ([checkpoint.md](checkpoint.md)).",
+        "The audit says `commit_not_published`, and a `rebuild` asks whether to publish it again, because its decision "
+        "says COMMIT ([checkpoint.md](checkpoint.md)). Copy what you want short-lived into a table of your own.",
     ),
     "decisions": _About(
         "how a transaction ended. No row: it is pending.",
@@ -77,8 +77,8 @@ ABOUT = {
         "a message that was given up, whole.",
         "`reconcile`, `rebuild` (what a batch left half done)",
         "`resume`, `audit`, `lineage`, `rebuild`",
-        "The audit says `discard_not_kept`, the message cannot be resumed any more, and a `rebuild` asks whether to put "
-        "it back.",
+        "The audit says `discard_not_kept`, the message cannot be resumed any more, and a `rebuild` asks whether to "
+        "put it back.",
     ),
     "check_requests": _About(
         "a check that came due.",
