@@ -360,9 +360,11 @@ def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]
         return segment
     exhausted = due & (pending["check_times"] >= rules.check_max)
     # Rule 7 goes by checks, not by the clock alone: while reconcile was down, or the clock leapt, nobody could answer.
-    checked = pending["due"] - next_check(pending, 0, rules)
-    outdated = (pending["asked"] >= rules.enough) & (checked - pending["store"] // 1000 > rules.reserved)
-    expired = due & ~exhausted & outdated
+    expired = due & ~exhausted & (pending["asked"] >= rules.enough)
+    if expired.any():
+        old = pending[expired]
+        checked = old["due"] - next_check(old, 0, rules)
+        expired[expired] = checked - old["store"] // 1000 > rules.reserved
     for gone, reason in ((exhausted, Reason.CHECK_MAX), (expired, Reason.EXPIRED)):
         if gone.any():
             actions.append(_decisions(Action.DISCARD, pending[gone], reason))

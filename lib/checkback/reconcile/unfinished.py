@@ -60,9 +60,9 @@ def finish(spark: SparkSession, tables: Tables, deleted: Deleted = Deleted.REFUS
     # Decisions first: what they lack the messages tell, and then they tell which messages are missing.
     for name, lacking in _decisions(spark, tables, topics):
         append(name, lacking)
-    last = tables.read(spark, "decisions").agg(F.max("decided_at")).collect()[0][0]
+    last = tables.read(spark, "decisions").agg(F.max(F.unix_micros("decided_at"))).collect()[0][0]
     for name, lacking in _messages(spark, tables, topics):
-        of_last = F.col("discarded_at" if name == "discarded" else "committed_at") == F.lit(last)
+        of_last = F.unix_micros("discarded_at" if name == "discarded" else "committed_at") == F.lit(last)
         append(name, lacking if deleted is Deleted.PUBLISH_AGAIN else lacking.where(of_last))
         if deleted is Deleted.REFUSE and (count := lacking.where(~of_last).count()):
             gone[name] = count
