@@ -177,7 +177,8 @@ class Segment:
 
     def has_seen(self, offsets: NDArray[Any]) -> Bits:
         """Which of these offsets of its own hold a half message that it knows of?"""
-        return self.seen[places(offsets, len(self.seen))]
+        found: Bits = self.seen[places(offsets, len(self.seen))]
+        return found
 
     def forgettable(self, now: int) -> bool:
         """Does nothing depend on it any more?"""
