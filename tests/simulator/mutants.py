@@ -40,10 +40,9 @@ FAULTS: dict[str, tuple[str, str]] = {
     ),
     "received check not counted": ("    known = same &", "    known = ~same &"),
     "received check counted each time it is told": (
-        'received["immunity"][known].astype(np.int32)',
-        'half["check_times"][known] + 1',
+        'known = same & (received["immunity"] > half["check_times"]) & (received["immunity"] <= half["asked"])\n',
+        'known, received = same, received.copy()\n    received["immunity"] = half["check_times"] + 1\n',
     ),
-    "received check told again taken back": ('(received["immunity"] > half["check_times"]) & ', ""),
     "one check too many": (">= rules.check_max", "> rules.check_max"),
     "discard without the last interval": (
         'exhausted = due & (pending["check_times"]',

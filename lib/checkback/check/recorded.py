@@ -51,8 +51,8 @@ def once(requests: pa.Table) -> pa.Table:
 def answers_to(requests: pa.Table, answers: pa.Table) -> pa.Table:
     """Those of ``answers`` that are to one of ``requests``.
 
-    One that says that nobody was reached may be to an earlier request with the same number, given back since: it is
-    taken only if it came after the request.
+    One that says that nobody was reached may be to an earlier request with the same number: it is taken only if it came
+    after the request.
     """
     if not requests.num_rows:
         return answers.slice(0, 0)
