@@ -80,8 +80,8 @@ def recorded(
         answers = tables.read(spark, "check_answers")
         if since is not None:
             answers = answers.where((F.col("batch_id") == batch_id) | (F.col("answered_at") >= F.lit(since)))
-        asked = frame(spark, requests.select(list(KEY))).distinct()
-        answers = answers.join(F.broadcast(asked), on=list(KEY), how="left_semi")
+        wanted = frame(spark, requests.select(list(KEY))).distinct()
+        answers = answers.join(F.broadcast(wanted), on=list(KEY), how="left_semi")
         return answers_to(requests, answers.select(*schema.names).toArrow().cast(schema))
     files = [
         file
