@@ -1,4 +1,4 @@
-"""Answers that are there already, in a table of many files: found wherever they are, and no more is read than need be."""
+"""Answers that are there already, in a table of many files: all are found, and no more is read than need be."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ ABOUT = {
         "be made or written, its messages wait in [`unpublished`](#unpublished).",
         "`reconcile`, `rebuild` (what a batch left half done)",
         "consumers, `audit`, `lineage`, `rebuild`",
-        "The audit says `commit_not_published`, and a `rebuild` publishes the message again, because its decision says "
-        "COMMIT. Copy what you want short-lived into a table of your own.",
+        "The audit says `commit_not_published`, and a `rebuild` asks whether to publish it again, because its decision "
+        "says COMMIT ([checkpoint.md](checkpoint.md)). Copy what you want short-lived into a table of your own.",
     ),
     "decisions": _About(
         "how a transaction ended. No row: it is pending.",
@@ -78,7 +78,8 @@ ABOUT = {
         "a message that was given up, whole.",
         "`reconcile`, `rebuild` (what a batch left half done)",
         "`resume`, `audit`, `lineage`, `rebuild`",
-        "The audit says `discard_not_kept`, the message cannot be resumed any more, and a `rebuild` puts it back.",
+        "The audit says `discard_not_kept`, the message cannot be resumed any more, and a `rebuild` asks whether to "
+        "put it back.",
     ),
     "check_requests": _About(
         "a check that came due.",

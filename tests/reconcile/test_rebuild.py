@@ -27,7 +27,7 @@ from checkback.settings import Settings
 from checkback.tables import Tables
 from ended import assert_ended
 from reconcile.frames import half_frame, op_frame
-from reconcile.messages import half
+from reconcile.messages import half as half_row
 from reconcile.segments import events
 from reconcile.segments import half as half_event
 from scripted import made
@@ -193,13 +193,15 @@ def test_segments_of_offsets_below_zero_are_cut_as_the_packer_cuts_them(spark: S
     tables = Tables.of(settings.storage)
     tables.create(spark, *SCHEMAS)
     offsets = [-(2**63), -1001, -1000, -1, 0, 999, 1000, 2**63 - 1]
-    tables.append(half_frame(spark, *(half(offset) for offset in offsets)), "half")
+    tables.append(half_frame(spark, *(half_row(offset) for offset in offsets)), "half")
     tables.append(op_frame(spark, *((offset, f"tx-{offset}", "orders") for offset in offsets)), "op")
     versions = {name: max(tables.history(spark, name, 1)) + 1 for name in ("half", "op")}
     segments = {}
     for key, block in segment_blocks(spark, tables, settings, versions, 1_800_000_000_000).collect():
         segments[key], _ = decode(bytes(block), parse_key(key, 1000)[1], 1000)
     packed = events(*map(half_event, offsets))
-    keys = {key: unpack([found])["offset"].tolist() for key, found in pack(np.zeros(len(packed), np.int32), packed, 1000)}
+    keys = {
+        key: unpack([found])["offset"].tolist() for key, found in pack(np.zeros(len(packed), np.int32), packed, 1000)
+    }
     assert {key: segment.pending["offset"].tolist() for key, segment in segments.items()} == keys
     assert {key: segment.early["offset"].tolist() for key, segment in segments.items()} == keys

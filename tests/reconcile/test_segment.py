@@ -253,9 +253,10 @@ def test_segment_where_only_received_checks_count(name: str) -> None:
 
 @pytest.mark.parametrize("lag", [40_000, 70_000, 500_000])
 def test_nothing_is_discarded_whose_checks_nobody_received(lag: int) -> None:
-    """However late the check query is. One check in four gets through, and is told of so long after it was requested."""
+    """However late the check query is. One check in four gets through, and is told of so long after the request."""
     rules = replace(Rules(), count_undelivered=False)
-    run, told, received, number, now = Run(rules), [], 0, 0, 0
+    told: list[tuple[int, int]] = []
+    run, received, number, now = Run(rules), 0, 0, 0
     run.at(0, half(1))
     while len(run.segment.pending):
         now += 2_000

@@ -51,13 +51,13 @@ def _version_2(segment: Segment, timer: int) -> bytes:
         pending[name] = segment.pending[name]
 
     def turned(records: Records) -> bytes:
-        return np.ascontiguousarray(records).view(np.uint8).reshape(-1, records.dtype.itemsize).T.tobytes()
+        return bytes(np.ascontiguousarray(records).view(np.uint8).reshape(-1, records.dtype.itemsize).T.tobytes())
 
     bits = np.packbits(segment.seen, bitorder="little").tobytes()
     packed = pa.compress(bits + turned(pending) + turned(segment.early), "lz4_raw", asbytes=True)
     counts = len(pending), len(segment.early), len(packed)
     head = struct.pack("<2sHIqqIII", b"CB", 2, len(segment.seen), timer, segment.seen_until, *counts)
-    return head + packed
+    return bytes(head + packed)
 
 
 def test_block_of_the_release_before_is_read_and_written_anew() -> None:

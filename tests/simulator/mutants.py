@@ -40,10 +40,9 @@ FAULTS: dict[str, tuple[str, str]] = {
     ),
     "received check not counted": ("    known = same &", "    known = ~same &"),
     "received check counted each time it is told": (
-        'received["immunity"][known].astype(np.int32)',
-        'half["check_times"][known] + 1',
+        'known = same & (received["immunity"] > half["check_times"]) & (received["immunity"] <= half["asked"])\n',
+        'known, received = same, received.copy()\n    received["immunity"] = half["check_times"] + 1\n',
     ),
-    "received check told again taken back": ('(received["immunity"] > half["check_times"]) & ', ""),
     "one check too many": (">= rules.check_max", "> rules.check_max"),
     "discard without the last interval": (
         'exhausted = due & (pending["check_times"]',
@@ -61,10 +60,10 @@ FAULTS: dict[str, tuple[str, str]] = {
     ),
     "unknown state obeyed": ("        ops = ops[~bad]\n", '        ops["kind"][bad] = Kind.COMMIT\n'),
     "decided and still pending": ("    left[at] = False\n", ""),
-    "given up at the reserved time, not after it": ("// 1000 > rules.reserved)", "// 1000 >= rules.reserved)"),
-    "never given up": ("// 1000 > rules.reserved)", "// 1000 > 99 * rules.reserved)"),
-    "given up by the birth": ('checked - pending["store"] // 1000', 'checked - pending["born"]'),
-    "given up without a last check": ('checked - pending["store"] // 1000', 'now - pending["store"] // 1000'),
+    "given up at the reserved time, not after it": ("// 1000 > rules.reserved", "// 1000 >= rules.reserved"),
+    "never given up": ("// 1000 > rules.reserved", "// 1000 > 99 * rules.reserved"),
+    "given up by the birth": ('checked - old["store"] // 1000', 'checked - old["born"]'),
+    "given up without a last check": ('checked - old["store"] // 1000', 'now - old["store"] // 1000'),
     "given up though hardly checked": ('(pending["asked"] >= rules.enough)', '(pending["asked"] >= 1)'),
     "hostile group's ops without bound": ('"group") >= WAITING_OF_GROUP', '"group") >= 99 * WAITING_OF_GROUP'),
     "hostile group's ops take another's place": (

@@ -240,7 +240,8 @@ class Promises:
         received = self._received.get(key, [])
         told = [(batch, 1, number) for batch, _, number in received if batch <= until]
         rebuilt = [(number, 0, number) for number in self._rebuilt if number <= until]
-        counts, count = [], 0
+        counts: list[int] = []
+        count = 0
         for batch, what, number in sorted([*told, *rebuilt, *((row.batch, 2, 0) for row in asked)]):
             if what == 1:
                 count = max(count, number) if number <= len(counts) else count

@@ -44,7 +44,7 @@ class ChecksAtOnce(Rebuild):
     """The number of the last check is known, but not its time."""
 
     def checks(self) -> dict[tuple[int, int], tuple[int, int, int]]:
-        return {key: (*times, 0) for key, (*times, _) in super().checks().items()}
+        return {key: (times, asked, 0) for key, (times, asked, _) in super().checks().items()}
 
 
 class ForgetsWaitingOps(Rebuild):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from checkback.reconcile.segment import Kind, Rules
 from simulator.producers import COMMIT, NO_ANSWER, NOBODY, OUTCOMES, UNKNOWN, Transaction
@@ -84,7 +84,7 @@ def _restart(random: Random, rules: Rules) -> list[Step]:
 
     The reserved time is only made longer: how long it was tells the promises for how long an offset is remembered.
     """
-    values = {
+    values: dict[str, list[Any]] = {
         "timeout": [_TIMEOUT, 2 * _TIMEOUT],
         "check_interval": [_INTERVAL, 2 * _INTERVAL],
         "check_max": [1, 2, 3],

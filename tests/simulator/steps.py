@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.reconcile.segment import NOT_STATED, Kind, Source
 from simulator.tables import Half, Op
@@ -85,7 +85,7 @@ class LandJunk(NamedTuple):
 class Restart(NamedTuple):
     """The application is started anew with other settings, also with a batch under way."""
 
-    changes: tuple[tuple[str, int], ...]
+    changes: tuple[tuple[str, Any], ...]
     max_checks: int | None
 
     def apply(self, world: World) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from simulator.producers import NO_ANSWER
 from simulator.scheduler import Scenario, scenario
-from simulator.steps import Ask, Drain, WaitForTimer
+from simulator.steps import Ask, Drain, Restart, WaitForTimer
 from simulator.world import World
 
 _HISTORIES = 60
@@ -19,7 +19,8 @@ def _alike(plan: Scenario) -> Scenario:
     """Without the steps that look at what all groups together have to do."""
     steps = [step for step in plan.steps if not isinstance(step, WaitForTimer)]
     calm = [step._replace(crash=None) if isinstance(step, Ask | Drain) else step for step in steps]
-    return replace(plan, steps=tuple(calm))
+    unlimited = [step._replace(max_checks=None) if isinstance(step, Restart) else step for step in calm]
+    return replace(plan, steps=tuple(unlimited))
 
 
 def _dead(plan: Scenario) -> Scenario:

@@ -51,8 +51,8 @@ def once(requests: pa.Table) -> pa.Table:
 def answers_to(requests: pa.Table, answers: pa.Table) -> pa.Table:
     """Those of ``answers`` that are to one of ``requests``.
 
-    One that says that nobody was reached may be to an earlier request with the same number, given back since: it is
-    taken only if it came after the request.
+    One that says that nobody was reached may be to an earlier request with the same number: it is taken only if it came
+    after the request.
     """
     if not requests.num_rows:
         return answers.slice(0, 0)
@@ -80,8 +80,8 @@ def recorded(
         answers = tables.read(spark, "check_answers")
         if since is not None:
             answers = answers.where((F.col("batch_id") == batch_id) | (F.col("answered_at") >= F.lit(since)))
-        asked = frame(spark, requests.select(KEY)).distinct()
-        answers = answers.join(F.broadcast(asked), on=list(KEY), how="left_semi")
+        wanted = frame(spark, requests.select(list(KEY))).distinct()
+        answers = answers.join(F.broadcast(wanted), on=list(KEY), how="left_semi")
         return answers_to(requests, answers.select(*schema.names).toArrow().cast(schema))
     files = [
         file

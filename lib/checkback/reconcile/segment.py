@@ -110,8 +110,9 @@ EARLY = np.dtype(
         ("transaction", "<i8"),
     ]
 )
-#: One action. check_times: of a CHECK its number, of a decision the checks before it, also those that do not count. detail: Source of a COMMIT or ROLLBACK, Reason of a DISCARD or REJECT_OP. offset, store, group and
-#: transaction name the row it is about: of `half`, or of `op` for REJECT_OP and LATE_OP.
+#: One action. check_times: of a CHECK its number, of a decision all checks before it. detail: Source of a COMMIT or
+#: ROLLBACK, Reason of a DISCARD or REJECT_OP. offset, store, group and transaction name the row it is about: of `half`,
+#: or of `op` for REJECT_OP and LATE_OP.
 ACTION = np.dtype(
     [
         ("action", "<i4"),
@@ -179,7 +180,8 @@ class Segment:
 
     def has_seen(self, offsets: NDArray[Any]) -> Bits:
         """Which of these offsets of its own hold a half message that it knows of?"""
-        return self.seen[places(offsets, len(self.seen))]
+        found: Bits = self.seen[places(offsets, len(self.seen))]
+        return found
 
     def forgettable(self, now: int) -> bool:
         """Does nothing depend on it any more?"""
@@ -362,9 +364,11 @@ def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]
         return segment
     exhausted = due & (pending["check_times"] >= rules.check_max)
     # Rule 7 goes by checks, not by the clock alone: while reconcile was down, or the clock leapt, nobody could answer.
-    checked = pending["due"] - next_check(pending, 0, rules)
-    outdated = (pending["asked"] >= rules.enough) & (checked - pending["store"] // 1000 > rules.reserved)
-    expired = due & ~exhausted & outdated
+    expired = due & ~exhausted & (pending["asked"] >= rules.enough)
+    if expired.any():
+        old = pending[expired]
+        checked = old["due"] - next_check(old, 0, rules)
+        expired[expired] = checked - old["store"] // 1000 > rules.reserved
     for gone, reason in ((exhausted, Reason.CHECK_MAX), (expired, Reason.EXPIRED)):
         if gone.any():
             actions.append(_decisions(Action.DISCARD, pending[gone], reason))

@@ -31,9 +31,10 @@ class Unseen:
 
     def crowded(self, events: Records) -> Collection[int]:
         """The groups (hashes) whose ops may not open this unseen segment with ``events``, its EVENT records."""
-        if len(events) >= OPS or (events["kind"] == Kind.HALF).any():
+        ops = events[events["kind"] < Kind.UNKNOWN]
+        if not 0 < len(ops) < OPS or (ops["kind"] == Kind.HALF).any():
             return ()
-        groups = np.unique(events["group"]).tolist()
+        groups = np.unique(ops["group"]).tolist()
         full = {group for group in groups if self._opened.get(group, 0) >= SEGMENTS}
         self._opened |= {group: self._opened.get(group, 0) + 1 for group in groups if group not in full}
         return full
