@@ -13,8 +13,8 @@ from deltalake import DeltaTable, Schema
 from checkback.errors import FencedError, StorageError
 from checkback.files import FileWriter
 from checkback.inspect import lineage, unpublished
-from checkback.inspect.unpublished import topics
 from checkback.inspect.view import View
+from checkback.inspect.waiting import topics
 from checkback.reconcile.publish import Publisher
 from checkback.reconcile.segment import Action
 from checkback.reconcile.topics import own_failure
