@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -19,16 +20,20 @@ _PLANNING = timedelta(seconds=2)
 def rows(root: str, table: str, *columns: str) -> list[dict[str, Any]]:
     """Some columns of a table; nothing if there is none."""
     place = f"{root}/{table}"
-    if not DeltaTable.is_deltatable(place):
+    if not _is_table(place):
         return []
     found: list[dict[str, Any]] = DeltaTable(place).to_pyarrow_table(columns=list(columns)).to_pylist()
     return found
 
 
+def _is_table(place: str) -> bool:
+    return os.path.isdir(place) and DeltaTable.is_deltatable(place)
+
+
 def count(root: str, table: str) -> int:
     """Rows of a table, by its log."""
     place = f"{root}/{table}"
-    if not DeltaTable.is_deltatable(place):
+    if not _is_table(place):
         return 0
     return DeltaTable(place).count()
 

@@ -13,7 +13,7 @@ from checkback.commits import Unread
 from checkback.inspect.progress import Progress
 from checkback.inspect.screen import Line, as_json, check_rows, group_rows, lines, span
 from checkback.inspect.status import GROUP, Engine, Ledger, Status
-from checkback.inspect.unpublished import Topic
+from checkback.inspect.waiting import Topic
 
 _NOW = round(datetime(2026, 11, 21, 14, 15, tzinfo=timezone.utc).timestamp() * 1000)
 _DONE = Batch(41, _NOW - 5_000)

@@ -12,11 +12,15 @@ from deltalake import DeltaTable, Schema
 
 from checkback.errors import FencedError, StorageError
 from checkback.files import FileWriter
+from checkback.inspect import lineage, unpublished
+from checkback.inspect.view import View
+from checkback.inspect.waiting import topics
 from checkback.reconcile.publish import Publisher
 from checkback.reconcile.segment import Action
 from checkback.reconcile.topics import own_failure
 from checkback.reconcile.unfinished import finish
 from checkback.schemas import SCHEMAS, TOPIC
+from checkback.settings import Settings
 from checkback.tables import Tables
 from reconcile.messages import action, actions, half, halves
 
@@ -139,12 +143,12 @@ _OTHERS: dict[str | None, str] = {
 
 def test_tables_that_cannot_be_written_stop_no_other(house: House) -> None:
     """Broken in many ways at once, in a batch that is run again, and in the next; mended, all is published, once."""
-    topics: list[str | None] = ["good", *BROKEN, *_OTHERS]
-    number = len(topics)
+    names: list[str | None] = ["good", *BROKEN, *_OTHERS]
+    number = len(names)
     for topic in BROKEN:
         Tables(root=str(house.root), by_files=True).create(house.spark, f"topics/{topic}")
         BROKEN[topic][0](house)
-    house.land({offset: topics[offset % number] for offset in range(2 * number)})
+    house.land({offset: names[offset % number] for offset in range(2 * number)})
     for _ in range(2):
         assert house.publish(1, *range(number)) == number - 1
         assert house.published("good") == [(0, 1)]
@@ -152,7 +156,7 @@ def test_tables_that_cannot_be_written_stop_no_other(house: House) -> None:
         reasons = house.unpublished()
         assert sorted(reasons) == [*range(1, number)]
         house.start()
-    for offset, name in enumerate(topics[1:], 1):
+    for offset, name in enumerate(names[1:], 1):
         says = _OTHERS[name] if name in _OTHERS else BROKEN[name or ""][1]
         print(name, reasons[offset])
         assert says in reasons[offset], (name, reasons[offset])
@@ -265,8 +269,8 @@ def test_application_dies_between_any_two_steps(
 def test_rebuild_goes_on_beside_tables_that_cannot_be_made_or_read(spark: SparkSession, tmp_path: Path) -> None:
     """What a batch has left half done of them waits; run again it adds nothing, and the next run publishes it once."""
     house = House(spark, tmp_path, by_files=True)
-    topics = ("new", "file", "damaged", "_delta_log")
-    house.land({offset: topics[offset % 4] for offset in range(8)})
+    names = ("new", "file", "damaged", "_delta_log")
+    house.land({offset: names[offset % 4] for offset in range(8)})
     house.publish(1, *range(4))
     _damage(house)
     shutil.rmtree(tmp_path / "topics/file")
@@ -276,17 +280,24 @@ def test_rebuild_goes_on_beside_tables_that_cannot_be_made_or_read(spark: SparkS
     DeltaTable(str(tmp_path / "unpublished")).delete("batch_id = 2")
     DeltaTable(str(tmp_path / "topics/new")).delete("batch_id = 2")
     added = finish(spark, house.tables)
-    # Of `damaged` only the last batch can be half done, and which of its messages are there nobody knows.
-    assert added == {"topics/new": 1, "unpublished": 4}
+    # Of `damaged` only what was decided last can be half done (here all was at one time), and nobody knows what is.
+    assert added == {"topics/new": 1, "unpublished": 5}
     assert finish(spark, house.tables) == {}
     assert [offset for offset, _ in house.published("new")] == [0, 4]
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    waiting = topics(View.of(spark, settings))
+    assert {one.topic: one.messages for one in waiting} == {"file": 2, "damaged": 2, "_delta_log": 2}
+    assert all(one.reason for one in waiting)
     (tmp_path / "topics/file").unlink()
     shutil.rmtree(tmp_path / "topics/damaged")
     house.start()
     assert house.publish(3) == 0
     assert [offset for offset, _ in house.published("file")] == [1, 5]
-    assert [offset for offset, _ in house.published("damaged")] == [6]
-    assert sorted(house.unpublished()) == [1, 3, 5, 6, 7]
+    assert [offset for offset, _ in house.published("damaged")] == [2, 6]
+    assert sorted(house.unpublished()) == [1, 2, 3, 5, 6, 7]
+    assert [row["queue_offset"] for row in unpublished(spark, settings).collect()] == [3, 7]
+    events = [row["event"] for row in lineage(spark, settings, "tx-5").collect()]
+    assert sorted(events) == ["DECISION", "HALF", "PUBLISHED", "UNPUBLISHED"]
 
 
 @pytest.mark.parametrize(

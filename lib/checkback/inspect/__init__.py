@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from checkback.inspect.stored import state_differences, state_pending
     from checkback.inspect.trail import lineage
     from checkback.inspect.undecided import pending
-    from checkback.inspect.unpublished import unpublished
+    from checkback.inspect.waiting import unpublished
 
 __all__ = [
     "busiest",
@@ -63,7 +63,7 @@ _MODULES = {
     "state_pending": "stored",
     "stuck_groups": "groups",
     "table": "notebook",
-    "unpublished": "unpublished",
+    "unpublished": "waiting",
     "what_endpoints_said": "outage",
     "worst_outage": "outage",
 }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from checkback.checkpoint import Batch
-    from checkback.inspect.unpublished import Topic
+    from checkback.inspect.waiting import Topic
     from checkback.settings import Settings
 
 #: sources of the query, in its order
@@ -131,8 +131,8 @@ def _ledger(spark: SparkSession, settings: Settings, tables: Tables, now: dateti
 
     from checkback.inspect.groups import group_summary
     from checkback.inspect.minutes import check_outcomes
-    from checkback.inspect.unpublished import topics
     from checkback.inspect.view import View, moment_column
+    from checkback.inspect.waiting import topics
 
     now = now.astimezone(timezone.utc)
     summary = group_summary(spark, settings).withColumns(

@@ -5,13 +5,11 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from checkback.errors import CheckbackError
 from checkback.inspect.view import View
-from checkback.reconcile.topics import IDENTITY, without
+from checkback.reconcile.topics import IDENTITY, own_failure, without
 from checkback.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:
@@ -77,6 +75,11 @@ def outstanding(view: View) -> DataFrame:
 def _published(view: View, name: str) -> DataFrame | None:
     """The topic's rows; None where there is no table, or none that can be read."""
     try:
-        return None if view.version(name) is None else view.read(name).select(*IDENTITY)
-    except (CheckbackError, PySparkException):
+        if view.version(name) is None:
+            return None
+        rows = view.read(name).select(*IDENTITY)
+        rows.limit(1).collect()  # a log that is damaged shows itself only now
+    except Exception as error:  # noqa: BLE001 - raised again where it is not the table's own
+        own_failure(error)
         return None
+    return rows
