@@ -117,13 +117,14 @@ def _decided(spark: SparkSession, tables: Tables) -> DataFrame:
     last batch may be half done.
     """
     decisions, batches = tables.read(spark, "decisions"), tables.read(spark, BATCHES)
-    first = batches.agg(F.min("batch_time")).collect()[0][0]
+    first = batches.agg(F.min(F.unix_micros("batch_time"))).collect()[0][0]
+    decided_at = F.unix_micros("decided_at")
     if first is None:
-        last = decisions.agg(F.max("decided_at")).collect()[0][0]
-        return decisions.withColumn("half_done", F.col("decided_at") == F.lit(last))
+        last = decisions.agg(F.max(decided_at)).collect()[0][0]
+        return decisions.withColumn("half_done", decided_at == F.lit(last))
     whole = batches.select("batch_id", F.col("batch_time").alias("decided_at"), F.lit(True).alias("whole")).distinct()
     found = decisions.join(F.broadcast(whole), on=["batch_id", "decided_at"], how="left")
-    return found.withColumn("half_done", F.col("whole").isNull() & (F.col("decided_at") >= F.lit(first))).drop("whole")
+    return found.withColumn("half_done", F.col("whole").isNull() & (decided_at >= F.lit(first))).drop("whole")
 
 
 def _publish(
