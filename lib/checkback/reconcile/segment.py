@@ -302,19 +302,19 @@ def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]
             actions.append(_decisions(Action.DISCARD, pending[gone], reason))
     pending = pending.copy()
     pending["check_times"][check] += 1
-    pending["due"][check] = now + rules.check_interval + _jitter(pending[check], rules.check_jitter)
+    pending["due"][check] = now + rules.check_interval + jitter(pending[check], rules.check_jitter)
     if check.any():
         actions.append(_decisions(Action.CHECK, pending[check], 0))
     return replace(segment, pending=pending[~(exhausted | expired)])
 
 
-def _jitter(pending: Records, most: int) -> NDArray[Any]:
+def jitter(pending: Records, most: int | NDArray[Any]) -> NDArray[Any]:
     """0 to ``most`` ms for each: the same for the same check of the same transaction, and as good as random."""
     mixed = (pending["transaction"] ^ pending["offset"]).view(np.uint64) + pending["check_times"].astype(np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # SplitMix64's finalizer
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    jitter: NDArray[Any] = (mixed ^ (mixed >> np.uint64(31))) % np.uint64(most + 1)
-    return jitter.astype(np.int64)
+    found: NDArray[Any] = (mixed ^ (mixed >> np.uint64(31))) % np.uint64(most + 1)
+    return found.astype(np.int64)
 
 
 def _sorted(records: Records, offset: str, *then: str) -> Records:

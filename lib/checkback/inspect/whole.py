@@ -1,0 +1,158 @@
+"""Table `batches` as `checkback.inspect.batches` takes it, and cuts of the tables that batches write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyspark.sql import functions as F
+
+from checkback.inspect.batches import BATCH, UNKNOWN, Members, cut_at, in_order, members, turns
+from checkback.schemas import TOPIC_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from checkback.inspect.batches import Box, Records
+    from checkback.tables import Tables
+
+NAME = "batches"
+#: by table, the column with the time of the batch that wrote the row; of topics `committed_at`
+_BATCH_TIME = {
+    "decisions": "decided_at",
+    "discarded": "discarded_at",
+    "check_requests": "requested_at",
+    "unpublished": "unpublished_at",
+}
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
+
+
+@dataclass(frozen=True)
+class WholeBatch:
+    """A batch that is whole, as its row in `batches` names it. Times are UTC."""
+
+    application: str
+    batch_id: int
+    batch_time: datetime
+    finished_at: datetime
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The batches that have a row. ``applications``: in the order in which they began; ``rows``: BATCH records."""
+
+    applications: tuple[str, ...]
+    rows: Records
+
+    @property
+    def batches(self) -> Records:
+        """The batches in their order, each once."""
+        return in_order(self.rows)
+
+    def others(self, applications: Sequence[str], batches: Records) -> Records:
+        """The batches besides these of the ``applications``, as they were known before."""
+        places = np.array([self.applications.index(name) for name in applications], np.int64)
+        known = batches.copy()
+        known["application"] = places[batches["application"]]
+        mine = self.batches
+        return mine[~np.isin(turns(mine), turns(known))]
+
+    def batch(self, record: Records) -> WholeBatch:
+        """A batch by its record."""
+        time, finished = (_EPOCH + timedelta(milliseconds=int(record[name])) for name in ("time", "finished"))
+        return WholeBatch(self.applications[record["application"]], int(record["batch_id"]), time, finished)
+
+
+def batch_time(name: str) -> str | None:
+    """The column with the time of the batch that wrote a row of the table; None = no batch of `reconcile` writes it."""
+    return "committed_at" if name.startswith(TOPIC_PREFIX) else _BATCH_TIME.get(name)
+
+
+def read_batches(spark: SparkSession, tables: Tables) -> Whole:
+    """The rows of `batches` as they are now; none when there is no such table. Two small jobs."""
+    versions = tables.history(spark, NAME, 1)
+    if not versions:
+        return Whole((), np.empty(0, BATCH))
+    rows = tables.read(spark, NAME, max(versions))
+    rows = rows.withColumn("application", named(F.col("application")))
+    begun = rows.groupBy("application").agg(F.min("finished_at").alias("begun")).orderBy("begun", "application")
+    applications = tuple(row["application"] for row in begun.collect())
+    if not applications:
+        return Whole((), np.empty(0, BATCH))
+    columns = {
+        "application": place_of(applications),
+        "batch_id": F.col("batch_id"),
+        "time": F.unix_millis("batch_time"),
+        "finished": F.unix_millis(F.coalesce("finished_at", "batch_time")),
+        "timeout": F.col("timeout_ms"),
+        "check_interval": F.col("check_interval_ms"),
+        "reserved": F.col("reserved_ms"),
+        "jitter": F.col("check_jitter_ms"),
+        "check_max": F.col("check_max"),
+    }
+    known = rows.where("batch_id IS NOT NULL AND batch_time IS NOT NULL")
+    found = known.select(*(column.cast("bigint").alias(name) for name, column in columns.items())).toArrow()
+    records = np.empty(found.num_rows, BATCH)
+    for name in columns:
+        records[name] = found.column(name).fill_null(UNKNOWN).to_numpy()
+    return Whole(applications, records)
+
+
+def named(application: Column) -> Column:
+    """The application, empty where it is not known."""
+    return F.coalesce(application, F.lit(""))
+
+
+def place_of(applications: Iterable[str]) -> Column:
+    """The place of the column `application` among the applications."""
+    pairs = [F.lit(part) for place, application in enumerate(applications) for part in (application, place)]
+    return F.element_at(F.create_map(*pairs), F.col("application"))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The rows of the batches up to one of them. ``batch`` None: up to the first, without it: the release before."""
+
+    batch: WholeBatch | None
+    members: Members
+
+    @classmethod
+    def at(cls, whole: Whole, at: int | None, since: Whole | None = None) -> Cut | None:
+        """The cut at the last batch that was whole at a time (ms; None = now); None when no batch has a row.
+
+        ``since``: the batches as they were known later; those that are new in it are left out.
+        """
+        batches = whole.batches
+        if not len(batches):
+            return None
+        count = cut_at(batches, at)
+        others = (since or whole).others(whole.applications, batches[:count])
+        return cls(whole.batch(batches[count - 1]) if count else None, members(batches[:count], others))
+
+    def of(self, rows: DataFrame, name: str) -> DataFrame:
+        """The rows of a table that belong to the cut; all of a table that no batch writes."""
+        time = batch_time(name)
+        if time is None:
+            return rows
+        past = F.col(time) < F.timestamp_millis(F.lit(self.members.past_until))
+        if self.members.later:
+            past = past & ~_within(self.members.later, time)
+        return rows.where(past | _within(self.members.boxes, time) if self.members.boxes else past)
+
+
+def _within(boxes: Iterable[Box], time: str) -> Column:
+    # By the columns as they are: their statistics then spare files.
+    return reduce(
+        or_,
+        (
+            F.col("batch_id").between(box.first_id, box.last_id)
+            & F.col(time).between(F.timestamp_millis(F.lit(box.first_time)), F.timestamp_millis(F.lit(box.last_time)))
+            for box in boxes
+        ),
+    )
