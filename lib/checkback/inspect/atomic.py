@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class Snapshot:
     """The tables that batches write, with the rows of all batches up to ``batch`` and of none after it.
 
-    ``topics``: by the topic's name. ``unpublished``: None where there is no such table. Columns are those of the tables (docs/tables.md).
+    ``topics``: by the topic's name. ``unpublished``: None where there is no such table. The columns are those of
+    docs/tables.md.
     """
 
     batch: WholeBatch
