@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from checkback.inspect.batches import APPLICATION, Fault, faults, first_intervals
-from checkback.inspect.whole import NAME, batch_time, named, place_of
+from checkback.inspect.whole import NAME, batch_time, place_of
 from checkback.schemas import SCHEMAS
 
 if TYPE_CHECKING:
@@ -94,9 +94,8 @@ def rules(fixed: FixedTables) -> DataFrame:
 
 
 def _rows(fixed: FixedTables) -> DataFrame:
-    """`batches` with ms, its time, and the application named."""
-    rows = fixed.all_rows(NAME)
-    return rows.withColumns({"ms": F.unix_millis("batch_time"), "application": named(F.col("application"))})
+    """`batches` with ms, its time."""
+    return fixed.all_rows(NAME).withColumn("ms", F.unix_millis("batch_time"))
 
 
 def _compared(fixed: FixedTables) -> DataFrame:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from checkback.errors import SettingsError, StateError
 from checkback.inspect.moment import read_moment
 from checkback.inspect.view import milliseconds, whole_columns
-from checkback.inspect.whole import NAME, Cut, batch_time, read_batches
+from checkback.inspect.whole import NAME, Cut, WholeBatch, batch_time, read_batches
 from checkback.schemas import SCHEMAS, TOPIC_PREFIX, schema_of
 from checkback.tables import Tables
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from checkback.inspect.whole import WholeBatch
     from checkback.settings import Settings
 
 
@@ -63,7 +62,7 @@ def snapshot(spark: SparkSession, settings: Settings, at: datetime | str | None 
         fix = "run `checkback reconcile`: a snapshot is of a batch that it finishes"
         raise StateError("no batch is known to be whole", tables.location(NAME), fix)
     if cut.batch is None:
-        first = whole.batch(whole.batches[0])
+        first = WholeBatch.of(whole.batches[0])
         fix = f"ask for {first.finished_at:%Y-%m-%dT%H:%M:%S.%f}Z or later"
         raise SettingsError("it is not known which batches were whole then", "at", fix)
 

@@ -35,19 +35,24 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 @dataclass(frozen=True)
 class WholeBatch:
-    """A batch that is whole, as its row in `batches` names it. Times are UTC."""
+    """A batch that is whole, as its row in `batches` has it. Times are UTC."""
 
-    application: str
     batch_id: int
     batch_time: datetime
     finished_at: datetime
 
+    @classmethod
+    def of(cls, record: Records) -> WholeBatch:
+        """A batch by its BATCH record."""
+        time, finished = (_EPOCH + timedelta(milliseconds=int(record[name])) for name in ("time", "finished"))
+        return cls(int(record["batch_id"]), time, finished)
+
 
 @dataclass(frozen=True)
 class Whole:
-    """The batches that have a row. ``applications``: in the order in which they began; ``rows``: BATCH records."""
+    """The batches that have a row. ``applications``: hashes, in the order in which they began; ``rows``: BATCH records."""
 
-    applications: tuple[str, ...]
+    applications: tuple[int, ...]
     rows: Records
 
     @property
@@ -55,18 +60,13 @@ class Whole:
         """The batches in their order, each once."""
         return in_order(self.rows)
 
-    def others(self, applications: Sequence[str], batches: Records) -> Records:
+    def others(self, applications: Sequence[int], batches: Records) -> Records:
         """The batches besides these of the ``applications``, as they were known before."""
         places = np.array([self.applications.index(name) for name in applications], np.int64)
         known = batches.copy()
         known["application"] = places[batches["application"]]
         mine = self.batches
         return mine[~np.isin(turns(mine), turns(known))]
-
-    def batch(self, record: Records) -> WholeBatch:
-        """A batch by its record."""
-        time, finished = (_EPOCH + timedelta(milliseconds=int(record[name])) for name in ("time", "finished"))
-        return WholeBatch(self.applications[record["application"]], int(record["batch_id"]), time, finished)
 
 
 def batch_time(name: str) -> str | None:
@@ -75,18 +75,12 @@ def batch_time(name: str) -> str | None:
 
 
 def read_batches(spark: SparkSession, tables: Tables) -> Whole:
-    """The rows of `batches` as they are now; none when there is no such table. Two small jobs."""
+    """The rows of `batches` as they are now; none when there is no such table. A small job."""
     versions = tables.history(spark, NAME, 1)
     if not versions:
         return Whole((), np.empty(0, BATCH))
-    rows = tables.read(spark, NAME, max(versions))
-    rows = rows.withColumn("application", named(F.col("application")))
-    begun = rows.groupBy("application").agg(F.min("finished_at").alias("begun")).orderBy("begun", "application")
-    applications = tuple(row["application"] for row in begun.collect())
-    if not applications:
-        return Whole((), np.empty(0, BATCH))
     columns = {
-        "application": place_of(applications),
+        "application": hashed(),
         "batch_id": F.col("batch_id"),
         "time": F.unix_millis("batch_time"),
         "finished": F.unix_millis(F.coalesce("finished_at", "batch_time")),
@@ -96,23 +90,33 @@ def read_batches(spark: SparkSession, tables: Tables) -> Whole:
         "jitter": F.col("check_jitter_ms"),
         "check_max": F.col("check_max"),
     }
-    known = rows.where("batch_id IS NOT NULL AND batch_time IS NOT NULL")
-    found = known.select(*(column.cast("bigint").alias(name) for name, column in columns.items())).toArrow()
+    rows = tables.read(spark, NAME, max(versions)).where("batch_id IS NOT NULL AND batch_time IS NOT NULL")
+    found = rows.select(*(column.cast("bigint").alias(name) for name, column in columns.items())).toArrow()
     records = np.empty(found.num_rows, BATCH)
     for name in columns:
         records[name] = found.column(name).fill_null(UNKNOWN).to_numpy()
-    return Whole(applications, records)
+    return _by_place(records)
 
 
-def named(application: Column) -> Column:
-    """The application, empty where it is not known."""
-    return F.coalesce(application, F.lit(""))
+def _by_place(records: Records) -> Whole:
+    """The records, whose applications are hashes, with the places of these."""
+    applications, which = np.unique(records["application"], return_inverse=True)
+    begun = np.full(len(applications), np.iinfo(np.int64).max)
+    np.minimum.at(begun, which, records["finished"])
+    order = np.argsort(begun, kind="stable")
+    records["application"] = np.argsort(order)[which]
+    return Whole(tuple(int(application) for application in applications[order]), records)
 
 
-def place_of(applications: Iterable[str]) -> Column:
-    """The place of the column `application` among the applications."""
-    pairs = [F.lit(part) for place, application in enumerate(applications) for part in (application, place)]
-    return F.element_at(F.create_map(*pairs), F.col("application"))
+def hashed() -> Column:
+    """The application as a number; that of a row which does not say it is one, too."""
+    return F.xxhash64(F.coalesce("application", F.lit("")))
+
+
+def place_of(applications: Iterable[int]) -> Column:
+    """The place of the application among the applications."""
+    pairs = [F.lit(part).cast("bigint") for place, name in enumerate(applications) for part in (name, place)]
+    return F.element_at(F.create_map(*pairs), hashed())
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ class Cut:
             return None
         count = cut_at(batches, at)
         others = (since or whole).others(whole.applications, batches[:count])
-        return cls(whole.batch(batches[count - 1]) if count else None, members(batches[:count], others))
+        return cls(WholeBatch.of(batches[count - 1]) if count else None, members(batches[:count], others))
 
     def of(self, rows: DataFrame, name: str) -> DataFrame:
         """The rows of a table that belong to the cut; all of a table that no batch writes."""
