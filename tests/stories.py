@@ -197,7 +197,7 @@ def in_batches(rows: list[Row], **rules: Any) -> tuple[list[Row], int]:
             counts[time][COUNTED[row["state"]]] += 1
         elif time is not None and name == "check_requests":
             counts[time]["checks"] += 1
-    found += [batch(number, time, **rules, **counts[time]) for time, number in numbers.items()]
+    found += [batch(number, time, **{**rules, **counts[time]}) for time, number in numbers.items()]
     return found, len(times) - 1
 
 

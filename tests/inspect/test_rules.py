@@ -183,7 +183,9 @@ def settings(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> S
     hashes = spark.createDataFrame(names, "name STRING").select("name", F.xxhash64("name").alias("hash"))
     _HASHES.update({row["name"]: row["hash"] for row in hashes.collect()})
     rows = [row for offset, (_, story) in enumerate(_stories().values()) for row in story(Transaction(0, offset))]
-    rows += [batch(one.batch_id, one.time, one.application, **(dict.fromkeys(_COUNTS) | one.rules)) for one in _BATCHES]
+    rows += [
+        batch(one.batch_id, one.time, one.application, **{**dict.fromkeys(_COUNTS), **one.rules}) for one in _BATCHES
+    ]
     write(spark, Tables.of(found.storage), rows)
     return found
 

@@ -50,7 +50,7 @@ class WholeBatch:
 
 @dataclass(frozen=True)
 class Whole:
-    """The batches that have a row. ``applications``: hashes, in the order in which they began; ``rows``: BATCH records."""
+    """The batches that have a row, as BATCH records. ``applications``: hashes, in the order in which they began."""
 
     applications: tuple[int, ...]
     rows: Records
