@@ -89,7 +89,7 @@ def rules(fixed: FixedTables) -> DataFrame:
         F.col("reserved_ms").alias("reserved"),
         F.col("check_jitter_ms").alias("jitter"),
         "count_undelivered",
-        F.get(F.array(*first), place.cast("int")).alias("first_interval"),
+        F.get(F.array(*first), place.cast("int")).cast("bigint").alias("first_interval"),
     )
 
 
