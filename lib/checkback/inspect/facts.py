@@ -40,8 +40,8 @@ _HALF, _OP, _ALIEN_OP, _UNDELIVERED, _RECEIVED, _TOPIC, _DECISION, _DISCARDED, _
 #: due; of a discard (given up): when what landed is too young for it, how long after it was due.
 #: store: when half or op landed, us; of a check: when the next one is due, of a decision: its turn.
 #: number: bits, of a check its turn, of a discard the checks that it lacks, of a received check its number; `at` of a
-#: decision: its check_times. who, content: hashes; of a check: its check_times, bits; of a discard in content: 1 = it
-#: goes by checks that were received, and all of them had to be; in who its check_times.
+#: decision: its check_times. who, content: hashes; of a check: its check_times, bits; of a discard in content: its
+#: check_times where only checks count that were received.
 _COLUMNS = ("at", "until", "store", "number", "who", "content")
 
 
