@@ -41,7 +41,7 @@ _ALL = (
     Finding("half_repeated", "figure", "", "a later half message took an offset once more, and is in `rejected`"),
     Finding("op_rejected", "figure", "", "an op that is not the half message's own, and is in `rejected`"),
     Finding("offset_gap", "figure", "", "offsets that no half message has, between a queue's first and last"),
-    Finding("batches", "figure", "", "rows of `batches`", "batch"),
+    Finding("batches", "figure", "", "batches that have a row in `batches`", "batch"),
     Finding("batch_not_judged", "figure", "", "it is not known by which rules it decided, or what", "batch"),
     Finding("decision_without_half", "broken", "P1", "decided, but there is no half message"),
     Finding("published_without_half", "broken", "P1", "published, but there is no half message"),
