@@ -34,7 +34,12 @@ CHECK_MAX = 3
 #: the column of `batches` that counts decisions of a state
 COUNTED = {"COMMIT": "committed", "ROLLBACK": "rolled_back", "DISCARD": "discarded"}
 #: by table, the column with the time of the batch
-BATCH_TIME = {"decisions": "decided_at", "discarded": "discarded_at", "check_requests": "requested_at"}
+BATCH_TIME = {
+    "decisions": "decided_at",
+    "discarded": "discarded_at",
+    "check_requests": "requested_at",
+    "unpublished": "unpublished_at",
+}
 
 
 def ms(time: datetime) -> int:
