@@ -42,8 +42,9 @@ class History:
         for number in range(random.choice((0, 5))):
             found.past.append((number, _START - 100 + number * random.choice((1, 10))))
         application, number, clock = 0, len(found.past), _START
-        for _ in range(count):
-            if found.rows and random.random() < 0.05:
+        for left in reversed(range(count)):
+            # No batch begins before the one before it has its row: a lost one is never the last.
+            if found.rows and left and random.random() < 0.05:
                 found.lost.append((number, clock))
             else:
                 found.rows.append((application, number, clock, clock + random.choice((0, 1, 30))))
