@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -30,6 +31,15 @@ BORN = DONE - timedelta(hours=1)
 DECIDED = BORN + timedelta(minutes=30)
 LONG_AGO = DONE - timedelta(hours=73)
 CHECK_MAX = 3
+#: the column of `batches` that counts decisions of a state
+COUNTED = {"COMMIT": "committed", "ROLLBACK": "rolled_back", "DISCARD": "discarded"}
+#: by table, the column with the time of the batch
+BATCH_TIME = {
+    "decisions": "decided_at",
+    "discarded": "discarded_at",
+    "check_requests": "requested_at",
+    "unpublished": "unpublished_at",
+}
 
 
 def ms(time: datetime) -> int:
@@ -155,6 +165,52 @@ class Transaction:
         return [self.half(), *self.checks(), self.decision("DISCARD"), self.discarded()]
 
 
+def batch(batch_id: int, time: datetime, application: str = "query", **other: Any) -> Row:
+    """The row of a batch that was decided with the default settings, but CHECK_MAX, and did nothing."""
+    row = {
+        "application": application,
+        "batch_id": batch_id,
+        "batch_time": time,
+        "finished_at": time + timedelta(seconds=1),
+        "checkback_version": "0.1.0",
+        "timeout_ms": 6_000,
+        "check_interval_ms": 60_000,
+        "check_max": CHECK_MAX,
+        "reserved_ms": 72 * 3_600_000,
+        "check_jitter_ms": 0,
+        "count_undelivered": True,
+        **dict.fromkeys((*COUNTED.values(), "scheduled", "checks", "rejected", "unpublished"), 0),
+        "table_versions": [],
+    }
+    return "batches", row | other
+
+
+def batch_of(row: Row) -> datetime | None:
+    """The time of the batch that wrote a row; None = none did."""
+    name, values = row
+    return values.get("committed_at" if name.startswith("topics/") else BATCH_TIME.get(name, ""))
+
+
+def in_batches(rows: list[Row], **rules: Any) -> tuple[list[Row], int]:
+    """The rows, in batches with ids by their times, and a row of each up to DONE; and the id of that one.
+
+    What is later is of the batch after it.
+    """
+    times = sorted({DONE, *(time for time in map(batch_of, rows) if time is not None and time <= DONE)})
+    numbers = {time: number for number, time in enumerate(times)}
+    found: list[Row] = []
+    counts: dict[datetime, Counter[str]] = defaultdict(Counter)
+    for name, row in rows:
+        time = batch_of((name, row))
+        found.append((name, row if time is None else row | {"batch_id": numbers.get(time, len(times))}))
+        if time is not None and name == "decisions":
+            counts[time][COUNTED[row["state"]]] += 1
+        elif time is not None and name == "check_requests":
+            counts[time]["checks"] += 1
+    found += [batch(number, time, **{**rules, **counts[time]}) for time, number in numbers.items()]
+    return found, len(times) - 1
+
+
 def write(spark: SparkSession, tables: Tables, rows: list[Row]) -> None:
     """Make the tables that the rows need, and append them."""
     of_table: dict[str, list[dict[str, Any]]] = {}
@@ -165,13 +221,13 @@ def write(spark: SparkSession, tables: Tables, rows: list[Row]) -> None:
         tables.append_arrow(spark, pa.Table.from_pylist(content, arrow_schema(name)), name)
 
 
-def checkpoint(root: Path, half_version: int = 1_000_000, done: datetime = DONE) -> None:
-    """The log of a reconcile query whose batch 0 is done and whose batch 1 is under way, two seconds later."""
+def checkpoint(root: Path, half_version: int = 1_000_000, done: datetime = DONE, batch_id: int = 0) -> None:
+    """The log of a reconcile query whose batch with this id is done and the next under way, two seconds later."""
     folder = root / "_checkpoints/reconcile"
     source = {"reservoirId": "t", "reservoirVersion": half_version, "index": -1, "isStartingVersion": False}
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
-    for batch_id, time in enumerate((done, done + (UNDER_WAY - DONE))):
+    for number, time in enumerate((done, done + (UNDER_WAY - DONE)), batch_id):
         lines = ["v1", json.dumps({"batchTimestampMs": ms(time)}), json.dumps(source), json.dumps(source)]
-        (folder / f"offsets/{batch_id}").write_text("\n".join(lines))
-    (folder / "commits/0").write_text("v1\n{}")
+        (folder / f"offsets/{number}").write_text("\n".join(lines))
+    (folder / f"commits/{batch_id}").write_text("v1\n{}")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import pytest
 
 from checkback.settings import Settings
 from docs.blocks import ROOT, Block, blocks
+from inspect_times import append, table
 from operate.house import House
+from stories import batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,11 +19,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    """Of tables with a transaction that was asked and is pending, and a discarded one."""
+    """Of tables with a transaction that was asked and is pending, a discarded one, two topics, and a whole batch."""
     root = tmp_path_factory.mktemp("docs")
     house = House(root)
     house.check(house.half(11, "order-4711", check_immunity_s=0), 1, "NO_ANSWER", "connection refused")
     house.decide(house.half(12, "order-4712"), "DISCARD", "checkback")
+    append(root, "batches", [batch(1, datetime.now(timezone.utc))[1]])
+    for topic in ("orders", "payments"):
+        table(root, f"topics/{topic}")
     return Settings.model_validate({"storage": {"root": str(root)}})
 
 

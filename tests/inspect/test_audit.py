@@ -22,7 +22,20 @@ from checkback.reconcile.segment import Reason
 from checkback.settings import Settings
 from checkback.tables import Tables
 from conftest import TRACE
-from stories import BORN, CHECK_MAX, DONE, LONG_AGO, UNDER_WAY, Row, Transaction, checkpoint, ms, write
+from stories import (
+    BORN,
+    CHECK_MAX,
+    DECIDED,
+    DONE,
+    LONG_AGO,
+    UNDER_WAY,
+    Row,
+    Transaction,
+    checkpoint,
+    in_batches,
+    ms,
+    write,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +59,16 @@ def _resumed(t: Transaction, offset: int) -> list[Row]:
     ]
 
 
+_EXPIRED: dict[str, Any] = {"reason": "EXPIRED"}
+_LANDED_LATE: dict[str, Any] = {"born_timestamp": LONG_AGO}
+
+
+def _long_pending(t: Transaction, last: timedelta) -> list[Row]:
+    """Pending since long ago: checked as often as can be, the last time ``last`` after its birth."""
+    old = replace(t, born=LONG_AGO)
+    return [old.half(), *old.checks(CHECK_MAX - 1), old.check(CHECK_MAX, last)]
+
+
 #: What breaks nothing.
 _CLEAN: dict[str, Story] = {
     "committed": Transaction.committed,
@@ -53,6 +76,12 @@ _CLEAN: dict[str, Story] = {
     "rolled back": Transaction.rolled_back,
     "given up": Transaction.given_up,
     "pending": lambda t: [t.half(), *t.checks(2)],
+    "pending for long, and never checked": lambda t: [replace(t, born=LONG_AGO).half()],
+    "pending for long, and last checked before it was too old": lambda t: _long_pending(t, timedelta(hours=71)),
+    "expired": lambda t: [
+        *(*_long_pending(t, timedelta(hours=72, minutes=5)), replace(t, born=LONG_AGO).discarded(**_EXPIRED)),
+        t.decision("DISCARD", **_EXPIRED),
+    ],
     "pending, and its op has just landed": lambda t: [t.half(), t.op(store_timestamp=UNDER_WAY)],
     "pending, and all of it has just landed": lambda t: [t.half(store_timestamp=UNDER_WAY), t.op()],
     "committed by a check, in the batched form, and said again": lambda t: [
@@ -140,7 +169,7 @@ _BROKEN: dict[str, tuple[set[str], Story]] = {
     ),
     "discarded with another body": ({"discarded_differs"}, lambda t: [*t.given_up()[:-1], t.discarded(body=None)]),
     "op passed over": ({"pending_overdue"}, lambda t: [t.half(), t.op()]),
-    "too old": ({"pending_overdue"}, lambda t: [replace(t, born=LONG_AGO).half()]),
+    "too old": ({"pending_overdue"}, lambda t: _long_pending(t, timedelta(hours=72, minutes=30))),
     "published twice": ({"published_twice"}, lambda t: [*t.committed(), t.published()]),
     "published in two topics": (
         {"published_twice", "published_differs"},
@@ -174,7 +203,11 @@ _BROKEN: dict[str, tuple[set[str], Story]] = {
         lambda t: [*t.committed()[:-1], t.decision(**_OTHER_GROUP)],
     ),
     "a check too many": ({"check_over_limit"}, lambda t: [t.half(), *t.checks(CHECK_MAX + 1)]),
-    "checked after the decision": ({"check_after_decision"}, lambda t: [*t.committed(), t.check()]),
+    "checked after the decision, by the count": ({"check_after_decision"}, lambda t: [*t.committed(), t.check()]),
+    "checked after the decision, by the batch": (
+        {"check_after_decision"},
+        lambda t: [*t.committed()[:-1], t.decision(check_times=1), t.check(1, DECIDED - BORN + timedelta(minutes=1))],
+    ),
     "checked in the immunity": ({"check_too_early"}, lambda t: [t.half(), t.check(1, timedelta(seconds=6))]),
     "checked in its own immunity": ({"check_too_early"}, lambda t: [t.half(check_immunity_s=7), t.check()]),
     "checked too soon again": (
@@ -182,6 +215,34 @@ _BROKEN: dict[str, tuple[set[str], Story]] = {
         lambda t: [t.half(), t.check(), t.check(2, timedelta(seconds=66.999))],
     ),
     "one check twice": ({"check_twice"}, lambda t: [t.half(), t.check(), t.check(1, timedelta(seconds=67))]),
+    "given up one check early": (
+        {"discard_too_soon"},
+        lambda t: [
+            *(t.half(), *t.checks(CHECK_MAX - 1), t.decision("DISCARD", check_times=CHECK_MAX - 1)),
+            t.discarded(),
+        ],
+    ),
+    "given up before the last check could be answered": (
+        {"discard_too_soon"},
+        lambda t: [
+            *(t.half(), *t.checks(CHECK_MAX - 1), t.check(CHECK_MAX, DECIDED - BORN - timedelta(seconds=59))),
+            *(t.decision("DISCARD"), t.discarded()),
+        ],
+    ),
+    "expired, and never checked": (
+        {"discard_too_soon"},
+        lambda t: [
+            *(replace(t, born=LONG_AGO).half(), replace(t, born=LONG_AGO).discarded(**_EXPIRED)),
+            t.decision("DISCARD", **_EXPIRED, check_times=0),
+        ],
+    ),
+    "expired by its birth, not by its landing": (
+        {"discard_too_soon"},
+        lambda t: [
+            *(t.half(**_LANDED_LATE), *replace(t, born=BORN).checks()),
+            *(t.discarded(**_LANDED_LATE, **_EXPIRED), t.decision("DISCARD", **_EXPIRED)),
+        ],
+    ),
     "ops contradict": ({"op_conflict"}, lambda t: [*t.committed(), t.op("ROLLBACK")]),
     "COMMIT after the discard": ({"op_conflict"}, lambda t: [*t.given_up(), t.op()]),
     "op of another group": ({"op_not_rejected"}, lambda t: [*t.committed(), t.op(**_OTHER_GROUP)]),
@@ -211,7 +272,6 @@ def _settings(root: Path) -> Settings:
     return Settings.model_validate(
         {
             "storage": {"root": str(root)},
-            "transaction": {"check_max": CHECK_MAX},
             "reconcile": {"partitions": 2},
             "operator": {"queue": _NUMBER[_RESUMED]},
         }
@@ -223,9 +283,10 @@ def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables in which everything has happened, each in a queue of its own, and the log of their batches."""
     root = tmp_path_factory.mktemp("audit")
     stories = _CLEAN | {name: story for name, (_, story) in _BROKEN.items()}
-    rows = [row for name, story in stories.items() for row in story(Transaction(_NUMBER[name]))]
+    told = [row for name, story in stories.items() for row in story(Transaction(_NUMBER[name]))]
+    rows, done = in_batches(told)
     write(spark, Tables.of(_settings(root).storage), rows)
-    checkpoint(root)
+    checkpoint(root, batch_id=done)
     return root
 
 
@@ -252,22 +313,30 @@ def test_what_is_broken_is_found_and_nothing_else(found: dict[int, set[str]], na
 
 
 def test_every_finding_has_a_case() -> None:
-    cases = {name for names, _ in _BROKEN.values() for name in names}
-    assert cases == {name for name, finding in FINDINGS.items() if finding.level != "figure"}
+    """Those that need other rules are in test_rules, those of batches in test_account."""
+    cases = {name for names, _ in _BROKEN.values() for name in names} | {"discard_not_received"}
+    of_transactions = {name for name, finding in FINDINGS.items() if finding.about == "transaction"}
+    assert cases == {name for name in of_transactions if FINDINGS[name].level != "figure"}
 
 
 def test_command_counts_the_same_and_exits_with_1(
     root: Path, found: dict[int, set[str]], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One JSON object on stdout, nothing on stderr: that a promise is broken is a result, not an error."""
-    options = ["--set", f"storage.root={root}", "--set", f"transaction.check_max={CHECK_MAX}"]
+    # Of the settings only the place counts: batches are judged by what they were decided with.
+    options = ["--set", f"storage.root={root}", "--set", "transaction.check_max=1", "--set", "transaction.timeout=1d"]
     options += ["--set", f"operator.queue={_NUMBER[_RESUMED]}"]
     assert main(["audit", "--json", *options]) == 1
     out, err = capfd.readouterr()
     assert err == ""
     told = json.loads(out)
     assert told["broken"] is True
-    assert (told["batch"]["batch_id"], [batch["batch_id"] for batch in told["under_way"]]) == (0, [1])
+    done = told["batch"]["batch_id"]
+    assert told["batch"]["time"] == "2026-01-02T00:00:00.000Z"
+    assert [batch["batch_id"] for batch in told["under_way"]] == [done + 1]
+    assert told["judged_from"]["batch_id"] == 0
+    assert told["figures"]["batches"] == done + 1
+    assert told["figures"]["batch_not_judged"] == 0
     counts = Counter(name for names in found.values() for name in names)
     assert {each["finding"]: each["count"] for each in told["findings"]} == counts
     for each in told["findings"]:
@@ -306,7 +375,10 @@ def test_figures_add_up(spark: SparkSession, tmp_path: Path) -> None:
         "half_repeated": (0, ()),
         "op_rejected": (0, ()),
         "offset_gap": (3 + last + 1 - 4, ()),
+        "batches": (0, ()),
+        "batch_not_judged": (0, ()),
     }
+    assert report.first is None
     assert (report.done, report.under_way, report.broken) == (None, (), False)
     assert report.oldest_pending == ms(BORN - timedelta(seconds=7))
 
@@ -359,7 +431,8 @@ def test_crash_between_the_tables_of_a_batch_breaks_nothing(
     assert report.under_way == ()
     assert report.done is not None
     # The trace has late ops that contradict, and ops of other groups: that breaks nothing.
-    assert set(counts) <= {"halves", "published", "rolled_back", "pending", "offset_gap", "op_rejected", "op_conflict"}
+    figures = {"halves", "published", "rolled_back", "pending", "offset_gap", "op_rejected", "batches"}
+    assert set(counts) <= {*figures, "op_conflict"}
     assert not report.broken
 
 

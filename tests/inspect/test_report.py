@@ -20,7 +20,7 @@ _FOUND = (
 
 def test_what_is_broken_stands_last_and_is_named() -> None:
     """A terminal shows the end of a table."""
-    report = Report(_FOUND, _DONE, (_NEXT,), 1_767_225_600_000)
+    report = Report(_FOUND, _DONE, (_NEXT,), 1_767_225_600_000, _DONE)
     rows = table_rows(report)
     assert [row[0] for row in rows] == ["figure", "warning", "broken"]
     assert dict(zip(COLUMNS, rows[-1], strict=True)) == {
@@ -40,9 +40,24 @@ def test_what_is_broken_stands_last_and_is_named() -> None:
 
 
 def test_warnings_break_nothing() -> None:
-    report = Report((_FOUND[0], _FOUND[2]), None, (), None)
+    report = Report((_FOUND[0], _FOUND[2]), None, (), None, _DONE)
     assert not report.broken
     assert conclusion(report, datetime.now(timezone.utc)) == ["No promise is broken."]
+
+
+def test_what_cannot_be_judged_is_told() -> None:
+    """Tables of the release before have no rows in `batches` for their past, or none at all."""
+    now = datetime.now(timezone.utc)
+    assert conclusion(Report((), None, (), None, _DONE, past=True), now)[0] == (
+        "batches before 2026-01-01T00:00:00.250Z have no row in `batches`: judged without their rules"
+    )
+    assert conclusion(Report((), None, (), None), now)[0].startswith("no batch has a row in `batches`")
+
+
+def test_batches_are_named_by_id_and_time() -> None:
+    """The id alone begins anew with a rebuild."""
+    found = Found(FINDINGS["batch_twice"], 2, ((4, 1_767_225_600_250), (5, None)))
+    assert as_json(Report((found,), None, (), None))["findings"][0]["samples"] == ["4@2026-01-01T00:00:00.250Z", "5@-"]
 
 
 def test_json_has_figures_and_findings() -> None:

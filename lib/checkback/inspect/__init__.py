@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from checkback.inspect.atomic import snapshot
     from checkback.inspect.groups import stuck_groups
     from checkback.inspect.minutes import (
         check_outcomes,
@@ -38,6 +39,7 @@ __all__ = [
     "pending",
     "pending_over_time",
     "pick_every",
+    "snapshot",
     "state_differences",
     "state_pending",
     "stuck_groups",
@@ -59,6 +61,7 @@ _MODULES = {
     "pending": "undecided",
     "pending_over_time": "minutes",
     "pick_every": "minutes",
+    "snapshot": "atomic",
     "state_differences": "stored",
     "state_pending": "stored",
     "stuck_groups": "groups",

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from checkback.checkpoint import Batch
 from checkback.errors import SettingsError
+from checkback.inspect.account import Account, account, rules
+from checkback.inspect.batches import epochs
 from checkback.inspect.facts import KEY, facts
 from checkback.inspect.findings import FINDINGS, Finding
-from checkback.inspect.judge import conditions
-from checkback.inspect.snapshot import Snapshot
+from checkback.inspect.fixed import FixedTables
+from checkback.inspect.judge import InForce, conditions
+from checkback.inspect.timed import Ever
 from checkback.operate.transaction import RESUMED_FROM
+from checkback.reconcile.segment import CHECKS_AT_LEAST
 from checkback.schemas import SCHEMAS
 from checkback.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from checkback.checkpoint import Batch
     from checkback.settings import Settings
 
 #: Samples of each finding.
@@ -30,25 +34,31 @@ SAMPLES = 5
 
 @dataclass(frozen=True)
 class Found:
-    """A finding and how many transactions have it; ``samples`` are a few of them, as (queue_id, queue_offset)."""
+    """A finding and how many transactions, or batches, have it; ``samples`` are a few of them.
+
+    As (queue_id, queue_offset); of batches as (batch_id, time in ms), None where a row does not say it.
+    """
 
     finding: Finding
     count: int
-    samples: tuple[tuple[int, int], ...]
+    samples: tuple[tuple[int | None, int | None], ...]
 
 
 @dataclass(frozen=True)
 class Report:
-    """What an audit found: all figures, and of the other findings those that some transaction has.
+    """What an audit found: all figures, and of the other findings those that some transaction or batch has.
 
-    ``done``: the last batch that was done, by the checkpoint; ``under_way``: batches whose rows were left out.
-    ``oldest_pending``: its birth, ms.
+    ``done``: the last batch that was done; ``under_way``: batches whose rows were left out. ``oldest_pending``: its
+    birth, ms. ``first``: the first batch with a row in `batches`, None = there is none; ``past``: were there others
+    before it?
     """
 
     found: tuple[Found, ...]
     done: Batch | None
     under_way: tuple[Batch, ...]
     oldest_pending: int | None
+    first: Batch | None = None
+    past: bool = False
 
     @property
     def broken(self) -> bool:
@@ -59,15 +69,20 @@ class Report:
 def audit(spark: SparkSession, settings: Settings) -> Report:
     """The report on the tables as they are now; batches may go on meanwhile.
 
-    Raises SettingsError when there are no tables at all, StorageError when tables or checkpoint cannot be read.
+    Each batch is judged by the rules that it was decided with, which `batches` has; of the settings only those of
+    storage count. Raises SettingsError when there are no tables at all, StorageError when tables or checkpoint cannot
+    be read.
     """
-    snapshot = _snapshot(spark, settings)
-    rows = {row["name"]: row for row in _summary(_labelled(snapshot, settings)).collect()}
+    accounted = _account(spark, settings)
+    fixed = accounted.fixed
+    rows = {row["name"]: row for row in _summary(_labelled(accounted, settings)).collect()}
     found = []
     for name, finding in FINDINGS.items():
         row = rows.get(name)
         samples = () if row is None else tuple((at["queue_id"], at["queue_offset"]) for at in row["samples"])
-        if name == "offset_gap":
+        if finding.about == "batch":
+            count, samples = accounted.found.get(name, (0, ()))
+        elif name == "offset_gap":
             row = rows.get("halves")
             count, samples = (0, ()) if row is None else (row["gaps"], ())
         else:
@@ -75,49 +90,91 @@ def audit(spark: SparkSession, settings: Settings) -> Report:
         if count or finding.level == "figure":
             found.append(Found(finding, int(count), samples))
     pending = rows.get("pending")
-    return Report(tuple(found), snapshot.done, snapshot.under_way, None if pending is None else pending["oldest"])
+    return Report(
+        tuple(found),
+        _done(fixed),
+        fixed.under_way,
+        None if pending is None else pending["oldest"],
+        None if accounted.first is None else Batch(*accounted.first),
+        accounted.past,
+    )
+
+
+def _done(fixed: FixedTables) -> Batch | None:
+    """The last batch that was done: by the checkpoint, else by `batches`."""
+    batches = fixed.whole.batches
+    if fixed.logged or not len(batches):
+        return fixed.done
+    return Batch(int(batches["batch_id"][-1]), int(batches["time"][-1]))
 
 
 def findings(spark: SparkSession, settings: Settings) -> DataFrame:
     """One row for each finding and transaction, figures left out: for notebooks.
 
     Columns: level (broken, warning), promise (P1 .. P5, or empty), finding, queue_id INT, queue_offset BIGINT, meaning.
-    Raises as `audit`.
+    Those of batches are in `audit` only. Raises as `audit`.
     """
     told = [(f.name, f.level, f.promise, f.meaning) for f in FINDINGS.values() if f.level != "figure"]
     names = F.broadcast(spark.createDataFrame(told, "name STRING, level STRING, promise STRING, meaning STRING"))
-    found = _labelled(_snapshot(spark, settings), settings).join(names, on="name", how="inner")
+    found = _labelled(_account(spark, settings), settings).join(names, on="name", how="inner")
     return found.select("level", "promise", F.col("name").alias("finding"), *KEY, "meaning")
 
 
-def _snapshot(spark: SparkSession, settings: Settings) -> Snapshot:
-    snapshot = Snapshot.take(spark, Tables.of(settings.storage))
+def _account(spark: SparkSession, settings: Settings) -> Account:
+    fixed = FixedTables.take(spark, Tables.of(settings.storage))
     # One that is missing beside others counts as empty: what it should hold is then found to be lost.
-    if not set(snapshot.versions) & set(SCHEMAS):
-        where = snapshot.tables.location("half")
+    if not set(fixed.versions) & set(SCHEMAS):
+        where = fixed.tables.location("half")
         raise SettingsError("there is no such table", where, "run `checkback reconcile` first")
-    return snapshot
+    return account(fixed, SAMPLES)
 
 
-def _labelled(snapshot: Snapshot, settings: Settings) -> DataFrame:
+def _labelled(accounted: Account, settings: Settings) -> DataFrame:
     """Columns name (of a finding), queue_id, queue_offset, born (ms): a row for each finding that a transaction has."""
-    batch_time = None if snapshot.done is None else snapshot.done.time
-    found = conditions(settings.transaction, batch_time, snapshot.half_read_until())
+    fixed = accounted.fixed
+    of_batch = rules(fixed)
+    ever = Ever.of(of_batch)
+    found = conditions(_in_force(accounted, ever))
     labels = F.array_compact(F.array(*(F.when(condition, F.lit(name)) for name, condition in found.items())))
-    judged = facts(snapshot, settings).select(*KEY, "born", F.explode(labels).alias("name"))
-    return judged.unionByName(_published_again(snapshot, settings.operator.queue))
+    judged = facts(fixed, of_batch, ever).select(*KEY, "born", F.explode(labels).alias("name"))
+    return judged.unionByName(_published_again(fixed, _resumed_queues(fixed, settings)))
 
 
-def _published_again(snapshot: Snapshot, resumed_queue: int) -> DataFrame:
+def _in_force(accounted: Account, ever: Ever) -> InForce:
+    fixed, batches = accounted.fixed, accounted.fixed.whole.batches
+    done = _done(fixed)
+    known = InForce(
+        batch_time=None if done is None else done.time,
+        half_until=fixed.half_read_until(),
+        epochs=epochs(batches),
+        past=accounted.past,
+        uncounted=ever.uncounted,
+    )
+    if not len(batches):
+        return known
+    interval, jitter, reserved, most = (
+        int(batches[name][-1]) for name in ("check_interval", "jitter", "reserved", "check_max")
+    )
+    enough = min(most, CHECKS_AT_LEAST, reserved // max(1, interval) + 1)
+    return replace(known, longest=interval + max(0, jitter), enough=enough)
+
+
+def _resumed_queues(fixed: FixedTables, settings: Settings) -> list[int]:
+    """Half queues of resumed messages: those that `operations` names, and the one of the settings."""
+    rows = fixed.all_rows("operations").where("new_queue_id IS NOT NULL").select("new_queue_id").distinct().collect()
+    return sorted({settings.operator.queue, *(row["new_queue_id"] for row in rows)})
+
+
+def _published_again(fixed: FixedTables, resumed_queues: list[int]) -> DataFrame:
     """As `_labelled`: the first offset of each (producer_group, transaction_id) that is published under several.
 
     Where these are one discarded message that was resumed twice, a promise is broken.
     """
-    topics = [snapshot.read(name) for name in snapshot.topics or ("topics/",)]
+    topics = [fixed.read(name) for name in fixed.topics or ("topics/",)]
     place = F.struct(F.col("half_queue_id").alias("queue_id"), F.col("half_queue_offset").alias("queue_offset"))
     owner, origin = F.xxhash64("producer_group", "transaction_id"), F.element_at("properties", RESUMED_FROM)
     ids = [topic.select(place.alias("place"), owner.alias("who")) for topic in topics]
-    resumed = [topic.where(F.col("half_queue_id") == resumed_queue) for topic in topics]
+    resumed = [topic.where(F.col("half_queue_id").isin(resumed_queues)) for topic in topics]
     origins = [topic.select(place.alias("place"), origin.alias("who")).where("who IS NOT NULL") for topic in resumed]
     return _several(ids, "id_published_twice").unionByName(_several(origins, "resumed_twice"))
 

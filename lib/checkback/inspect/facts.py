@@ -9,10 +9,11 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from checkback.inspect.undecided import born, immunity_s
+from checkback.inspect.timed import timed
+from checkback.inspect.undecided import born
 from checkback.reconcile.columns import identity_columns, store_us
 from checkback.reconcile.rejected import REJECTION
 from checkback.reconcile.segment import NOT_STATED, Reason, Source
@@ -21,8 +22,8 @@ from checkback.schemas import TOPIC_PREFIX
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-    from checkback.inspect.snapshot import Snapshot
-    from checkback.settings import Settings
+    from checkback.inspect.fixed import FixedTables
+    from checkback.inspect.timed import Ever
 
 KEY = ("queue_id", "queue_offset")
 #: as a topic's table and `unpublished` name the half message, and the queue of the topic
@@ -32,38 +33,59 @@ COMMITS, ROLLBACKS, DISCARD = 0x0F, 0xF0, 0x100
 #: Bits of rejected.
 REJECTED_HALF, REJECTED_OP, REJECTED_EARLY = 1, 2, 4
 
-_HALF, _OP, _ALIEN_OP, _UNDELIVERED, _TOPIC, _DECISION, _DISCARDED, _CHECK, _REJECTED, _UNPUBLISHED = range(10)
+#: Bits of a check: one more than check_max; of a number that has been before.
+OVER, AGAIN = 1, 2
+
+(
+    _HALF,
+    _OP,
+    _ALIEN_OP,
+    _UNDELIVERED,
+    _RECEIVED,
+    _TOPIC,
+    _DECISION,
+    _DISCARDED,
+    _CHECK,
+    _GIVEN_UP,
+    _REJECTED,
+    _UNPUBLISHED,
+) = range(12)
 #: What a row says, by its kind; null where it says nothing.
-#: at, until: ms. Of half: birth, end of the immunity; of a check: when it was requested, ms since the one before.
-#: store: of half and op: when it landed, us; of a check: 1 = its check_times was there before, else 0.
-#: number: bits, of a check its check_times; `at` of a decision: its check_times. who, content: hashes.
+#: at, until: ms. Of half: birth, its own immunity (a length); of a check: when it was requested, how long after it was
+#: due; of a discard (given up): when what landed is too young for it, how long after it was due.
+#: store: when half or op landed, us; of a check: when the next one is due, of a decision: its turn.
+#: number: bits, of a check its turn, of a discard the checks that it lacks, of a received check its number; `at` of a
+#: decision: its check_times. who, content: hashes; of a check: its check_times, bits; of a discard in content: its
+#: check_times where only checks count that were received.
 _COLUMNS = ("at", "until", "store", "number", "who", "content")
 
 
-def facts(snapshot: Snapshot, settings: Settings) -> DataFrame:
-    """The facts of each transaction.
+def facts(fixed: FixedTables, rules: DataFrame, ever: Ever) -> DataFrame:
+    """The facts of each transaction. ``rules``: of each batch (`account.rules`).
 
-    Columns, whole numbers, null where there is no such row: queue_id, queue_offset; of the first half message that
-    took the offset: born, immune_until (ms), landed (us), who, content; halves, published, unpublished, decisions,
-    discarded (rows), half_contents, half_owners, topic_contents, discarded_contents, decision_owners (least and
-    greatest, as an array); ops, alien_ops, undelivered (rows), op_states, op_landed (us, first), alien_landed (us,
-    last); decision_states, decided_checks (most); checks (rows), repeated_checks, last_check, first_check_at, least_gap
-    (ms); rejected (bits).
+    Columns, whole numbers, null where there is no such row or it is not known: queue_id, queue_offset; of the first
+    half message that took the offset: born, own_immunity (ms), landed (us), who, content; halves, published, unpublished,
+    decisions, discarded (rows), half_contents, half_owners, topic_contents, discarded_contents, decision_owners (least and
+    greatest, as an array); ops, alien_ops, undelivered (rows), received (greatest number), op_states, op_landed (us,
+    first), alien_landed (us, last); decision_states, decided_checks (most), decided_turn (first); checks (rows),
+    repeated_checks, over_limit (bit), last_check, last_turn, first_check_at (ms), next_check_at (ms, by the last one),
+    least_slack (ms); of discards: least_end_slack, too_young (ms, what landed then or later), lacking (checks),
+    unreceived (check_times that all had to be received); rejected (bits).
     """
-    half = snapshot.read("half")
+    half = fixed.read("half")
     rows = [
-        _half_rows(half, settings, snapshot.ignores_case),
-        _op_rows(snapshot.read("op"), half),
-        _decision_rows(snapshot.read("decisions")),
-        _discarded_rows(snapshot.read("discarded"), snapshot.ignores_case),
-        _check_rows(snapshot.read("check_requests")),
-        _rejected_rows(snapshot.read("rejected")),
-        _rows(snapshot.read("unpublished").withColumnsRenamed(_OF_HALF), _UNPUBLISHED),
-        *(_topic_rows(snapshot.read(name), name, snapshot.ignores_case) for name in snapshot.topics),
+        _half_rows(half, fixed.ignores_case),
+        _op_rows(fixed.read("op"), half),
+        _decision_rows(fixed.read("decisions"), rules),
+        _discarded_rows(fixed.read("discarded"), fixed.ignores_case),
+        _timed_rows(timed(fixed.read("check_requests"), fixed.read("decisions"), rules, ever)),
+        _rejected_rows(fixed.read("rejected")),
+        _rows(fixed.read("unpublished").withColumnsRenamed(_OF_HALF), _UNPUBLISHED),
+        *(_topic_rows(fixed.read(name), name, fixed.ignores_case) for name in fixed.topics),
     ]
     # Moved first, then grouped: the rows are narrow, what they are grouped to is wide, and few of them share a key.
     moved = reduce(DataFrame.unionByName, rows).repartition(*KEY)
-    return moved.groupBy(*KEY).agg(*_half_facts(), *_op_facts(), *_other_facts())
+    return moved.groupBy(*KEY).agg(*_half_facts(), *_op_facts(), *_other_facts(), *_timed_facts())
 
 
 def _half_facts() -> list[Column]:
@@ -71,7 +93,7 @@ def _half_facts() -> list[Column]:
     return [
         *(
             F.min_by(_of(column, _HALF), store).alias(name)
-            for column, name in (("at", "born"), ("until", "immune_until"))
+            for column, name in (("at", "born"), ("until", "own_immunity"))
         ),
         *(F.min_by(_of(column, _HALF), store).alias(column) for column in ("who", "content")),
         F.min(_of("store", _HALF)).alias("landed"),
@@ -86,6 +108,7 @@ def _op_facts() -> list[Column]:
         F.count_if(_is(_OP) | _is(_ALIEN_OP)).alias("ops"),
         _count(_ALIEN_OP).alias("alien_ops"),
         _count(_UNDELIVERED).alias("undelivered"),
+        F.max(_of("number", _RECEIVED)).alias("received"),
         _bits(_OP).alias("op_states"),
         F.min(_of("store", _OP)).alias("op_landed"),
         F.max(_of("store", _ALIEN_OP)).alias("alien_landed"),
@@ -102,13 +125,27 @@ def _other_facts() -> list[Column]:
         _count(_DECISION).alias("decisions"),
         _bits(_DECISION).alias("decision_states"),
         F.max(_of("at", _DECISION)).alias("decided_checks"),
+        F.min(_of("store", _DECISION)).alias("decided_turn"),
         _span("who", _DECISION).alias("decision_owners"),
-        _count(_CHECK).alias("checks"),
-        F.coalesce(F.sum(_of("store", _CHECK)), F.lit(0)).alias("repeated_checks"),
-        F.max(_of("number", _CHECK)).alias("last_check"),
-        F.min(_of("at", _CHECK)).alias("first_check_at"),
-        F.min(_of("until", _CHECK)).alias("least_gap"),
         _bits(_REJECTED).alias("rejected"),
+    ]
+
+
+def _timed_facts() -> list[Column]:
+    bits = F.col("content")
+    return [
+        _count(_CHECK).alias("checks"),
+        F.count_if(_is(_CHECK) & (bits.bitwiseAND(AGAIN) != 0)).alias("repeated_checks"),
+        F.count_if(_is(_CHECK) & (bits.bitwiseAND(OVER) != 0)).alias("over_limit"),
+        F.max(_of("who", _CHECK)).alias("last_check"),
+        F.max(_of("number", _CHECK)).alias("last_turn"),
+        F.min(_of("at", _CHECK)).alias("first_check_at"),
+        F.max_by(_of("store", _CHECK), _of("number", _CHECK)).alias("next_check_at"),
+        F.min(_of("until", _CHECK)).alias("least_slack"),
+        F.min(_of("until", _GIVEN_UP)).alias("least_end_slack"),
+        F.min(_of("at", _GIVEN_UP)).alias("too_young"),
+        F.max(_of("number", _GIVEN_UP)).alias("lacking"),
+        F.max(_of("content", _GIVEN_UP)).alias("unreceived"),
     ]
 
 
@@ -153,13 +190,13 @@ def _content(topic: Column, queue: str, landed: str, ignore_case: bool) -> Colum
     return F.xxhash64(topic, *names, properties, "body", nulls)
 
 
-def _half_rows(half: DataFrame, settings: Settings, ignore_case: bool) -> DataFrame:
-    birth = F.unix_millis(born())
+def _half_rows(half: DataFrame, ignore_case: bool) -> DataFrame:
+    own = F.col("check_immunity_s").cast("bigint")
     return _rows(
         half,
         _HALF,
-        at=birth,
-        until=birth + (immunity_s(settings) * 1000).cast("bigint"),
+        at=F.unix_millis(born()),
+        until=F.when(own >= 0, own * 1000),
         store=store_us(),
         who=_who(),
         content=_content(F.col("real_topic"), "real_queue_id", "store_timestamp", ignore_case),
@@ -199,12 +236,12 @@ def _state_bits() -> Column:
 def _op_rows(op: DataFrame, half: DataFrame) -> DataFrame:
     """Ops; alien are those of another group or transaction than the half message that took the offset first.
 
-    DELIVERED is not about the transaction: it says that a check was received (UNDELIVERED, of a release before, that
-    one was not).
+    UNDELIVERED and DELIVERED are not about the transaction: they say what became of a check (UNDELIVERED, of a release
+    before, that nobody received it).
     """
     group, transaction = identity_columns()
     ops = op.withColumnRenamed("half_offset", "queue_offset").select(
-        *KEY, group, transaction, store_us(), _state_bits().alias("bits"), "state"
+        *KEY, group, transaction, store_us(), _state_bits().alias("bits"), "state", "source", "remark"
     )
     owners = half.groupBy(*KEY).agg(
         F.min_by(group, store_us()).alias("own_group"), F.min_by(transaction, store_us()).alias("own_transaction")
@@ -212,24 +249,35 @@ def _op_rows(op: DataFrame, half: DataFrame) -> DataFrame:
     judged = ops.join(owners, on=list(KEY), how="left")
     own_group = F.col("group_hash") == F.col("own_group")
     own_id = (F.col("transaction_hash") == NOT_STATED) | (F.col("transaction_hash") == F.col("own_transaction"))
-    of_check = F.col("state").isin("DELIVERED", "UNDELIVERED")
-    kind = F.when(of_check, _UNDELIVERED).when(own_group & own_id, _OP).otherwise(_ALIEN_OP)
-    return _rows(judged, kind, store=F.col("store_us"), number=F.col("bits"))
+    received, by_check = F.col("state") == "DELIVERED", F.col("source") == "check"
+    kind = F.when(F.col("state") == "UNDELIVERED", _UNDELIVERED).when(received & by_check, _RECEIVED)
+    kind = kind.when(own_group & own_id, _OP).otherwise(_ALIEN_OP)
+    number = F.regexp_extract("remark", "^check ([0-9]{1,9})$", 1).try_cast("bigint")
+    number = F.when(kind == _RECEIVED, number).otherwise(F.col("bits"))
+    return _rows(judged, kind, store=F.col("store_us"), number=number)
 
 
-def _decision_rows(decisions: DataFrame) -> DataFrame:
-    return _rows(decisions, _DECISION, at=F.col("check_times"), number=_state_bits(), who=_who())
+def _decision_rows(decisions: DataFrame, rules: DataFrame) -> DataFrame:
+    of_batch = decisions.withColumn("ms", F.unix_millis("decided_at"))
+    of_batch = of_batch.join(rules.select("batch_id", "ms", "turn"), on=["batch_id", "ms"], how="left")
+    return _rows(of_batch, _DECISION, at=F.col("check_times"), number=_state_bits(), who=_who(), store=F.col("turn"))
 
 
-def _check_rows(requests: DataFrame) -> DataFrame:
-    at = F.unix_millis("requested_at")
-    order = Window.partitionBy(*KEY).orderBy("check_times", "requested_at")
-    again = F.lag("check_times").over(order) == F.col("check_times")
-    narrow = requests.select(
-        *KEY, "check_times", at.alias("at"), (at - F.lag(at).over(order)).alias("gap"), again.alias("again")
+def _timed_rows(rows: DataFrame) -> DataFrame:
+    """Rows of `timed`: checks and discards."""
+    lacking = F.col("needed") - F.when(F.col("reason") == "EXPIRED", F.col("asked")).otherwise(F.col("number"))
+    bits = F.when(F.col("over"), OVER).otherwise(0) + F.when(F.col("again"), AGAIN).otherwise(0)
+    check = ~F.col("discard")
+    return _rows(
+        rows,
+        F.when(check, _CHECK).otherwise(_GIVEN_UP),
+        at=F.when(check, F.col("ms")).otherwise(F.col("landed_before")),
+        until=F.col("slack"),
+        store=F.col("due"),
+        number=F.when(check, F.col("turn")).otherwise(lacking),
+        who=F.when(check, F.col("number")),
+        content=F.when(check, bits).when(F.col("all_uncounted"), F.col("number")),
     )
-    again = F.coalesce(F.col("again").cast("int"), F.lit(0))
-    return _rows(narrow, _CHECK, at=F.col("at"), until=F.col("gap"), store=again, number=F.col("check_times"))
 
 
 def _rejected_rows(rejected: DataFrame) -> DataFrame:

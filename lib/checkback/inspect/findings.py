@@ -12,18 +12,24 @@ PROMISES = {
     "P2": "no transaction is published twice, nor by a rebuild (P7)",
     "P3": "nothing is published without a COMMIT of its own group",
     "P4": "one decision per transaction, for ever",
-    "P5": "at most check_max checks, none after the decision or in the immunity, check_interval apart",
+    "P5": "at most check_max checks, none after the decision or in the immunity, check_interval apart; none is given "
+    "up before it was checked often and long enough",
+    "P8": "every batch has one row in `batches`, which says what it did",
 }
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to find. ``promise`` is a key of PROMISES, or empty; ``meaning`` says what such a transaction has."""
+    """One thing to find. ``promise`` is a key of PROMISES, or empty; ``meaning`` says what such a transaction has.
+
+    ``about``: what has it, a transaction or a batch.
+    """
 
     name: str
     level: Level
     promise: str
     meaning: str
+    about: Literal["transaction", "batch"] = "transaction"
 
 
 _ALL = (
@@ -35,6 +41,8 @@ _ALL = (
     Finding("half_repeated", "figure", "", "a later half message took an offset once more, and is in `rejected`"),
     Finding("op_rejected", "figure", "", "an op that is not the half message's own, and is in `rejected`"),
     Finding("offset_gap", "figure", "", "offsets that no half message has, between a queue's first and last"),
+    Finding("batches", "figure", "", "batches that have a row in `batches`", "batch"),
+    Finding("batch_not_judged", "figure", "", "it is not known by which rules it decided, or what", "batch"),
     Finding("decision_without_half", "broken", "P1", "decided, but there is no half message"),
     Finding("published_without_half", "broken", "P1", "published, but there is no half message"),
     Finding("discarded_without_half", "broken", "P1", "in `discarded`, but there is no half message"),
@@ -46,19 +54,28 @@ _ALL = (
     Finding("discarded_twice", "broken", "P1", "more than once in `discarded`"),
     Finding("published_differs", "broken", "P1", "published in other words, or another topic, than it landed"),
     Finding("discarded_differs", "broken", "P1", "in `discarded` in other words than it landed"),
-    Finding("pending_overdue", "broken", "P1", "has its own op or is past transaction.reserved, and was passed over"),
+    Finding("pending_overdue", "broken", "P1", "has its own op, or outlived transaction.reserved, and was passed over"),
     Finding("published_twice", "broken", "P2", "more than one row of the topics"),
     Finding("resumed_twice", "broken", "P2", "one discarded message was resumed twice, and both are published"),
     Finding("published_without_commit", "broken", "P3", "published, but not decided COMMIT"),
     Finding("commit_without_op", "broken", "P3", "decided COMMIT, but no op of its group said so"),
     Finding("decided_twice", "broken", "P4", "more than one decision"),
     Finding("decision_of_another", "broken", "P4", "the decision names another transaction than the half message"),
-    Finding("check_over_limit", "broken", "P5", "more checks than transaction.check_max"),
+    Finding("check_over_limit", "broken", "P5", "more checks than check_max, as it was then"),
     Finding("check_after_decision", "broken", "P5", "checked once more after the decision"),
     Finding("check_too_early", "broken", "P5", "checked before its immunity ended"),
-    Finding("check_too_close", "broken", "P5", "checked again before transaction.check_interval was over"),
+    Finding("check_too_close", "broken", "P5", "checked again before check_interval was over, as it was then"),
     Finding("check_twice", "broken", "P5", "one check was requested twice"),
     Finding("check_without_half", "broken", "P5", "checked, but there is no half message"),
+    Finding("discard_too_soon", "broken", "P5", "given up before it was checked often and long enough"),
+    Finding(
+        "discard_not_received", "broken", "P5", "given up after checks that nobody received and that were not to count"
+    ),
+    Finding("batch_without_row", "broken", "P8", "its rows are there, but it has none in `batches`", "batch"),
+    Finding("batch_differs", "broken", "P8", "its row counts other decisions or checks than there are", "batch"),
+    Finding("batch_twice", "broken", "P8", "several rows in `batches`", "batch"),
+    Finding("batch_gap", "warning", "", "batches between two of one checkpoint have no row; the next one", "batch"),
+    Finding("batch_clock_back", "warning", "", "finished before the one before it: the clock was put back", "batch"),
     Finding("unpublished", "warning", "", "decided COMMIT, and waits in `unpublished` for its topic's table"),
     Finding("op_conflict", "warning", "", "an op of its own contradicts the decision, and is not obeyed"),
     Finding("op_without_half", "warning", "", "an op whose half message has not come"),

@@ -41,6 +41,10 @@ def conclusion(report: Report, now: datetime) -> list[str]:
         lines.append(f"under way, not looked at: batch {batches}; if nothing runs, the next start ends it")
     if report.oldest_pending is not None:
         lines.append(f"the oldest pending transaction is {int(now.timestamp()) - report.oldest_pending // 1000}s old")
+    if report.first is None:
+        lines.append("no batch has a row in `batches`: checks and discards are judged without the rules of their time")
+    elif report.past:
+        lines.append(f"batches before {_time(report.first.time)} have no row in `batches`: judged without their rules")
     broken = sorted({found.finding.promise for found in report.found if found.finding.level == "broken"})
     lines += [f"{promise} is broken: {PROMISES[promise]}" for promise in broken] or ["No promise is broken."]
     return lines
@@ -52,6 +56,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "broken": report.broken,
         "batch": None if report.done is None else _batch(report.done),
         "under_way": [_batch(batch) for batch in report.under_way],
+        "judged_from": None if report.first is None else _batch(report.first),
         "oldest_pending": None if report.oldest_pending is None else _time(report.oldest_pending),
         "figures": {found.finding.name: found.count for found in report.found if found.finding.level == "figure"},
         "findings": [
@@ -70,6 +75,8 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def _samples(found: Found) -> list[str]:
+    if found.finding.about == "batch":
+        return [f"{batch_id}@{'-' if time is None else _time(time)}" for batch_id, time in found.samples]
     return [f"{queue_id}/{offset}" for queue_id, offset in found.samples]
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from checkback.errors import StateError
-from checkback.inspect.snapshot import Snapshot
+from checkback.inspect.fixed import FixedTables
 from checkback.inspect.undecided import KEY
 from checkback.inspect.view import View
 from checkback.reconcile.claims import NAME
@@ -42,7 +42,7 @@ def state_pending(spark: SparkSession, settings: Settings, batch_id: int | None 
     view = View.of(spark, settings)
     place = view.tables.checkpoint(NAME)
     if batch_id is None:
-        done = Snapshot.take(spark, view.tables).done
+        done = FixedTables.take(spark, view.tables).done
         if done is None:
             raise StateError("no batch of reconcile is done yet", place, "run `checkback reconcile`")
         batch_id = done.batch_id
@@ -77,28 +77,28 @@ def state_differences(spark: SparkSession, settings: Settings) -> DataFrame:
     and `decisions`. Raises as `state_pending`.
     """
     view = View.of(spark, settings)
-    snapshot = Snapshot.take(spark, view.tables)
-    if snapshot.done is None:
+    fixed = FixedTables.take(spark, view.tables)
+    if fixed.done is None:
         raise StateError("no batch of reconcile is done yet", view.tables.checkpoint(NAME), "run `checkback reconcile`")
-    positions = snapshot.done.positions
+    positions = fixed.done.positions
     position = positions[_HALF] if positions else None
     # A version may have been read in part: what is in it may be in the state, and need not be.
     whole = -1 if position is None else position.unread - 1
-    part = -1 if position is None else min(position.version, snapshot.versions["half"])
+    part = -1 if position is None else min(position.version, fixed.versions["half"])
     part = max(whole, part if position is not None and (position.index >= 0 or position.starting) else -1)
-    decided = snapshot.read("decisions").select(*KEY)
+    decided = fixed.read("decisions").select(*KEY)
 
     def undecided(version: int) -> DataFrame:
-        half = view.tables.read(spark, "half", version) if version >= 0 else snapshot.read("half").limit(0)
+        half = view.tables.read(spark, "half", version) if version >= 0 else fixed.read("half").limit(0)
         return half.select(*KEY).distinct().join(decided, on=KEY, how="left_anti")
 
-    state = state_pending(spark, settings, snapshot.done.batch_id).select(*KEY)
+    state = state_pending(spark, settings, fixed.done.batch_id).select(*KEY)
     missing = undecided(whole).join(state, on=KEY, how="left_anti")
     surplus = state.join(undecided(part), on=KEY, how="left_anti")
     return (
         missing.withColumns({"in_state": F.lit(False), "in_tables": F.lit(True)})
         .union(surplus.withColumns({"in_state": F.lit(True), "in_tables": F.lit(False)}))
-        .withColumn("batch_id", F.lit(snapshot.done.batch_id).cast("bigint"))
+        .withColumn("batch_id", F.lit(fixed.done.batch_id).cast("bigint"))
     )
 
 

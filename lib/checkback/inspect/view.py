@@ -1,7 +1,9 @@
-"""The tables as they are now, or as they were at a moment: each at the last version that was committed by then.
+"""The tables as they are now, or as they were at a moment.
 
-A batch commits its tables side by side. At a moment in between, some of them hold its rows and others not yet: a
-message may be published whose decision is not there. What is pending goes by `decisions` alone.
+A batch commits its tables side by side. So those that batches write are shown as of the last batch that was whole by
+then (`whole`), the others at the last version that was committed by then. Before the first row of `batches`, which the
+release before did not write, all go by their commits: at a moment between two of a batch a message may be published
+whose decision is not there. What is pending goes by `decisions` alone.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from checkback.commits import Commits
 from checkback.errors import SettingsError
 from checkback.inspect.moment import read_moment
 from checkback.inspect.versions import TOO_LONG_AGO, cleaned_up, version_at
+from checkback.inspect.whole import Cut, batch_time, read_batches
 from checkback.schemas import schema_of
 from checkback.stopping import one_line
 from checkback.tables import Tables
@@ -40,6 +43,7 @@ class View:
     tables: Tables
     at: datetime | None = None
     _versions: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False)
+    _cuts: list[Cut | None] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def of(cls, spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> View:
@@ -60,18 +64,21 @@ class View:
 
         Raises SettingsError when its versions of that time were cleaned up, StorageError when its log is broken.
         """
-        return _whole(self._rows(name), name)
+        return whole_columns(self._rows(name), name)
 
     def read_with_file(self, name: str) -> DataFrame:
         """As `read`, and `_file`: the name of the file that a row is in."""
         rows = self._rows(name)
         if self.version(name) is None:
-            return _whole(rows, name).withColumn("_file", F.lit(None).cast("string"))
+            return whole_columns(rows, name).withColumn("_file", F.lit(None).cast("string"))
         file = F.element_at(F.split("_metadata.file_path", "/"), -1)
-        return _whole(rows.select("*", file.alias("_file")), name, "_file")
+        return whole_columns(rows.select("*", file.alias("_file")), name, "_file")
 
     def version(self, name: str) -> int | None:
-        """The table's version at the moment, the newest without one; None: there was no table."""
+        """The version that is read: the one of the moment, the newest without one; None: there was no table.
+
+        The newest also where the rows tell which of them were there, by their batches.
+        """
         if name not in self._versions:
             self._versions[name] = self._found(name)
         return self._versions[name]
@@ -87,15 +94,27 @@ class View:
         if version is None:
             return self.spark.createDataFrame([], schema_of(name))
         try:
-            return self.tables.read(self.spark, name, version)
+            rows = self.tables.read(self.spark, name, version)
         except AnalysisException as error:
             if "DELETED_FILE_RETENTION" not in (error.getCondition() or ""):
                 raise
             # Delta itself goes no further back than VACUUM may have deleted files.
             place = self.tables.location(name)
             raise SettingsError(f"is too long ago: {one_line(error)}", place, TOO_LONG_AGO) from error
+        cut = self._cut(name)
+        return rows if cut is None else cut.of(rows, name)
+
+    def _cut(self, name: str) -> Cut | None:
+        """What of a table belongs to the moment; None: its version says it, or no batch has a row in `batches`."""
+        if self.at is None or batch_time(name) is None:
+            return None
+        if not self._cuts:
+            self._cuts.append(Cut.at(read_batches(self.spark, self.tables), milliseconds(self.at)))
+        return self._cuts[0]
 
     def _found(self, name: str) -> int | None:
+        cut = self._cut(name)  # before the versions: what a batch wrote is there before its row
+        newest_is_read = self.at is None or (cut is not None and cut.batch is not None)
         if self.tables.by_files:
             commits = Commits.of(self.tables.location(name))
             if commits is None:
@@ -103,11 +122,11 @@ class View:
             made_at: Callable[[int], int] = commits.made_at
             oldest, newest = commits.oldest, commits.newest
         else:
-            history = self.tables.history(self.spark, name, 1 if self.at is None else _ALL)
+            history = self.tables.history(self.spark, name, 1 if newest_is_read else _ALL)
             if not history:
                 return None
             oldest, newest, made_at = min(history), max(history), history.__getitem__
-        if self.at is None:
+        if newest_is_read or self.at is None:
             return newest
         version = version_at(oldest, newest, made_at, milliseconds(self.at))
         if version is None and oldest > 0:
@@ -115,7 +134,7 @@ class View:
         return version
 
 
-def _whole(rows: DataFrame, name: str, *more: str) -> DataFrame:
+def whole_columns(rows: DataFrame, name: str, *more: str) -> DataFrame:
     """The rows with all columns of the table: an older release made it with fewer."""
     fields = schema_of(name).fields
     if rows.columns == [field.name for field in fields]:

@@ -387,16 +387,16 @@ def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]
 
 def next_check(pending: Records, checked: int | NDArray[Any], rules: Rules) -> NDArray[Any]:
     """When what was checked then is due again (rule 5)."""
-    return checked + rules.check_interval + _jitter(pending, rules.check_jitter)
+    return checked + rules.check_interval + jitter(pending, rules.check_jitter)
 
 
-def _jitter(pending: Records, most: int) -> NDArray[Any]:
+def jitter(pending: Records, most: int | NDArray[Any]) -> NDArray[Any]:
     """0 to ``most`` ms for each: the same for the same check of the same transaction, and as good as random."""
     mixed = (pending["transaction"] ^ pending["offset"]).view(np.uint64) + pending["asked"].astype(np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # SplitMix64's finalizer
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    jitter: NDArray[Any] = (mixed ^ (mixed >> np.uint64(31))) % np.uint64(most + 1)
-    return jitter.astype(np.int64)
+    found: NDArray[Any] = (mixed ^ (mixed >> np.uint64(31))) % np.uint64(most + 1)
+    return found.astype(np.int64)
 
 
 def places(offsets: NDArray[Any], size: int) -> NDArray[Any]:

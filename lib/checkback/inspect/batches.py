@@ -1,0 +1,212 @@
+"""The batches that are whole, in order, and which rows of the tables are theirs. Pure: no Spark, no clock, no I/O.
+
+A batch's row in `batches` is written last, so a batch that has one is whole. (batch_id, batch_time) of it stand in the
+rows that it wrote. Neither is enough alone: a rebuild begins the ids anew, and clocks are put back. All times are ms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+Records: TypeAlias = "NDArray[np.void]"
+
+#: of a rule that is not known
+UNKNOWN = -1
+#: One row of `batches`. application: its place among the applications, which are in the order in which they began.
+BATCH = np.dtype(
+    [
+        ("application", "<i8"),
+        ("batch_id", "<i8"),
+        ("time", "<i8"),
+        ("finished", "<i8"),
+        ("timeout", "<i8"),
+        ("check_interval", "<i8"),
+        ("reserved", "<i8"),
+        ("jitter", "<i8"),
+        ("check_max", "<i8"),
+    ]
+)
+#: Turns of an application: more than it has batches.
+APPLICATION = 1 << 40
+#: Epochs that `epochs` tells apart; more of them count as one.
+_EPOCHS = 64
+
+
+class Box(NamedTuple):
+    """Batch ids and batch times, both ends included: rows within are of batches that follow one another."""
+
+    first_id: int
+    last_id: int
+    first_time: int
+    last_time: int
+
+    def holds(self, batch_id: int, time: int) -> bool:
+        """Is a row with this batch id and batch time within?"""
+        return self.first_id <= batch_id <= self.last_id and self.first_time <= time <= self.last_time
+
+
+@dataclass(frozen=True)
+class Members:
+    """Which rows belong to a cut, by their batch id and batch time.
+
+    Those in ``boxes``, and those of the release before, which wrote no row in `batches`: older than ``past_until``,
+    and of no batch that came after the cut (``later``).
+    """
+
+    boxes: tuple[Box, ...]
+    past_until: int
+    later: tuple[Box, ...] = ()
+
+    def holds(self, batch_id: int, time: int) -> bool:
+        """Does a row with this batch id and batch time belong to the cut?"""
+        past = time < self.past_until and not any(box.holds(batch_id, time) for box in self.later)
+        return past or any(box.holds(batch_id, time) for box in self.boxes)
+
+
+class Epoch(NamedTuple):
+    """Batches that followed one another and were decided with the same rules; UNKNOWN = it is not known with which.
+
+    ``begin``: time of the earliest of them; ``end``: no batch up to the last of them was later. ``timeout``,
+    ``reserved``: the settings transaction.*, ms.
+    """
+
+    begin: int
+    end: int
+    timeout: int
+    reserved: int
+
+
+def in_order(records: Records) -> Records:
+    """BATCH records by application and batch id; of several with both alike the one that was finished first."""
+    records = records[np.lexsort((records["finished"], records["batch_id"], records["application"]))]
+    first = np.ones(len(records), bool)
+    first[1:] = np.diff(records["application"]) != 0
+    first[1:] |= np.diff(records["batch_id"]) != 0
+    return records[first]
+
+
+def cut_at(batches: Records, at: int | None) -> int:
+    """How many of the batches, which are in order, were whole at a time: up to the last that was finished by then."""
+    if at is None:
+        return len(batches)
+    done = np.flatnonzero(batches["finished"] <= at)
+    return int(done[-1]) + 1 if len(done) else 0
+
+
+def members(kept: Records, others: Records) -> Members:
+    """The rows of the ``kept`` batches, the first ones in their order, and not of the ``others``, those after them.
+
+    And of all that came before the first batch. There must be a batch. One more may have begun that has no row yet.
+    """
+    first, last = (kept if len(kept) else others)[0], (others if len(others) else kept)[-1]
+    past_until = int(first["time"])
+    # The next one, or the first after a rebuild; at any time.
+    begun = (int(last["batch_id"]) + 1, 0)
+    return Members(
+        tuple(box for run in _runs(kept) for box in _boxes(run, others, begun)),
+        past_until,
+        tuple(_box(run) for run in _runs(others[others["time"] < past_until])),
+    )
+
+
+def turns(batches: Records) -> NDArray[np.int64]:
+    """A number for each (application, batch_id), the greater the later it was."""
+    numbers: NDArray[np.int64] = batches["application"] * APPLICATION + batches["batch_id"]
+    return numbers
+
+
+def _runs(batches: Records) -> list[Records]:
+    """Batches of one application whose ids follow one another and whose times do not fall."""
+    if not len(batches):
+        return []
+    ends = np.diff(batches["application"]) != 0
+    ends |= np.diff(batches["batch_id"]) != 1
+    ends |= np.diff(batches["time"]) < 0
+    return np.split(batches, np.flatnonzero(ends) + 1)
+
+
+def _box(run: Records) -> Box:
+    first, last = run[0], run[-1]
+    return Box(int(first["batch_id"]), int(last["batch_id"]), int(first["time"]), int(last["time"]))
+
+
+def _boxes(run: Records, others: Records, begun: Sequence[int]) -> list[Box]:
+    """A run as boxes that hold none of the others, nor, but for its very time, a batch with an id that is ``begun``."""
+    box = _box(run)
+    if len(run) == 1:
+        return [box]
+    for number in begun:
+        if box.first_id <= number <= box.last_id:
+            at = number - box.first_id
+            parts = [part for part in (run[:at], run[at : at + 1], run[at + 1 :]) if len(part)]
+            return [found for part in parts for found in _boxes(part, others, begun)]
+    within = (others["batch_id"] >= box.first_id) & (others["batch_id"] <= box.last_id)
+    within &= (others["time"] >= box.first_time) & (others["time"] <= box.last_time)
+    if not within.any():
+        return [box]
+    # Another application's, and the clock was put back: a shorter run spans less time.
+    middle, others = len(run) // 2, others[within]
+    return [*_boxes(run[:middle], others, begun), *_boxes(run[middle:], others, begun)]
+
+
+def epochs(batches: Records) -> list[Epoch]:
+    """The batches, which are in order, by the rules that were in force."""
+    if not len(batches):
+        return []
+    changes = np.flatnonzero((np.diff(batches["timeout"]) != 0) | (np.diff(batches["reserved"]) != 0)) + 1
+    changes = changes if len(changes) < _EPOCHS else changes[:0]
+    latest = np.maximum.accumulate(batches["time"])
+    return [
+        # Of an epoch with several rules the loosest.
+        Epoch(int(part["time"].min()), int(until[-1]), *(int(part[name].min()) for name in ("timeout", "reserved")))
+        for part, until in zip(np.split(batches, changes), np.split(latest, changes), strict=True)
+    ]
+
+
+def first_intervals(batches: Records) -> list[int]:
+    """By application, transaction.check_interval of its first batch; UNKNOWN, too, where it has none."""
+    count = int(batches["application"].max()) + 1 if len(batches) else 0
+    found = np.full(count, UNKNOWN, np.int64)
+    first = np.ones(len(batches), bool)
+    first[1:] = np.diff(batches["application"]) != 0
+    found[batches["application"][first]] = batches["check_interval"][first]
+    return [int(interval) for interval in found]
+
+
+class Fault(NamedTuple):
+    """What is wrong with the rows of `batches` by themselves: how many, and (batch_id, time) of the first."""
+
+    number: int
+    samples: tuple[tuple[int, int], ...]
+
+
+def faults(records: Records, most: int) -> dict[str, Fault]:
+    """What the BATCH records, in any order, say against themselves, by the name of a finding.
+
+    batch_twice: several rows of one batch. batch_gap: batches between an application's first and last without a row;
+    the samples are those after a gap. batch_clock_back: finished before the one before it.
+    """
+    batches = in_order(records)
+    key = ["application", "batch_id"]
+    _, first, times = np.unique(records[key], return_index=True, return_counts=True)
+    same = np.diff(batches["application"]) == 0
+    missing = np.where(same, np.diff(batches["batch_id"]) - 1, 0)
+    back = same & (np.diff(batches["finished"]) < 0)
+    return {
+        "batch_twice": Fault(int((times > 1).sum()), _samples(records[first[times > 1]], most)),
+        "batch_gap": Fault(int(missing.sum()), _samples(batches[1:][missing > 0], most)),
+        "batch_clock_back": Fault(int(back.sum()), _samples(batches[1:][back], most)),
+    }
+
+
+def _samples(found: Records, most: int) -> tuple[tuple[int, int], ...]:
+    rows: Any = found[:most][["batch_id", "time"]].tolist()
+    return tuple((batch_id, time) for batch_id, time in rows)
