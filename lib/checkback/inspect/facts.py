@@ -64,13 +64,13 @@ def facts(fixed: FixedTables, rules: DataFrame, ever: Ever) -> DataFrame:
     """The facts of each transaction. ``rules``: of each batch (`account.rules`).
 
     Columns, whole numbers, null where there is no such row or it is not known: queue_id, queue_offset; of the first
-    half message that took the offset: born, own_immunity (ms), landed (us), who, content; halves, published, unpublished,
-    decisions, discarded (rows), half_contents, half_owners, topic_contents, discarded_contents, decision_owners (least and
-    greatest, as an array); ops, alien_ops, undelivered (rows), received (greatest number), op_states, op_landed (us,
-    first), alien_landed (us, last); decision_states, decided_checks (most), decided_turn (first); checks (rows),
-    repeated_checks, over_limit (bit), last_check, last_turn, first_check_at (ms), next_check_at (ms, by the last one),
-    least_slack (ms); of discards: least_end_slack, too_young (ms, what landed then or later), lacking (checks),
-    unreceived (check_times that all had to be received); rejected (bits).
+    half message that took the offset: born, own_immunity (ms), landed (us), who, content; halves, published,
+    unpublished, decisions, discarded (rows), half_contents, half_owners, topic_contents, discarded_contents,
+    decision_owners (least and greatest, as an array); ops, alien_ops, undelivered (rows), received (greatest
+    number), op_states, op_landed (us, first), alien_landed (us, last); decision_states, decided_checks (most),
+    decided_turn (first); checks (rows), repeated_checks, over_limit (bit), last_check, last_turn, first_check_at
+    (ms), next_check_at (ms, by the last one), least_slack (ms); of discards: least_end_slack, too_young (ms, what
+    landed then or later), lacking (checks), unreceived (check_times that all had to be received); rejected (bits).
     """
     half = fixed.read("half")
     rows = [
