@@ -48,8 +48,8 @@ def remove_unfinished(place: str, sources: Sequence[str], in_tables: Callable[[s
         gone = list(_remove(place, sources, in_tables))
         for folder in {*map(os.path.dirname, gone)}:
             flush_folder(folder)
-        # State of a batch that was not finished is there after every crash.
-        torn = [path for path in gone if not path.startswith(f"{place}/state/")]
+        # State of a batch that was not finished is there after every crash; a checksum alone says nothing.
+        torn = [path for path in gone if not path.startswith(f"{place}/state/") and not path.endswith(".crc")]
         if torn:
             _log.warning("%s: removed what is torn, as by a power cut: %s", place, _listed(place, torn))
     except OSError as error:

@@ -47,6 +47,22 @@ def test_summary_for_people_and_as_json(tmp_path: Path, capfd: pytest.CaptureFix
     assert out.splitlines()[1].split()[:2] == ["half", "1"]
 
 
+def test_repair_puts_aside_what_is_torn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A commit that was on the disk once, so that nothing but this puts it aside."""
+    sender = Sender(tmp_path)
+    for _ in range(3):
+        sender.commit()
+    newest = max((tmp_path / "half/_delta_log").glob("*.json"))
+    newest.write_bytes(b"")
+    assert run(tmp_path) == 1
+    assert "checkback maintain --repair" in capfd.readouterr().err
+    assert run(tmp_path, "--repair") == 0
+    assert newest.name in capfd.readouterr().out
+    assert run(tmp_path, "--repair") == 0
+    assert capfd.readouterr().out == "nothing is torn\n"
+    assert run(tmp_path) == 0
+
+
 @pytest.mark.parametrize(
     ("override", "told"),
     [

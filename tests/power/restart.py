@@ -18,6 +18,7 @@ from checkback.recovery import find_torn
 from checkback.schemas import SCHEMAS
 from checkback.tables import Tables
 from crash.books import rows
+from crash.process import TOO_SLOW
 from power.disk import Disk, Note
 from power.record import FATES, GROUP, name
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
 
 _LATER = "later"
+#: of reconcile, at most: on a busy machine Spark's workers may come too late
+_STARTS = 5
 
 
 @dataclass
@@ -110,17 +113,24 @@ def _reconcile(spark: SparkSession, settings: Settings, outcome: Outcome) -> Non
 
     jvm: Any = spark._jvm
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
-    try:
+    for _ in range(_STARTS):
         try:
             reconcile(spark, settings, available_now=True)
         except CheckbackError as error:
-            if "checkback rebuild" not in str(error):
-                raise
-            outcome.rebuilt = True
+            if TOO_SLOW in str(error):
+                continue
+            if "checkback rebuild" not in str(error) or outcome.rebuilt:
+                outcome.faults.append(f"reconcile does not go on: {error}")
+                return
+        else:
+            return
+        outcome.rebuilt = True
+        try:
             rebuild(spark, settings, lambda _: None)
-            reconcile(spark, settings, available_now=True)
-    except CheckbackError as error:
-        outcome.faults.append(f"reconcile does not go on: {error}")
+        except CheckbackError as error:
+            outcome.faults.append(f"rebuild does not help: {error}")
+            return
+    outcome.faults.append("reconcile does not go on: this machine is too busy")
 
 
 def _readable(settings: Settings, outcome: Outcome, names: Iterable[str]) -> None:

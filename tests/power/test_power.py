@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from power.disk import Note
     from power.restart import Outcome
 
-_CUTS = 15
+_CUTS = 12
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _recorded(recorder: Path, folder: Path, sync: bool) -> tuple[Path, list[Note]]:
     root, journal = folder / "tables", folder / "journal"
-    record(recorder, root, journal, transactions=16, reconciled=False, sync=sync)
+    record(recorder, root, journal, transactions=10, reconciled=False, sync=sync)
     return root, read_journal(journal)
 
 
