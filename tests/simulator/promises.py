@@ -179,7 +179,7 @@ class Promises:
         for half in sorted(tables["half"][: planned.half[1]], key=lambda row: (row.store, row.group, row.transaction)):
             known_until = half.store // 1000 + planned.rules.reserved
             self.lives.setdefault((half.queue, half.offset), Life(half, number, known_until))
-        self._ops = [(batch, op) for batch, op in self._ops if self._was_whole(batch)]
+        self._ops = [(batch, op) for batch, op in self._ops if self._was_whole(batch) and not self._forgotten(op)]
         # The same op sent again is rejected with it.
         dealt = {row.row._replace(store=0) for row in tables["rejected"] if row.batch < number}
         known = {op for _, op in self._ops}
