@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkback.deltalog import DeltaLog
-from checkback.errors import FencedError, SettingsError
+from checkback.errors import FencedError, SettingsError, StorageError
 from checkback.gateway.door import Door as GatewayDoor
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.store import Appender, claim
@@ -103,7 +103,9 @@ def test_gateway_does_not_start_on_the_queue_of_another(tables: Tables, app: str
 def test_gateway_says_that_a_queue_has_no_offset_left(tmp_path: Path) -> None:
     House(tmp_path).half(LONG_MAX, queue=3)
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "gateway": {"queues": [3]}})
-    with pytest.raises(SettingsError, match=r"gateway.queues: half queue 3 has no offset left; choose another queue"):
+    with pytest.raises(
+        StorageError, match=r"queue 3 has the last offset .*give the gateway other"
+    ):
         GatewayDoor(settings, Metrics(), print)
 
 

@@ -39,6 +39,9 @@ class Tables:
                 self.add("discarded", queue_offset=offset)
             if any(group != GROUP for _, group in FATES[offset][0]):
                 self.reject(offset)
+        for times in range(1, CHECK_MAX + 1):
+            self.conclude(times, self.begun + times * 5 * _SECOND)
+        self.conclude(99, self.begun + 60 * _SECOND)
 
     def add(self, table: str, **row: Any) -> None:
         """Append a row."""
@@ -57,6 +60,9 @@ class Tables:
 
     def reject(self, offset: int) -> None:
         self.add("rejected", raw=f"the op of {offset}")
+
+    def conclude(self, batch: int, at: datetime) -> None:
+        self.add("batches", application="q", batch_id=batch, batch_time=at)
 
     def check(self, offset: int, times: int, seconds: float = 5) -> None:
         at = self.begun + times * seconds * _SECOND
@@ -80,6 +86,8 @@ _FAULTS = {
     "checked once more": lambda tables: tables.check(9, CHECK_MAX + 1),
     "checked after its decision": lambda tables: tables.check(0, 1),
     "discarded with its op there": _op,
+    "concluded twice": lambda tables: tables.conclude(99, tables.begun),
+    "checked by a batch that is not concluded": lambda tables: tables.check(9, CHECK_MAX, 20),
 }
 
 

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from checkback.deltalog import DeltaLog
-from checkback.errors import SettingsError
 from checkback.gateway.condition import Condition, now_ms
 from checkback.gateway.halves import Halves
 from checkback.gateway.ledger import Ledger
@@ -17,7 +16,6 @@ from checkback.gateway.ops import Ops
 from checkback.gateway.questions import Questions
 from checkback.gateway.store import Appender, claim, folder_of
 from checkback.gateway.tokens import Tokens
-from checkback.messages import LONG_MAX
 from checkback.owners import Door as OwnerDoor
 from checkback.owners import refuse_foreign
 
@@ -47,11 +45,7 @@ class Door:
         # Claimed first: from here on nobody else gives out offsets, so what is read next stays true.
         claim(half, op)
         older = Older(root, settings.storage.sync)
-        offsets = {queue_id: older.next_offset(queue_id) for queue_id in gateway.queues}
-        for queue_id in (queue_id for queue_id, offset in offsets.items() if offset > LONG_MAX):
-            # Files may name any offset of a queue that had no owner.
-            raise SettingsError(f"half queue {queue_id} has no offset left", "gateway.queues", "choose another queue")
-        self.ledger = Ledger(offsets)
+        self.ledger = Ledger({queue_id: older.next_offset(queue_id) for queue_id in gateway.queues})
         since = datetime.now(timezone.utc) - gateway.remember
         self.ledger.landed(older.recent(gateway.queues, since, gateway.remember_max))
         self.tokens = Tokens(settings.producers)
