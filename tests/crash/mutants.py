@@ -22,8 +22,8 @@ _PATIENCE_S = 900
 FAULTS: dict[str, tuple[str, str, str]] = {
     "a commit's version is ignored": (
         "deltalog.py",
-        "if files and (app is None or not self.has(app, version)):",
-        "if files:",
+        "        elif self.has(app, version):\n            return\n",
+        "        self._update()\n",
     ),
     "a batch done again is another application": (
         "reconcile/publish.py",
