@@ -274,3 +274,5 @@ def test_each_batch_has_the_rules_that_were_in_force(spark: SparkSession, tmp_pa
     assert in_force(spark, place, 8) is None
     keep(spark, place, 8, two)
     assert in_force(spark, place, 8) == two
+    keep(spark, place, 6, one)  # a power cut has taken batches 6 and 7 back
+    assert [in_force(spark, place, batch) for batch in (6, 7, 9)] == [one, one, one]

@@ -100,9 +100,14 @@ def begun_with(spark: SparkSession, tables: Tables, checkpoint: Checkpoint, now:
 
 
 def keep(spark: SparkSession, place: str, batch_id: int, rules: BatchRules) -> None:
-    """Write down what the batches from this one on, which has not begun, are decided with. Raises StorageError."""
-    found = in_force(spark, place, batch_id)
-    if found != rules:
+    """Write down what the batches from this one on, which has not begun, are decided with. Raises StorageError.
+
+    What was kept for batches after it holds no more: one that was to come before them has not begun, after all.
+    """
+    later = [number for number in numbers(spark, f"{place}/{FOLDER}") if number > batch_id]
+    for number in later:
+        folders.delete_file(spark, _file(place, number))
+    if later or in_force(spark, place, batch_id) != rules:
         folders.write(spark, _file(place, batch_id), _text(rules))
 
 
