@@ -156,7 +156,8 @@ class Tables:
     def _folders(self) -> list[str]:
         """The names of the tables whose folders there are, sound or not."""
         names = [name for name in folders.names(None, self.root) if not name.startswith(("_", "."))]
-        topics = [TOPIC_PREFIX + name for name in folders.names(None, f"{self.root}/{TOPIC_PREFIX}")]
+        place = f"{self.root}/{TOPIC_PREFIX}"
+        topics = [TOPIC_PREFIX + name for name in _names(place)]
         return sorted(name for name in [*names, *topics] if folders.exists(None, f"{self.location(name)}/_delta_log"))
 
     def create(self, spark: SparkSession, *names: str) -> None:

@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 _STATE = re.compile(r"\.?([0-9]+)(?:_[0-9a-f-]+)?\.(?:changelog|zip)(?:\.crc)?")
 #: what a batch that began a run, or changed the state's schema, has written about it
 _ABOUT = re.compile(r"\.?([0-9]+)(?:_[0-9a-f-]+)?(?:\.crc)?")
+#: before a file has its name (CheckpointFileManager.generateTempPath)
+_TEMPORARY = re.compile(r"\.[0-9]+\.[0-9a-f-]{36}(?:\.TID[0-9]+)?\.tmp")
 _ENTRY = re.compile(r"([0-9]+)(?:\.compact)?")
 _BEGINS = b"crc\0"  # org.apache.hadoop.fs.ChecksumFs
 _CHUNK = 512
@@ -49,7 +51,7 @@ def remove_unfinished(place: str, sources: Sequence[str], in_tables: Callable[[s
         for folder in {*map(os.path.dirname, gone)}:
             flush_folder(folder)
         # State of a batch that was not finished is there after every crash; a checksum alone says nothing.
-        torn = [path for path in gone if not path.startswith(f"{place}/state/") and not path.endswith(".crc")]
+        torn = [path for path in gone if not path.startswith(f"{place}/state/") and not path.endswith((".crc", ".tmp"))]
         if torn:
             _log.warning("%s: removed what is torn, as by a power cut: %s", place, _listed(place, torn))
     except OSError as error:
@@ -63,8 +65,9 @@ def _remove(place: str, sources: Sequence[str], in_tables: Callable[[str, int], 
     torn = [number for number in _numbers(f"{place}/commits") if number not in done]
     query_id = _query_id(place)
     if query_id is None:
-        # It is flushed before the first batch is in any table.
-        if not done and not torn:
+        # It is flushed before the first batch is in any table. What is kept for the first may be there before Spark's.
+        begun_by_spark = any(os.path.exists(f"{place}/{name}") for name in ("metadata", "offsets", "sources", "state"))
+        if begun_by_spark and not done and not torn:
             aside = f"{place}.torn-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
             os.rename(place, aside)
             flush_folder(os.path.dirname(place))
@@ -81,6 +84,7 @@ def _remove(place: str, sources: Sequence[str], in_tables: Callable[[str, int], 
     yield from _of_state(place, following)
     for folder in (f"{place}/offsets", f"{place}/commits"):
         yield from _checksums(folder)
+        yield from _temporary(folder)
 
 
 def _query_id(place: str) -> str | None:
@@ -171,6 +175,14 @@ def _checksums(folder: str) -> Iterator[str]:
             if not os.path.exists(path) or _known(path) is None:
                 os.remove(f"{folder}/{name}")
                 yield f"{folder}/{name}"
+
+
+def _temporary(folder: str) -> Iterator[str]:
+    """Files that were not finished, removed: a folder must be empty for the first batch."""
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        if _TEMPORARY.fullmatch(name):
+            os.remove(f"{folder}/{name}")
+            yield f"{folder}/{name}"
 
 
 def _is_torn(path: str) -> bool:

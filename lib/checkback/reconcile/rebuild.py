@@ -169,9 +169,7 @@ def segment_blocks(
     for name in ("half", "op"):
         read[name] = tables.read(spark, name, versions[name] - 1)
     rows = _halves(read, now - rules.reserved, rules).unionByName(_ops(read))
-    # `div` cuts towards 0, and segments begin at multiples of their size, below 0 as well.
-    below = F.when((F.col("offset") < 0) & (F.pmod("offset", F.lit(size)) != 0), 1).otherwise(0)
-    segment = F.concat_ws("/", "queue_id", F.expr(f"offset div {size}") - below)
+    segment = F.concat_ws("/", "queue_id", F.expr(f"offset div {size}"))
 
     def block(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
         found = np.empty(table.num_rows, ROW)
