@@ -77,6 +77,7 @@ class Publisher:
         self._topics = Topics(tables)
         self._flush = tables.flush_of(NAME, *SOURCES[NAME])
         self._claimed = tables.by_files  # by the command, then
+        self._concluded = False  # the first batch may be one that is done again
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Publish one batch of ACTIONS_SCHEMA, and what waits for its topic's table and is due; say that it is whole.
@@ -124,8 +125,17 @@ class Publisher:
             )
         # Step 3
         rejected = self._reject(spark, actions, batch_id, app)
-        names = added.names.union(late, ["rejected"] if rejected else [])
-        return Written(names, rejected, added.unpublished)
+        waiting = self._parked(spark, batch_id, app) or added.unpublished
+        names = added.names.union(late, ["rejected"] if rejected else [], [unpublished.TABLE] if waiting else [])
+        return Written(names, rejected, waiting)
+
+    def _parked(self, spark: SparkSession, batch_id: int, app: str) -> int:
+        """Rows of `unpublished` of a first try of this batch: since then tables may have been mended."""
+        name = unpublished.TABLE
+        if self._concluded or self._tables.last_version(spark, name, f"{app}/{name}") != batch_id:
+            return 0
+        mine = (F.col("application") == app) & (F.col("batch_id") == batch_id)
+        return self._tables.read(spark, name).where(mine).count()
 
     def _conclude(self, spark: SparkSession, actions: Actions, batch_id: int, app: str, written: Written) -> None:
         """The last commit of a batch, and of every batch: its row in `batches`."""
@@ -133,6 +143,7 @@ class Publisher:
         versions = dict(zip(names, side_by_side(partial(self._tables.version, spark), names), strict=True))
         row = batch_row(app, batch_id, batch_time, _now(), self._decided, actions.counts, written, versions)
         self._tables.append_arrow(spark, row, BATCHES, application(app), batch_id)
+        self._concluded = True
 
     def _time(self, spark: SparkSession, actions: Actions, batch_id: int) -> int:
         """The batch's time (ms). One that touched no segment has heard none from a segment."""

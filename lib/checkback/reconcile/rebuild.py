@@ -15,13 +15,12 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from checkback import folders
-from checkback.checkpoint import read_checkpoint
 from checkback.connect import is_connect
-from checkback.errors import StorageError
 from checkback.fence import only_one
+from checkback.reconcile import half_done
 from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of
 from checkback.reconcile.batches import TABLE as BATCHES
-from checkback.reconcile.batches import application, batch_row
+from checkback.reconcile.batches import batch_row
 from checkback.reconcile.checks import checks_so_far
 from checkback.reconcile.claims import NAME, REBUILDING, claim
 from checkback.reconcile.columns import half_events, identity_columns, op_events
@@ -113,39 +112,16 @@ def _rebuild(
 
 
 def _conclude(spark: SparkSession, tables: Tables) -> None:
-    """Say in `batches` that the batch is whole that had rows and was not concluded.
-
-    What came before the first row of `batches` was written by a release that had no such table.
-    """
-    batches, place = tables.read(spark, BATCHES), tables.checkpoint(NAME)
-    written = [
-        tables.read(spark, name).select("batch_id", F.col(column).alias("batch_time"))
-        for name, column in (("decisions", "decided_at"), ("check_requests", "requested_at"))
-    ]
-    lacking = written[0].union(written[1]).distinct().join(batches, on=["batch_id", "batch_time"], how="left_anti")
-    last = batches.orderBy(F.desc("finished_at")).select("application").head()
-    if last is None:
-        # The very first batch; if there are more, they are of that release.
-        found = [row for row in lacking.limit(2).collect() if row["batch_id"] == 0]
-        found = found if len(found) == 1 else []
-    else:
-        first = batches.agg(F.min("batch_time").alias("first"))
-        found = lacking.crossJoin(F.broadcast(first)).where(F.col("batch_time") >= F.col("first")).collect()
-    for row in found:
-        query = _query_id(spark, place) or (None if last is None else last["application"])
-        times = round(row["batch_time"].timestamp() * 1000), round(time.time() * 1000)
-        decided = in_force(spark, place, row["batch_id"])
-        concluded = batch_row(query, row["batch_id"], *times, decided)
-        tables.append_arrow(spark, concluded, BATCHES, application(query or "unknown"), row["batch_id"])
-
-
-def _query_id(spark: SparkSession, place: str) -> str | None:
-    """Of the checkpoint, if it can be read."""
-    try:
-        checkpoint = read_checkpoint(spark, place)
-    except StorageError:
-        return None
-    return None if checkpoint is None else checkpoint.query_id
+    """Say in `batches` that the batch that was broken off is whole. Of a release without `batches` nothing is said."""
+    found = half_done.find(spark, tables)
+    begun = tables.read(spark, BATCHES).head() is not None
+    if found is None or not (begun or found.first):
+        return
+    decided = in_force(spark, tables.checkpoint(NAME), found.rows.batch_id)
+    now = round(time.time() * 1000)
+    row = batch_row(found.application, found.rows.batch_id, found.rows.time, now, decided)
+    # An application of its own: the batch may be one that the query's own row has passed.
+    tables.append_arrow(spark, row, BATCHES, f"concluded/{found.rows.batch_id}/{found.rows.time}", 0)
 
 
 def _first_unread(spark: SparkSession, tables: Tables, name: str) -> int:
@@ -213,9 +189,13 @@ def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
 
     The others are the decision, or repeats that change nothing.
     """
-    dealt = read["rejected"].where(F.col("source") == "op").select(F.col("raw").alias("_raw")).distinct()
+    # What landed since, and looks alike, nobody has dealt with.
+    rejected = read["rejected"].where(F.col("source") == "op").groupBy(F.col("raw").alias("_raw"))
+    dealt = rejected.agg(F.max("rejected_at").alias("_until"))
     op = read["op"].withColumn("_raw", raw_op(F.col("half_offset")))
-    left = op_events(op.join(dealt, on="_raw", how="left_anti")).where(F.col("kind") < Kind.UNDELIVERED)
+    op = op.join(dealt, on="_raw", how="left")
+    op = op.where(F.col("_until").isNull() | (F.col("store_timestamp") > F.col("_until")))
+    left = op_events(op).where(F.col("kind") < Kind.UNDELIVERED)
     group, transaction = identity_columns()
     decided = (
         read["decisions"]

@@ -16,8 +16,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from checkback.errors import StateError
-from checkback.reconcile import unpublished
-from checkback.reconcile.batches import TABLE as BATCHES
+from checkback.reconcile import half_done, unpublished
 from checkback.reconcile.topics import Topics, own_failure
 from checkback.schemas import DECISIONS, DISCARDED, TOPIC, TOPIC_PREFIX, UNPUBLISHED
 
@@ -111,20 +110,12 @@ def _finish(
 
 
 def _decided(spark: SparkSession, tables: Tables) -> DataFrame:
-    """The decisions, and whether their batch may be half done: half_done BOOLEAN.
-
-    A batch that is in `batches` is whole, and so is what came before the first row there. Where there is none yet, the
-    last batch may be half done.
-    """
-    decisions, batches = tables.read(spark, "decisions"), tables.read(spark, BATCHES)
-    first = batches.agg(F.min(F.unix_micros("batch_time"))).collect()[0][0]
-    decided_at = F.unix_micros("decided_at")
-    if first is None:
-        last = decisions.agg(F.max(decided_at)).collect()[0][0]
-        return decisions.withColumn("half_done", decided_at == F.lit(last))
-    whole = batches.select("batch_id", F.col("batch_time").alias("decided_at"), F.lit(True).alias("whole")).distinct()
-    found = decisions.join(F.broadcast(whole), on=["batch_id", "decided_at"], how="left")
-    return found.withColumn("half_done", F.col("whole").isNull() & (decided_at >= F.lit(first))).drop("whole")
+    """The decisions, and whether their batch may be half done: half_done BOOLEAN."""
+    decisions, found = tables.read(spark, "decisions"), half_done.find(spark, tables)
+    if found is None:
+        return decisions.withColumn("half_done", F.lit(False))
+    same_time = F.unix_millis("decided_at") == found.rows.time
+    return decisions.withColumn("half_done", (F.col("batch_id") == found.rows.batch_id) & same_time)
 
 
 def _publish(
