@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from checkback import folders, sparklog
 from checkback.checkpoint import PARTITIONS, Checkpoint, Position, read_checkpoint
 from checkback.deltalog import DeltaLog
+from checkback.errors import StorageError
 from checkback.paths import local_path
 from checkback.reconcile.guards import Facts, Ledger, Log
 from checkback.schemas import SOURCES
@@ -80,11 +81,23 @@ def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int)
 
 
 def committed(spark: SparkSession, tables: Tables, query_id: str, batch_id: int) -> list[str]:
-    """Names of the tables that a batch of a query has committed to. Raises StorageError."""
+    """Names of the tables that a batch of a query has committed to; of a topic's that cannot be read nobody knows.
+
+    Raises StorageError.
+    """
     names = [*_WRITTEN, *tables.topics(spark)]
+
+    def last(name: str) -> int | None:
+        try:
+            return tables.last_version(spark, name, f"{query_id}/{name}")
+        except StorageError:
+            if name in _WRITTEN:
+                raise
+            return None
+
     with ThreadPoolExecutor(max_workers=8) as pool:
-        found = pool.map(lambda name: tables.last_version(spark, name, f"{query_id}/{name}"), names)
-        return [name for name, last in zip(names, found, strict=True) if last is not None and last >= batch_id]
+        found = pool.map(last, names)
+        return [name for name, version in zip(names, found, strict=True) if version is not None and version >= batch_id]
 
 
 def _ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> Ledger:

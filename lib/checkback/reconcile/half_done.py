@@ -73,14 +73,18 @@ def broken_off(
     if not rows:
         return None
     if not concluded:
-        return HalfDone(owner, max(rows, key=lambda one: one.time), first=len(rows) == 1 and rows[0].batch_id == 0)
+        return HalfDone(owner, max(rows, key=_by_time), first=len(rows) == 1 and rows[0].batch_id == 0)
     known = set(written)
     for last in concluded:
         mine = [one for one in rows if one.batch_id == last.batch_id + 1]
         mine = mine if last in known else [one for one in mine if one.time > last.time]
         if mine:
-            return HalfDone(last.application, max(mine, key=lambda one: one.time))
+            return HalfDone(last.application, max(mine, key=_by_time))
     return None
+
+
+def _by_time(rows: Rows) -> tuple[int, int]:
+    return rows.time, rows.batch_id
 
 
 def find(spark: SparkSession, tables: Tables) -> HalfDone | None:
