@@ -15,7 +15,7 @@ from checkback.deltalog import DeltaLog
 from checkback.errors import StorageError
 from checkback.files import FileWriter
 from checkback.gateway.ledger import Kept, Verdict, fingerprint, judge_half, name_of
-from checkback.gateway.older import Ended, Older
+from checkback.gateway.older import LEFT, Ended, Older
 from checkback.gateway.store import half_rows
 from checkback.messages import LONG_MAX, Half
 from checkback.schemas import arrow_schema
@@ -106,10 +106,25 @@ def test_rows_that_no_door_lets_in_stop_nothing(tmp_path: Path) -> None:
     assert {place: half.name for place, half in older.find({(0, 1), (0, 3)}).items()} == {(0, 1): "/", (0, 3): "/"}
 
 
-def test_queue_without_another_offset_is_told(tmp_path: Path) -> None:
-    land(tmp_path, "half", half(LONG_MAX))
-    with pytest.raises(StorageError, match=r"has the last offset there is.*other gateway\.queues"):
+@pytest.mark.parametrize("offset", [LONG_MAX, LONG_MAX - 3, LONG_MAX - LEFT + 1])
+def test_queue_that_soon_has_no_offset_left_is_told(tmp_path: Path, offset: int) -> None:
+    """At the start: a commit has no offsets to give then, and whoever waits for it no answer."""
+    land(tmp_path, "half", half(offset))
+    with pytest.raises(StorageError, match=rf"has the offset {offset}: too few.*other gateway\.queues"):
         Older(str(tmp_path)).next_offset(0)
+
+
+def test_queue_with_offsets_left_goes_on(tmp_path: Path) -> None:
+    land(tmp_path, "half", half(LONG_MAX - LEFT))
+    assert Older(str(tmp_path)).next_offset(0) == LONG_MAX - LEFT + 1
+
+
+def test_no_half_message_goes_past_the_last_offset() -> None:
+    """The last one is given; a commit that needs one more is refused as a whole."""
+    rows = half_rows([HALF, HALF], 0, LONG_MAX - 1, T0_MS)
+    assert rows.column("queue_offset").to_pylist() == [LONG_MAX - 1, LONG_MAX]
+    with pytest.raises(StorageError, match=r"queue 0: no offsets are left.*other gateway\.queues"):
+        half_rows([HALF, HALF], 0, LONG_MAX, T0_MS)
 
 
 def test_recent_half_messages_are_the_last_ones(tmp_path: Path) -> None:
