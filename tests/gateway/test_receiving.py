@@ -91,7 +91,8 @@ def test_rest_of_a_refused_body_is_not_waited_for() -> None:
     """Whatever else would end the connection."""
 
     async def never() -> Message:
-        return await asyncio.get_running_loop().create_future()
+        await asyncio.Event().wait()
+        return {}
 
     asyncio.run(asyncio.wait_for(Receiving(BODY, ROOM, 0).rest(Incoming(never)), PATIENCE_S))
 
