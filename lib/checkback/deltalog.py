@@ -29,6 +29,7 @@ from checkback.errors import NO_SPACE, NO_SPACE_FIX, FencedError, StorageError
 from checkback.recovery import ACTIONS, last_checkpoint, recover_log, refuse_torn
 from checkback.schemas import TOPIC_PREFIX, properties_of, schema_of
 from checkback.sync import LogFlush
+from checkback.times import python_times
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -132,7 +133,7 @@ class DeltaLog:
         ``within``: (least, greatest) of columns. A file without statistics of a column may hold any.
         """
         self._update()
-        actions = pa.table(self._table.get_add_actions(flatten=True))
+        actions = python_times(pa.table(self._table.get_add_actions(flatten=True)))
         for name, (least, most) in (within or {}).items():
             if f"min.{name}" in actions.schema.names:
                 below, above = actions.column(f"max.{name}"), actions.column(f"min.{name}")

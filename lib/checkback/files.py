@@ -23,6 +23,7 @@ from pyarrow.fs import LocalFileSystem
 from checkback.errors import StorageError, of_machine
 from checkback.schemas import arrow_schema, statistics_of
 from checkback.sync import flush_file, flush_folder
+from checkback.times import python_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -226,7 +227,7 @@ def to_files(
 
 
 def read_rows(path: str, name: str, columns: Sequence[str] | None, wanted: pc.Expression) -> pa.Table:
-    """The wanted rows of one file of the table ``name``, whoever wrote it. ``columns`` None = all.
+    """The wanted rows of one file of the table ``name``, whoever wrote it, with `python_times`. ``columns`` None = all.
 
     Raises StorageError when it cannot be read.
     """
@@ -236,7 +237,7 @@ def read_rows(path: str, name: str, columns: Sequence[str] | None, wanted: pc.Ex
         rows = pq.read_table(path, columns=names, filters=wanted, partitioning=None)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
-    return rows.select(names).cast(pa.schema([schema.field(name) for name in names]))
+    return python_times(rows.select(names).cast(pa.schema([schema.field(name) for name in names])))
 
 
 def row_batches(path: str, name: str, columns: Sequence[str], wanted: pc.Expression) -> Iterator[pa.Table]:
@@ -254,7 +255,7 @@ def row_batches(path: str, name: str, columns: Sequence[str], wanted: pc.Express
                 for batch in file.iter_batches(min(max(1, rows), _PIECE_ROWS), [number], columns, use_threads=False):
                     piece = pa.Table.from_batches([batch]).select(columns).cast(schema).filter(wanted)
                     if piece.num_rows:
-                        yield piece
+                        yield python_times(piece)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
 

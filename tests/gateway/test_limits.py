@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -68,11 +69,33 @@ def test_request_that_does_not_come_is_not_waited_for(gateway: Gateway, parts: l
     assert problem(spoken(gateway, *parts))["code"] == "too_slow"
 
 
+HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("override", ["gateway.gather=0s", "producers.orders.token=env:ORDERS_TOKEN"])
+def test_request_behind_another_one_is_not_waited_for(tmp_path: Path, override: str) -> None:
+    """In the same write as a whole one, its end never sent: it keeps no connection from others, and no end waiting."""
+    begun = [HEAD + b"Content-Length: 100\r\n\r\n", HEAD + b"Content-Length: 100\r\n\r\n{", HEAD]
+    overrides = ("gateway.timeout=400ms", f"gateway.max_connections={len(begun)}", override)
+    with Gateway(tmp_path, *overrides, environ={"ORDERS_TOKEN": "t" * 32}) as gateway, ExitStack() as open_ones:
+        connections = [socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S) for _ in begun]
+        for connection, second in zip(connections, begun, strict=True):
+            open_ones.enter_context(connection).sendall(HEALTHZ + second)
+        for connection in connections:
+            heard = b""
+            while more := connection.recv(65536):
+                heard += more
+            assert heard.startswith(b"HTTP/1.1 200")
+            assert heard.count(b"HTTP/1.1 ") == 2
+        assert gateway.get("/healthz").status_code == 200
+        assert gateway.stop() == (0, "")
+
+
 def test_connection_may_rest_between_requests(gateway: Gateway) -> None:
     """The timeout is a request's, not a connection's."""
     with socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S) as connection:
         for _ in range(2):
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            connection.sendall(HEALTHZ)
             heard = b""
             while not heard.endswith(b"}"):
                 heard += connection.recv(65536)

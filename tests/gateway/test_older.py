@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from checkback.deltalog import DeltaLog
 from checkback.errors import StorageError
 from checkback.files import FileWriter
 from checkback.gateway.ledger import Kept, Verdict, fingerprint, judge_half, name_of
-from checkback.gateway.older import Ended, Older
+from checkback.gateway.older import LEFT, Ended, Older
 from checkback.gateway.store import half_rows
-from checkback.messages import LONG_MAX, Half
+from checkback.messages import LONG_MAX, MS_MAX, Half
 from checkback.schemas import arrow_schema
+from checkback.times import LEAST
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,10 +108,48 @@ def test_rows_that_no_door_lets_in_stop_nothing(tmp_path: Path) -> None:
     assert {place: half.name for place, half in older.find({(0, 1), (0, 3)}).items()} == {(0, 1): "/", (0, 3): "/"}
 
 
-def test_queue_without_another_offset_is_told(tmp_path: Path) -> None:
-    land(tmp_path, "half", half(LONG_MAX))
-    with pytest.raises(StorageError, match=r"has the last offset there is.*other gateway\.queues"):
+@pytest.mark.parametrize("offset", [LONG_MAX, LONG_MAX - 3, LONG_MAX - LEFT + 1])
+def test_queue_that_soon_has_no_offset_left_is_told(tmp_path: Path, offset: int) -> None:
+    """At the start: a commit has no offsets to give then, and whoever waits for it no answer."""
+    land(tmp_path, "half", half(offset))
+    with pytest.raises(StorageError, match=rf"has the offset {offset}: too few.*other gateway\.queues"):
         Older(str(tmp_path)).next_offset(0)
+
+
+def test_queue_with_offsets_left_goes_on(tmp_path: Path) -> None:
+    land(tmp_path, "half", half(LONG_MAX - LEFT))
+    assert Older(str(tmp_path)).next_offset(0) == LONG_MAX - LEFT + 1
+
+
+def test_no_half_message_goes_past_the_last_offset() -> None:
+    """The last one is given; a commit that needs one more is refused as a whole."""
+    rows = half_rows([HALF, HALF], 0, LONG_MAX - 1, T0_MS)
+    assert rows.column("queue_offset").to_pylist() == [LONG_MAX - 1, LONG_MAX]
+    with pytest.raises(StorageError, match=r"queue 0: no offsets are left.*other gateway\.queues"):
+        half_rows([HALF, HALF], 0, LONG_MAX, T0_MS)
+
+
+@pytest.mark.parametrize("year_us", [569_036_000_000_000_000, -(2**62)])
+def test_times_beyond_pythons_stop_nothing(tmp_path: Path, year_us: int) -> None:
+    """Delta has the years 290,000 before and after: those of other writers count as the nearest that Python has."""
+    far = pa.array([year_us], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    land(tmp_path, "half", half(0))
+    born, stored_at = "born_timestamp", "store_timestamp"
+    for offset, beyond in enumerate(([born], [stored_at], [born, stored_at]), 1):
+        for name, row in (("half", half(offset)), ("op", op(offset, "COMMIT"))):
+            rows = pa.Table.from_pylist([row], schema=arrow_schema(name))
+            for column in beyond:
+                rows = rows.set_column(rows.schema.get_field_index(column), rows.schema.field(column), far)
+            DeltaLog.create(name, f"{tmp_path}/{name}")
+            write_deltalake(f"{tmp_path}/{name}", rows, mode="append")
+    older = Older(str(tmp_path))
+    assert older.next_offset(0) == 4
+    stored = {half.queue_offset: half.stored for half in older.recent([0], T0, 10)}
+    assert set(stored) == ({0, 1, 2, 3} if year_us > 0 else {0, 1})
+    assert all(LEAST // 1000 <= half.stored <= MS_MAX for half in older.find({(0, n) for n in range(4)}).values())
+    places = {(0, n): half.state for (_, n), half in older.find({(0, n) for n in range(4)}).items()}
+    assert places == {(0, 0): None, (0, 1): "COMMIT", (0, 2): "COMMIT", (0, 3): "COMMIT"}
+    assert older.named("orders", "tx") is not None
 
 
 def test_recent_half_messages_are_the_last_ones(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_small_bodies_always_have_room() -> None:
     """Large ones that do not come to an end take it from large ones only, and leave it when they end or go."""
 
     async def run() -> None:
-        receiving = Receiving(BODY, ROOM)
+        receiving = Receiving(BODY, ROOM, PATIENCE_S)
         slow = [Client(receiving) for _ in range(3)]
         for client in slow:
             await client.sends(BODY)
@@ -87,9 +87,19 @@ def test_small_bodies_always_have_room() -> None:
     asyncio.run(run())
 
 
+def test_rest_of_a_refused_body_is_not_waited_for() -> None:
+    """Whatever else would end the connection."""
+
+    async def never() -> Message:
+        await asyncio.Event().wait()
+        return {}
+
+    asyncio.run(asyncio.wait_for(Receiving(BODY, ROOM, 0).rest(Incoming(never)), PATIENCE_S))
+
+
 def test_one_token_has_not_all_the_room() -> None:
     async def run() -> None:
-        receiving = Receiving(BODY, ROOM)
+        receiving = Receiving(BODY, ROOM, PATIENCE_S)
         mine = [Client(receiving, A) for _ in range(2)]
         for client in mine:
             await client.sends(3 * FREE)
@@ -113,7 +123,7 @@ def test_what_is_held_is_bounded_and_let_go(steps: list[tuple[int, str, int]]) -
     """However bodies come: never more than the room counts, and nothing of those that have ended."""
 
     async def run() -> None:
-        receiving = Receiving(BODY, ROOM)
+        receiving = Receiving(BODY, ROOM, PATIENCE_S)
         clients: dict[int, Client] = {}
         for number, step, size in steps:
             client = clients.setdefault(number, Client(receiving, (A, B)[number % 2]))

@@ -8,7 +8,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from checkback.cli import main
 from checkback.commits import Commits
@@ -21,11 +23,13 @@ from checkback.inspect import (
     pending,
     pending_over_time,
     stuck_groups,
+    table,
 )
 from checkback.inspect.groups import COLUMNS as GROUP_COLUMNS
 from checkback.inspect.lines import json_lines
 from checkback.inspect.trail import COLUMNS as LINEAGE_COLUMNS
 from checkback.inspect.undecided import COLUMNS, CONTENT
+from checkback.schemas import arrow_schema
 from checkback.settings import Settings
 from checkback.tables import Tables
 from inspect_times import append, made_at
@@ -145,6 +149,26 @@ def test_pending_tells_of_each_how_often_and_why(spark: SparkSession, settings: 
     assert rows[10]["next_check_at"] == "2026-01-01T23:57:12.000Z"
     assert rows[21]["next_check_at"] == "2026-01-02T00:01:02.000Z"
     assert {row["as_of"] for row in rows.values()} == {"2026-01-02T00:00:05.000Z"}
+
+
+@pytest.mark.parametrize("far", [2**63 - 1, 569_036_000_000_000_000])
+def test_time_beyond_pythons_hides_nobody(spark: SparkSession, tmp_path: Path, far: int) -> None:
+    """Another writer's row: the others are told of, and the minutes end now."""
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "reconcile": {"partitions": 2}})
+    own = {"queue_id": 0, "producer_group": "orders", "real_topic": "a", "body": b"", "check_immunity_s": 60}
+    born = {"born_timestamp": DONE, "store_timestamp": DONE}
+    append(tmp_path, "half", [own | born | {"queue_offset": 0, "transaction_id": "honest"}])
+    rows = pa.Table.from_pylist([own | born | {"queue_offset": 1, "transaction_id": "far"}], arrow_schema("half"))
+    for name in born:
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, rows.schema.field(name), pa.array([far], pa.timestamp("us", "UTC")))
+    write_deltalake(f"{tmp_path}/half", rows, mode="append")
+    assert [row["transaction_id"] for row in rows_of(pending(spark, settings))] == ["honest", "far"]
+    assert [name in repr(table(pending(spark, settings))) for name in ("honest", "far")] == [True, True]
+    assert repr(table(spark.range(1))).endswith("0")
+    days = pending_over_time(spark, settings, every=timedelta(days=1))
+    counts = [row["pending"] for row in days.select("pending").collect()]
+    assert (counts[0], counts[-1]) == (1, 2)
 
 
 def test_bodies_only_when_asked_for(spark: SparkSession, settings: Settings) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from checkback.errors import SettingsError
 from checkback.operate.find import find
 from checkback.operate.transaction import RESUMED_BY, RESUMED_FROM, AmbiguousError, Asked, Place
+from checkback.schemas import arrow_schema
 from operate.house import QUEUE, House
 
 
@@ -86,3 +89,16 @@ def test_several_half_messages_are_not_guessed_among(house: House, monkeypatch: 
     with pytest.raises(SettingsError, match="4 half messages have this transaction id"):
         house.resolve("COMMIT")
     assert house.resolve("COMMIT", Asked("tx", place=Place(0, 20))).operation.place == Place(0, 20)
+
+
+@pytest.mark.parametrize("column", ["born_timestamp", "store_timestamp"])
+def test_row_with_a_time_beyond_pythons_is_found(house: House, column: str) -> None:
+    """Another writer's, in the year 20000: it can be resolved, and so can the others."""
+    house.half(11)
+    far = pa.array([569_036_000_000_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    row = house.rows("half")[0] | {"queue_offset": 12, "transaction_id": "far"}
+    rows = pa.Table.from_pylist([row], arrow_schema("half"))
+    rows = rows.set_column(rows.schema.get_field_index(column), rows.schema.field(column), far)
+    write_deltalake(house.tables.location("half"), rows, mode="append")
+    for transaction_id in ("tx", "far"):
+        assert house.resolve("COMMIT", Asked(transaction_id)).operation.transaction_id == transaction_id

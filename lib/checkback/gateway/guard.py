@@ -53,7 +53,7 @@ class Guard:
         #: More of them than connections are those of clients that have gone.
         self._max_under_way = settings.max_connections
         self._under_way = 0
-        self._receiving = Receiving(settings.max_body, settings.max_receiving)
+        self._receiving = Receiving(settings.max_body, settings.max_receiving, settings.timeout.total_seconds())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a fit request on; answer the others, from their headers where these tell enough."""

@@ -34,6 +34,8 @@ _ABOUT = (*_KEY, *_IDENTITY, "real_topic", "born_timestamp", "store_timestamp")
 _WHOLE = tuple(dict.fromkeys((*Half._fields, "store_timestamp")))
 _OP = (*_OP_KEY, *first_op.COLUMNS)
 _DECISION = (*_KEY, *_IDENTITY, "state", "reason", "check_times", "decided_at")
+#: Offsets that a queue must have left when a gateway starts: in its life it does not get through them.
+LEFT = 2**32
 #: Half messages of one name that are looked at to find the first that was taken.
 _OF_ONE_NAME = 100
 
@@ -63,7 +65,7 @@ class Older:
         self.closed = False
 
     def next_offset(self, queue_id: int) -> int:
-        """The first offset of the queue that no row of `half` has. Raises StorageError."""
+        """The first offset of the queue that no row of `half` has. Raises StorageError when fewer than LEFT remain."""
         last = -1
         files = self._files("half", {"queue_id": (queue_id, queue_id)})
         for file in sorted(files, key=lambda file: _greatest(file, "queue_offset"), reverse=True):
@@ -75,8 +77,8 @@ class Older:
                 rows = read_rows(file.path, "half", _KEY, pc.field("queue_id") == queue_id)
                 found = pc.max(rows.column("queue_offset")).as_py()
             last = max(last, -1 if found is None else found)
-        if last == LONG_MAX:
-            what = f"a half message of the queue {queue_id} has the last offset there is: nothing can come after it"
+        if last > LONG_MAX - LEFT:
+            what = f"a half message of the queue {queue_id} has the offset {last}: too few can come after it"
             raise StorageError(what, f"{self._root}/half", "give the gateway other gateway.queues")
         return last + 1
 

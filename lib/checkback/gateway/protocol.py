@@ -75,6 +75,12 @@ class LimitedProtocol(HttpToolsProtocol):
         """Instead of uvicorn's: a problem, as all errors."""
         self._refuse(Problem("malformed", "no HTTP request"))
 
+    def on_message_begin(self) -> None:
+        """As uvicorn's; a request may begin in the bytes that the one before it ended in."""
+        if self._timer is None:
+            self._start()
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
         """As uvicorn's."""
         self._head = None
@@ -105,18 +111,25 @@ class LimitedProtocol(HttpToolsProtocol):
             self._unread = None
 
     def _late(self) -> None:
+        if self.pipeline:
+            # Nothing of it is read before the one ahead of it is answered, which is not this client's fault.
+            self._start()
+            return
         self._refuse(Problem("too_slow", f"not all of it came within {self.timeout_s:g} seconds"))
 
     def _refuse(self, problem: Problem) -> None:
-        """Answer and close; a connection whose request is answered already, before all of it came, is only closed."""
+        """Answer and close.
+
+        A connection is only closed when its request is answered already, before all of it came, and when the one
+        ahead of it is not answered yet: its client would take this for that one's answer.
+        """
         self._stop()
         if self.transport.is_closing():
             return
         # Without a head under way the cycle is that of the request that is still coming.
-        if (
-            self.cycle is None
-            or not self.cycle.response_started
-            or (self._head is not None and self.cycle.response_complete)
+        cycle = self.cycle
+        if not self.pipeline and (
+            cycle is None or (not cycle.response_started if self._head is None else cycle.response_complete)
         ):
             body = orjson.dumps(problem.members())
             head = f"HTTP/1.1 {problem.status} \r\ncontent-type: application/problem+json\r\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from checkback.gateway.problems import Problem
@@ -38,9 +40,11 @@ class Receiving:
     tokens none has more than half of the room, or of one body.
     """
 
-    def __init__(self, max_body: int, max_receiving: int) -> None:
+    def __init__(self, max_body: int, max_receiving: int, timeout_s: float) -> None:
+        """``timeout_s``: how long the rest of a refused body is let by."""
         self._max_body = max_body
         self._room = max_receiving
+        self._timeout_s = timeout_s
         self._share = max(max_body, max_receiving // 2)
         self._held: Counter[Groups] = Counter()
 
@@ -78,7 +82,12 @@ class Receiving:
         return self._held.total() + more <= self._room and self._held[groups] + more <= share
 
     async def rest(self, incoming: Incoming) -> None:
-        """Let what a client still sends go by, up to a body's limit, so that it comes to read its answer."""
+        """Let what a client still sends go by, for a time and up to a body's limit, so that it reads its answer."""
+        if not incoming.ended:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._pass(incoming), self._timeout_s)
+
+    async def _pass(self, incoming: Incoming) -> None:
         left = self._max_body
         while left > 0 and not incoming.ended:
             left -= len(await incoming.part() or b"")

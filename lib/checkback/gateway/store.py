@@ -11,6 +11,7 @@ import pyarrow as pa
 from checkback.deltalog import DeltaLog
 from checkback.errors import FencedError, SettingsError, StorageError
 from checkback.files import FileWriter
+from checkback.messages import LONG_MAX
 from checkback.paths import local_path
 from checkback.schemas import arrow_schema
 from checkback.sync import UnflushedError
@@ -138,10 +139,15 @@ def claim(half: Appender, op: Appender) -> None:
 
 
 def half_rows(halves: Sequence[Half], queue_id: int, first: int, stored: int) -> pa.Table:
-    """Rows of `half` at the queue's offsets from ``first`` on; ``stored`` in ms."""
+    """Rows of `half` at the queue's offsets from ``first`` on; ``stored`` in ms.
+
+    Raises StorageError when it has not that many left.
+    """
+    if first + len(halves) - 1 > LONG_MAX:
+        raise StorageError("no offsets are left", f"queue {queue_id}", "give the gateway other gateway.queues")
     columns: dict[str, Any] = dict(zip(halves[0]._fields, zip(*halves, strict=True), strict=True))
     columns["queue_id"] = np.full(len(halves), queue_id)
-    columns["queue_offset"] = np.arange(first, first + len(halves))
+    columns["queue_offset"] = first + np.arange(len(halves))
     columns["properties"] = _maps(columns["properties"])
     return _table(arrow_schema("half"), columns, stored)
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: outcome of an endpoint that was tried in vain before another one
 FAILED_TRY = "FAILED_TRY"
 MINUTE = timedelta(minutes=1)
+#: times of a half message's life
+_LIFE = ("store_timestamp", "decided_at")
 #: times of what the tables tell of
 _TIMES = {"half": "store_timestamp", "decisions": "decided_at", "check_answers": "answered_at"}
 
@@ -135,13 +137,16 @@ def pending_over_time(
     """How much was pending at the end of each minute, by group, from the group's first half message on.
 
     Columns: minute TIMESTAMP, producer_group, pending BIGINT. Every minute has a row, up to the last in which the
-    tables tell of anything at all. By when half messages landed and were decided, not by time travel. It reads `half`
-    and `decisions` once and shuffles their offsets; ``since`` leaves earlier minutes out of the result.
+    tables tell of anything at all; what lies after the moment counts as then. By when half messages landed and were
+    decided, not by time travel. It reads `half` and `decisions` once and shuffles their offsets; ``since`` leaves
+    earlier minutes out of the result.
     """
     view = View.of(spark, settings, as_of)
     halves = first_of_each(view.read("half").select(*KEY, "producer_group", "store_timestamp"))
     decided = view.read("decisions").groupBy(*KEY).agg(F.min("decided_at").alias("decided_at"))
-    lives = halves.join(decided, on=KEY, how="left")
+    # A row of the year 20000, which another writer may have appended, would make billions of minutes.
+    capped = {name: F.when(F.col(name) > view.now, view.now).otherwise(F.col(name)) for name in _LIFE}
+    lives = halves.join(decided, on=KEY, how="left").withColumns(capped)
     steps = F.array(
         F.struct(_minute("store_timestamp", every), F.lit(1).alias("step")),
         # A clock that was put back must not end what has not begun.
@@ -194,7 +199,7 @@ def _all_times(view: View) -> DataFrame:
 
 def _last_minute(view: View, every: timedelta) -> DataFrame:
     """One row, `last`: the last interval that the tables tell of."""
-    newest = _all_times(view).agg(F.max("at").alias("at"))
+    newest = _all_times(view).agg(F.least(F.max("at"), view.now).alias("at"))
     return newest.select(_minute("at", every).alias("last"))
 
 

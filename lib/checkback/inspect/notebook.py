@@ -72,8 +72,14 @@ class Rows:
 
 
 def table(rows: DataFrame, most: int = 20) -> Rows:
-    """The first rows to look at; times are UTC and in whole seconds, numbers have one decimal."""
-    found = rows.limit(most).toPandas()
+    """The first rows to look at; times are UTC and in whole seconds, numbers have one decimal.
+
+    Times that pandas does not have are left out.
+    """
+    # pandas counts times in nanoseconds: those beyond, which another writer may have set, it has none for.
+    times = [name for name, kind in rows.dtypes if kind == "timestamp"]
+    known = {name: F.when(F.year(name).between(1678, 2261), F.col(name)) for name in times}
+    found = rows.limit(most).withColumns(known).toPandas()
     for name, kind in rows.dtypes:
         if kind == "timestamp":
             found[name] = found[name].dt.floor("s")

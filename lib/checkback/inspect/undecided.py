@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from checkback.inspect.view import View
 from checkback.reconcile.checks import checks_so_far
+from checkback.times import MOST
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -120,8 +121,10 @@ def immunity_s(settings: Settings) -> Column:
 
 
 def plus_seconds(time: Column, seconds: Column) -> Column:
-    """A time, and so many seconds."""
-    return F.timestamp_micros((F.unix_micros(time) + (seconds * 1_000_000).cast("bigint")).cast("bigint"))
+    """A time, and so many seconds; one beyond Python's, another writer's, counts as the last of those."""
+    micros = F.unix_micros(time)
+    micros = F.when(micros > MOST, MOST).otherwise(micros)
+    return F.timestamp_micros((micros + (seconds * 1_000_000).cast("bigint")).cast("bigint"))
 
 
 def _last_answers(answers: DataFrame) -> DataFrame:

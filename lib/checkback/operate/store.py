@@ -16,6 +16,7 @@ from checkback.files import FileWriter, read_rows
 from checkback.schemas import arrow_schema
 from checkback.session import running_session
 from checkback.tables import Tables
+from checkback.times import python_times
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -128,7 +129,8 @@ class SparkStore:
         if not self.has(name) or not all(equal.values()):
             return schema.empty_table()
         wanted = reduce(and_, [F.col(column).isin(list(values)) for column, values in equal.items()])
-        return self._tables.read(self._spark, name).where(wanted).select(*names).toArrow().cast(schema)
+        rows = self._tables.read(self._spark, name).where(wanted).select(*names).toArrow()
+        return python_times(rows.cast(schema))
 
     def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
         """As Store. Spark skips a version that is there without a word: whose row it is tells who was first."""
