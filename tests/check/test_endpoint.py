@@ -285,7 +285,7 @@ def test_ca_file_unfit_is_refused(content: str | None, tmp_path_factory: pytest.
 
 
 def test_clock_and_timer_are_the_callers(commits: Server) -> None:
-    ticks = iter([10.0, 12.5])
+    ticks = iter([9.0, 10.0, 12.5])
     with CheckClient({"orders": Group((commits.url,))}, 5, clock=lambda: 86_400.0, timer=lambda: next(ticks)) as client:
         answer = client.ask(request())
     assert (answer.latency_ms, answer.answered_at.isoformat()) == (2500, "1970-01-02T00:00:00+00:00")

@@ -36,6 +36,15 @@ def test_retry_after_any_text_is_seconds_or_nothing(value: str, now: float) -> N
     assert seconds is None or -1e12 < seconds < 1e12
 
 
+DATES = ["{huge} Jan 2030 00:00:00 GMT", "01 Jan {huge} 00:00:00 GMT", "01 Jan 2030 {huge}:00:00 GMT"]
+
+
+@pytest.mark.parametrize("text", [*DATES, "01 Jan 2030 00:00:00 +{huge}", ",", "-"])
+def test_retry_after_of_numbers_beyond_any_date_is_nothing(text: str) -> None:
+    """Python's datetime takes no such numbers, and says so by other errors than ValueError."""
+    assert read_retry_after("Mon, " + text.format(huge="99999999999"), NOW) is None
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["COMMIT", "tx-1"]),
     lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["state", "transaction_id"]) | st.text(), inner),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import threading
+from asyncio import CancelledError
+from collections import Counter
 from contextlib import ExitStack, closing
+from datetime import datetime, timezone
 
 import pytest
 
-from check.servers import Handler, Received, Server, Wire, reply, request, says
+from check.servers import Handler, Received, Server, Wire, always, reply, request, says
 from checkback.check.client import CheckClient, Group
-from checkback.check.connections import Connections
+from checkback.check.connections import Connections, Post
 from checkback.check.exchange import CheckAnswer, CheckRequest
 from checkback.check.turns import Asking, Dialogue, Turns, ask_all
+
+SECRET_WORD = "must-not-be-quoted"
 
 
 def requests_of(**counts: int) -> list[CheckRequest]:
@@ -96,11 +101,35 @@ def test_check_that_ends_at_once_does_not_wait_for_the_others() -> None:
     assert [request.producer_group for request, _ in answers] == ["nobody"] * 200 + ["a"]
 
 
-def test_bug_in_asking_is_not_swallowed() -> None:
+def test_error_in_one_dialogue_ends_that_check_only() -> None:
+    """Whatever goes wrong with a check, before it is sent, in sending it, or with what came back: the others go on."""
+
+    def begin(request: CheckRequest) -> Dialogue:
+        if request.producer_group == "before":
+            raise ZeroDivisionError(SECRET_WORD)
+        response = yield Post("http://a\x00" if request.producer_group == "sending" else server.url, [], b"{}")
+        assert response is not None
+        if request.producer_group == "after":
+            raise OverflowError(SECRET_WORD)
+        return CheckAnswer("UNKNOWN", None, None, 0, datetime.now(timezone.utc))
+
+    with Server(always(reply(says("UNKNOWN")))) as server, closing(Connections[Asking](5, None)) as connections:
+        turns = Turns(requests_of(before=3, sending=3, after=3, well=3))
+        answered = ask_all(begin, turns, connections, 2)
+    found = Counter((one.producer_group, answer.outcome, answer.error, answer.delivered) for one, answer in answered)
+    assert found == {
+        ("before", "NO_ANSWER", "could not be asked: ZeroDivisionError in begin", False): 3,
+        ("sending", "NO_ANSWER", "could not be asked: ValueError in prepare", False): 3,
+        ("after", "NO_ANSWER", "could not be asked: OverflowError in begin", True): 3,
+        ("well", "UNKNOWN", None, True): 3,
+    }
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, CancelledError])
+def test_end_of_the_task_is_no_answer_of_a_check(error: type[BaseException]) -> None:
     def begin(request: CheckRequest) -> Dialogue:
         yield from ()
-        raise ZeroDivisionError
+        raise error
 
-    connections = Connections[Asking](5, None)
-    with pytest.raises(ZeroDivisionError), closing(connections):
+    with closing(Connections[Asking](5, None)) as connections, pytest.raises(error):
         ask_all(begin, Turns(requests_of(a=2)), connections, 2)

@@ -130,9 +130,9 @@ def read_retry_after(value: str | None, now: float) -> float | None:
         return float(text.lstrip("0")[:_MOST_DIGITS] or 0)
     try:
         date = parsedate_to_datetime(text)
-    except ValueError:
+        return date.replace(tzinfo=date.tzinfo or timezone.utc).timestamp() - now
+    except (ValueError, OverflowError, TypeError, IndexError):  # numbers beyond any date; what its parser stumbles over
         return None
-    return date.replace(tzinfo=date.tzinfo or timezone.utc).timestamp() - now
 
 
 def read_answer(body: bytes, transaction_id: str) -> str:

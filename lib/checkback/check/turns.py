@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections import Counter, defaultdict, deque
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from zlib import crc32
 
 from checkback.check.connections import Post
+from checkback.check.exchange import NO_ANSWER, CheckAnswer
 from checkback.check.pace import Pace, Rate
 
 if TYPE_CHECKING:
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
     from checkback.check.connections import Connections, Response
     from checkback.check.endpoint import Trial
-    from checkback.check.exchange import CheckAnswer, CheckRequest
+    from checkback.check.exchange import CheckRequest
 
 #: How one check goes: it yields a Post and is sent the Response, or yields a Trial and is sent None when that is over.
 #: It returns the answer.
@@ -30,6 +33,7 @@ class Asking(NamedTuple):
 
     request: CheckRequest
     dialogue: Dialogue
+    started: float
 
 
 class Turns:
@@ -110,8 +114,8 @@ def ask_all(
 ) -> list[tuple[CheckRequest, CheckAnswer]]:
     """Every request that had its turn with its answer, in the order of the answers.
 
-    ``begin`` starts its dialogue; at most ``concurrency`` are under way at the same time, all in this thread. What had
-    no turn is ``turns.left()`` afterwards.
+    ``begin`` starts its dialogue: whatever error ends it is that check's NO_ANSWER, and none of the others'. At most
+    ``concurrency`` are under way at the same time, all in this thread. What had no turn is ``turns.left()`` afterwards.
     """
     answers: list[tuple[CheckRequest, CheckAnswer]] = []
     waiting: list[tuple[Trial, Asking]] = []
@@ -121,15 +125,23 @@ def ask_all(
         """The check's next step; how many have ended by it."""
         try:
             step = asking.dialogue.send(response)
+            if isinstance(step, Post):
+                connections.post(step, asking)
+            else:
+                waiting.append((step, asking))
         except StopIteration as end:
-            turns.done(asking.request)
-            answers.append((asking.request, end.value))
-            return 1
-        if isinstance(step, Post):
-            connections.post(step, asking)
+            answer: CheckAnswer = end.value
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it is this check's alone
+            # A batch that fails is asked again: one endpoint could hold up every group for ever.
+            delivered = response is not None and response.sent
+            answer = _given_up(error, clock(), timer() - asking.started, delivered)
         else:
-            waiting.append((step, asking))
-        return 0
+            return 0
+        turns.done(asking.request)
+        answers.append((asking.request, answer))
+        return 1
 
     while True:
         # Step 1: hand out what there is room for. No more, however fast they end: who is under way is to be heard, too.
@@ -139,7 +151,7 @@ def ask_all(
             if taken is None or isinstance(taken, float):
                 wait_s = _LONG_S if taken is None else taken
                 break
-            under_way += 1 - go_on(Asking(taken, begin(taken)), None)
+            under_way += 1 - go_on(Asking(taken, begin(taken), timer()), None)
         # Step 2: wait for something to do.
         if not under_way:
             if wait_s == _LONG_S:
@@ -159,3 +171,16 @@ def ask_all(
             waiting[:] = [(trial, asking) for trial, asking in waiting if not trial.over(now)]
             for asking in over:
                 under_way -= go_on(asking, None)
+
+
+def _given_up(error: Exception, now: float, seconds: float, delivered: bool) -> CheckAnswer:
+    """The answer of a check that an error of ours has ended. Its text is not quoted: it may hold what was sent."""
+    place = traceback.extract_tb(error.__traceback__)[-1].name
+    return CheckAnswer(
+        outcome=NO_ANSWER,
+        endpoint=None,
+        error=f"could not be asked: {type(error).__name__} in {place}",
+        latency_ms=round(seconds * 1000),
+        answered_at=datetime.fromtimestamp(now, tz=timezone.utc),
+        delivered=delivered,
+    )

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: of one read, and of the lines that are handed on together
 CHUNK = 1 << 20
 _TOGETHER = 4 << 20
+#: Of one read of packed data. What follows a stream in it is copied: many small streams must not make much of that.
+_PACKED = 8 << 10
 #: What a file costs beside its bytes, when files are shared among tasks: Spark's spark.sql.files.openCostInBytes.
 OPEN_COST = 4 << 20
 #: A packed file is read no further when so many times its size came out of it, and at least UNPACKED_MIN bytes.
@@ -255,30 +257,48 @@ def _zstd(file: Any) -> Any:
     return pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
 
 
-class _Deflated:
-    """A zlib stream."""
+class _Streams:
+    """Streams that are packed one after another, as gzip's may be; zeros after one are passed over, as gzip does.
 
-    def __init__(self, file: IO[bytes]) -> None:
+    ``new``: makes a decompressor of zlib or bz2. What follows a stream and is none raises zlib.error, OSError or
+    EOFError.
+    """
+
+    def __init__(self, file: IO[bytes], new: Callable[[], Any]) -> None:
         self._file = file
-        self._inflate = zlib.decompressobj()
+        self._new = new
+        self._stream = new()
+        self._rest = b""
 
     def read(self, size: int) -> bytes:
-        while not self._inflate.eof:
-            packed = self._inflate.unconsumed_tail or self._file.read(CHUNK)
-            data = self._inflate.decompress(packed, size)
+        while True:
+            if self._stream.eof:
+                self._rest = self._stream.unused_data.lstrip(b"\0")
+                while not self._rest:
+                    packed = self._file.read(_PACKED)
+                    if not packed:
+                        return b""
+                    self._rest = packed.lstrip(b"\0")
+                self._stream = self._new()
+            # bz2 keeps what it has not used, and takes no more until it has; zlib gives it back.
+            packed, ended = self._rest, False
+            if not packed and getattr(self._stream, "needs_input", True):
+                packed = self._file.read(_PACKED)
+                ended = not packed
+            data: bytes = self._stream.decompress(packed, size)
+            self._rest = getattr(self._stream, "unconsumed_tail", b"")
             if data:
                 return data
-            if not packed:
+            if ended and not self._stream.eof:
                 raise EOFError
-        return b""
 
 
 #: By the end of a file's name, as Hadoop's codecs go by it.
 _UNPACKERS: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file, mode="rb"),
-    ".bz2": bz2.BZ2File,
+    ".bz2": lambda file: _Streams(file, bz2.BZ2Decompressor),
     ".zst": _zstd,
-    ".deflate": _Deflated,
+    ".deflate": lambda file: _Streams(file, zlib.decompressobj),
 }
 #: Hadoop's own framings, which nobody else writes.
 _FOREIGN = (".snappy", ".lz4")
