@@ -15,6 +15,7 @@ from crash.books import audit
 from crash.fates import CHECK_MAX, COMMIT, DISCARD, FATES, GROUP, TOPICS, Lander, body, state
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _NUMBER = 10
@@ -75,7 +76,7 @@ def _op(tables: Tables) -> None:
     tables.add("op", **row)
 
 
-_FAULTS = {
+_FAULTS: dict[str, Callable[[Tables], object]] = {
     "lost": lambda tables: Lander.land(_later(tables), 1),
     "decided twice": lambda tables: tables.decide(0, COMMIT, 0),
     "rejected twice": lambda tables: tables.reject(5),
