@@ -19,6 +19,7 @@ from checkback.recovery import ASIDE, find_torn, recover_log
 from checkback.schemas import arrow_schema
 from checkback.settings import Settings
 from checkback.tables import Tables
+from checkback.unfinished_batch import remove_unfinished
 
 
 def _commit(root: Path, version: int) -> None:
@@ -220,3 +221,20 @@ def test_checkpoint_without_an_owner_is_put_aside(tmp_path: Path) -> None:
     (place / "metadata").write_bytes(b"")
     Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage).recover_query("check", "ticks")
     assert not place.exists()
+
+
+@pytest.mark.parametrize("begun", ["metadata", "offsets", "sources", "state", None])
+def test_checkpoint_that_spark_never_began_is_put_aside_only_if_spark_has_written_in_it(
+    begun: str | None, tmp_path: Path
+) -> None:
+    """The id of Kafka's topic is noted before Spark writes: put aside with it, the next start would not know it."""
+    place = tmp_path / "land-kafka-half"
+    (place / "topic-AbC_0").mkdir(parents=True)
+    if begun == "metadata":
+        (place / begun).touch()  # torn
+    elif begun:
+        (place / begun).mkdir()
+    remove_unfinished(str(place), [], lambda *_: False)
+    assert [path.name.partition(".torn-")[0] for path in tmp_path.iterdir()] == ["land-kafka-half"]
+    assert place.exists() == (begun is None)
+    assert begun or [path.name for path in place.iterdir()] == ["topic-AbC_0"]
