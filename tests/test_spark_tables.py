@@ -165,7 +165,7 @@ def test_job_in_a_catalog(catalog: House) -> None:
     house.run(segment_size=32)
     assert house.decisions() == {**states, 5: "COMMIT"}
     assert house.published() == {"orders_1": [0], "Orders_1": [1], "orders|1": [2, 5]}
-    assert house.figures() == {"halves": 6, "published": 4, "rolled_back": 1, "pending": 1}
+    assert house.figures() == {"halves": 6, "published": 4, "rolled_back": 1, "pending": 1, "batches": 3}
     shutil.rmtree(house.checkpoints)
     shutil.move(lost, house.checkpoints)
     assert "the tables belong to another checkpoint" in house.refusal()
