@@ -18,7 +18,7 @@ from checkback.connect import is_connect
 from checkback.errors import StorageError
 from checkback.paths import local_path
 from checkback.stopping import one_line
-from checkback.sync import flush_folder, flush_parents
+from checkback.sync import flush_file, flush_folder, flush_parents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,22 +129,6 @@ def _files(spark: SparkSession | None, place: str) -> _Files:
         ) from error
 
 
-def _write_local(path: str, content: bytes) -> None:
-    """Step 1: the content, flushed, under another name. Step 2: its name. Step 3: the folder, flushed."""
-    folder = os.path.dirname(path)
-    os.makedirs(folder, exist_ok=True)
-    with open(f"{path}.new", "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.new", path)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 class _ByArrow:
     """A place in one of Arrow's file systems."""
 
@@ -172,9 +156,6 @@ class _ByArrow:
         self._system.delete_file(self._path)
 
     def write(self, content: bytes) -> None:
-        if isinstance(self._system, fs.LocalFileSystem):
-            _write_local(self._path, content)
-            return
         self._system.create_dir(os.path.dirname(self._path), recursive=True)
         with self._system.open_output_stream(self._path) as stream:
             stream.write(content)
@@ -196,6 +177,19 @@ class _Local(_ByArrow):
 
     def delete(self) -> None:
         super().delete()
+        flush_folder(os.path.dirname(self._path))
+
+    def delete_file(self) -> None:
+        super().delete_file()
+        flush_folder(os.path.dirname(self._path))
+
+    def write(self, content: bytes) -> None:
+        """Under another name first: it is there whole or not at all."""
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        with open(f"{self._path}.new", "wb") as file:
+            file.write(content)
+        flush_file(f"{self._path}.new")
+        os.replace(f"{self._path}.new", self._path)
         flush_folder(os.path.dirname(self._path))
 
     def move(self, to: str) -> None:
