@@ -115,6 +115,16 @@ def test_answers_to_requests_are_told_by_number_and_time() -> None:
     assert answers_to(requests.slice(0, 0), rows).num_rows == 0
 
 
+def test_answers_of_a_batch_done_again_are_its_own_whatever_the_clock_says() -> None:
+    """The clock was set back between the request and the answer: nobody is asked twice for one row."""
+    requests = table("check_requests", [check(1, 1, 60), check(2, 1, 60)])
+    rows = answers((1, 1, 5, "NO_ANSWER", False), (2, 1, 5, "NO_ANSWER", False))
+    batch_ids = pa.array([7, 6], pa.int64())
+    rows = rows.set_column(rows.schema.get_field_index("batch_id"), "batch_id", batch_ids)
+    assert answers_to(requests, rows).num_rows == 0
+    assert answers_to(requests, rows, own=7).column("queue_offset").to_pylist() == [1]
+
+
 def test_once_keeps_the_newest_of_one_number() -> None:
     rows = table("check_requests", [check(1, 1, 0), check(1, 1, 60), check(2, 1, 0)])
     assert sorted(once(rows).column("requested_at").to_pylist()) == [at(0), at(60)]

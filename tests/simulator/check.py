@@ -72,9 +72,9 @@ class Check:
         # Step 1
         table = once(_as_arrow(requests, {**_KEYS, "requested_at": "at", "row": None}))
         recorded: list[Answer] = self.tables.rows["check_answers"]
-        known = answers_to(
-            table, _as_arrow(recorded, {**_KEYS, "answered_at": "at", "delivered": "delivered", "row": None})
-        )
+        columns = {**_KEYS, "answered_at": "at", "delivered": "delivered", "batch_id": "batch", "row": None}
+        own = number if self.tables.last_version("check_answers", self.app) == number else None
+        known = answers_to(table, _as_arrow(recorded, columns), own)
         answers = [recorded[row] for row in known.column("row").to_pylist()]
         # Step 2
         wanted, answered = numbered(table, known)

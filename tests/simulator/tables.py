@@ -119,3 +119,7 @@ class Tables:
         if app:
             self._versions[name, app] = version
         self.rows[name] += rows
+
+    def last_version(self, name: str, app: str) -> int | None:
+        """The last version that an application has appended."""
+        return self._versions.get((name, app))

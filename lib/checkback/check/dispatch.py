@@ -175,7 +175,7 @@ class Dispatch:
         requests = once(batch.select(*CHECK_REQUESTS.names).toArrow())
         self._flush()
         if requests.num_rows:
-            answers = self._answered(spark, requests, batch_id)
+            answers = self._answered(spark, requests, app, batch_id)
             # Step 2
             asked, answered = numbered(requests, answers)
             unanswered = requests.filter(pa.array(~np.isin(asked, answered)))
@@ -187,7 +187,7 @@ class Dispatch:
                 self.observer.asked(answers, batch_id)
         self._first = False
 
-    def _answered(self, spark: SparkSession, requests: pa.Table, batch_id: int) -> pa.Table:
+    def _answered(self, spark: SparkSession, requests: pa.Table, app: str, batch_id: int) -> pa.Table:
         """The answers (CHECK_ANSWERS) that ``requests`` have already.
 
         Some may have one in a batch that is done again, or after a lost checkpoint. Done again is only the first batch
@@ -198,7 +198,9 @@ class Dispatch:
         if not self._first and oldest is not None and oldest >= self._started + SKEW:
             self._written.clear()
             return arrow_schema("check_answers").empty_table()
-        return recorded(spark, self._tables, requests, batch_id, self._first, self._written)
+        written = self._first and self._tables.last_version(spark, "check_answers", f"{app}/check_answers") == batch_id
+        own = batch_id if written else None
+        return recorded(spark, self._tables, requests, batch_id, self._first, self._written, own)
 
     def ask(self, spark: SparkSession, requests: pa.Table, app: str, batch_id: int) -> pa.Table:
         """Ask each of ``requests`` (CHECK_REQUESTS), or skip it; append the answers (CHECK_ANSWERS) and return them."""

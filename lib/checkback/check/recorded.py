@@ -48,11 +48,11 @@ def once(requests: pa.Table) -> pa.Table:
     return requests.take(pa.array(np.sort(first)))
 
 
-def answers_to(requests: pa.Table, answers: pa.Table) -> pa.Table:
+def answers_to(requests: pa.Table, answers: pa.Table, own: int | None = None) -> pa.Table:
     """Those of ``answers`` that are to one of ``requests``.
 
     One that says that nobody was reached may be to an earlier request with the same number: it is taken only if it came
-    after the request.
+    after the request, or is an answer of the batch ``own``: the requests', whose answers were written before.
     """
     if not requests.num_rows:
         return answers.slice(0, 0)
@@ -60,18 +60,26 @@ def answers_to(requests: pa.Table, answers: pa.Table) -> pa.Table:
     order = np.argsort(asked)
     at = order[np.minimum(np.searchsorted(asked[order], answered), len(asked) - 1)]
     after = pc.greater_equal(answers.column("answered_at"), requests.column("requested_at").take(pa.array(at)))
-    counted = answers.column("delivered").fill_null(True)
-    return answers.filter(pc.and_(pa.array(asked[at] == answered), pc.or_(after, counted)))
+    taken = pc.or_(after, answers.column("delivered").fill_null(True))
+    if own is not None:  # the clock may have been set back since they were asked
+        taken = pc.or_(taken, pc.equal(answers.column("batch_id"), own).fill_null(False))
+    return answers.filter(pc.and_(pa.array(asked[at] == answered), taken))
 
 
 def recorded(
-    spark: SparkSession, tables: Tables, requests: pa.Table, batch_id: int, again: bool, besides: Collection[str] = ()
+    spark: SparkSession,
+    tables: Tables,
+    requests: pa.Table,
+    batch_id: int,
+    again: bool,
+    besides: Collection[str] = (),
+    own: int | None = None,
 ) -> pa.Table:
     """The answers (CHECK_ANSWERS) that ``requests`` (CHECK_REQUESTS) have in `check_answers`.
 
     Nothing is answered before it is asked: by that, files are skipped, and answers come in about the order of their
     requests: when all are found, no further file is read. Only where the batch may be done ``again`` all are, and
-    besides those of this batch id. ``besides``: files that need not be read.
+    besides those of this batch id. ``besides``: files that need not be read. ``own``: as `answers_to` takes it.
     """
     schema = arrow_schema("check_answers")
     oldest = pc.min(requests.column("requested_at")).as_py()
@@ -82,7 +90,7 @@ def recorded(
             answers = answers.where((F.col("batch_id") == batch_id) | (F.col("answered_at") >= F.lit(since)))
         wanted = frame(spark, requests.select(list(KEY))).distinct()
         answers = answers.join(F.broadcast(wanted), on=list(KEY), how="left_semi")
-        return answers_to(requests, answers.select(*schema.names).toArrow().cast(schema))
+        return answers_to(requests, answers.select(*schema.names).toArrow().cast(schema), own)
     files = [
         file
         for file in tables.log("check_answers").data_files()
@@ -91,7 +99,7 @@ def recorded(
     found, left = [schema.empty_table()], requests
     for file in in_turn(files):
         rows = _whole(pq.read_table(file.path, coerce_int96_timestamp_unit="us"), schema)
-        found.append(answers_to(requests, rows))
+        found.append(answers_to(requests, rows, own))
         asked, answered = numbered(left, found[-1])
         left = left.filter(pa.array(~np.isin(asked, answered)))
         if not (left.num_rows or again):
