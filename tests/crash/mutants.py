@@ -32,8 +32,8 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     ),
     "ops of checks are fresh answers, not the recorded ones": (
         "check/dispatch.py",
-        "            answers = self._answered(spark, requests, batch_id)\n",
-        "            answers = self._answered(spark, requests, batch_id).slice(0, 0)\n",
+        "            answers = self._answered(spark, requests, app, batch_id)\n",
+        "            answers = self._answered(spark, requests, app, batch_id).slice(0, 0)\n",
     ),
     "rejected is written again": (
         "reconcile/publish.py",
