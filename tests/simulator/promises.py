@@ -157,7 +157,11 @@ class Promises:
                 (other.group, other.transaction) == (op.group, op.transaction) and since >= waited
                 for since, other in held
             )
-            put_off = query.offsets[number].max_checks is not None  # then it is given up when its segment has its turn
+            # It is given up when its segment has its turn: one that was put off waits for a batch of a later time.
+            now = query.offsets[number].time
+            put_off = any(
+                planned.max_checks is not None and planned.time >= now for planned in query.offsets[: number + 1]
+            )
             if (since >= waited or put_off or not self._applied(number)) and not known:
                 held.append((since, op))
         elif life.deciding is None and life.is_own(op):
