@@ -17,7 +17,7 @@ help: ## this list
 check:
 	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null \
 	  || { echo 'checkback: Python 3.10 or newer with venv is needed; install it, or name it: make install PYTHON=python3.12' >&2; exit 2; }
-	@PYTHONPATH=lib $(PYTHON) -m checkback.session java
+	@PYTHONPATH=lib $(PYTHON) -m checkback.spark.jvm
 
 install: check $(STAMP) ## .venv with the pinned packages and Delta's JARs
 
@@ -26,7 +26,7 @@ $(STAMP): constraints.txt pyproject.toml | check
 	@$(PYTHON) -m venv .venv
 	@$(PY) -m pip --disable-pip-version-check install --quiet --require-hashes -r constraints.txt
 	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation -e .
-	@$(PY) -m checkback.session prefetch
+	@$(PY) -m checkback.application.prefetch
 	@touch $@
 
 run: install ## a demonstration: two services and their databases, killed now and then; the books must balance
@@ -55,10 +55,11 @@ test-power: install ## one run, its power cut at many moments, started again aft
 simulate: install ## histories of the protocol under faults, promises checked after each step; HISTORIES=n, SEED=n for one again
 	@PYTHONPATH=lib:tests HISTORIES=$(HISTORIES) SEED=$(SEED) $(PY) -m simulator
 
-lint: install ## ruff and mypy; changes nothing
+lint: install ## ruff, mypy, import-linter; changes nothing
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+	@.venv/bin/lint-imports --no-cache --no-logo
 
 docs: install ## docs/settings.md and docs/tables.md, from the code
 	@PYTHONPATH=lib:tests $(PY) -m docs

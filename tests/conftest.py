@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from jvm import SHORT_LIVED
+from support.jvm import SHORT_LIVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,8 +47,8 @@ def kafka_jars(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark session for all tests, on two cores; with Kafka's JARs if tests of Kafka are among them."""
-    from checkback.session import open_session
     from checkback.settings import Settings
+    from checkback.spark.session import open_session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
     kafka = any("kafka_jars" in getattr(item, "fixturenames", ()) for item in request.session.items)

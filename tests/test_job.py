@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import expected
+from checkback.application.run import reconcile
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError
 from checkback.inspect import pending
-from checkback.inspect.undecided import COLUMNS
-from checkback.landing.files import land
-from checkback.reconcile.due import nothing_to_do
-from checkback.reconcile.run import reconcile
-from checkback.schemas import SCHEMAS, TOPIC
+from checkback.inspect.pending_transactions import COLUMNS
+from checkback.landing.file_query import land
+from checkback.reconcile.scheduled_run import nothing_to_do
 from checkback.settings import Settings
-from checkback.tables import Tables
+from checkback.storage.schemas import SCHEMAS, TOPIC
+from checkback.storage.tables import Tables
 from conftest import TRACE
+from support import expected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,18 +18,18 @@ PACKAGE = ROOT / "lib/checkback"
 COMMANDS = sorted(file.stem for file in (PACKAGE / "commands").glob("*.py"))
 LIGHT = [
     "cli",
-    "commits",
+    "storage.commit_files",
     "errors",
-    "inspect.moment",
-    "inspect.screen",
-    "inspect.versions",
-    "inspect.why",
+    "inspect.as_of",
+    "inspect.status_screen",
+    "inspect.version_at",
+    "inspect.diagnosis",
     "messages",
     "reconcile.segment",
-    "session",
-    "settings",
-    "sources",
-    "stderr",
+    "spark.session",
+    "settings.model",
+    "settings.layers",
+    "spark.stderr",
     *(f"commands.{name}" for name in COMMANDS),
 ]
 
@@ -61,7 +61,7 @@ def test_module_starts_without_spark(module: str) -> None:
 
 def test_the_way_in_needs_the_standard_library_only() -> None:
     allowed = sys.stdlib_module_names | {"checkback"}
-    for module in ("__init__", "cli", "errors", "session", "stderr"):
+    for module in ("__init__", "cli", "errors", "spark/jvm", "spark/session", "spark/stderr"):
         assert imports_at_top(PACKAGE / f"{module}.py") <= allowed
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from checkback.landing.files import land
-from checkback.reconcile.run import reconcile
+from checkback.application.run import reconcile
+from checkback.landing.file_query import land
 from checkback.settings import Settings
-from ended import assert_ended
-from scripted import made
+from support.ended import assert_ended
+from support.scripted import made
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

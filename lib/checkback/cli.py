@@ -11,8 +11,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING
 
-from checkback.errors import CheckbackError, SettingsError, reason
-from checkback.visible import visible
+from checkback.errors import CheckbackError, SettingsError, printable, reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +80,7 @@ def _missing(error: ModuleNotFoundError) -> Exception:
 def _failed(message: str, code: int, arguments: list[str]) -> int:
     if "--debug" in arguments:
         for line in traceback.format_exc().splitlines():
-            print(visible(line), file=sys.stderr)
+            print(printable(line), file=sys.stderr)
     sys.stdout.flush()
-    print(f"{PROGRAM}: {visible(message)}", file=sys.stderr)
+    print(f"{PROGRAM}: {printable(message)}", file=sys.stderr)
     return code

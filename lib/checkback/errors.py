@@ -8,6 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import re
+import unicodedata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: what the system says of a full disk, and what to do
 NO_SPACE = "No space left on device"
@@ -91,3 +96,71 @@ def of_machine(error: BaseException) -> bool:
 def said_by_machine(line: str) -> bool:
     """Does a line of an error say so? See `of_machine`."""
     return _SAID_BY_MACHINE.search(line) is not None
+
+
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+;?$")
+#: Messages that only point to the cause.
+_SAYS_NOTHING = re.compile(
+    r"Exception thrown in awaitResult|Boxed Exception|java\.util\.concurrent\.ExecutionException"
+)
+_TRACEBACK = "Traceback (most recent call last):"
+
+
+def one_line(error: BaseException) -> str:
+    """What an error of Spark, Java or Python says, without its stack."""
+    text = next((text for text in causes(error) if not _SAYS_NOTHING.match(text)), str(error))
+    return _telling_line(text) or type(error).__name__
+
+
+def all_lines(error: BaseException) -> Iterator[str]:
+    """What an error says and what each of its causes says, a line each, without their stacks."""
+    for text in causes(error):
+        first = text.strip().partition("\n")[0]
+        # Below it may be what somebody has sent, as in a row that a table refuses.
+        yield _telling_line(text) if _TRACEBACK in first else first
+
+
+def _telling_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    if any(_TRACEBACK in line for line in lines):
+        # A Python worker's error: frames are indented, Java's too, and what comes between them is the error itself.
+        after = lines[max(number for number, line in enumerate(lines) if _TRACEBACK in line) + 1 :]
+        lines = [line for line in after if not line[0].isspace()] or lines
+    return _SQLSTATE.sub("", lines[0])
+
+
+def causes(error: BaseException | None) -> Iterator[str]:
+    """What an error says, then its causes."""
+    while error is not None:
+        java = getattr(error, "java_exception", None)  # a Py4JJavaError, which itself says only "an error occurred"
+        if java is None:
+            yield str(error)
+        while java is not None:
+            yield str(java.getMessage() or java.toString())
+            java = java.getCause()
+        error = getattr(error, "_cause", None)  # of an exception that PySpark made of one from Java
+
+
+def printable(text: str) -> str:
+    r"""The text with all that is no letter, mark, sign or space written as JSON writes it: ``\u001b``, ``\n``.
+
+    That is what terminals obey (C0, C1, ANSI escapes begin with them), what turns or hides text (Unicode's format
+    characters, as U+202E), line ends, and halves of surrogate pairs, which cannot be printed. JSON stays the same JSON.
+    """
+    if text.isprintable():
+        return text
+    return "".join(map(_shown, text))
+
+
+def _shown(char: str) -> str:
+    if char.isprintable() or unicodedata.category(char) == "Zs":
+        return char
+    if char in _SHORT:
+        return _SHORT[char]
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{high:02x}{low:02x}" for high, low in zip(units[::2], units[1::2], strict=True))
+
+
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}

@@ -49,6 +49,9 @@ DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("co
 STATES = ("COMMIT", "ROLLBACK")
 #: MessageConst.PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS
 IMMUNITY_PROPERTY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+#: Properties of a resumed message: the place it was discarded from, and "ACTOR: REASON".
+RESUMED_FROM = "CHECKBACK_RESUMED_FROM"
+RESUMED_BY = "CHECKBACK_RESUMED_BY"
 
 _BOM = b"\xef\xbb\xbf"
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")

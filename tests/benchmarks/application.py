@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.house import MASTER
+from benchmarks.processes import MASTER
 from checkback.errors import CheckbackError
 from crash.process import processes
 

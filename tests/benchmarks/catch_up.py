@@ -6,8 +6,8 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks.house import House, house
 from benchmarks.load import Load
+from benchmarks.processes import House, house
 from benchmarks.proof import prove
 from benchmarks.report import report, rounded, say, scaled
 from benchmarks.stepper import Stepper

@@ -12,15 +12,15 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from benchmarks.house import GROUP, house
+from benchmarks.processes import GROUP, house
 from benchmarks.report import report, rounded, say, scaled
 from check.quick_endpoint import endpoint
-from checkback.check.dispatch import start_check
+from checkback.check.query import start_check
 from checkback.errors import CheckbackError
-from checkback.schemas import arrow_schema
+from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
-    from benchmarks.house import House
+    from benchmarks.processes import House
 
 WARM_UP = 1
 ROUNDS = 3

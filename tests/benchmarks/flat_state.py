@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.house import house
 from benchmarks.load import SEED, Load
+from benchmarks.processes import house
 from benchmarks.proof import prove
 from benchmarks.report import report, rounded, say, scaled
 from benchmarks.stepper import Stepper

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.house import GROUP
-from checkback.deltalog import DeltaLog
-from checkback.files import FileWriter
-from checkback.schemas import arrow_schema
+from benchmarks.processes import GROUP
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.report import report, say, scaled
-from checkback.deltalog import DeltaLog
-from checkback.gateway.store import Appender, half_rows
+from checkback.gateway.tables import Appender, half_rows
 from checkback.maintain.command import run
 from checkback.messages import Half
 from checkback.settings import Settings
+from checkback.storage.delta_log import DeltaLog
 
 if TYPE_CHECKING:
-    from checkback.maintain.report import Done
+    from checkback.maintain.report import TableReport
 
 ROWS = 100
 SMALL_FILES = 3000
@@ -61,7 +61,7 @@ class SmallFiles:
             opens.append(time.perf_counter() - began)
         return Times([self.commit() for _ in range(n)], opens)
 
-    def maintain(self) -> Done:
+    def maintain(self) -> TableReport:
         """A run of `maintain`."""
         settings = Settings.model_validate({"storage": {"root": self._root}})
         return next(done for done in run(settings, dry_run=False) if done.table == "half")

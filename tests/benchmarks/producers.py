@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.house import GROUP
+from benchmarks.processes import GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

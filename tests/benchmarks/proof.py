@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.house import house
+from benchmarks.processes import house
 from benchmarks.report import say
 from checkback.errors import CheckbackError
 from checkback.inspect.audit import audit
 
 if TYPE_CHECKING:
-    from benchmarks.house import House
+    from benchmarks.processes import House
 
 
 def prove(place: House, published: int, pending: int) -> None:

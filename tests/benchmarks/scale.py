@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pyspark
 
-from benchmarks.house import house
 from benchmarks.load import Load
+from benchmarks.processes import house
 from benchmarks.proof import prove
 from benchmarks.report import report, rounded, say, scaled
 from benchmarks.stepper import Stepper

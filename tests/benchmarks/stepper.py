@@ -6,11 +6,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from checkback.application.run import without_no_data_batches
 from checkback.observe.observer import Observer
 from checkback.observe.pending import PendingCount
 from checkback.reconcile.batch_rules import batch_rules
 from checkback.reconcile.query import reconcile_query
-from checkback.reconcile.run import without_no_data_batches
 from checkback.reconcile.segment import Action
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from benchmarks.house import House
+    from benchmarks.processes import House
     from checkback.reconcile.actions import Actions
     from checkback.reconcile.segment import Records
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks.house import house
 from benchmarks.load import Load
+from benchmarks.processes import house
 from benchmarks.producers import BODY_BYTES, produce_beside
 from benchmarks.proof import prove
 from benchmarks.report import p99, report, rounded, say, scaled

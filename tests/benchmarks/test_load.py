@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from benchmarks.load import Load
 from benchmarks.visible import Visible
-from checkback.schemas import arrow_schema
+from checkback.storage.schemas import arrow_schema
 
 
 def test_load_lands_halves_and_their_ops(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks import catch_up, gateway, run
-from benchmarks.house import House, settings
 from benchmarks.load import Load
+from benchmarks.processes import House, settings
 from benchmarks.proof import prove
 from benchmarks.stepper import Stepper
 from checkback.errors import CheckbackError
-from checkback.schemas import SCHEMAS
-from checkback.tables import Tables
+from checkback.storage.schemas import SCHEMAS
+from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 
-from benchmarks.house import house
 from benchmarks.load import Load
+from benchmarks.processes import house
 from benchmarks.proof import prove
 from benchmarks.report import report, rounded, say, scaled
 from benchmarks.stepper import Stepper
-from checkback.schemas import TOPIC_PREFIX
+from checkback.storage.schemas import TOPIC_PREFIX
 
 TOPICS = (1, 16, 128)
 WARM_UP = 2

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.parquet as pq
 
-from checkback.deltalog import actions_of
+from checkback.storage.delta_log import actions_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from benchmarks.house import house
 from benchmarks.load import Load
+from benchmarks.processes import house
 from benchmarks.proof import prove
 from benchmarks.report import report, say, scaled
 from benchmarks.stepper import Stepper
 from checkback.reconcile import publish
+from checkback.reconcile.half_lookup import HalfLookup
 from checkback.reconcile.publish import Publisher
-from checkback.reconcile.wanted import Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,12 @@ def figures(root: str, n: int) -> tuple[Seconds, Seconds]:
     rounds: list[tuple[Seconds, Seconds]] = []
     with house(root) as place, ExitStack() as stack:
         load, seconds = Load(place.root, pending_every=PENDING_EVERY), defaultdict[str, float](float)
-        for owner, name in ((Publisher, "__call__"), (Publisher, "publish"), (Publisher, "_by_files"), (Wanted, "of")):
+        for owner, name in (
+            (Publisher, "__call__"),
+            (Publisher, "publish"),
+            (Publisher, "_by_files"),
+            (HalfLookup, "of"),
+        ):
             _watch(stack, owner, name, seconds)
         _watch(stack, publish, "_side_by_side", seconds)
         with Stepper(place) as stepper:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from checkback.check.exchange import CheckRequest
+from checkback.check.wire import CheckRequest
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -23,8 +23,8 @@ from check.servers import (
     unused_url,
 )
 from checkback.check.client import CheckClient, Group
-from checkback.check.exchange import CheckAnswer, Message
-from checkback.check.turns import Turns
+from checkback.check.scheduler import CheckScheduler
+from checkback.check.wire import CheckAnswer, Message
 
 SECRET_WORD = b"the-body-must-not-be-quoted"
 
@@ -306,7 +306,7 @@ def test_connections_all_closed_while_asking_are_no_answer() -> None:
         return True
 
     with Server(handle) as server, CheckClient({"orders": Group((server.url,))}, 5) as client:
-        client.ask_all(Turns([request(offset=offset) for offset in range(8)]), 8)
+        client.ask_all(CheckScheduler([request(offset=offset) for offset in range(8)]), 8)
         assert server.connections == 8
         assert client.ask(request()).error == "connection closed without an answer"
         assert len(server.received) <= 8 + 6

@@ -10,7 +10,7 @@ import pytest
 
 from check.servers import SHORT, Server, always, late, reply
 from checkback.check.connections import Connections, Post, Response
-from checkback.check.failure import describe
+from checkback.check.curl_errors import describe
 
 
 def test_posts_under_way_at_once_have_their_own_responses() -> None:

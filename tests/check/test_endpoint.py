@@ -22,15 +22,15 @@ from check.servers import (
     says,
     unused_url,
 )
-from checkback.check.breaker import Breaker, Limits
+from checkback.check.circuit_breaker import CircuitBreaker, Limits
 from checkback.check.client import CheckClient, Group
-from checkback.check.turns import Turns
+from checkback.check.scheduler import CheckScheduler
 from checkback.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from checkback.check.exchange import CheckAnswer
+    from checkback.check.wire import CheckAnswer
 
 
 def ask(*urls: str, times: int = 1, timeout_s: float = SHORT) -> CheckAnswer:
@@ -116,7 +116,7 @@ def test_endpoint_that_hangs_is_left_alone() -> None:
 
 def test_group_whose_endpoint_is_left_alone_leaves_others_with_that_url_theirs(commits: Server) -> None:
     """Groups that share a URL do not share its breaker."""
-    known = {("orders", commits.url): Breaker(failed=9, until=60, changed=1)}
+    known = {("orders", commits.url): CircuitBreaker(failed=9, until=60, changed=1)}
     groups = {"orders": Group((commits.url,)), "other": Group((commits.url,))}
     with CheckClient(groups, SHORT, clock=lambda: 50.0, breakers=known) as client:
         assert client.ask(request()).error == "not tried: 9 tries in a row failed"
@@ -213,13 +213,13 @@ def test_retry_after_is_obeyed(status: str, header: str, until: str | None) -> N
         assert len(server.received) == 2
 
 
-def eight() -> Turns:
-    return Turns([request(offset=offset) for offset in range(8)])
+def eight() -> CheckScheduler:
+    return CheckScheduler([request(offset=offset) for offset in range(8)])
 
 
 def test_checks_wait_for_the_trial_and_do_not_go_in_vain(commits: Server) -> None:
     """An endpoint that is well again: while one check tries it, the others wait for what comes of it."""
-    known = {("orders", commits.url): Breaker(failed=9, until=NOON - 1, changed=1)}
+    known = {("orders", commits.url): CircuitBreaker(failed=9, until=NOON - 1, changed=1)}
     with CheckClient({"orders": Group((commits.url,))}, 5, clock=lambda: NOON, breakers=known) as client:
         answers = [answer for _, answer in client.ask_all(eight(), 8)]
     assert [answer.outcome for answer in answers] == ["COMMIT"] * 8
@@ -228,7 +228,7 @@ def test_checks_wait_for_the_trial_and_do_not_go_in_vain(commits: Server) -> Non
 
 def test_trial_that_fails_lets_nobody_else_in(fails: Server) -> None:
     """An endpoint that is still down gets one check, whoever waits for it."""
-    known = {("orders", fails.url): Breaker(failed=9, until=NOON - 1, changed=1)}
+    known = {("orders", fails.url): CircuitBreaker(failed=9, until=NOON - 1, changed=1)}
     with CheckClient({"orders": Group((fails.url,))}, 5, clock=lambda: NOON, breakers=known) as client:
         answers = [answer for _, answer in client.ask_all(eight(), 8)]
     errors = sorted(answer.error or "" for answer in answers)
@@ -239,7 +239,7 @@ def test_trial_that_fails_lets_nobody_else_in(fails: Server) -> None:
 def test_trial_that_hangs_holds_the_others_for_its_time_only() -> None:
     """They wait for the trial as long as it may take, and are not tried then."""
     with Server(late) as hangs:
-        known = {("orders", hangs.url): Breaker(failed=9, until=NOON - 1, changed=1)}
+        known = {("orders", hangs.url): CircuitBreaker(failed=9, until=NOON - 1, changed=1)}
         limits = Limits(trial_s=0.1)
         with CheckClient(
             {"orders": Group((hangs.url,))}, SHORT, clock=lambda: NOON, breakers=known, limits=limits

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from check.servers import Received, Server, Wire, reply, request, says, unused_url
-from check.test_asker import asked, batches
-from checkback.check.asker import Asker
-from checkback.check.breaker import Breaker, Limits
+from check.test_worker import asked, batches
+from checkback.check.circuit_breaker import CircuitBreaker, Limits
 from checkback.check.endpoint import Group
-from checkback.check.exchange import CheckRequest
-from checkback.check.turns import Turns
+from checkback.check.scheduler import CheckScheduler
+from checkback.check.wire import CheckRequest
+from checkback.check.worker import CheckWorker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,7 @@ class Batch:
     ended: float = NOON
 
     def run(self, requests: list[CheckRequest]) -> Batch:
-        turns, breakers = Turns(requests, until=self.until), {group: Breaker() for group in self.takes}
+        turns, breakers = CheckScheduler(requests, until=self.until), {group: CircuitBreaker() for group in self.takes}
         free: list[tuple[float, int]] = [(NOON, number) for number in range(self.threads)]
         busy: list[tuple[float, int, CheckRequest, int]] = []
         while free or busy:
@@ -127,7 +127,7 @@ def test_dead_and_slow_endpoints_beside_a_healthy_one() -> None:
             "slow": Group((sluggish.url,)),
             "dead": Group((unused_url(),)),
         }
-        asker = Asker(groups, 40, None, concurrency=8, limits=Limits(failures=2), batch_time_s=60)
+        asker = CheckWorker(groups, 40, None, concurrency=8, limits=Limits(failures=2), batch_time_s=60)
         given = [*batches("slow", 30), *batches("dead", 30), *batches("well", wanted)]
         answers, _ = asked(asker, given)
     said = {group: [row["outcome"] for row in answers if row["producer_group"] == group] for group in groups}

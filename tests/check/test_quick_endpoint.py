@@ -9,7 +9,7 @@ import pytest
 from check.quick_endpoint import endpoint
 from check.servers import request
 from checkback.check.client import CheckClient, Group
-from checkback.check.exchange import Message
+from checkback.check.wire import Message
 
 
 @pytest.mark.parametrize("state", ["COMMIT", "ROLLBACK", "UNKNOWN"])

@@ -16,12 +16,12 @@ import pytest
 
 from check.servers import SHORT, reply, request, says
 from checkback.check.client import CheckClient, Group
-from checkback.check.exchange import Message
+from checkback.check.wire import Message
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from checkback.check.exchange import CheckAnswer
+    from checkback.check.wire import CheckAnswer
 
 Serve = Callable[[socket.socket], None]
 OPENSSL = shutil.which("openssl")

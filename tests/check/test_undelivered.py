@@ -6,10 +6,10 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from check.servers import Server, always, reply, says, unused_url
-from checkback.reconcile.run import reconcile
-from checkback.schemas import HALF, SCHEMAS
+from checkback.application.run import reconcile
 from checkback.settings import Settings
-from checkback.tables import Tables
+from checkback.storage.schemas import HALF, SCHEMAS
+from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
     from pathlib import Path

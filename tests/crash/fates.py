@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from checkback.deltalog import DeltaLog
-from checkback.files import FileWriter
-from checkback.schemas import arrow_schema
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -21,7 +21,7 @@ _PATIENCE_S = 900
 #: what is wrong -> (file, as it stands, as it should not)
 FAULTS: dict[str, tuple[str, str, str]] = {
     "a commit's version is ignored": (
-        "deltalog.py",
+        "storage/delta_log.py",
         "        elif self.has(app, version):\n            return\n",
         "        self._update()\n",
     ),
@@ -31,7 +31,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         'of_table[name], f"{app}/{name}/{id(of_table)}", wanted.batch_id)',
     ),
     "ops of checks are fresh answers, not the recorded ones": (
-        "check/dispatch.py",
+        "check/query.py",
         "            answers = self._answered(spark, requests, app, batch_id)\n",
         "            answers = self._answered(spark, requests, app, batch_id).slice(0, 0)\n",
     ),
@@ -41,7 +41,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         '"rejected")',
     ),
     "a commit that fails is not noticed": (
-        "reconcile/topics.py",
+        "reconcile/topic_tables.py",
         "        return list(pool.map(work, names))\n",
         "        pool.map(work, names)\n        return [None for _ in names]  # type: ignore[misc]\n",
     ),
@@ -56,7 +56,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "name, waiting)",
     ),
     "what a rebuild cannot publish is forgotten": (
-        "reconcile/unfinished.py",
+        "reconcile/batch_recovery.py",
         "        if waiting:\n",
         "        if not rows:\n",
     ),
@@ -76,12 +76,12 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "        self._conclude(spark, actions, batch_id, app, Written())\n        rejected = ",
     ),
     "a rebuild does not finish what is half done": (
-        "reconcile/rebuild.py",
+        "application/rebuild.py",
         "    finished = finish(spark, tables, deleted)\n",
         "    finished: dict[str, int] = {}\n",
     ),
     "a rebuild forgets ops that no batch has dealt with": (
-        "reconcile/rebuild.py",
+        "application/rebuild.py",
         ".unionByName(_ops(read))\n",
         "\n",
     ),

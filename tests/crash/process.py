@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crash.fates import CHECK_MAX, GROUP
-from jvm import SHORT_LIVED
+from support.jvm import SHORT_LIVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

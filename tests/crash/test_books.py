@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from checkback.deltalog import DeltaLog
-from checkback.files import FileWriter
-from checkback.schemas import arrow_schema
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.schemas import arrow_schema
 from crash.books import audit
 from crash.fates import CHECK_MAX, COMMIT, DISCARD, FATES, GROUP, TOPICS, Lander, body, state
 

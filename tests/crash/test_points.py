@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checkback.check.dispatch import Dispatch
+from checkback.application.rebuild import rebuild
+from checkback.application.run import reconcile
+from checkback.check.query import CheckBatches
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError, StateError
 from checkback.reconcile.publish import Publisher
-from checkback.reconcile.rebuild import rebuild
-from checkback.reconcile.run import reconcile
 from checkback.settings import Settings
-from checkback.tables import Tables
+from checkback.storage.tables import Tables
 from crash.books import audit, count
 from crash.fates import CHECK_MAX, GROUP, Lander, answers
 
@@ -37,7 +37,7 @@ class Point:
     ``lost``: then the checkpoint is lost, too, and built anew.
     """
 
-    query: type[Publisher | Dispatch]
+    query: type[Publisher | CheckBatches]
     table: str
     after: bool = False
     others: bool = True
@@ -61,10 +61,10 @@ POINTS = (
     Point(Publisher, "batches"),
     Point(Publisher, "batches", after=True, slow=True),
     Point(Publisher, _END, after=True),
-    Point(Dispatch, _START, slow=True),
-    Point(Dispatch, "check_answers", slow=True),  # tests/check has this one and the next
-    Point(Dispatch, "op", slow=True),
-    Point(Dispatch, _END, after=True),
+    Point(CheckBatches, _START, slow=True),
+    Point(CheckBatches, "check_answers", slow=True),  # tests/check has this one and the next
+    Point(CheckBatches, "op", slow=True),
+    Point(CheckBatches, _END, after=True),
 )
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checkback.deltalog import DeltaLog
+from checkback.application.run import reconcile
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError
-from checkback.reconcile.run import reconcile
 from checkback.settings import Settings
+from checkback.storage.delta_log import DeltaLog
 from crash.books import audit, count, rows
 from crash.fates import CHECK_MAX, GROUP, Lander, answers
 

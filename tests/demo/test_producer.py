@@ -10,8 +10,8 @@ import pytest
 import requests
 
 from checkback.check.client import CheckClient, Group
-from checkback.check.exchange import CheckRequest
-from checkback.check.turns import Turns
+from checkback.check.scheduler import CheckScheduler
+from checkback.check.wire import CheckRequest
 from checkback.demo.producer import ExampleProducer, read_script, said
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def test_transaction_unknown_is_404(client: CheckClient) -> None:
 
 def test_checks_are_counted_across_threads(client: CheckClient, producer: ExampleProducer) -> None:
     """Of the producer, which has one for each connection."""
-    client.ask_all(Turns([check("t1")] * 100 + [check("t9")] * 5), 8)
+    client.ask_all(CheckScheduler([check("t1")] * 100 + [check("t9")] * 5), 8)
     assert producer.checks_received == 110  # both instances were asked for t9
     assert producer.checks_by_transaction == {"t1": 100, "t9": 10}
 

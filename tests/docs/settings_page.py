@@ -24,7 +24,7 @@ _TRIED = ("0s", "1ms", "1s", "1m", "1h", "1d")
 
 _HEAD = """# Settings
 
-<!-- Made by `make docs` from lib/checkback/settings.py and conf/base.yml: change those. -->
+<!-- Made by `make docs` from lib/checkback/settings/model.py and conf/base.yml: change those. -->
 
 Layers, each over the one before: the defaults, `conf/base.yml`, the file of `--config`, the environment, `--set`. Maps
 merge, lists replace. `checkback config show` shows each value and the layer it comes from.

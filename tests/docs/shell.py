@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from checkback.commands import app
-from checkback.session import DELTA_PACKAGE, kafka_package
-from checkback.settings import load
+from checkback.settings.loading import load
+from checkback.spark.session import DELTA_PACKAGE, kafka_package
 from docs.blocks import ROOT
 
 if TYPE_CHECKING:

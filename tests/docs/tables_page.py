@@ -1,10 +1,10 @@
-"""docs/tables.md: every table, from lib/checkback/schemas.py, and who has to do with it."""
+"""docs/tables.md: every table, from lib/checkback/storage/schemas.py, and who has to do with it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from checkback.schemas import SCHEMAS, TOPIC_PREFIX, properties_of, schema_of
+from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, properties_of, schema_of
 from docs.markdown import prose, table
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ _TOPIC = f"{TOPIC_PREFIX}<topic>"
 
 _HEAD = """# Tables
 
-<!-- Made by `make docs` from lib/checkback/schemas.py: change that. -->
+<!-- Made by `make docs` from lib/checkback/storage/schemas.py: change that. -->
 
 Delta tables, in folders below `storage.root` or in a catalog ([deploy.md](deploy.md)). Times are TIMESTAMPs, UTC. Every
 column may be null by its type; what is always there is said by the rules ([protocol.md](protocol.md)). The comments are

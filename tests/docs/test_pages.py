@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checkback.schemas import SCHEMAS
 from checkback.settings import Settings, flatten
+from checkback.storage.schemas import SCHEMAS
 from docs.pages import FOLDER, PAGES
 from docs.settings_page import read_lines
 from docs.tables_page import ABOUT

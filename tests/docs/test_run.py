@@ -19,7 +19,7 @@ from checkback.producer import LocalTransactionState, MessageApply, check_app, c
 from docs.blocks import ROOT, Block, blocks
 from docs.shell import SECRET, Call, check_checkback
 from gateway.process import PATIENCE_S, Gateway, half, rows
-from operate.house import House
+from operate.fixtures import House
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,15 +13,16 @@ import yaml
 from pydantic import BaseModel
 
 from checkback.commands import app
-from checkback.landing.records import read_half, read_ops
+from checkback.landing.kafka_records import read_half, read_ops
 from checkback.messages import parse_half, parse_ops
-from checkback.observe.backlog import Backlog
+from checkback.observe.lag import Lag
 from checkback.observe.logs import JsonFormatter
 from checkback.observe.metrics import Metrics
 from checkback.observe.observer import Observer
 from checkback.observe.pending import PendingCount
 from checkback.reconcile.actions import QUEUED, SEGMENT, Actions
-from checkback.settings import Producer, Settings, load
+from checkback.settings import Producer, Settings
+from checkback.settings.loading import load
 from docs.blocks import ROOT, Block, Page, anchor_of, blocks, pages, read_page
 from docs.shell import (
     NAMED,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-LANGUAGES = {"", "json", "python", "sh", "sql", "yaml"}
+LANGUAGES = {"", "json", "mermaid", "python", "sh", "sql", "yaml"}
 #: a folder of the checkpoint, and attributes of a check in Python
 _NO_SETTINGS = {"reconcile.rebuilding", "check.message", "check.transaction_id"}
 _CHECKS: dict[str, Callable[[Call], object]] = {
@@ -206,7 +207,7 @@ def test_block_knows_its_place_and_mark() -> None:
 
 
 def test_metrics_of_the_page_are_those_that_are_served() -> None:
-    served = {family.name for family in Metrics(Backlog({}), PendingCount(), ()).registry.collect()}
+    served = {family.name for family in Metrics(Lag({}), PendingCount(), ()).registry.collect()}
     page = next(page for page in pages() if page.name == "docs/operations.md")
     told = {code.partition("{")[0].removesuffix("_total") for code in page.code if code.startswith("checkback_")}
     assert told - {"checkback_gateway_*"} == served

@@ -9,9 +9,9 @@ import pytest
 
 from checkback.settings import Settings
 from docs.blocks import ROOT, Block, blocks
-from inspect_times import append, table
-from operate.house import House
-from stories import batch
+from operate.fixtures import House
+from support.inspect_times import append, table
+from support.stories import batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.problems import Problem
-from checkback.gateway.tokens import Tokens
 from checkback.settings import Settings
 from gateway.process import Gateway, half, op, rows
 
@@ -84,19 +84,19 @@ def test_health_needs_no_token_and_the_description_names_it(gateway: Gateway) ->
 
 def test_groups_without_tokens_are_still_a_list() -> None:
     """Named groups are the only ones, with or without tokens."""
-    tokens = Tokens(Settings.model_validate({"producers": {"orders": {}}}).producers)
+    tokens = BearerTokens(Settings.model_validate({"producers": {"orders": {}}}).producers)
     assert not tokens.needed
     assert tokens.groups(b"") is None
     assert tokens.refused("orders", None) is None
     refused = tokens.refused("stock", None)
     assert isinstance(refused, Problem)
     assert refused.code == "unknown_group"
-    assert Tokens({}).refused("anybody", None) is None
+    assert BearerTokens({}).refused("anybody", None) is None
 
 
 def test_token_of_two_groups_is_both() -> None:
     producers = {"a": {"token": ORDERS}, "b": {"token": ORDERS}, "c": {"token": STOCK}}
-    tokens = Tokens(Settings.model_validate({"producers": producers}).producers)
+    tokens = BearerTokens(Settings.model_validate({"producers": producers}).producers)
     assert tokens.groups(f"Bearer {ORDERS}".encode()) == frozenset("ab")
     assert tokens.groups(f"Bearer {STOCK}".encode()) == frozenset("c")
 

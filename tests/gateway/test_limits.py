@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from checkback.gateway import bodies, models
+from checkback.gateway import json_decoder, models
 from checkback.gateway.problems import CODES, Problem
 from checkback.messages import reserved
 from gateway.contents import CONTENT, HALF, OP
@@ -181,7 +181,7 @@ def fits(model: Any, content: object) -> bool:
 @given(HALF)
 def test_what_is_taken_is_what_is_described(content: dict[str, Any]) -> None:
     """The OpenAPI description and the rules of `messages`, but for the limits that a schema cannot say."""
-    taken = bodies.half(dict(content), 0)
+    taken = json_decoder.half(dict(content), 0)
     if isinstance(taken, Problem):
         topic = content.get("real_topic")
         unsaid = isinstance(topic, str) and reserved(topic) is not None
@@ -193,4 +193,4 @@ def test_what_is_taken_is_what_is_described(content: dict[str, Any]) -> None:
 @settings(max_examples=400, deadline=None)
 @given(OP)
 def test_what_op_is_taken_is_what_is_described(content: dict[str, Any]) -> None:
-    assert isinstance(bodies.op(dict(content), 0), Problem) != fits(models.Op, content)
+    assert isinstance(json_decoder.op(dict(content), 0), Problem) != fits(models.Op, content)

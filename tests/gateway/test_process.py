@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import requests
 
-from checkback.deltalog import DeltaLog
-from checkback.gateway.store import Appender, claim
+from checkback.gateway.tables import Appender, claim
+from checkback.storage.delta_log import DeltaLog
 from gateway.process import PATIENCE_S, Gateway, half, op, rows
 
 #: kill -9 so often; the issue's 20 by CHECKBACK_KILLS=20

@@ -22,9 +22,9 @@ from checkback.errors import SettingsError
 from checkback.inspect import pending
 from checkback.inspect.view import View
 from checkback.settings import Settings
-from checkback.tables import Tables
-from inspect_times import append, made_at, table
-from stories import Transaction
+from checkback.storage.tables import Tables
+from support.inspect_times import append, made_at, table
+from support.stories import Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

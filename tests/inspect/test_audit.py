@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-import expected
+from checkback.application.run import reconcile
 from checkback.cli import main
 from checkback.errors import CheckbackError, SettingsError
 from checkback.inspect.audit import Report, audit, findings
-from checkback.inspect.findings import FINDINGS
-from checkback.landing.files import land
-from checkback.reconcile.run import reconcile
+from checkback.inspect.audit_findings import FINDINGS
+from checkback.landing.file_query import land
 from checkback.reconcile.segment import Reason
 from checkback.settings import Settings
-from checkback.tables import Tables
+from checkback.storage.tables import Tables
 from conftest import TRACE
-from stories import (
+from support import expected
+from support.stories import (
     BORN,
     CHECK_MAX,
     DECIDED,

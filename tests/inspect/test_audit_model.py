@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkback.inspect.audit import audit, findings
-from checkback.inspect.findings import FINDINGS
+from checkback.inspect.audit_findings import FINDINGS
 from checkback.reconcile.segment import Reason
 from checkback.settings import Settings
-from checkback.tables import Tables
-from stories import BORN, CHECK_MAX, DONE, UNDER_WAY, Row, Transaction, checkpoint, in_batches, write
+from checkback.storage.tables import Tables
+from support.stories import BORN, CHECK_MAX, DONE, UNDER_WAY, Row, Transaction, checkpoint, in_batches, write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,8 +26,8 @@ from checkback.inspect import (
     worst_outage,
 )
 from checkback.settings import Settings
-from inspect_times import append, table
-from stories import BORN, Transaction
+from support.inspect_times import append, table
+from support.stories import BORN, Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,6 @@ import pytest
 from deltalake import write_deltalake
 
 from checkback.cli import main
-from checkback.commits import Commits
 from checkback.errors import SettingsError
 from checkback.inspect import (
     check_outcomes,
@@ -26,14 +25,15 @@ from checkback.inspect import (
     table,
 )
 from checkback.inspect.groups import COLUMNS as GROUP_COLUMNS
-from checkback.inspect.lines import json_lines
-from checkback.inspect.trail import COLUMNS as LINEAGE_COLUMNS
-from checkback.inspect.undecided import COLUMNS, CONTENT
-from checkback.schemas import arrow_schema
+from checkback.inspect.json_lines import json_lines
+from checkback.inspect.pending_transactions import COLUMNS, CONTENT
+from checkback.inspect.transaction_lineage import COLUMNS as LINEAGE_COLUMNS
 from checkback.settings import Settings
-from checkback.tables import Tables
-from inspect_times import append, made_at
-from stories import DONE, Row, Transaction, checkpoint, ms, write
+from checkback.storage.commit_files import Commits
+from checkback.storage.schemas import arrow_schema
+from checkback.storage.tables import Tables
+from support.inspect_times import append, made_at
+from support.stories import DONE, Row, Transaction, checkpoint, ms, write
 
 if TYPE_CHECKING:
     from pathlib import Path

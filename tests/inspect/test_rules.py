@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 from checkback.inspect.audit import audit, findings
 from checkback.reconcile.segment import PENDING, jitter
 from checkback.settings import Settings
-from checkback.tables import Tables
-from stories import BORN, Row, Transaction, batch, write
+from checkback.storage.tables import Tables
+from support.stories import BORN, Row, Transaction, batch, write
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +103,7 @@ def _after_jitter(offset: int) -> tuple[float, float]:
     return max(at for at in times if at * 1000 < due), min(at for at in times if at * 1000 >= due)
 
 
-#: transaction_id: hash, as `reconcile.columns` has it
+#: transaction_id: hash, as `reconcile.event_columns` has it
 _HASHES: dict[str, int] = {}
 
 

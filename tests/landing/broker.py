@@ -12,7 +12,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from checkback.jvm import java_check
+from checkback.spark.jvm import java_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkback.settings import Settings
-from landing.house import House
+from landing.fixtures import House
 
 if TYPE_CHECKING:
     from pathlib import Path

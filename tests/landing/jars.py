@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyspark
 
-from checkback.errors import CheckbackError
-from checkback.jvm import java_check
-from checkback.session import LOCAL, kafka_package
-from checkback.stopping import one_line
+from checkback.errors import CheckbackError, one_line
+from checkback.spark.jvm import java_check
+from checkback.spark.session import LOCAL, kafka_package
 
 if TYPE_CHECKING:
     from collections.abc import Callable

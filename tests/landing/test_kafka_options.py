@@ -11,8 +11,9 @@ import pytest
 
 from checkback.cli import main
 from checkback.errors import SettingsError
-from checkback.session import DELTA_PACKAGE, kafka_package, spark_settings
-from checkback.settings import Settings, flatten, load
+from checkback.settings import Settings, flatten
+from checkback.settings.loading import load
+from checkback.spark.session import DELTA_PACKAGE, kafka_package, spark_settings
 
 TOPICS = ("--half-topic", "half", "--op-topic", "op")
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required password="hush";'

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from checkback.errors import CheckbackError, StorageError
-from checkback.stopping import Stopper, failure, stop_on_signal
+from checkback.spark.shutdown import GracefulShutdown, failure, stop_on_signal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ class Counter:
         for name in "abc":
             (folder / name).write_text(name)
 
-    def start(self, stopper: Stopper, act: Any = None) -> None:
+    def start(self, stopper: GracefulShutdown, act: Any = None) -> None:
         def write(batch: DataFrame, batch_id: int) -> None:
             self.begun.append(batch_id)
             if act is not None:
@@ -149,7 +149,7 @@ def test_lost_connection_is_one_line_too() -> None:
         def isActive(self) -> bool:  # noqa: N802 - Spark's name
             raise ConnectionRefusedError("[Errno 111] Connection refused")
 
-    stopper = Stopper()
+    stopper = GracefulShutdown()
     stopper._queries.append(Gone())  # type: ignore[arg-type]
     with pytest.raises(CheckbackError, match="lost the connection to Spark; see what Spark says, then run again"):
         stopper.wait()

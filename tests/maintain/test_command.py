@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from checkback.cli import main
-from checkback.fence import only_one
 from checkback.maintain import report
-from checkback.maintain.report import Done
+from checkback.maintain.report import TableReport
 from checkback.maintain.run import LOCK
 from checkback.settings import Settings
-from checkback.tables import Tables
-from maintain.house import Sender, files_of
+from checkback.storage.lock import exclusive_lock
+from checkback.storage.tables import Tables
+from maintain.fixtures import Sender, files_of
 
 
 def run(root: Path, *options: str) -> int:
@@ -87,7 +87,7 @@ def test_what_is_wrong_is_told_in_one_line(
 def test_second_one_ends_with_who_is_at_work(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     Sender(tmp_path).commit()
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
-    with only_one(Tables.of(settings.storage), LOCK):
+    with exclusive_lock(Tables.of(settings.storage), LOCK):
         assert run(tmp_path) == 1
     assert "works on these tables already" in capfd.readouterr().err
 
@@ -107,12 +107,15 @@ def test_defaults_keep_a_week_and_a_month() -> None:
 
 
 def test_notes_say_what_stays_and_what_was_left_alone() -> None:
-    done = [Done("half", kept=("reconcile stands at version 3",)), Done("op", skipped="somebody has clustered it")]
+    done = [
+        TableReport("half", kept=("reconcile stands at version 3",)),
+        TableReport("op", skipped="somebody has clustered it"),
+    ]
     assert report.notes(done) == [
         "op was left alone: somebody has clustered it",
         "half keeps more than the retention asks for: reconcile stands at version 3",
     ]
-    assert report.row(Done("x", 3, 1, 4_200_000, 12, 5, 7, None, 2, 999_999, None, 0.25)) == (
+    assert report.row(TableReport("x", 3, 1, 4_200_000, 12, 5, 7, None, 2, 999_999, None, 0.25)) == (
         "x",
         "3 -> 1",
         "4.2 MB -> 12 B",

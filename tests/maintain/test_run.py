@@ -21,16 +21,16 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from checkback.deltalog import DeltaLog
 from checkback.errors import FencedError
-from checkback.fence import only_one
-from checkback.maintain import compact as compacting
+from checkback.maintain import compaction as compacting
 from checkback.maintain.run import LOCK, LOST, REBUILDING
-from checkback.reconcile.claims import claim
-from checkback.schemas import arrow_schema
-from checkback.tables import Tables
+from checkback.reconcile.ownership import claim
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.lock import exclusive_lock
+from checkback.storage.schemas import arrow_schema
+from checkback.storage.tables import Tables
 from gateway.process import Gateway, half
-from maintain.house import DAY_MS, QUEUES, Sender, append, files_of, maintained, rows_of, settings_of
+from maintain.fixtures import DAY_MS, QUEUES, Sender, append, files_of, maintained, rows_of, settings_of
 
 PATIENCE_S = 60
 
@@ -258,11 +258,11 @@ def test_second_run_at_the_same_time_says_so_and_ends(tmp_path: Path) -> None:
     Sender(tmp_path).commit()
     settings = settings_of(tmp_path)
     with (
-        only_one(Tables.of(settings.storage), LOCK),
+        exclusive_lock(Tables.of(settings.storage), LOCK),
         pytest.raises(FencedError, match="works on these tables already"),
     ):
         maintained(settings)
-    with only_one(Tables.of(settings.storage)):  # reconcile is no reason
+    with exclusive_lock(Tables.of(settings.storage)):  # reconcile is no reason
         maintained(settings)
 
 
@@ -312,9 +312,9 @@ def test_nothing_goes_where_reconcile_cannot_be_seen(tmp_path: Path) -> None:
 
 _KILLED = """
 import os, signal, sys
-from checkback.deltalog import DeltaLog
-from checkback.maintain import folder
-from maintain.house import maintained, settings_of
+from checkback.storage.delta_log import DeltaLog
+from checkback.maintain import table_folder
+from maintain.fixtures import maintained, settings_of
 step, root, now = sys.argv[1:]
 
 def die(*_):
@@ -325,16 +325,17 @@ if step == "commit":
 elif step == "checkpoint":
     DeltaLog.checkpoint = die
 else:
-    remove, left = folder._remove, [7]
+    remove, left = table_folder._remove, [7]
     def some(path):
         if left[0] == 0:
             die()
         left[0] -= 1
         remove(path)
-    folder._remove = some
+    table_folder._remove = some
     if step == "log":
-        folder.remove_data = lambda place, names: folder.remove_data_(place, names) if place.endswith("_log") else None
-        folder.remove_data_ = lambda place, names: [some(f"{place}/{name}") for name in names]
+        def remove_log_only(place, names):
+            return [some(f"{place}/{name}") for name in names] if place.endswith("_log") else None
+        table_folder.remove_data = remove_log_only
 maintained(settings_of(root), int(now))
 """
 

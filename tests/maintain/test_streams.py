@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from checkback.files import FileWriter
-from checkback.gateway.store import op_rows
-from checkback.maintain.by_spark import hours_kept, maintain_by_spark
+from checkback.application.run import reconcile
+from checkback.gateway.tables import op_rows
+from checkback.maintain.spark_maintenance import hours_kept, maintain_by_spark
 from checkback.messages import Op
-from checkback.reconcile.run import reconcile
-from checkback.schemas import schema_of
 from checkback.settings import Settings
-from checkback.tables import Tables
-from maintain.house import DAY_MS, Quiet, Sender, append, maintained, settings_of
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.schemas import schema_of
+from checkback.storage.tables import Tables
+from maintain.fixtures import DAY_MS, Quiet, Sender, append, maintained, settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,10 +13,10 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-import outage
-from checkback.inspect.why import clock
-from jvm import ENVIRON
-from stories import ms
+from checkback.inspect.diagnosis import clock
+from support import outage
+from support.jvm import ENVIRON
+from support.stories import ms
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-import expected
-from checkback.landing.files import land
+from checkback.application.run import reconcile
+from checkback.landing.file_query import land
 from checkback.observe.logs import EVENTS
-from checkback.reconcile.run import reconcile
 from checkback.settings import Settings
 from conftest import TRACE
+from support import expected
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from checkback.stopping import Stopper
+    from checkback.spark.shutdown import GracefulShutdown
 
 pytestmark = pytest.mark.spark
 
@@ -62,7 +62,7 @@ def test_application_tells_what_it_does(
     scraped: list[str] = []
     batches: list[int] = []
 
-    def meanwhile(stopper: Stopper) -> None:
+    def meanwhile(stopper: GracefulShutdown) -> None:
         batches.append(len(list((tmp_path / "_checkpoints/reconcile/commits").glob("[0-9]*"))))
         answered = sum(fields["no_answer"] for fields in heard.of("checks_done"))
         done = [fields["query"] for fields in heard.of("batch_done") if fields.get("half_rows", 1)]

@@ -16,13 +16,13 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from checkback.errors import SettingsError
-from checkback.observe.backlog import Backlog
+from checkback.observe.lag import Lag
 from checkback.observe.metrics import Metrics
 from checkback.observe.observer import Observer
 from checkback.observe.pending import PendingCount
 from checkback.reconcile.actions import QUEUED, SEGMENT, Actions
 from checkback.reconcile.segment import Action
-from checkback.schemas import arrow_schema
+from checkback.storage.schemas import arrow_schema
 
 _CONF = Path(__file__).parents[2] / "conf"
 _NOW = 1_000.0
@@ -34,7 +34,7 @@ class _Application:
 
     def __init__(self, folder: Path) -> None:
         pending = PendingCount()
-        self.metrics = Metrics(Backlog({"half": str(folder)}), pending, ("orders",), lambda: _NOW)
+        self.metrics = Metrics(Lag({"half": str(folder)}), pending, ("orders",), lambda: _NOW)
         self.observer = Observer(self.metrics, pending)
 
     def scrape(self) -> dict[str, float]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from operate.house import House
+from operate.fixtures import House
 
 
 @pytest.fixture

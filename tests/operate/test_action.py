@@ -11,16 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkback.errors import CheckbackError
-from checkback.operate.judge import RefusedError
-from checkback.operate.transaction import RESUMED_BY, RESUMED_FROM, Asked, Place
-from operate.house import ALICE, BOB, QUEUE, House
+from checkback.messages import RESUMED_BY, RESUMED_FROM
+from checkback.operate.rules import RefusedError
+from checkback.operate.transaction import Asked, Place
+from operate.fixtures import ALICE, BOB, QUEUE, House
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from checkback.operate.action import Outcome
-    from checkback.operate.signed import Signed
-    from checkback.operate.store import FileStore
+    from checkback.operate.operator import OperatorSignature
+    from checkback.operate.tables import FileStore
 
 
 class CrashError(Exception):
@@ -247,7 +248,7 @@ def test_contradicting_operators_are_told_apart(house: House, turn: int) -> None
     house.half(12)
     refused: list[str] = []
 
-    def resolve(state: str, signed: Signed, **more: Any) -> None:
+    def resolve(state: str, signed: OperatorSignature, **more: Any) -> None:
         try:
             house.resolve(state, signed=signed, **more)
         except RefusedError as error:
@@ -282,7 +283,7 @@ def test_operators_of_one_message_resume_it_once(house: House, turn: int) -> Non
     discarded(house)
     late: list[str] = []
 
-    def resume(signed: Signed, **more: Any) -> None:
+    def resume(signed: OperatorSignature, **more: Any) -> None:
         try:
             if house.resume(signed=signed, **more).repeated:
                 late.append("before its row of the ledger")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from checkback.cli import main
-from operate.house import QUEUE, House
+from operate.fixtures import QUEUE, House
 
 SIGNED = ("--actor", "alice", "--reason", "the database says so")
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from checkback.errors import CheckbackError
 from checkback.operate.action import act
 from checkback.operate.command import _now
+from checkback.operate.operator import OperatorSignature
 from checkback.operate.resolve import resolving
 from checkback.operate.resume import resuming
-from checkback.operate.signed import Signed
-from checkback.operate.store import FileStore
+from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Asked
-from checkback.tables import Tables
-from operate.house import QUEUE, House
+from checkback.storage.tables import Tables
+from operate.fixtures import QUEUE, House
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
@@ -28,7 +28,7 @@ _PATIENCE_S = 60
 def _operate(root: str, number: int, barrier: Barrier) -> None:
     """Resumes every message and resolves every pending transaction, each at the same moment as the others."""
     store = FileStore(Tables(root=root, by_files=True))
-    signed = Signed(f"operator-{number}", "race")
+    signed = OperatorSignature(f"operator-{number}", "race")
     state = ("COMMIT", "ROLLBACK")[number % 2]
     for step in range(_MESSAGES):
         # First each its own message, then the others': of offsets and of messages there is a race.

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from checkback.application.run import reconcile
 from checkback.cli import main
 from checkback.demo.producer import ExampleProducer
 from checkback.operate.action import act
 from checkback.operate.resume import resuming
 from checkback.operate.rows import half_row
-from checkback.operate.store import FileStore, SparkStore, open_store
+from checkback.operate.tables import FileStore, SparkStore, open_tables
 from checkback.operate.transaction import Asked, Place
-from checkback.reconcile.run import reconcile
-from checkback.schemas import arrow_schema
 from checkback.settings import Settings
-from checkback.tables import Tables
-from operate.house import ALICE, BOB, QUEUE, House
+from checkback.storage.schemas import arrow_schema
+from checkback.storage.tables import Tables
+from operate.fixtures import ALICE, BOB, QUEUE, House
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,10 +92,10 @@ def test_tables_that_only_spark_writes(spark: SparkSession, house: House) -> Non
 def test_store_is_sparks_where_the_files_are_not_plain(spark: SparkSession, house: House) -> None:
     """In a clustered table; or when the settings say so."""
     settings = Settings.model_validate({"storage": {"root": house.root}})
-    with open_store(settings) as store:
+    with open_tables(settings) as store:
         assert isinstance(store, FileStore)
-    with open_store(Settings.model_validate({"storage": {"root": house.root, "writer": "spark"}})) as store:
+    with open_tables(Settings.model_validate({"storage": {"root": house.root, "writer": "spark"}})) as store:
         assert isinstance(store, SparkStore)
     spark.sql(f"ALTER TABLE delta.`{house.root}/op` CLUSTER BY (half_offset)")
-    with open_store(settings) as store:
+    with open_tables(settings) as store:
         assert isinstance(store, SparkStore)

@@ -12,8 +12,8 @@ from random import Random
 
 from checkback.demo.producer import ExampleProducer
 from checkback.inspect.audit import audit
-from checkback.session import running_session
 from checkback.settings import Settings
+from checkback.spark.session import running_session
 from power.disk import Disk, read_journal
 from power.record import compiled, overrides, record, script
 from power.restart import moments, restart

@@ -15,8 +15,8 @@ import yaml
 
 from checkback.demo.producer import ExampleProducer
 from gateway.process import Gateway, half, op
-from jvm import SHORT_LIVED
 from power.disk import mark
+from support.jvm import SHORT_LIVED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

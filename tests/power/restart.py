@@ -7,16 +7,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from checkback.deltalog import DeltaLog
 from checkback.errors import CheckbackError
-from checkback.gateway.condition import now_ms
-from checkback.gateway.door import Door
+from checkback.gateway.health import now_ms
 from checkback.gateway.metrics import Metrics
-from checkback.gateway.store import Appender, half_rows, op_rows
+from checkback.gateway.service import GatewayService
+from checkback.gateway.tables import Appender, half_rows, op_rows
 from checkback.messages import Half, Op
-from checkback.recovery import find_torn
-from checkback.schemas import SCHEMAS
-from checkback.tables import Tables
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.schemas import SCHEMAS
+from checkback.storage.tables import Tables
+from checkback.storage.torn_commits import find_torn
 from crash.books import rows
 from crash.process import TOO_SLOW
 from power.disk import Disk, Note
@@ -95,7 +95,7 @@ def restart(settings: Settings, moment: int, promised: Promised, random: Random,
 def _gateway(settings: Settings, moment: int) -> None:
     """Open the door, as the gateway does, then store a transaction that comes now."""
     root = settings.storage.root
-    door = Door(settings, Metrics(), print)
+    door = GatewayService(settings, Metrics(), print)
     offset = door.ledger.next_offset(0)
     half, op = (Appender(root, table, [0]) for table in ("half", "op"))
     epoch = 1 + max(half.epoch(), op.epoch())
@@ -108,8 +108,8 @@ def _gateway(settings: Settings, moment: int) -> None:
 
 
 def _reconcile(spark: SparkSession, settings: Settings, outcome: Outcome) -> None:
-    from checkback.reconcile.rebuild import rebuild
-    from checkback.reconcile.run import reconcile
+    from checkback.application.rebuild import rebuild
+    from checkback.application.run import reconcile
 
     jvm: Any = spark._jvm
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from checkback.demo.producer import read_script, said
 from checkback.messages import IMMUNITY_PROPERTY
 from checkback.producer import Message
-from expected import lines
+from support.expected import lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,10 +22,10 @@ from deltalake.exceptions import TableNotFoundError
 
 from conftest import TRACE
 from gateway.process import Gateway
-from jvm import ENVIRON
 from producer.playing import Part, Stage, instances
 from producer.recorded import GONE, Behaviour, behaviours
 from producer.verdicts import Evidence, Rules, faults
+from support.jvm import ENVIRON
 
 pytest.importorskip("fastapi", reason="fastapi is not installed: the gateway does not run")
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from checkback.check.exchange import NO_ANSWER, SKIPPED
+from checkback.check.wire import NO_ANSWER, SKIPPED
 from checkback.producer import LocalTransactionState, SendStatus
 from producer.recorded import DECISIVE, EXCEPTION, GONE, UNKNOWN, immunity_s
 

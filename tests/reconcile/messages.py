@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from checkback.reconcile.actions import QUEUED, Actions
-from checkback.reconcile.wanted import Wanted
-from checkback.schemas import arrow_schema
+from checkback.reconcile.half_lookup import HalfLookup
+from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from checkback.reconcile.segment import Action
@@ -67,6 +67,6 @@ def actions(*rows: tuple[Any, ...]) -> Actions:
     return Actions(np.array(list(rows), QUEUED), BATCH_MS)
 
 
-def wanted(*rows: tuple[Any, ...]) -> Wanted:
+def wanted(*rows: tuple[Any, ...]) -> HalfLookup:
     """What the batch wants of `half`."""
-    return Wanted.of(actions(*rows), BATCH_ID)
+    return HalfLookup.of(actions(*rows), BATCH_ID)

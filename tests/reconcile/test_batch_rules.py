@@ -12,21 +12,21 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from checkback.checkpoint import PARTITIONS, last_done, read_checkpoint
-from checkback.deltalog import DeltaLog
+from checkback.application.rebuild import rebuild
+from checkback.application.run import reconcile
 from checkback.errors import CheckbackError, StateError
-from checkback.files import FileWriter
 from checkback.reconcile import batch_rules
 from checkback.reconcile.batch_rules import BatchRules, in_force, keep
 from checkback.reconcile.processor import STATE_NAME
 from checkback.reconcile.publish import Publisher
-from checkback.reconcile.rebuild import rebuild
-from checkback.reconcile.run import reconcile
 from checkback.reconcile.segment import Rules
-from checkback.reconcile.timers import registered_timers
-from checkback.schemas import arrow_schema
+from checkback.reconcile.state_timers import registered_timers
 from checkback.settings import Settings
-from checkback.tables import Tables
+from checkback.storage.checkpoint import PARTITIONS, last_done, read_checkpoint
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.schemas import arrow_schema
+from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,11 +8,11 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from checkback.reconcile import unseen
+from checkback.reconcile import early_ops
 from checkback.reconcile.actions import Actions
 from checkback.reconcile.processor import SegmentProcessor
 from checkback.reconcile.segment import Action
-from checkback.reconcile.state import AT_ONCE
+from checkback.reconcile.state_codec import AT_ONCE
 from reconcile.segments import RULES, SIZE, commit, events, half
 
 KEY = "0/0"
@@ -98,13 +98,13 @@ def test_group_opens_so_many_unseen_segments_in_a_batch() -> None:
         second += 1
         return tester.at(second, *rows, key=key)
 
-    for number in range(unseen.SEGMENTS):
+    for number in range(early_ops.SEGMENTS):
         assert at(f"0/{number}", commit(number * SIZE)) == []
     assert at("1/0", commit(5)) == [("REJECT_OP", 5)]
     assert tester.tester.peekValueState("segment", "1/0") is None
     assert at("1/0", commit(5, group=2)) == []
     assert at("1/0", commit(7)) == []
     assert at("1/1", half(SIZE + 6, second), commit(SIZE + 7)) == []
-    assert at("2/0", *(commit(offset) for offset in range(unseen.OPS))) == []
+    assert at("2/0", *(commit(offset) for offset in range(early_ops.OPS))) == []
     assert at("1/0", half(5, second), half(7, second)) == [("REJECT_OP", 5), ("COMMIT", 7)]
     assert at("0/0", half(0)) == [("COMMIT", 0)]

@@ -10,14 +10,14 @@ from chispa import assert_df_equality
 from deltalake import DeltaTable
 
 from checkback.errors import StorageError
-from checkback.files import FileWriter
-from checkback.reconcile import halves as half_files
-from checkback.reconcile.columns import identity_columns
+from checkback.reconcile import half_files
+from checkback.reconcile.event_columns import identity_columns
+from checkback.reconcile.half_lookup import HalfLookup
 from checkback.reconcile.publish import Publisher
 from checkback.reconcile.segment import Action, Reason, Source
-from checkback.reconcile.wanted import Wanted
-from checkback.schemas import SCHEMAS
-from checkback.tables import Tables
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.schemas import SCHEMAS
+from checkback.storage.tables import Tables
 from reconcile.frames import half_frame
 from reconcile.messages import BATCH_ID, T0_US, T1, action, actions, half, halves
 
@@ -171,12 +171,12 @@ def test_bodies_are_read_only_where_they_are_written(tmp_path: Path) -> None:
     with FileWriter(str(tmp_path)) as writer:
         writer.write("half", halves(half(1)))
         (file,) = writer.close()
-    piece = half_files.Piece(f"{tmp_path}/half/{file.path}", file.size)
-    wanted = Wanted.of(actions(action(Action.CHECK, 1)), BATCH_ID)
+    piece = half_files.RowGroups(f"{tmp_path}/half/{file.path}", file.size)
+    wanted = HalfLookup.of(actions(action(Action.CHECK, 1)), BATCH_ID)
     for with_body, bodies in ((True, [b"\x01"]), (False, [None])):
         found = [row["body"] for batch in half_files.read(piece, wanted, with_body) for row in batch.to_pylist()]
         assert found == bodies
-    nothing = Wanted.of(actions(action(Action.CHECK, 2)), BATCH_ID)
+    nothing = HalfLookup.of(actions(action(Action.CHECK, 2)), BATCH_ID)
     assert not list(half_files.read(piece, nothing, with_body=True))
 
 
@@ -186,7 +186,7 @@ def test_large_batch_is_spread_over_tasks(spark: SparkSession, tmp_path: Path, m
     for first in range(0, 40, 10):
         house.land(*(half(offset) for offset in range(first, first + 10)))
     files = house.files.log("half").data_files()
-    wanted = Wanted.of(actions(*(action(Action.COMMIT, offset) for offset in range(5, 25))), BATCH_ID)
+    wanted = HalfLookup.of(actions(*(action(Action.COMMIT, offset) for offset in range(5, 25))), BATCH_ID)
     assert [len(some) for some in half_files.pieces(files, wanted)] == [3]
     monkeypatch.setattr(half_files, "ROWS_A_TASK", 5)
     assert sorted(len(some) for some in half_files.pieces(files, wanted)) == [1, 1, 1]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from checkback.reconcile.columns import identity_columns, store_us
+from checkback.reconcile.event_columns import identity_columns, store_us
 from checkback.reconcile.rejected import REJECTION, action_rows, rejected_halves, rejected_ops
 from checkback.reconcile.segment import Action, Reason
 from reconcile.frames import half_frame, op_frame

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from checkback.reconcile.events import pack, parse_key, unpack
+from checkback.reconcile.packed_events import pack, parse_key, unpack
 from checkback.reconcile.segment import (
     ACTION,
     WAITING_AT_OFFSET,
@@ -20,7 +20,7 @@ from checkback.reconcile.segment import (
     Source,
     decide,
 )
-from checkback.reconcile.state import decode, encode
+from checkback.reconcile.state_codec import decode, encode
 from reconcile.segments import RULES, SIZE, Run, commit, delivered, events, half, op, read, rollback, undelivered
 
 if TYPE_CHECKING:

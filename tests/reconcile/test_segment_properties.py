@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkback.reconcile.segment import Kind, Rules, Segment, decide
-from checkback.reconcile.state import decode, encode
+from checkback.reconcile.state_codec import decode, encode
 from reconcile.segments import RULES, SIZE, commit, delivered, events, half, read, rollback, undelivered
 
 halves = st.builds(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from checkback.files import MOST_ROWS, files_of
 from checkback.reconcile.segment import Action
 from checkback.reconcile.tasks import picker
 from checkback.reconcile.unpublished import Parking
+from checkback.storage.parquet_files import MOST_ROWS, files_of
 from reconcile.messages import action, half, halves, wanted
 
 if TYPE_CHECKING:

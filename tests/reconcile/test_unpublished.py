@@ -162,7 +162,7 @@ class World:
         table.append(rows, one.application, one.last)
 
     def rebuild(self) -> None:
-        """The checkpoint is lost. As `unfinished.finish`, then a new application; what was not decided is pending."""
+        """The checkpoint is lost. As `batch_recovery.finish`, then a new application; the undecided are pending."""
         self.waiting = None
         parked = {message for *_, message in self.unpublished}
         waits = self.known().reasons()

@@ -24,9 +24,9 @@ _RUN = """
 import os, sys, time
 from pathlib import Path
 from checkback import __version__
-from checkback.reconcile.run import reconcile
-from checkback.session import running_session
-from checkback.tables import Tables
+from checkback.application.run import reconcile
+from checkback.spark.session import running_session
+from checkback.storage.tables import Tables
 from reconcile.test_batch_rules import House
 
 root, wish = sys.argv[1:]

@@ -1,4 +1,4 @@
-"""The check query as Spark runs it, step by step as `Dispatch`, on its real pure parts."""
+"""The check query as Spark runs it, step by step as `CheckBatches`, on its real pure parts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from checkback.check.dispatch import op_rows
-from checkback.check.recorded import answers_to, numbered, once
+from checkback.check.answers import answers_to, deduplicate_requests, key_numbers
+from checkback.check.query import op_rows
 from checkback.reconcile.segment import Kind, Source
 from simulator.producers import NO_ANSWER, NOBODY
 from simulator.reconcile import CrashError
@@ -70,14 +70,14 @@ class Check:
         number = self.committed
         requests: list[Request] = self.tables.rows["check_requests"][slice(*self.offsets[number])]
         # Step 1
-        table = once(_as_arrow(requests, {**_KEYS, "requested_at": "at", "row": None}))
+        table = deduplicate_requests(_as_arrow(requests, {**_KEYS, "requested_at": "at", "row": None}))
         recorded: list[Answer] = self.tables.rows["check_answers"]
         columns = {**_KEYS, "answered_at": "at", "delivered": "delivered", "batch_id": "batch", "row": None}
         own = number if self.tables.last_version("check_answers", self.app) == number else None
         known = answers_to(table, _as_arrow(recorded, columns), own)
         answers = [recorded[row] for row in known.column("row").to_pylist()]
         # Step 2
-        wanted, answered = numbered(table, known)
+        wanted, answered = key_numbers(table, known)
         left = [requests[row] for row in table.filter(~np.isin(wanted, answered)).column("row").to_pylist()]
         asked = [self._ask(row, clock, rules, number) for row in left]
         if crash == 0:

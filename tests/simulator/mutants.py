@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from checkback.reconcile import processor, restore, segment, state
+from checkback.reconcile import processor, segment, state_codec, state_restore
 from simulator import rebuild
 from simulator.rebuild_mutants import OneApplication
 from simulator.reconcile import Planned, Reconcile
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from checkback.reconcile.actions import Actions
+    from checkback.reconcile.half_lookup import HalfLookup
     from checkback.reconcile.segment import Rules
-    from checkback.reconcile.wanted import Wanted
 
 _OPS = "    segment = _apply_ops(segment, events[is_op], now, rules, actions, crowded)\n"
 _BETWEEN = "    segment = _count(segment, events[kind == Kind.DELIVERED])\n"
@@ -92,7 +92,7 @@ RESTORE_FAULTS: dict[str, tuple[str, str]] = {
 @contextmanager
 def broken_restore(fault: str) -> Iterator[None]:
     """Inside, a rebuild restores segments by a restore.py with this fault."""
-    module = _broken(restore, *RESTORE_FAULTS[fault])
+    module = _broken(state_restore, *RESTORE_FAULTS[fault])
     with patch.object(rebuild, "restore", module.restore):
         yield
 
@@ -104,8 +104,8 @@ def broken_segment(fault: str) -> Iterator[None]:
     with (
         patch.object(processor, "decide", module.decide),
         patch.object(processor, "Segment", module.Segment),
-        patch.object(state, "Segment", module.Segment),
-        patch.object(restore, "Segment", module.Segment),
+        patch.object(state_codec, "Segment", module.Segment),
+        patch.object(state_restore, "Segment", module.Segment),
     ):
         yield
 
@@ -174,7 +174,7 @@ class ForgetsTheLastState(Reconcile):
 class LooksUpByNumbersAlone(Reconcile):
     """Half messages that landed together at one offset, and were read by two batches, are not told apart."""
 
-    def looked_up_again(self, actions: Actions, wanted: Wanted) -> Wanted:  # noqa: ARG002 - that is the fault
+    def looked_up_again(self, actions: Actions, wanted: HalfLookup) -> HalfLookup:  # noqa: ARG002 - that is the fault
         return wanted
 
 

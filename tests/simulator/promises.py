@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from checkback.reconcile.events import parse_key
+from checkback.reconcile.packed_events import parse_key
 from checkback.reconcile.segment import NOT_STATED, WAITING_OF_GROUP, Kind, Reason
-from checkback.reconcile.state import decode
+from checkback.reconcile.state_codec import decode
 from simulator.steps import HOSTILE
 
 if TYPE_CHECKING:

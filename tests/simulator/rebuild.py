@@ -1,4 +1,4 @@
-"""`checkback rebuild` in plain Python, step by step as reconcile/rebuild.py, on the real `restore`."""
+"""`checkback rebuild` in plain Python, step by step as application/rebuild.py, on the real `restore`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.events import segment_key
-from checkback.reconcile.restore import ROW, Known, restore
+from checkback.reconcile.packed_events import segment_key
 from checkback.reconcile.segment import NOT_STATED, Kind
-from checkback.reconcile.state import encode
+from checkback.reconcile.state_codec import encode
+from checkback.reconcile.state_restore import ROW, Known, restore
 from simulator.reconcile import CrashError
 from simulator.tables import Decision, Discarded, Published
 

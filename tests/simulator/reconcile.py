@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from checkback.reconcile.actions import Actions
 from checkback.reconcile.actions import pack as pack_actions
-from checkback.reconcile.events import EVENT_COLUMNS, pack
+from checkback.reconcile.half_lookup import HalfLookup
+from checkback.reconcile.packed_events import EVENT_COLUMNS, pack
 from checkback.reconcile.processor import SegmentProcessor
 from checkback.reconcile.segment import EVENT, NOT_STATED, Action, Kind, Reason, Records, Rules
-from checkback.reconcile.wanted import Wanted
 from simulator.store import BatchTime, Handle, State
 from simulator.tables import Decision, Discarded, Half, Op, Published, Rejected, Request, Tables
 
@@ -216,7 +216,7 @@ class Reconcile:
     def _writes(self, actions: Actions, batch: int) -> Iterator[tuple[str, list[Any]]]:
         """Table and rows, as `Publisher` looks them up; `rejected` is the last."""
         halves: list[Half] = self.tables.rows["half"]
-        wanted = Wanted.of(actions, batch)
+        wanted = HalfLookup.of(actions, batch)
         topics: list[Any] = []
         decisions: list[Any] = []
         discarded: list[Any] = []
@@ -239,7 +239,7 @@ class Reconcile:
         yield "check_requests", requests
         yield "rejected", list(self._rejected(actions, halves, batch))
 
-    def _found(self, halves: list[Half], actions: Actions, wanted: Wanted) -> Iterator[tuple[Half, Any]]:
+    def _found(self, halves: list[Half], actions: Actions, wanted: HalfLookup) -> Iterator[tuple[Half, Any]]:
         """The row of `half` for each record. Raises StuckError unless each has just one."""
         if not len(wanted.records):
             return
@@ -251,11 +251,11 @@ class Reconcile:
         for half, record in found:
             yield half, wanted.records[record]
 
-    def looked_up_again(self, actions: Actions, wanted: Wanted) -> Wanted:
+    def looked_up_again(self, actions: Actions, wanted: HalfLookup) -> HalfLookup:
         """As Publisher, where numbers alone find several rows: by identity."""
-        return Wanted.of(actions, wanted.batch_id, by_identity=True)
+        return HalfLookup.of(actions, wanted.batch_id, by_identity=True)
 
-    def _look_up(self, halves: list[Half], wanted: Wanted) -> list[tuple[Half, int]]:
+    def _look_up(self, halves: list[Half], wanted: HalfLookup) -> list[tuple[Half, int]]:
         """Rows of `half`, and which record each fits."""
         identity = None
         if wanted.identity is not None:  # as publish.one_of_each

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from checkback.check.breaker import Breaker, Limits, State
+from checkback.check.circuit_breaker import CircuitBreaker, Limits, State
 from checkback.check.connections import Connections, Response
 from checkback.check.endpoint import Endpoint, Group, Service, Trial
-from checkback.check.exchange import (
+from checkback.check.scheduler import ActiveCheck, CheckScheduler, run_checks
+from checkback.check.wire import (
     NO_ANSWER,
     CheckAnswer,
     CheckRequest,
@@ -21,7 +22,6 @@ from checkback.check.exchange import (
     read_answer,
     read_retry_after,
 )
-from checkback.check.turns import Asking, Turns, ask_all
 from checkback.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from checkback.check.connections import Post
+    from checkback.check.endpoint_health import Place
+    from checkback.check.scheduler import Dialogue
     from checkback.check.signature import Signer
-    from checkback.check.traffic import Place
-    from checkback.check.turns import Dialogue
 
 __all__ = ["CheckClient", "Group"]
 
@@ -57,13 +57,12 @@ class CheckClient:
     """Asks the endpoints of a request's group; of one thread, with many checks under way at once.
 
     ``timeout_s`` bounds each try as a whole, from connecting to the last byte. ``limits``: when an endpoint that is
-    broken is left alone (`breaker`), and ``breakers``, what is known of the endpoints from before: a producer that is
-    down costs a batch a few timeouts, not one for each request. ``clock`` tells seconds since the epoch, ``timer``
-    seconds of any origin. No redirect is followed, no cookie kept, and neither proxies nor credentials are taken from
-    the environment: what is asked is what the settings name.
-
-    Raises SettingsError for an endpoint, a secret or a ``ca_file`` (PEM; None: the system's authorities) that is
-    not fit; no error or repr ever holds a secret.
+    broken is left alone (`circuit_breaker`), and ``breakers``, what is known of the endpoints from before: a
+    producer that is down costs a batch a few timeouts, not one for each request. ``clock`` tells seconds since the
+    epoch, ``timer`` seconds of any origin. No redirect is followed, no cookie kept, and neither proxies nor
+    credentials are taken from the environment: what is asked is what the settings name. Raises SettingsError for an
+    endpoint, a secret or a ``ca_file`` (PEM; None: the system's authorities) that is not fit; no error or repr ever
+    holds a secret.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class CheckClient:
         ca_file: str | None = None,
         *,
         limits: Limits | None = None,
-        breakers: Mapping[Place, Breaker] | None = None,
+        breakers: Mapping[Place, CircuitBreaker] | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -94,7 +93,7 @@ class CheckClient:
         """Close the connections that are kept alive."""
         self._connections.close()
 
-    def breakers(self) -> dict[Place, Breaker]:
+    def breakers(self) -> dict[Place, CircuitBreaker]:
         """What is known of the endpoints now."""
         return {
             (name, endpoint.url): endpoint.breaker
@@ -104,17 +103,17 @@ class CheckClient:
 
     def ask(self, request: CheckRequest) -> CheckAnswer:
         """What the group says of the transaction: always an answer, NO_ANSWER when there is none."""
-        ((_, answer),) = self.ask_all(Turns([request]), 1)
+        ((_, answer),) = self.ask_all(CheckScheduler([request]), 1)
         return answer
 
     def ask_all(
-        self, turns: Turns, concurrency: int, clock: Callable[[], float] = time.time
+        self, turns: CheckScheduler, concurrency: int, clock: Callable[[], float] = time.time
     ) -> list[tuple[CheckRequest, CheckAnswer]]:
         """Every request that had its turn with its answer, in the order of the answers.
 
         At most ``concurrency`` are under way at the same time. ``clock`` is that of the turns.
         """
-        return ask_all(self._dialogue, turns, self._connections, concurrency, clock, self._timer)
+        return run_checks(self._dialogue, turns, self._connections, concurrency, clock, self._timer)
 
     def _dialogue(self, request: CheckRequest) -> Dialogue:
         """The endpoints are tried in turn until one answers; UNKNOWN is an answer."""
@@ -200,7 +199,7 @@ def _state(response: Response, transaction_id: str) -> str:
     return read_answer(response.body, transaction_id)
 
 
-def _connections(timeout_s: float, ca_file: str | None) -> Connections[Asking]:
+def _connections(timeout_s: float, ca_file: str | None) -> Connections[ActiveCheck]:
     try:
         return Connections(timeout_s, ca_file)
     except OSError as error:  # ssl.SSLError is one: not PEM

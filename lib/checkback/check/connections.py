@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import pycurl
 
-from checkback.check.exchange import MAX_ANSWER
-from checkback.check.failure import describe
+from checkback.check.curl_errors import describe
+from checkback.check.wire import MAX_ANSWER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import requests
 
-from checkback.check.breaker import Breaker, Limits, State
+from checkback.check.circuit_breaker import CircuitBreaker, Limits, State
 from checkback.check.connections import Post
 from checkback.check.signature import Signer
 from checkback.errors import SettingsError
@@ -17,7 +17,7 @@ from checkback.urls import postable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from checkback.check.traffic import Place
+    from checkback.check.endpoint_health import Place
 
 _HEADERS = [
     "Content-Type: application/json",
@@ -56,7 +56,7 @@ class Trial:
 class Endpoint:
     """One URL, prepared once, and its breaker; of one thread."""
 
-    def __init__(self, url: str, where: str, limits: Limits, breaker: Breaker) -> None:
+    def __init__(self, url: str, where: str, limits: Limits, breaker: CircuitBreaker) -> None:
         if not postable(url):
             # The URL is not quoted: it may hold a password.
             raise SettingsError(
@@ -100,10 +100,11 @@ class Endpoint:
 class Service:
     """A group with its endpoints and its signer made ready."""
 
-    def __init__(self, name: str, group: Group, limits: Limits, breakers: Mapping[Place, Breaker]) -> None:
+    def __init__(self, name: str, group: Group, limits: Limits, breakers: Mapping[Place, CircuitBreaker]) -> None:
         where = f"producers.{name}"
         self.endpoints = [
-            Endpoint(url, f"{where}.endpoints", limits, breakers.get((name, url), Breaker())) for url in group.endpoints
+            Endpoint(url, f"{where}.endpoints", limits, breakers.get((name, url), CircuitBreaker()))
+            for url in group.endpoints
         ]
         self.signer = None if group.secret is None else Signer(group.secret, f"{where}.secret")
         self.include_body = group.include_body

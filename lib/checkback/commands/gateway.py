@@ -9,7 +9,7 @@ import typer
 
 from checkback.commands.options import Config, Debug, Overrides, app, prepared
 from checkback.errors import SettingsError
-from checkback.paths import storage_check
+from checkback.storage.paths import storage_check
 
 
 @app.command()

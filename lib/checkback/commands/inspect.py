@@ -11,7 +11,7 @@ import typer
 
 from checkback.commands.options import AsOf, Config, Debug, Group, Json, Overrides, Tx, app, prepared_for_tables
 from checkback.commands.printing import console, print_line, print_rows, print_table, shown, table_of
-from checkback.session import running_session
+from checkback.spark.session import running_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,12 +33,12 @@ def pending(
 ) -> None:
     """Show the transactions that are not decided yet, or were not at a time."""
     settings = prepared_for_tables(config, overrides, debug)
-    from checkback.inspect.moment import read_moment
+    from checkback.inspect.as_of import parse_as_of
 
-    moment = read_moment(as_of)
+    moment = parse_as_of(as_of)
     from pyspark.sql import functions as F
 
-    from checkback.inspect.undecided import pending as inspected
+    from checkback.inspect.pending_transactions import pending as inspected
 
     with running_session(settings, "checkback-pending", short=True) as spark:
         rows = inspected(spark, settings, moment).drop("as_of")
@@ -77,10 +77,10 @@ def lineage(
 ) -> None:
     """Show all that the tables know of a transaction, in the order of time."""
     settings = prepared_for_tables(config, overrides, debug)
-    from checkback.inspect.moment import read_moment
+    from checkback.inspect.as_of import parse_as_of
 
-    moment = read_moment(as_of)
-    from checkback.inspect.trail import lineage as traced
+    moment = parse_as_of(as_of)
+    from checkback.inspect.transaction_lineage import lineage as traced
 
     with running_session(settings, "checkback-lineage", short=True) as spark:
         rows = traced(spark, settings, transaction_id, group, moment)
@@ -109,7 +109,7 @@ def _show(
     rows: DataFrame, as_json: bool, most: int, show: Callable[[list[dict[str, Any]]], None], nothing: str
 ) -> None:
     """Rows as JSON lines, or the first of them as a table."""
-    from checkback.inspect.lines import json_lines
+    from checkback.inspect.json_lines import json_lines
 
     lines = json_lines(rows)
     if as_json:
@@ -130,7 +130,7 @@ def _show(
 def audit(as_json: Json = False, config: Config = None, overrides: Overrides = None, debug: Debug = False) -> None:
     """Show whether the tables keep every promise; the exit code is 1 when they do not."""
     settings = prepared_for_tables(config, overrides, debug)
-    from checkback.inspect import report as reports
+    from checkback.inspect import audit_report as reports
     from checkback.inspect.audit import audit as audited
 
     with running_session(settings, "checkback-audit") as spark:

@@ -10,8 +10,8 @@ import typer
 
 from checkback.commands.options import AvailableNow, Config, Debug, Overrides, app, prepared
 from checkback.errors import SettingsError
-from checkback.paths import local_path, storage_check
-from checkback.session import running_session
+from checkback.spark.session import running_session
+from checkback.storage.paths import local_path, storage_check
 
 # Landing takes globs, too; what they match is its own affair.
 _GLOB = re.compile(r"[*?\[{]")
@@ -50,11 +50,11 @@ def land(
     storage_check(loaded.settings, loaded.origins)
     with running_session(loaded.settings, "checkback-land", kafka=kafka is not None) as spark:
         if kafka is None:
-            from checkback.landing import files
+            from checkback.landing import file_query
 
-            landed = files.land(spark, loaded.settings, half, op, available_now)
+            landed = file_query.land(spark, loaded.settings, half, op, available_now)
         else:
-            from checkback.landing import kafka as topics
+            from checkback.landing import kafka_query as topics
 
             landed = topics.land(spark, loaded.settings, kafka, half_topic, op_topic, available_now)
     print(f"half {landed.half}, op {landed.op}, rejected {landed.rejected}")

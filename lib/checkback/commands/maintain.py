@@ -29,7 +29,7 @@ def maintain(
     """Make the tables' many small files few, and remove what nobody needs any more."""
     settings = prepared_for_tables(config, overrides, debug)
     if repair:
-        from checkback.tables import Tables
+        from checkback.storage.tables import Tables
 
         found = Tables.of(settings.storage).recover(force=True)
         print("\n".join(found) if found else "nothing is torn")

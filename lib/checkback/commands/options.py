@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from checkback import __version__
 from checkback.errors import SettingsError
 from checkback.observe.logs import set_up
-from checkback.paths import local_path
-from checkback.settings import Loaded, Settings, load
+from checkback.settings.loading import Loaded, load
+from checkback.storage.paths import local_path
+
+if TYPE_CHECKING:
+    from checkback.settings import Settings
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Transactional messages on Delta Lake.")
 

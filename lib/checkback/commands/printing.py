@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from checkback.visible import visible
+from checkback.errors import printable
 
 
 def shown(value: object) -> str:
@@ -37,7 +37,7 @@ class _Console(Console):
 
 
 def _printable(value: Any) -> Any:
-    return visible(value) if isinstance(value, str) else value
+    return printable(value) if isinstance(value, str) else value
 
 
 def table_of(*columns: str) -> Table:
@@ -71,4 +71,4 @@ def print_rows(lines: Iterable[str]) -> None:
 
 def print_line(line: str, flush: bool = False) -> None:
     """A line, however wide the terminal is."""
-    print(visible(line), flush=flush)
+    print(printable(line), flush=flush)

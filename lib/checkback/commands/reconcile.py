@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from checkback.commands.options import AvailableNow, Config, Debug, LeaveOut, Overrides, PublishAgain, app, prepared
 from checkback.errors import CheckbackError, SettingsError
-from checkback.paths import storage_check
-from checkback.session import running_session
+from checkback.spark.session import running_session
+from checkback.storage.paths import storage_check
 
 if TYPE_CHECKING:
     from checkback.settings import Settings
@@ -27,7 +27,7 @@ def reconcile(
     storage_check(loaded.settings, loaded.origins)
     if available_now and _nothing_to_do(loaded.settings):
         return
-    from checkback.reconcile import run
+    from checkback.application import run
 
     short = available_now and _is_small(loaded.settings)
     with running_session(loaded.settings, "checkback-reconcile", short=short) as spark:
@@ -36,22 +36,22 @@ def reconcile(
 
 def _nothing_to_do(settings: Settings) -> bool:
     """Told by files, in a moment, while nobody else works on the tables."""
-    from checkback.fence import only_one
-    from checkback.reconcile.due import nothing_to_do
-    from checkback.tables import Tables
+    from checkback.reconcile.scheduled_run import nothing_to_do
+    from checkback.storage.lock import exclusive_lock
+    from checkback.storage.tables import Tables
 
     tables = Tables.of(settings.storage)
-    with only_one(tables):
+    with exclusive_lock(tables):
         return nothing_to_do(tables, settings, round(time.time() * 1000))
 
 
 def _is_small(settings: Settings) -> bool:
     """Is what has landed soon done? Not known, it is not."""
-    from checkback.inspect.status import look
-    from checkback.tables import Tables
+    from checkback.inspect.status import read_status
+    from checkback.storage.tables import Tables
 
     try:
-        lag = look(settings, datetime.now(timezone.utc)).engine.lag
+        lag = read_status(settings, datetime.now(timezone.utc)).engine.lag
     except CheckbackError:  # the run itself will say what is wrong
         return False
     return Tables.of(settings.storage).by_files and sum(unread.rows for unread in lag.values()) < _MANY
@@ -70,8 +70,8 @@ def rebuild(
         raise SettingsError("--leave-out and --publish-again exclude each other", fix="give one of them")
     loaded = prepared(config, overrides, debug)
     storage_check(loaded.settings, loaded.origins)
-    from checkback.reconcile.rebuild import rebuild as rebuilt_from_tables
-    from checkback.reconcile.unfinished import Deleted
+    from checkback.application.rebuild import rebuild as rebuilt_from_tables
+    from checkback.reconcile.batch_recovery import Deleted
 
     deleted = Deleted.LEAVE_OUT if leave_out else Deleted.PUBLISH_AGAIN if publish_again else Deleted.REFUSE
     with running_session(loaded.settings, "checkback-rebuild") as spark:

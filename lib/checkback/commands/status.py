@@ -14,8 +14,8 @@ from rich.text import Text
 
 from checkback.commands.options import Config, Debug, Json, Overrides, app, prepared_for_tables
 from checkback.commands.printing import console, table_of
-from checkback.session import running_session
-from checkback.visible import visible
+from checkback.errors import printable
+from checkback.spark.session import running_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,42 +57,42 @@ def status(
 
 def _looks(settings: Settings, watch: bool, early: Callable[[Status], None]) -> Iterator[Status]:
     """The status, again and again if it is watched; ``early`` is given what is known before Spark has started."""
-    from checkback.inspect.status import look
+    from checkback.inspect.status import read_status
 
-    early(look(settings, datetime.now(timezone.utc)))
+    early(read_status(settings, datetime.now(timezone.utc)))
     with running_session(settings, "checkback-status", short=True) as spark:
         while True:
-            yield look(settings, datetime.now(timezone.utc), spark)
+            yield read_status(settings, datetime.now(timezone.utc), spark)
             if not watch:
                 return
             time.sleep(REFRESH_S)
 
 
 def _print(out: Console, found: Status, as_json: bool, watch: bool) -> None:
-    from checkback.inspect import screen
+    from checkback.inspect import status_screen
 
     if not as_json:
         out.print(_screen(found))
     elif watch:
-        print(json.dumps(screen.as_json(found)), flush=True)
+        print(json.dumps(status_screen.as_json(found)), flush=True)
     else:
-        print(json.dumps(screen.as_json(found), indent=2))
+        print(json.dumps(status_screen.as_json(found), indent=2))
 
 
 def _screen(found: Status) -> RenderableType:
-    from checkback.inspect import screen
+    from checkback.inspect import status_screen
 
     parts = [
-        Text.assemble((f"{line.name:<12}", "bold"), (visible(line.text), "red" if line.bad else ""))
-        for line in screen.lines(found)
+        Text.assemble((f"{line.name:<12}", "bold"), (printable(line.text), "red" if line.bad else ""))
+        for line in status_screen.lines(found)
     ]
     if found.ledger is None:
         return Group(*parts, Text("reading the tables ...", style="dim"))
-    groups = table_of(*screen.GROUPS)
-    for row, bad in screen.group_rows(found.ledger):
+    groups = table_of(*status_screen.GROUPS)
+    for row, bad in status_screen.group_rows(found.ledger):
         groups.add_row(*row, style="red" if bad else "")
-    checks = table_of(*screen.CHECKS)
-    for cells in screen.check_rows(found.ledger):
+    checks = table_of(*status_screen.CHECKS)
+    for cells in status_screen.check_rows(found.ledger):
         checks.add_row(*cells)
     shown = [table for table in (groups, checks) if table.row_count]
     return Group(*parts, *(part for table in shown for part in (Text(""), table)))

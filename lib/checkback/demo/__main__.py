@@ -18,7 +18,7 @@ from checkback.demo.trace import BUNDLED, Trace
 from checkback.errors import CheckbackError
 
 if TYPE_CHECKING:
-    from checkback.stopping import Stopper
+    from checkback.spark.shutdown import GracefulShutdown
 
 #: answers nobody's checks: nothing listens on the discard port
 NOBODY = "http://127.0.0.1:9/check"
@@ -39,12 +39,12 @@ def main(
 
 
 def _run(console: Console, root: Path, bundled: Trace) -> None:
+    from checkback.application.run import reconcile
     from checkback.demo import report
-    from checkback.landing.files import land
-    from checkback.reconcile.run import reconcile
-    from checkback.session import open_session
+    from checkback.landing.file_query import land
     from checkback.settings import Settings
-    from checkback.tables import Tables
+    from checkback.spark.session import open_session
+    from checkback.storage.tables import Tables
 
     make_anew(root)
     secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
@@ -59,7 +59,7 @@ def _run(console: Console, root: Path, bundled: Trace) -> None:
         console.print(f"landed {landed.half} half messages and {landed.op} ops, rejected {landed.rejected}")
         status.update("the first batch")
 
-        def watch(stopper: Stopper) -> None:
+        def watch(stopper: GracefulShutdown) -> None:
             progress = report.Progress.read(spark, tables, landed.half)
             status.update(progress.line())
             if progress.pending == 0:

@@ -14,7 +14,7 @@ from checkback.errors import StorageError
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-    from checkback.tables import Tables
+    from checkback.storage.tables import Tables
 
 _COLOUR = {"COMMIT": "green", "ROLLBACK": "yellow", "DISCARD": "red"}
 

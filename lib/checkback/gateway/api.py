@@ -12,15 +12,15 @@ from starlette.exceptions import HTTPException
 
 from checkback import __version__
 from checkback.gateway import models
-from checkback.gateway.direct import direct
-from checkback.gateway.guard import Guard
+from checkback.gateway.asgi_app import message_routes
+from checkback.gateway.middleware import RequestMiddleware
 from checkback.gateway.problems import CODES, Problem
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from checkback.gateway.door import Door
     from checkback.gateway.metrics import Metrics
+    from checkback.gateway.service import GatewayService
     from checkback.settings import Gateway
 
 _HALF = {
@@ -83,7 +83,7 @@ def _answer(answer: dict[str, Any] | Problem) -> Response:
     return Answer(answer)
 
 
-def create_app(door: Door, metrics: Metrics, settings: Gateway) -> ASGIApp:
+def create_app(door: GatewayService, metrics: Metrics, settings: Gateway) -> ASGIApp:
     """The ASGI application of an open door."""
     app = FastAPI(
         title="Checkback gateway",
@@ -110,11 +110,11 @@ def create_app(door: Door, metrics: Metrics, settings: Gateway) -> ASGIApp:
         field = str(first["loc"][-1])
         return _answer(Problem("unfit", f"{field}: {first['msg']}", {"field": field}))
 
-    return Guard(app, direct(door), door.tokens, metrics, settings)
+    return RequestMiddleware(app, message_routes(door), door.tokens, metrics, settings)
 
 
 def _messages() -> APIRouter:
-    """The routes for messages, for the description: the guard has them answered by `direct`.
+    """The routes for messages, for the description: the guard has them answered by `message_routes`.
 
     So a message is parsed once, by the rules that every half message and op is held to.
     """
@@ -139,7 +139,7 @@ def _messages() -> APIRouter:
     return router
 
 
-def _questions(door: Door, metrics: Metrics) -> APIRouter:
+def _questions(door: GatewayService, metrics: Metrics) -> APIRouter:
     router = APIRouter()
     described = {**_STORED, "producer_group": "orders", "real_topic": "payments", "state": "PENDING", "reason": None}
     described |= {"check_times": 0, "born_timestamp": 1795227064579, "decided_at": None}

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from checkback import messages
-from checkback.gateway.quick import BATCH_MAX, REMARK_MAX
+from checkback.gateway.batch_decoder import BATCH_MAX, REMARK_MAX
 
 _NAME = r"^[a-zA-Z0-9_-]+$"
 _TOPIC = r"^[a-zA-Z0-9-][a-zA-Z0-9_-]*$"

@@ -9,28 +9,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError
-from checkback.gateway.committer import Committer
-from checkback.gateway.condition import now_ms
-from checkback.gateway.ledger import Kept, Verdict, judge_op
+from checkback.gateway.batch_decoder import BATCH_MAX
+from checkback.gateway.deduplication import CachedHalf, Verdict, judge_op
+from checkback.gateway.group_commit import GroupCommit
+from checkback.gateway.health import now_ms
 from checkback.gateway.problems import Answer, Problem
-from checkback.gateway.quick import BATCH_MAX
-from checkback.gateway.store import op_rows
+from checkback.gateway.tables import op_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from checkback.gateway.condition import Condition
-    from checkback.gateway.ledger import Ledger
+    from checkback.gateway.authentication import BearerTokens, Groups
+    from checkback.gateway.batch_decoder import RemarkedOp
+    from checkback.gateway.deduplication import DeduplicationCache
+    from checkback.gateway.deduplication_history import Place
+    from checkback.gateway.health import HealthState
     from checkback.gateway.metrics import Metrics
-    from checkback.gateway.older import Place
-    from checkback.gateway.quick import RemarkedOp
-    from checkback.gateway.store import Appender
-    from checkback.gateway.tokens import Groups, Tokens
+    from checkback.gateway.tables import Appender
     from checkback.messages import Op
     from checkback.settings import Gateway
 
     #: half messages that are in the tables, each with how it ended; blocks
-    Find = Callable[[Collection[Place]], dict[Place, Kept]]
+    Find = Callable[[Collection[Place]], dict[Place, CachedHalf]]
 
 #: What an op needs in memory, about.
 _SIZE = 1024
@@ -51,17 +51,17 @@ class _Entry:
         return self.op.queue_id, self.op.half_offset
 
 
-class Ops:
+class OpWriter:
     """The ops' way into the table."""
 
     def __init__(
         self,
         gateway: Gateway,
-        tokens: Tokens,
-        ledger: Ledger,
+        tokens: BearerTokens,
+        ledger: DeduplicationCache,
         table: Appender,
         metrics: Metrics,
-        condition: Condition,
+        condition: HealthState,
         find: Find,
         thread: ThreadPoolExecutor,
     ) -> None:
@@ -76,7 +76,7 @@ class Ops:
         #: By token: who asks for many keeps others waiting for no more than one request of his.
         self._looked_up: Counter[Groups] = Counter()
         self._max_looked_up = gateway.max_waiting
-        self.commits: Committer[_Entry] = Committer("op", self, gateway.gather.total_seconds(), gateway.max_waiting)
+        self.commits: GroupCommit[_Entry] = GroupCommit("op", self, gateway.gather.total_seconds(), gateway.max_waiting)
 
     async def take(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> list[Answer]:
         """The answer to each op, once it is committed. Of several for one half message the first stands."""
@@ -113,7 +113,7 @@ class Ops:
             return op
         return self._tokens.refused(op[0].producer_group, groups) or _Entry(*op)
 
-    def _admit(self, entry: _Entry, recalled: dict[Place, Kept] | Problem, new: list[_Entry]) -> Answer | _Entry:
+    def _admit(self, entry: _Entry, recalled: dict[Place, CachedHalf] | Problem, new: list[_Entry]) -> Answer | _Entry:
         """The answer if it is known, else the op that is on its way for the half message."""
         op, place = entry.op, entry.place
         known = self._ledger.at(*place)
@@ -133,7 +133,7 @@ class Ops:
         new.append(entry)
         return entry
 
-    async def _known(self, places: set[Place], groups: Groups) -> dict[Place, Kept] | Problem:
+    async def _known(self, places: set[Place], groups: Groups) -> dict[Place, CachedHalf] | Problem:
         """The half messages at those of the places that are forgotten, looked up in the tables and remembered again."""
         forgotten = [place for place in places if self._ledger.at(*place) is None and self._ledger.assigned(*place)]
         if not forgotten:
@@ -187,7 +187,7 @@ def _ended(op: Op, repeated: bool) -> Answer:
     }
 
 
-def _judged(op: Op, verdict: Verdict, known: Kept | None) -> Answer:
+def _judged(op: Op, verdict: Verdict, known: CachedHalf | None) -> Answer:
     if verdict is Verdict.REPEATED:
         return _ended(op, repeated=True)
     if verdict is Verdict.CONTRADICTION and known is not None:

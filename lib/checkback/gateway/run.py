@@ -14,11 +14,11 @@ import uvicorn
 
 from checkback.errors import CheckbackError, SettingsError
 from checkback.gateway.api import create_app
-from checkback.gateway.door import Door
+from checkback.gateway.authentication import BearerTokens
+from checkback.gateway.http_protocol import LimitedProtocol
 from checkback.gateway.metrics import Metrics
-from checkback.gateway.protocol import LimitedProtocol
-from checkback.gateway.store import folder_of
-from checkback.gateway.tokens import Tokens
+from checkback.gateway.service import GatewayService
+from checkback.gateway.tables import folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -38,7 +38,7 @@ def serve(settings: Settings) -> None:
     """
     gateway = settings.gateway
     folder_of(settings.storage)
-    if not Tokens(settings.producers).needed and not _is_loopback(gateway.host):
+    if not BearerTokens(settings.producers).needed and not _is_loopback(gateway.host):
         raise SettingsError(
             f"without tokens it serves this machine only, not {gateway.host}",
             "gateway.host",
@@ -72,7 +72,7 @@ async def _serve(settings: Settings, sock: socket.socket) -> CheckbackError | No
         if task.exception() is not None:
             stop(CheckbackError(f"unexpected {type(task.exception()).__name__}", "committing"))
 
-    door = await asyncio.to_thread(Door, settings, metrics, stop)
+    door = await asyncio.to_thread(GatewayService, settings, metrics, stop)
     # What was read at the start stays; looking through it for garbage would only take time.
     gc.collect()
     gc.freeze()
@@ -93,7 +93,7 @@ async def _serve(settings: Settings, sock: socket.socket) -> CheckbackError | No
 class _Server(uvicorn.Server):
     """Uvicorn, which waits for the requests that it has: they are not to wait for others to gather with."""
 
-    def __init__(self, config: uvicorn.Config, door: Door) -> None:
+    def __init__(self, config: uvicorn.Config, door: GatewayService) -> None:
         super().__init__(config)
         self._door = door
 

@@ -11,21 +11,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from checkback.inspect.atomic import snapshot
+    from checkback.inspect.batch_snapshot import snapshot
     from checkback.inspect.groups import stuck_groups
-    from checkback.inspect.minutes import (
+    from checkback.inspect.notebook import busiest, notebook_settings, table
+    from checkback.inspect.outage import damage, outages, what_endpoints_said, worst_outage
+    from checkback.inspect.pending_transactions import pending
+    from checkback.inspect.state_store import state_differences, state_pending
+    from checkback.inspect.timeline import (
         check_outcomes,
         decision_latency,
         decisions_by_minute,
         pending_over_time,
         pick_every,
     )
-    from checkback.inspect.notebook import busiest, notebook_settings, table
-    from checkback.inspect.outage import damage, outages, what_endpoints_said, worst_outage
-    from checkback.inspect.stored import state_differences, state_pending
-    from checkback.inspect.trail import lineage
-    from checkback.inspect.undecided import pending
-    from checkback.inspect.waiting import unpublished
+    from checkback.inspect.transaction_lineage import lineage
+    from checkback.inspect.unpublished_messages import unpublished
 
 __all__ = [
     "busiest",
@@ -51,22 +51,22 @@ __all__ = [
 
 _MODULES = {
     "busiest": "notebook",
-    "check_outcomes": "minutes",
+    "check_outcomes": "timeline",
     "damage": "outage",
-    "decision_latency": "minutes",
-    "decisions_by_minute": "minutes",
-    "lineage": "trail",
+    "decision_latency": "timeline",
+    "decisions_by_minute": "timeline",
+    "lineage": "transaction_lineage",
     "notebook_settings": "notebook",
     "outages": "outage",
-    "pending": "undecided",
-    "pending_over_time": "minutes",
-    "pick_every": "minutes",
-    "snapshot": "atomic",
-    "state_differences": "stored",
-    "state_pending": "stored",
+    "pending": "pending_transactions",
+    "pending_over_time": "timeline",
+    "pick_every": "timeline",
+    "snapshot": "batch_snapshot",
+    "state_differences": "state_store",
+    "state_pending": "state_store",
     "stuck_groups": "groups",
     "table": "notebook",
-    "unpublished": "waiting",
+    "unpublished": "unpublished_messages",
     "what_endpoints_said": "outage",
     "worst_outage": "outage",
 }

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from checkback.checkpoint import Batch
 from checkback.errors import SettingsError
-from checkback.inspect.account import Account, account, rules
+from checkback.inspect.audit_facts import KEY, facts
+from checkback.inspect.audit_findings import FINDINGS, Finding
+from checkback.inspect.audit_rules import RulesInForce, conditions
+from checkback.inspect.batch_audit import BatchAudit, audit_batches, rules
 from checkback.inspect.batches import epochs
-from checkback.inspect.facts import KEY, facts
-from checkback.inspect.findings import FINDINGS, Finding
-from checkback.inspect.fixed import FixedTables
-from checkback.inspect.judge import InForce, conditions
-from checkback.inspect.timed import Ever
-from checkback.operate.transaction import RESUMED_FROM
+from checkback.inspect.check_intervals import RulesHistory
+from checkback.inspect.table_versions import FixedTables
+from checkback.messages import RESUMED_FROM
 from checkback.reconcile.segment import CHECKS_AT_LEAST
-from checkback.schemas import SCHEMAS
-from checkback.tables import Tables
+from checkback.storage.checkpoint import Batch
+from checkback.storage.schemas import SCHEMAS
+from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,30 +120,30 @@ def findings(spark: SparkSession, settings: Settings) -> DataFrame:
     return found.select("level", "promise", F.col("name").alias("finding"), *KEY, "meaning")
 
 
-def _account(spark: SparkSession, settings: Settings) -> Account:
+def _account(spark: SparkSession, settings: Settings) -> BatchAudit:
     fixed = FixedTables.take(spark, Tables.of(settings.storage))
     # One that is missing beside others counts as empty: what it should hold is then found to be lost.
     if not set(fixed.versions) & set(SCHEMAS):
         where = fixed.tables.location("half")
         raise SettingsError("there is no such table", where, "run `checkback reconcile` first")
-    return account(fixed, SAMPLES)
+    return audit_batches(fixed, SAMPLES)
 
 
-def _labelled(accounted: Account, settings: Settings) -> DataFrame:
+def _labelled(accounted: BatchAudit, settings: Settings) -> DataFrame:
     """Columns name (of a finding), queue_id, queue_offset, born (ms): a row for each finding that a transaction has."""
     fixed = accounted.fixed
     of_batch = rules(fixed)
-    ever = Ever.of(of_batch)
+    ever = RulesHistory.of(of_batch)
     found = conditions(_in_force(accounted, ever))
     labels = F.array_compact(F.array(*(F.when(condition, F.lit(name)) for name, condition in found.items())))
     judged = facts(fixed, of_batch, ever).select(*KEY, "born", F.explode(labels).alias("name"))
     return judged.unionByName(_published_again(fixed, _resumed_queues(fixed, settings)))
 
 
-def _in_force(accounted: Account, ever: Ever) -> InForce:
+def _in_force(accounted: BatchAudit, ever: RulesHistory) -> RulesInForce:
     fixed, batches = accounted.fixed, accounted.fixed.whole.batches
     done = _done(fixed)
-    known = InForce(
+    known = RulesInForce(
         batch_time=None if done is None else done.time,
         half_until=fixed.half_read_until(),
         epochs=epochs(batches),

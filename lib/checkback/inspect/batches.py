@@ -40,7 +40,7 @@ APPLICATION = 1 << 40
 _EPOCHS = 64
 
 
-class Box(NamedTuple):
+class BatchRange(NamedTuple):
     """Batch ids and batch times, both ends included: rows within are of batches that follow one another."""
 
     first_id: int
@@ -54,16 +54,16 @@ class Box(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Members:
+class BatchSelection:
     """Which rows belong to a cut, by their batch id and batch time.
 
     Those in ``boxes``, and those of the release before, which wrote no row in `batches`: older than ``past_until``,
     and of no batch that came after the cut (``later``).
     """
 
-    boxes: tuple[Box, ...]
+    boxes: tuple[BatchRange, ...]
     past_until: int
-    later: tuple[Box, ...] = ()
+    later: tuple[BatchRange, ...] = ()
 
     def holds(self, batch_id: int, time: int) -> bool:
         """Does a row with this batch id and batch time belong to the cut?"""
@@ -101,7 +101,7 @@ def cut_at(batches: Records, at: int | None) -> int:
     return int(done[-1]) + 1 if len(done) else 0
 
 
-def members(kept: Records, others: Records) -> Members:
+def members(kept: Records, others: Records) -> BatchSelection:
     """The rows of the ``kept`` batches, the first ones in their order, and not of the ``others``, those after them.
 
     And of all that came before the first batch. There must be a batch. One more may have begun that has no row yet.
@@ -110,7 +110,7 @@ def members(kept: Records, others: Records) -> Members:
     past_until = int(first["time"])
     # The next one, or the first after a rebuild; at any time.
     begun = (int(last["batch_id"]) + 1, 0)
-    return Members(
+    return BatchSelection(
         tuple(box for run in _runs(kept) for box in _boxes(run, others, begun)),
         past_until,
         tuple(_box(run) for run in _runs(others[others["time"] < past_until])),
@@ -133,12 +133,12 @@ def _runs(batches: Records) -> list[Records]:
     return np.split(batches, np.flatnonzero(ends) + 1)
 
 
-def _box(run: Records) -> Box:
+def _box(run: Records) -> BatchRange:
     first, last = run[0], run[-1]
-    return Box(int(first["batch_id"]), int(last["batch_id"]), int(first["time"]), int(last["time"]))
+    return BatchRange(int(first["batch_id"]), int(last["batch_id"]), int(first["time"]), int(last["time"]))
 
 
-def _boxes(run: Records, others: Records, begun: Sequence[int]) -> list[Box]:
+def _boxes(run: Records, others: Records, begun: Sequence[int]) -> list[BatchRange]:
     """A run as boxes that hold none of the others, nor, but for its very time, a batch with an id that is ``begun``."""
     box = _box(run)
     if len(run) == 1:
@@ -181,14 +181,14 @@ def first_intervals(batches: Records) -> list[int]:
     return [int(interval) for interval in found]
 
 
-class Fault(NamedTuple):
+class BatchFault(NamedTuple):
     """What is wrong with the rows of `batches` by themselves: how many, and (batch_id, time) of the first."""
 
     number: int
     samples: tuple[tuple[int, int], ...]
 
 
-def faults(records: Records, most: int) -> dict[str, Fault]:
+def faults(records: Records, most: int) -> dict[str, BatchFault]:
     """What the BATCH records, in any order, say against themselves, by the name of a finding.
 
     batch_twice: several rows of one batch. batch_gap: batches between an application's first and last without a row;
@@ -201,9 +201,9 @@ def faults(records: Records, most: int) -> dict[str, Fault]:
     missing = np.where(same, np.diff(batches["batch_id"]) - 1, 0)
     back = same & (np.diff(batches["finished"]) < 0)
     return {
-        "batch_twice": Fault(int((times > 1).sum()), _samples(records[first[times > 1]], most)),
-        "batch_gap": Fault(int(missing.sum()), _samples(batches[1:][missing > 0], most)),
-        "batch_clock_back": Fault(int(back.sum()), _samples(batches[1:][back], most)),
+        "batch_twice": BatchFault(int((times > 1).sum()), _samples(records[first[times > 1]], most)),
+        "batch_gap": BatchFault(int(missing.sum()), _samples(batches[1:][missing > 0], most)),
+        "batch_clock_back": BatchFault(int(back.sum()), _samples(batches[1:][back], most)),
     }
 
 

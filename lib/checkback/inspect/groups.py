@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from checkback.inspect.diagnosis import NOT_TRIED, Group, Reconcile, diagnose
+from checkback.inspect.pending_transactions import pending
 from checkback.inspect.progress import folders_of, progress
-from checkback.inspect.undecided import pending
 from checkback.inspect.view import View, milliseconds
-from checkback.inspect.why import NOT_TRIED, Group, Reconcile, why
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -75,7 +75,7 @@ def group_summary(spark: SparkSession, settings: Settings, as_of: datetime | str
     def said(row: Any) -> str:
         facts: dict[str, Any] = row.asDict()
         now, group = facts.pop("now"), facts.pop("producer_group")
-        return why(Group(**facts, endpoints=endpoints.get(group, 0)), reconcile, now)
+        return diagnose(Group(**facts, endpoints=endpoints.get(group, 0)), reconcile, now)
 
     # A lambda has no type hints, by which Spark would guess another kind of function.
     sentence = F.udf(lambda row: said(row), "string")  # noqa: PLW0108

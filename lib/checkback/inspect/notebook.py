@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError
 from checkback.inspect.view import moment_of
-from checkback.settings import BASE_FILE, load
+from checkback.settings import BASE_FILE
+from checkback.settings.loading import load
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from checkback.inspect.intervals import in_words, interval_for
-from checkback.inspect.moment import read_moment
-from checkback.inspect.undecided import KEY
+from checkback.inspect.as_of import parse_as_of
+from checkback.inspect.diagnosis import NOT_TRIED
+from checkback.inspect.pending_transactions import KEY
+from checkback.inspect.plot_intervals import in_words, interval_for
 from checkback.inspect.view import View, moment_column, moment_of, since_moment
-from checkback.inspect.why import NOT_TRIED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -137,7 +137,7 @@ def worst_outage(
     times = {name: f"{name}_at" for name in ("began", "last_vain", "over")}
     row = found.select("*", *(F.unix_micros(column).alias(name) for name, column in times.items())).first()
     if row is None:
-        now = read_moment(as_of) or datetime.now(timezone.utc)
+        now = parse_as_of(as_of) or datetime.now(timezone.utc)
         return Outage("", "", now, now, now, "No outage: no group's checks were in vain twice in a row.")
     began, last = moment_of(row["began"]), moment_of(row["last_vain"])
     over = None if row["over"] is None else moment_of(row["over"])

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from pyspark.sql import functions as F
 
-from checkback.inspect.intervals import in_words
-from checkback.inspect.minutes import FAILED_TRY, MINUTE
+from checkback.inspect.plot_intervals import in_words
+from checkback.inspect.timeline import FAILED_TRY, MINUTE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,7 +49,7 @@ _PANELS = 4
 AGES = (0, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 12 * 3600, 86400, 3 * 86400)
 
 
-class Picture(Figure):
+class Plot(Figure):
     """A figure that notebooks show by itself, without pyplot's state."""
 
     def _repr_png_(self) -> bytes:
@@ -58,7 +58,7 @@ class Picture(Figure):
         return out.getvalue()
 
 
-def ages(pending: DataFrame) -> Picture:
+def ages(pending: DataFrame) -> Plot:
     """How old what is pending is, by group: rows of `pending`, counted by Spark."""
     bucket = F.greatest(F.lit(0), *(F.when(F.col("age_s") >= limit, number) for number, limit in enumerate(AGES)))
     counted = pending.groupBy("producer_group", bucket.alias("bucket")).agg(
@@ -83,7 +83,7 @@ def ages(pending: DataFrame) -> Picture:
     return figure
 
 
-def pending(over_time: DataFrame, every: timedelta = MINUTE, outage: Outage | None = None) -> Picture:
+def pending(over_time: DataFrame, every: timedelta = MINUTE, outage: Outage | None = None) -> Plot:
     """How much was pending, by group: rows of `pending_over_time`; an outage is shaded."""
     rows = over_time.toPandas()
     if rows.empty:
@@ -94,7 +94,7 @@ def pending(over_time: DataFrame, every: timedelta = MINUTE, outage: Outage | No
     return figure
 
 
-def decisions(by_minute: DataFrame, every: timedelta = MINUTE, outage: Outage | None = None) -> Picture:
+def decisions(by_minute: DataFrame, every: timedelta = MINUTE, outage: Outage | None = None) -> Plot:
     """How many were decided, and how: rows of `decisions_by_minute`, all groups together."""
     rows = by_minute.groupBy("minute", "state").agg(F.sum("decisions").alias("decisions")).toPandas()
     if rows.empty:
@@ -108,7 +108,7 @@ def decisions(by_minute: DataFrame, every: timedelta = MINUTE, outage: Outage | 
     return figure
 
 
-def outcomes(checks: DataFrame, every: timedelta = MINUTE, outage: Outage | None = None) -> Picture:
+def outcomes(checks: DataFrame, every: timedelta = MINUTE, outage: Outage | None = None) -> Plot:
     """What came of the checks, a panel an endpoint, those with the most in vain first: rows of `check_outcomes`."""
     rows = checks.toPandas()
     if rows.empty:
@@ -118,7 +118,7 @@ def outcomes(checks: DataFrame, every: timedelta = MINUTE, outage: Outage | None
     sums = rows.groupby(["producer_group", "endpoint"])[["vain", "checks"]].sum()
     sums = sums.sort_values(["vain", "checks"], ascending=False)
     shown = sums.head(_PANELS)
-    figure = Picture(figsize=(10, 1 + 1.9 * len(shown)), layout="constrained")
+    figure = Plot(figsize=(10, 1 + 1.9 * len(shown)), layout="constrained")
     panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
     more = f"; {len(sums) - len(shown)} more endpoints are not shown" if len(sums) > len(shown) else ""
     figure.suptitle(
@@ -134,7 +134,7 @@ def outcomes(checks: DataFrame, every: timedelta = MINUTE, outage: Outage | None
     return figure
 
 
-def latency(by_minute: DataFrame, outage: Outage | None = None) -> Picture:
+def latency(by_minute: DataFrame, outage: Outage | None = None) -> Plot:
     """How long decisions took from the birth, p50 and p99 by group and topic: rows of `decision_latency`."""
     rows = by_minute.toPandas()
     if rows.empty:
@@ -157,12 +157,12 @@ def latency(by_minute: DataFrame, outage: Outage | None = None) -> Picture:
     return figure
 
 
-def incident(over_time: DataFrame, checks: DataFrame, every: timedelta, outage: Outage) -> Picture:
+def incident(over_time: DataFrame, checks: DataFrame, every: timedelta, outage: Outage) -> Plot:
     """An outage in one picture: what was pending, and what the checks of its group brought, one below the other."""
     piled, asked = over_time.toPandas(), checks.where(F.col("producer_group") == outage.group).toPandas()
     if piled.empty or asked.empty:
         return _nothing("No data: there was no outage.")
-    figure = Picture(figsize=(10, 5), layout="constrained")
+    figure = Plot(figsize=(10, 5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     _draw_pending(above, piled, every)
     above.set_title(outage.told.partition("\n")[0].rstrip("."), fontsize=11)
@@ -174,15 +174,15 @@ def incident(over_time: DataFrame, checks: DataFrame, every: timedelta, outage: 
     return figure
 
 
-def _figure(title: str) -> tuple[Picture, Axes]:
-    figure = Picture(figsize=(10, 3.6), layout="constrained")
+def _figure(title: str) -> tuple[Plot, Axes]:
+    figure = Plot(figsize=(10, 3.6), layout="constrained")
     axes = figure.subplots()
     axes.set_title(title, loc="left")
     return figure, axes
 
 
-def _nothing(text: str) -> Picture:
-    figure = Picture(figsize=(10, 1.2), layout="constrained")
+def _nothing(text: str) -> Plot:
+    figure = Plot(figsize=(10, 1.2), layout="constrained")
     figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=12, color="#555555")
     return figure
 

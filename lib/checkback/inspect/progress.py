@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from checkback.checkpoint import Batch, parse_batch
-from checkback.paths import local_path
+from checkback.storage.checkpoint import Batch, parse_batch
+from checkback.storage.paths import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,15 +51,15 @@ class SparkFolders:
 
     def names(self, folder: str) -> list[str]:
         """As Folders."""
-        from checkback import folders
+        from checkback.storage import filesystem
 
-        return folders.names(self._spark, folder)
+        return filesystem.names(self._spark, folder)
 
     def text(self, file: str) -> str:
         """As Folders."""
-        from checkback import folders
+        from checkback.storage import filesystem
 
-        return folders.text(self._spark, file)
+        return filesystem.text(self._spark, file)
 
     def modified(self, file: str) -> int | None:  # noqa: ARG002 - not worth a call of its own
         """As Folders: never known."""
@@ -82,23 +82,25 @@ class Progress:
         return self.begun
 
 
-def progress(folders: Folders, place: str, at_ms: int | None = None) -> Progress:
+def progress(filesystem: Folders, place: str, at_ms: int | None = None) -> Progress:
     """How far the query with the checkpoint in ``place`` is, or was ``at_ms``, as far as its log goes back.
 
     Raises StorageError when a batch cannot be read.
     """
-    begun = _begun(folders, place, at_ms)
+    begun = _begun(filesystem, place, at_ms)
     if begun is None:
         return Progress()
-    done = max((number for number in _numbers(folders, f"{place}/commits") if number <= begun.batch_id), default=None)
+    done = max(
+        (number for number in _numbers(filesystem, f"{place}/commits") if number <= begun.batch_id), default=None
+    )
     if done is None:
         return Progress(begun)
     if done == begun.batch_id:
-        return Progress(begun, begun, folders.modified(f"{place}/commits/{done}"))
+        return Progress(begun, begun, filesystem.modified(f"{place}/commits/{done}"))
     # Its offsets may be gone from the log, though Spark keeps a hundred of them.
-    known = str(done) in folders.names(f"{place}/offsets")
-    batch = _batch(folders, place, done) if known else Batch(done, begun.time)
-    return Progress(begun, batch, folders.modified(f"{place}/commits/{done}"))
+    known = str(done) in filesystem.names(f"{place}/offsets")
+    batch = _batch(filesystem, place, done) if known else Batch(done, begun.time)
+    return Progress(begun, batch, filesystem.modified(f"{place}/commits/{done}"))
 
 
 def folders_of(place: str, spark: SparkSession | None) -> Folders | None:
@@ -108,17 +110,17 @@ def folders_of(place: str, spark: SparkSession | None) -> Folders | None:
     return None if spark is None else SparkFolders(spark)
 
 
-def _begun(folders: Folders, place: str, at_ms: int | None) -> Batch | None:
-    for number in sorted(_numbers(folders, f"{place}/offsets"), reverse=True):
-        batch = _batch(folders, place, number)
+def _begun(filesystem: Folders, place: str, at_ms: int | None) -> Batch | None:
+    for number in sorted(_numbers(filesystem, f"{place}/offsets"), reverse=True):
+        batch = _batch(filesystem, place, number)
         if at_ms is None or batch.time <= at_ms:
             return batch
     return None
 
 
-def _batch(folders: Folders, place: str, number: int) -> Batch:
-    return parse_batch(number, folders.text(f"{place}/offsets/{number}"), place)
+def _batch(filesystem: Folders, place: str, number: int) -> Batch:
+    return parse_batch(number, filesystem.text(f"{place}/offsets/{number}"), place)
 
 
-def _numbers(folders: Folders, folder: str) -> list[int]:
-    return [int(name) for name in folders.names(folder) if name.isdecimal()]
+def _numbers(filesystem: Folders, folder: str) -> list[int]:
+    return [int(name) for name in filesystem.names(folder) if name.isdecimal()]

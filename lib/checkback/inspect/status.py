@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from checkback.commits import Commits, Unread
-from checkback.fence import at_work
 from checkback.inspect.progress import Progress, folders_of, progress
-from checkback.tables import Tables
+from checkback.storage.commit_files import Commits, Unread
+from checkback.storage.lock import lock_is_held
+from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
 
-    from checkback.checkpoint import Batch
-    from checkback.inspect.waiting import Topic
+    from checkback.inspect.unpublished_messages import Topic
     from checkback.settings import Settings
+    from checkback.storage.checkpoint import Batch
 
 #: sources of the query, in its order
 SOURCES = ("half", "op")
@@ -54,7 +54,7 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class TableFacts:
     """What the tables say. ``decisions``: (state, in the last minute, in the last RECENT).
 
     ``groups``: rows with the names of GROUP. ``checks``: (group, endpoint, outcome, number) in the last RECENT.
@@ -76,10 +76,10 @@ class Status:
     timeout: timedelta
     reserved: timedelta
     engine: Engine
-    ledger: Ledger | None = None
+    ledger: TableFacts | None = None
 
 
-def look(settings: Settings, now: datetime, spark: SparkSession | None = None) -> Status:
+def read_status(settings: Settings, now: datetime, spark: SparkSession | None = None) -> Status:
     """The status without what only Spark can tell; with ``spark``, all. Raises SettingsError, StorageError."""
     tables = Tables.of(settings.storage)
     engine = _engine(tables, spark)
@@ -92,14 +92,14 @@ def _engine(tables: Tables, spark: SparkSession | None) -> Engine:
     place = tables.checkpoint("reconcile")
     folders = folders_of(place, spark)
     if folders is None:
-        return Engine(at_work(tables))
+        return Engine(lock_is_held(tables))
     found = progress(folders, place)
     lag = {}
     for source, name in enumerate(SOURCES):
         unread = _unread(tables, name, source, found.done, spark)
         if unread is not None:
             lag[name] = unread
-    return Engine(at_work(tables), found, lag)
+    return Engine(lock_is_held(tables), found, lag)
 
 
 def _unread(tables: Tables, name: str, source: int, done: Batch | None, spark: SparkSession | None) -> Unread | None:
@@ -125,14 +125,14 @@ def _unread(tables: Tables, name: str, source: int, done: Batch | None, spark: S
     return None if found is None else Unread(found["rows"], found["since"] if found["rows"] else None)
 
 
-def _ledger(spark: SparkSession, settings: Settings, tables: Tables, now: datetime) -> Ledger:
+def _ledger(spark: SparkSession, settings: Settings, tables: Tables, now: datetime) -> TableFacts:
     """Three queries: one row a group, one a state, one an endpoint and outcome."""
     from pyspark.sql import functions as F
 
     from checkback.inspect.groups import group_summary
-    from checkback.inspect.minutes import check_outcomes
+    from checkback.inspect.timeline import check_outcomes
+    from checkback.inspect.unpublished_messages import topics
     from checkback.inspect.view import View, moment_column
-    from checkback.inspect.waiting import topics
 
     now = now.astimezone(timezone.utc)
     summary = group_summary(spark, settings).withColumns(
@@ -151,7 +151,7 @@ def _ledger(spark: SparkSession, settings: Settings, tables: Tables, now: dateti
         decided = [(row["state"], row["minute"], row["recent"], row["today"]) for row in counts.collect()]
     outcomes = check_outcomes(spark, settings, since=now - RECENT).groupBy("producer_group", "endpoint", "outcome")
     checks = outcomes.agg(F.sum("checks").alias("checks")).orderBy("producer_group", "endpoint", "outcome").collect()
-    return Ledger(
+    return TableFacts(
         groups=tuple(row.asDict() for row in groups),
         decisions=tuple(sorted((state, minute, recent) for state, minute, recent, _ in decided)),
         discarded_today=sum(today for state, _, _, today in decided if state == "DISCARD"),

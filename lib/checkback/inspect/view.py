@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
-from checkback.commits import Commits
-from checkback.errors import SettingsError
-from checkback.inspect.moment import read_moment
-from checkback.inspect.versions import TOO_LONG_AGO, cleaned_up, version_at
-from checkback.inspect.whole import Cut, batch_time, read_batches
-from checkback.schemas import schema_of
-from checkback.stopping import one_line
-from checkback.tables import Tables
+from checkback.errors import SettingsError, one_line
+from checkback.inspect.as_of import parse_as_of
+from checkback.inspect.version_at import TOO_LONG_AGO, cleaned_up, version_at
+from checkback.inspect.whole_batches import Cut, batch_time, read_batches
+from checkback.storage.commit_files import Commits
+from checkback.storage.schemas import schema_of
+from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +47,7 @@ class View:
     @classmethod
     def of(cls, spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> View:
         """The view. Raises SettingsError when there are no tables, or ``as_of`` is not a time."""
-        moment = read_moment(as_of)
+        moment = parse_as_of(as_of)
         tables = Tables.of(settings.storage)
         if not tables.exists(spark, "half"):
             raise SettingsError("there is no such table", tables.location("half"), "run `checkback reconcile` first")
@@ -156,7 +155,7 @@ def moment_of(micros: int) -> datetime:
 
 def since_moment(rows: DataFrame, time: str, since: datetime | str | None) -> DataFrame:
     """Rows whose column ``time`` is at a moment or later; all when there is none. Raises SettingsError."""
-    moment = read_moment(since)
+    moment = parse_as_of(since)
     return rows if moment is None else rows.where(F.col(time) >= moment_column(moment))
 
 

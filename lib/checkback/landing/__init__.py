@@ -1,1 +1,1 @@
-"""landing."""
+"""Half and op messages from files and Kafka into `half` and `op`."""

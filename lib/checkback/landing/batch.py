@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from checkback.errors import FencedError
-from checkback.landing.lines import RAW_MAX, SCHEMAS, Kind, Reader, parser
-from checkback.landing.pieces import FAULT
-from checkback.landing.repeats import find_repeats, take_census
+from checkback.landing.chunked_reader import FAULT
+from checkback.landing.duplicates import find_repeats, summarize
+from checkback.landing.parser import RAW_MAX, SCHEMAS, Kind, Reader, parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from pyspark.sql import DataFrame
 
-    from checkback.owners import Queues
-    from checkback.sync import QueryFlush
-    from checkback.tables import Tables
+    from checkback.storage.fsync import QueryFlush
+    from checkback.storage.queue_owners import Queues
+    from checkback.storage.tables import Tables
 
 _log = logging.getLogger("checkback.land")
 #: Files of a batch that are told of in the log; `rejected` has all.
@@ -81,13 +81,13 @@ class Landing:
                     return
 
     def _half(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
-        census = take_census(parsed)
+        census = summarize(parsed)
         self.confirm()
         foreign = self._foreign(parsed, census.queues, ["queue_id", "queue_offset"], app, batch_id)
         ours, kept = parsed, census
         if foreign is not None:
             ours = parsed.join(F.broadcast(foreign.select("row")), on="row", how="left_anti")
-            kept = take_census(ours)
+            kept = summarize(ours)
         repeats = find_repeats(ours, kept, self.tables.read(parsed.sparkSession, "half"))
         if repeats is not None:
             which = F.format_string("repeated (queue_id, queue_offset) %d/%d", "queue_id", "queue_offset")

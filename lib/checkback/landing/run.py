@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from checkback.landing.batch import Landing
-from checkback.owners import Queues
-from checkback.stopping import stop_on_signal
-from checkback.tables import Tables
+from checkback.spark.shutdown import stop_on_signal
+from checkback.storage.queue_owners import Queues
+from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from checkback.landing.lines import Kind, Reader
-    from checkback.owners import Door
+    from checkback.landing.parser import Kind, Reader
     from checkback.settings import Settings
+    from checkback.storage.queue_owners import QueueOwner
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def _as_it_is(batch: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True)
-class Inlet:
+class LandingStream:
     """A stream to land.
 
     ``lines`` makes of a batch of ``rows`` line BINARY, file, file_time, file_block, store_timestamp, and what
@@ -55,8 +55,8 @@ class Inlet:
 def run(
     spark: SparkSession,
     settings: Settings,
-    inlets: Mapping[Kind, Inlet],
-    door: Door,
+    inlets: Mapping[Kind, LandingStream],
+    door: QueueOwner,
     available_now: bool,
     meanwhile: Callable[[], object] | None = None,
     mark: int = 1,
@@ -91,11 +91,11 @@ def run(
     return Landed(**taken, rejected=sum(landing.rejected for landing in landings.values()))
 
 
-def _landing(tables: Tables, kind: Kind, inlet: Inlet, queues: Queues) -> Landing:
+def _landing(tables: Tables, kind: Kind, inlet: LandingStream, queues: Queues) -> Landing:
     return Landing(tables, kind, inlet.reader, queues, inlet.lines, inlet.confirm, tables.flush_of(inlet.query, "half"))
 
 
-def _writer(inlet: Inlet, tables: Tables) -> DataStreamWriter:
+def _writer(inlet: LandingStream, tables: Tables) -> DataStreamWriter:
     writer = inlet.rows.writeStream.queryName(inlet.query)
     return writer.option("checkpointLocation", tables.checkpoint(inlet.query))
 

@@ -7,38 +7,38 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from checkback.paths import local_path
-from checkback.session import running_session
-from checkback.visible import visible
+from checkback.errors import printable
+from checkback.spark.session import running_session
+from checkback.storage.paths import local_path
 
 if TYPE_CHECKING:
-    from checkback.maintain.report import Done
+    from checkback.maintain.report import TableReport
     from checkback.settings import Settings
 
 
-def run(settings: Settings, dry_run: bool) -> list[Done]:
+def run(settings: Settings, dry_run: bool) -> list[TableReport]:
     """Maintain the tables that the settings name: without Spark in local folders, else by it.
 
     A local folder is never Spark's: there its commits are atomic in one JVM only. Raises FencedError, StorageError.
     """
-    from checkback.maintain.readers import needs_spark
     from checkback.maintain.run import maintain as maintained
-    from checkback.tables import Tables
+    from checkback.maintain.stream_positions import needs_spark
+    from checkback.storage.tables import Tables
 
     tables = Tables.of(settings.storage)
     local = not tables.catalog and local_path(tables.root) is not None
-    with Shown(dry_run) as shown:
+    with ProgressBar(dry_run) as shown:
         if local and not needs_spark(tables):
             return maintained(settings, tables, dry_run, shown)
         with running_session(settings, "checkback-maintain") as spark:
             if local:
                 return maintained(settings, tables, dry_run, shown, spark)
-            from checkback.maintain.by_spark import maintain_by_spark
+            from checkback.maintain.spark_maintenance import maintain_by_spark
 
             return maintain_by_spark(spark, settings, tables, dry_run, shown)
 
 
-class Shown:
+class ProgressBar:
     """How far a run is, on stderr: a bar for the table at work; plain lines where it is no terminal."""
 
     def __init__(self, dry_run: bool = False) -> None:
@@ -55,7 +55,7 @@ class Shown:
         )
         self._task = self._bar.add_task("", total=None)
 
-    def __enter__(self) -> Shown:
+    def __enter__(self) -> ProgressBar:
         self._bar.start()
         return self
 
@@ -70,9 +70,9 @@ class Shown:
         """A group of files is one."""
         self._bar.advance(self._task)
 
-    def end(self, done: Done) -> None:
+    def end(self, done: TableReport) -> None:
         """The table is done."""
         if done.rewritten or done.removed_files:
             line = f"{done.table}: {done.files_before} files {self._verb} {done.files_after}"
             removed = f", {done.removed_files} old ones removed" if done.removed_files else ""
-            self._console.print(visible(f"{line}{removed}, {done.seconds:.1f} s"))
+            self._console.print(printable(f"{line}{removed}, {done.seconds:.1f} s"))

@@ -13,7 +13,7 @@ _UNITS = ("B", "KB", "MB", "GB")
 
 
 @dataclass
-class Done:
+class TableReport:
     """What was done to a table; sizes in bytes. Before: as it was found.
 
     ``rewritten``: small files that became few. ``removed_files``: from the folder, which no reader needs any more.
@@ -37,12 +37,12 @@ class Done:
     skipped: str | None = None
 
 
-def as_json(tables: Sequence[Done], dry_run: bool) -> dict[str, Any]:
+def as_json(tables: Sequence[TableReport], dry_run: bool) -> dict[str, Any]:
     """The report as it is printed by --json."""
     return {"dry_run": dry_run, "tables": [asdict(table) for table in tables]}
 
 
-def row(table: Done) -> tuple[str, ...]:
+def row(table: TableReport) -> tuple[str, ...]:
     """A table's row, in COLUMNS."""
     removed = _number(table.removed_files)
     if table.removed_bytes:
@@ -59,7 +59,7 @@ def row(table: Done) -> tuple[str, ...]:
     )
 
 
-def notes(tables: Sequence[Done]) -> list[str]:
+def notes(tables: Sequence[TableReport]) -> list[str]:
     """What stays although it is old, and why; what was left alone."""
     lines = [f"{table.table} was left alone: {table.skipped}" for table in tables if table.skipped is not None]
     return lines + [
@@ -67,7 +67,7 @@ def notes(tables: Sequence[Done]) -> list[str]:
     ]
 
 
-def total(tables: Sequence[Done], dry_run: bool) -> str:
+def total(tables: Sequence[TableReport], dry_run: bool) -> str:
     """One line."""
     before, after = sum(table.files_before for table in tables), sum(table.files_after for table in tables)
     removed, freed = (

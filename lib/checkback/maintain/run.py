@@ -7,26 +7,26 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from checkback import folders
-from checkback.deltalog import DeltaLog
 from checkback.errors import StorageError, of_machine
-from checkback.fence import only_one
-from checkback.maintain import folder
-from checkback.maintain.compact import compact, planned
-from checkback.maintain.keep import keep, removable
-from checkback.maintain.readers import readers, rebuilding
-from checkback.maintain.report import Done
-from checkback.reconcile.claims import NAME, OWNERS
-from checkback.schemas import SCHEMAS, TOPIC_PREFIX
+from checkback.maintain import table_folder
+from checkback.maintain.compaction import compact, planned
+from checkback.maintain.report import TableReport
+from checkback.maintain.retention import keep, removable
+from checkback.maintain.stream_positions import readers, rebuilding
+from checkback.reconcile.ownership import NAME, OWNERS
+from checkback.storage import filesystem
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.lock import exclusive_lock
+from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-    from checkback.maintain.keep import Reader
+    from checkback.maintain.retention import Reader
     from checkback.settings import Settings
-    from checkback.tables import Tables
+    from checkback.storage.tables import Tables
 
 #: who is at work on the tables
 LOCK = "_maintain.lock"
@@ -44,7 +44,7 @@ class Progress(Protocol):
     def step(self) -> None:
         """One is done."""
 
-    def end(self, done: Done) -> None:
+    def end(self, done: TableReport) -> None:
         """The table is done."""
 
 
@@ -68,13 +68,13 @@ def maintain(
     progress: Progress,
     spark: SparkSession | None = None,
     now: int | None = None,
-) -> list[Done]:
+) -> list[TableReport]:
     """Maintain the tables of a local folder, beside whatever writes and reads them. ``dry_run``: only look.
 
     ``spark``: only where the checkpoints lie elsewhere. Raises FencedError when another process maintains them,
     StorageError when a table cannot be read or written that is no topic's.
     """
-    with only_one(tables, LOCK):
+    with exclusive_lock(tables, LOCK):
         # First of all: streams only move on.
         found, held = readers(tables, spark), _held(tables, spark)
         started = round(time.time() * 1000) if now is None else now
@@ -94,32 +94,32 @@ def _held(tables: Tables, spark: SparkSession | None) -> str | None:
     """Why nothing may be removed: where `reconcile` stands is not to be seen."""
     if rebuilding(tables, spark):
         return REBUILDING
-    lost = not folders.exists(spark, f"{tables.checkpoint(NAME)}/metadata")
+    lost = not filesystem.exists(spark, f"{tables.checkpoint(NAME)}/metadata")
     place = tables.location("decisions")
     if lost and DeltaLog.exists(place) and DeltaLog("decisions", place, tables.sync).versions([OWNERS])[OWNERS]:
         return LOST
     return None
 
 
-def _turn(run: Run, name: str) -> Done:
+def _turn(run: Run, name: str) -> TableReport:
     """A table's turn. A topic's that is damaged stops no other."""
     try:
         return _maintained(run, name)
     except StorageError as error:
         if not name.startswith(TOPIC_PREFIX) or of_machine(error):
             raise
-        done = Done(name, skipped=str(error))
+        done = TableReport(name, skipped=str(error))
         run.progress.end(done)
         return done
 
 
-def _maintained(run: Run, name: str) -> Done:
+def _maintained(run: Run, name: str) -> TableReport:
     began = time.monotonic()
     place = run.tables.location(name)
     log = DeltaLog(name, place, run.tables.sync)
     files = log.data_files()
     size, version = sum(file.size for file in files), log.version()
-    done = Done(name, len(files), len(files), size, size, version, version)
+    done = TableReport(name, len(files), len(files), size, size, version, version)
     if log.appendable():
         _compact(run, name, log, done)
         if run.held is not None:
@@ -134,7 +134,7 @@ def _maintained(run: Run, name: str) -> Done:
     return done
 
 
-def _compact(run: Run, name: str, log: DeltaLog, done: Done) -> None:
+def _compact(run: Run, name: str, log: DeltaLog, done: TableReport) -> None:
     """Make each group one file: a commit each, so that a run that is broken off has not worked in vain."""
     plan = planned(name, log, run.tables.location(name), run.settings.maintain)
     run.progress.begin(name, len(plan))
@@ -150,25 +150,25 @@ def _compact(run: Run, name: str, log: DeltaLog, done: Done) -> None:
         log.checkpoint()
 
 
-def _remove(run: Run, name: str, log: DeltaLog, done: Done) -> None:
+def _remove(run: Run, name: str, log: DeltaLog, done: TableReport) -> None:
     """Remove what no reader needs. What is committed while it looks is younger than anything that goes."""
     place, settings = run.tables.location(name), run.settings.maintain
     mine = [reader for table, reader in run.readers.get(name, ()) if table == log.table_id()]
-    lying = folder.data_files(place)
-    entries = folder.read_log(place)
+    lying = table_folder.data_files(place)
+    entries = table_folder.read_log(place)
     stays = keep(entries, mine, run.now, settings.retention, settings.log_retention)
     old = removable({path: file.written for path, file in lying.items()}, log.paths(), stays.younger)
     if old:
         needed = set[str]().union(*(log.paths(version) for version in stays.snapshots))
-        needed |= folder.added_since(place, entries, stays.added)
+        needed |= table_folder.added_since(place, entries, stays.added)
         old = [path for path in old if path not in needed]
-    of_log = folder.entries_of_log(place, stays.log, stays.checkpoints)
+    of_log = table_folder.entries_of_log(place, stays.log, stays.checkpoints)
     if not run.dry_run:
         log.flush()  # what is removed an unflushed version may have taken out of the table
         if of_log:
             log.checkpoint()
-        folder.remove_data(place, old)
-        folder.remove_log(place, of_log)
+        table_folder.remove_data(place, old)
+        table_folder.remove_log(place, of_log)
     done.removed_files, done.removed_bytes = len(old), sum(lying[path].size for path in old)
     done.removed_commits = len(of_log)
     done.kept = stays.why

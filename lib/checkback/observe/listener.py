@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from checkback.connect import is_connect
+from checkback.storage.dataframes import is_connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ import sys
 from datetime import datetime, timezone
 from typing import Any, Literal
 
-from checkback.visible import visible
+from checkback.errors import printable
 
 #: the logger of events; below the package's own
 EVENTS = logging.getLogger("checkback.events")
@@ -48,9 +48,9 @@ class TextFormatter(logging.Formatter):
         """The line of a record, and the traceback if it has one."""
         fields = getattr(record, _FIELDS, None) or {}
         told = " ".join([record.getMessage(), *(f"{key}={value}" for key, value in fields.items())])
-        lines = [f"checkback: {visible(told)}"]
+        lines = [f"checkback: {printable(told)}"]
         if record.exc_info:
-            lines += map(visible, self.formatException(record.exc_info).splitlines())
+            lines += map(printable, self.formatException(record.exc_info).splitlines())
         return "\n".join(lines)
 
 

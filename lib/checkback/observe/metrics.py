@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from checkback import __version__
-from checkback.check.exchange import COMMIT, NO_ANSWER, ROLLBACK, UNKNOWN
+from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, UNKNOWN
 from checkback.errors import SettingsError
-from checkback.schemas import SOURCES
+from checkback.storage.schemas import SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from checkback.observe.backlog import Backlog
+    from checkback.observe.lag import Lag
     from checkback.observe.pending import PendingCount
     from checkback.observe.progress import Progress
 
@@ -35,7 +35,7 @@ class Metrics:
     """
 
     def __init__(
-        self, backlog: Backlog, pending: PendingCount, groups: tuple[str, ...], clock: Callable[[], float] = time.time
+        self, backlog: Lag, pending: PendingCount, groups: tuple[str, ...], clock: Callable[[], float] = time.time
     ) -> None:
         self.registry = CollectorRegistry()
         self._groups = frozenset(groups)

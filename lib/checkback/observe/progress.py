@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from checkback.schemas import SOURCES
+from checkback.storage.schemas import SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from checkback.errors import FencedError
-from checkback.operate.find import find
-from checkback.operate.judge import RefusedError
+from checkback.operate.lookup import find
 from checkback.operate.operations import operations_of
 from checkback.operate.rows import operation_row
+from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import chosen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from checkback.operate.operations import Operation
-    from checkback.operate.store import Store
+    from checkback.operate.tables import OperatorTables
     from checkback.operate.transaction import Asked, Transaction
 
 #: Each try that is lost is another operator's that was won.
@@ -34,8 +34,8 @@ class Action:
 
     name: str
     judge: Callable[[Transaction], None]
-    version: Callable[[Store], int]
-    attempt: Callable[[Store, Transaction, int], Operation | None]
+    version: Callable[[OperatorTables], int]
+    attempt: Callable[[OperatorTables, Transaction, int], Operation | None]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Outcome:
     repeated: bool
 
 
-def look(store: Store, asked: Asked, queue: int, action: Action) -> View:
+def look(store: OperatorTables, asked: Asked, queue: int, action: Action) -> View:
     """What the action would be done to. Writes nothing. ``queue``: that of resumed messages.
 
     Raises RefusedError when it may not be done, SettingsError when it is not clear to which half message.
@@ -74,7 +74,7 @@ def look(store: Store, asked: Asked, queue: int, action: Action) -> View:
     return View(transaction, missing, None)
 
 
-def act(store: Store, asked: Asked, queue: int, action: Action) -> Outcome:
+def act(store: OperatorTables, asked: Asked, queue: int, action: Action) -> Outcome:
     """Do it: first the op or half message, then the ledger, which must not tell of what was not done.
 
     Raises what ``look`` raises, and StorageError. After a crash in between the same command completes the ledger.
@@ -92,7 +92,7 @@ def act(store: Store, asked: Asked, queue: int, action: Action) -> Outcome:
     raise FencedError("other operators were always first", f"transaction {asked.transaction_id}", "run it again")
 
 
-def _record(store: Store, operations: Iterable[Operation]) -> None:
+def _record(store: OperatorTables, operations: Iterable[Operation]) -> None:
     """Append to the ledger, each once, whoever comes first: a place is resolved once, and resumed once."""
     for one in operations:
         store.append("operations", operation_row(one), f"operator/{one.action}/{one.place}", 0)

@@ -10,23 +10,30 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from checkback.errors import SettingsError
+from checkback.errors import SettingsError, printable
 from checkback.operate.action import act, look
+from checkback.operate.operator import OperatorSignature
+from checkback.operate.preview import (
+    consequence,
+    missing,
+    outcome_json,
+    outcome_text,
+    transaction_card,
+    transaction_json,
+    view_json,
+)
 from checkback.operate.resolve import resolving
 from checkback.operate.resume import resuming
-from checkback.operate.show import card, follows, missing, outcome_json, told, transaction_json, view_json
-from checkback.operate.signed import Signed
-from checkback.operate.store import open_store
+from checkback.operate.tables import open_tables
 from checkback.operate.transaction import AmbiguousError, Asked, Place
-from checkback.owners import Door, log_of_half, refuse_foreign
-from checkback.tables import Tables
-from checkback.visible import visible
+from checkback.storage.queue_owners import QueueOwner, log_of_half, refuse_foreign
+from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from checkback.operate.action import Action, View
-    from checkback.operate.store import Store
+    from checkback.operate.tables import OperatorTables
     from checkback.operate.transaction import Transaction
     from checkback.settings import Settings
 
@@ -46,7 +53,7 @@ class Request:
     """What the options ask for. ``state``: COMMIT or ROLLBACK to resolve with; None = resume."""
 
     asked: Asked
-    signed: Signed
+    signed: OperatorSignature
     state: str | None
 
     @classmethod
@@ -64,7 +71,7 @@ class Request:
         if (queue_id is None) != (queue_offset is None):
             raise SettingsError("only half of a place", "--queue-id, --queue-offset", "give both")
         place = None if queue_id is None or queue_offset is None else Place(queue_id, queue_offset)
-        return cls(Asked(transaction_id, group, place), Signed.of(actor, reason), state)
+        return cls(Asked(transaction_id, group, place), OperatorSignature.of(actor, reason), state)
 
 
 def run(settings: Settings, request: Request, yes: bool, as_json: bool, table: Print) -> None:
@@ -77,12 +84,12 @@ def run(settings: Settings, request: Request, yes: bool, as_json: bool, table: P
         action = resuming(queue, request.signed, _now)
     else:
         action = resolving(request.state, request.signed, _now)
-    with open_store(settings) as store:
+    with open_tables(settings) as store:
         for name in ("half", "decisions"):
             if not store.has(name):
                 raise SettingsError("there is no such table", name, "run `checkback reconcile` first")
         if request.state is None:
-            refuse_foreign(log_of_half(Tables.of(settings.storage)), [queue], Door.OPERATOR, "operator.queue")
+            refuse_foreign(log_of_half(Tables.of(settings.storage)), [queue], QueueOwner.OPERATOR, "operator.queue")
         try:
             _run(store, request.asked, queue, action, yes, as_json, table)
         except AmbiguousError as error:
@@ -90,23 +97,25 @@ def run(settings: Settings, request: Request, yes: bool, as_json: bool, table: P
             raise
 
 
-def _run(store: Store, asked: Asked, queue: int, action: Action, yes: bool, as_json: bool, table: Print) -> None:
+def _run(
+    store: OperatorTables, asked: Asked, queue: int, action: Action, yes: bool, as_json: bool, table: Print
+) -> None:
     if not (yes and as_json):
         view = look(store, asked, queue, action)
         _show(view, action.name, queue, as_json, table)
         if not yes and not _confirmed(as_json):
             return
     outcome = act(store, asked, queue, action)
-    print(json.dumps(outcome_json(outcome, _now())) if as_json else visible(told(outcome)))
+    print(json.dumps(outcome_json(outcome, _now())) if as_json else printable(outcome_text(outcome)))
 
 
 def _show(view: View, action: str, queue: int, as_json: bool, table: Print) -> None:
     if as_json:
         print(json.dumps(view_json(view, action, queue, _now())))
         return
-    table(("", ""), card(view.transaction, _now()))
-    what = follows(action, view.transaction, queue) if view.done is None else missing(view.done)
-    print(visible(f"{action}: {what}"))
+    table(("", ""), transaction_card(view.transaction, _now()))
+    what = consequence(action, view.transaction, queue) if view.done is None else missing(view.done)
+    print(printable(f"{action}: {what}"))
 
 
 def _show_all(transactions: Sequence[Transaction], as_json: bool, table: Print) -> None:
@@ -114,7 +123,7 @@ def _show_all(transactions: Sequence[Transaction], as_json: bool, table: Print) 
         for one in transactions:
             print(json.dumps(transaction_json(one, _now())))
         return
-    cards = [dict(card(one, _now())) for one in transactions]
+    cards = [dict(transaction_card(one, _now())) for one in transactions]
     names = ("queue/offset", "group", "topic", "born", "age", "checks", "state")
     table(names, [[one[name] for name in names] for one in cards])
 

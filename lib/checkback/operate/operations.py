@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from checkback.operate.signed import Signed
+from checkback.operate.operator import OperatorSignature
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ class Operation:
 
     at: datetime
     action: str
-    signed: Signed
+    signed: OperatorSignature
     place: Place
     transaction_id: str
     producer_group: str
@@ -42,9 +42,9 @@ def operations_of(family: Iterable[Transaction]) -> list[Operation]:
     for one in family:
         names = (one.transaction_id, one.producer_group, one.real_topic)
         if one.resumed_from is not None:
-            signed = Signed.parse(one.resumed_by)
+            signed = OperatorSignature.parse(one.resumed_by)
             found.append(Operation(one.stored, RESUME, signed, one.resumed_from, *names, one.place))
         op = one.operators_op
         if op is not None:
-            found.append(Operation(op.stored, RESOLVE[op.state], Signed.parse(op.remark), one.place, *names))
+            found.append(Operation(op.stored, RESOLVE[op.state], OperatorSignature.parse(op.remark), one.place, *names))
     return sorted(found, key=lambda operation: operation.at)

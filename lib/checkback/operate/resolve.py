@@ -5,27 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.operate.action import Action
-from checkback.operate.judge import judge_resolve
 from checkback.operate.operations import RESOLVE, Operation
 from checkback.operate.rows import op_row
+from checkback.operate.rules import judge_resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from checkback.operate.signed import Signed
-    from checkback.operate.store import Store
+    from checkback.operate.operator import OperatorSignature
+    from checkback.operate.tables import OperatorTables
     from checkback.operate.transaction import Transaction
 
 
-def resolving(state: str, signed: Signed, clock: Callable[[], datetime]) -> Action:
+def resolving(state: str, signed: OperatorSignature, clock: Callable[[], datetime]) -> Action:
     """The action that appends an op; ``state`` is COMMIT or ROLLBACK.
 
     A place is an application of Delta's transaction identifiers, ``operator/<queue_id>/<queue_offset>``: of two
     operators at the same time one finds the other's op there.
     """
 
-    def attempt(store: Store, transaction: Transaction, version: int) -> Operation | None:
+    def attempt(store: OperatorTables, transaction: Transaction, version: int) -> Operation | None:
         now = clock()
         if not store.append("op", op_row(transaction, state, signed, now), f"operator/{transaction.place}", version):
             return None

@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from checkback.operate.action import Action
-from checkback.operate.judge import RefusedError, judge_resume
 from checkback.operate.operations import RESUME, Operation
 from checkback.operate.rows import half_row
+from checkback.operate.rules import RefusedError, judge_resume
 from checkback.operate.transaction import Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from checkback.operate.signed import Signed
-    from checkback.operate.store import Store
+    from checkback.operate.operator import OperatorSignature
+    from checkback.operate.tables import OperatorTables
     from checkback.operate.transaction import Transaction
 
 
-def resuming(queue: int, signed: Signed, clock: Callable[[], datetime]) -> Action:
+def resuming(queue: int, signed: OperatorSignature, clock: Callable[[], datetime]) -> Action:
     """The action that appends a half message to the queue.
 
     The queue is an application of Delta's transaction identifiers, ``operator/<queue>``, and its version the offset:
     of two operators at the same time one finds the offset taken, looks again, and takes the next.
     """
 
-    def next_offset(store: Store) -> int:
+    def next_offset(store: OperatorTables) -> int:
         last = pc.max(store.rows("half", {"queue_id": [queue]}, ["queue_offset"]).column("queue_offset")).as_py()
         return 0 if last is None else int(last) + 1
 
-    def attempt(store: Store, transaction: Transaction, version: int) -> Operation | None:
+    def attempt(store: OperatorTables, transaction: Transaction, version: int) -> Operation | None:
         here = {"queue_id": [transaction.place.queue_id], "queue_offset": [transaction.place.queue_offset]}
         messages = store.rows("discarded", here).to_pylist()
         if not messages:

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from checkback import __version__
-from checkback.operate.transaction import OPERATOR, RESUMED_BY, RESUMED_FROM
-from checkback.schemas import arrow_schema
+from checkback.messages import RESUMED_BY, RESUMED_FROM
+from checkback.operate.transaction import OPERATOR
+from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
     from checkback.operate.operations import Operation
-    from checkback.operate.signed import Signed
+    from checkback.operate.operator import OperatorSignature
     from checkback.operate.transaction import Place, Transaction
 
 
-def op_row(transaction: Transaction, state: str, signed: Signed, now: datetime) -> pa.Table:
+def op_row(transaction: Transaction, state: str, signed: OperatorSignature, now: datetime) -> pa.Table:
     """The op that ends a pending transaction: source operator, of the half's own group and transaction id."""
     return _one(
         "op",
@@ -37,7 +38,7 @@ def op_row(transaction: Transaction, state: str, signed: Signed, now: datetime) 
     )
 
 
-def half_row(discarded: Mapping[str, Any], place: Place, signed: Signed, now: datetime) -> pa.Table:
+def half_row(discarded: Mapping[str, Any], place: Place, signed: OperatorSignature, now: datetime) -> pa.Table:
     """The new half message of a row of `discarded`: the same message, born now, with a note of where it came from."""
     queue_id, queue_offset = discarded["queue_id"], discarded["queue_offset"]
     properties = dict(discarded["properties"] or ())

@@ -12,9 +12,6 @@ from checkback.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Properties of a resumed message: the place it was discarded from, and "ACTOR: REASON".
-RESUMED_FROM = "CHECKBACK_RESUMED_FROM"
-RESUMED_BY = "CHECKBACK_RESUMED_BY"
 OPERATOR = "operator"
 _PLACE = re.compile(r"([0-9]{1,10})/([0-9]{1,19})")
 

@@ -10,20 +10,20 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from checkback.check.exchange import CheckRequest
-from checkback.producer.aio import AsyncTransactionProducer
-from checkback.producer.attempts import Patience
-from checkback.producer.endpoint import check_app
+from checkback.check.wire import CheckRequest
+from checkback.producer.async_producer import AsyncTransactionProducer
+from checkback.producer.check_endpoint import check_app
+from checkback.producer.check_server import CheckServer
 from checkback.producer.listener import AsyncTransactionListener, LocalTransactionState, TransactionListener
 from checkback.producer.message import Message
-from checkback.producer.replies import GatewayError
+from checkback.producer.producer import TransactionProducer
+from checkback.producer.responses import GatewayError
 from checkback.producer.result import SendStatus, TransactionSendResult
-from checkback.producer.server import CheckServer
-from checkback.producer.sync import TransactionProducer
+from checkback.producer.retry import Patience
 
 if TYPE_CHECKING:
-    from checkback.producer.apply import MessageApply, consumed
     from checkback.producer.barrier import Barrier, BarrierError
+    from checkback.producer.idempotent_consumer import MessageApply, consumed
 
 __all__ = [
     "AsyncTransactionListener",
@@ -46,7 +46,12 @@ __all__ = [
 ]
 
 #: what needs SQLAlchemy -> its module
-_LAZY = {"Barrier": "barrier", "BarrierError": "barrier", "MessageApply": "apply", "consumed": "apply"}
+_LAZY = {
+    "Barrier": "barrier",
+    "BarrierError": "barrier",
+    "MessageApply": "idempotent_consumer",
+    "consumed": "idempotent_consumer",
+}
 
 
 def __getattr__(name: str) -> Any:

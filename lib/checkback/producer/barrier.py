@@ -13,8 +13,8 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError
+from checkback.producer.deduplication import fit, insert_once
 from checkback.producer.listener import LocalTransactionState
-from checkback.producer.marks import fit, insert_once
 
 # isort: split
 from sqlalchemy import Column, Connection, DateTime, MetaData, String, Table, delete, select, text

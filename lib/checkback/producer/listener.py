@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from checkback.check.exchange import CheckRequest
+    from checkback.check.wire import CheckRequest
     from checkback.producer.message import Message
 
 logger = logging.getLogger("checkback.producer")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from checkback.producer.listener import LocalTransactionState, logger
 
 if TYPE_CHECKING:
-    from checkback.producer.replies import GatewayError
+    from checkback.producer.responses import GatewayError
 
 
 class SendStatus(str, Enum):

@@ -1,1 +1,1 @@
-"""reconcile."""
+"""The protocol: `segment` decides; a stateful query runs it; batches publish what it decided."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.ranges import Range, merge_ranges
 from checkback.reconcile.segment import ACTION, Action, Records
+from checkback.storage.offset_ranges import Range, merge_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

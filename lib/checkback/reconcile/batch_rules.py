@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from checkback import __version__, folders
-from checkback.checkpoint import last_done, numbers
+from checkback import __version__
 from checkback.errors import StateError
-from checkback.reconcile.claims import NAME, committed
+from checkback.reconcile.ownership import NAME, committed
 from checkback.reconcile.segment import DECISION_VERSION, Rules
+from checkback.storage import filesystem
+from checkback.storage.checkpoint import last_done, numbers
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from pyspark.sql import SparkSession
 
-    from checkback.checkpoint import Checkpoint
     from checkback.settings import Settings
-    from checkback.tables import Tables
+    from checkback.storage.checkpoint import Checkpoint
+    from checkback.storage.tables import Tables
 
 #: in the folder of the checkpoint
 FOLDER = "rules"
@@ -95,7 +96,7 @@ def begun_with(spark: SparkSession, tables: Tables, checkpoint: Checkpoint, now:
             "let that release finish it (`checkback reconcile --available-now`), or run `checkback rebuild`",
         )
     forget_state(spark, place, newest.batch_id)
-    folders.write(spark, _file(place, newest.batch_id), _text(now))
+    filesystem.write(spark, _file(place, newest.batch_id), _text(now))
     return None
 
 
@@ -106,9 +107,9 @@ def keep(spark: SparkSession, place: str, batch_id: int, rules: BatchRules) -> N
     """
     later = [number for number in numbers(spark, f"{place}/{FOLDER}") if number > batch_id]
     for number in later:
-        folders.delete_file(spark, _file(place, number))
+        filesystem.delete_file(spark, _file(place, number))
     if later or in_force(spark, place, batch_id) != rules:
-        folders.write(spark, _file(place, batch_id), _text(rules))
+        filesystem.write(spark, _file(place, batch_id), _text(rules))
 
 
 def in_force(spark: SparkSession | None, place: str, batch_id: int) -> BatchRules | None:
@@ -120,7 +121,7 @@ def in_force(spark: SparkSession | None, place: str, batch_id: int) -> BatchRule
     if first is None:
         return None
     try:
-        return _ADAPTER.validate_json(folders.text(spark, _file(place, first)))
+        return _ADAPTER.validate_json(filesystem.text(spark, _file(place, first)))
     except ValidationError:
         return None
 
@@ -137,12 +138,12 @@ def forget_state(spark: SparkSession, place: str, batch_id: int) -> None:
     # checksum beside each file of a local folder.
     states = [f"{batch_id + 1}.{kind}" for kind in ("changelog", "zip")]
     mine = [*states, *(f".{name}.crc" for name in states)]
-    for operator in folders.names(spark, f"{place}/state"):
+    for operator in filesystem.names(spark, f"{place}/state"):
         if operator.isdecimal():
-            for partition in folders.names(spark, f"{place}/state/{operator}"):
+            for partition in filesystem.names(spark, f"{place}/state/{operator}"):
                 if partition.isdecimal():
                     for name in mine:
-                        folders.delete_file(spark, f"{place}/state/{operator}/{partition}/{name}")
+                        filesystem.delete_file(spark, f"{place}/state/{operator}/{partition}/{name}")
 
 
 _ADAPTER = TypeAdapter(BatchRules)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from checkback.reconcile.segment import Action
-from checkback.schemas import arrow_schema
+from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

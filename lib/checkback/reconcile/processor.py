@@ -9,10 +9,10 @@ import pandas as pd
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from checkback.reconcile.actions import AS_BEFORE, pack
-from checkback.reconcile.events import parse_key, unpack
+from checkback.reconcile.early_ops import EarlyOpLimit
+from checkback.reconcile.packed_events import parse_key, unpack
 from checkback.reconcile.segment import ACTION, EVENT, Action, Records, Rules, Segment, decide
-from checkback.reconcile.state import AT_ONCE, NO_TIMER, decode, encode
-from checkback.reconcile.unseen import Unseen
+from checkback.reconcile.state_codec import AT_ONCE, NO_TIMER, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -41,7 +41,7 @@ class SegmentProcessor(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state variable; Spark makes a processor for each partition of each batch."""
         self._checks = 0
-        self._unseen = Unseen()
+        self._unseen = EarlyOpLimit()
         self._told_of_others = False
         self._handle = handle
         self._state = handle.getValueState(STATE_NAME, STATE_SCHEMA)

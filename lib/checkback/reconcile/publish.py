@@ -10,47 +10,57 @@ from __future__ import annotations
 import time
 from collections import Counter
 from functools import partial, reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from checkback.checkpoint import read_batch
-from checkback.connect import is_connect, query_id
 from checkback.errors import StorageError
-from checkback.files import FILES_SCHEMA, files_of
-from checkback.reconcile import halves, rejected, unpublished
+from checkback.reconcile import half_files, rejected, unpublished
 from checkback.reconcile.actions import Actions
 from checkback.reconcile.batches import TABLE as BATCHES
 from checkback.reconcile.batches import Written, application, batch_row
-from checkback.reconcile.claims import NAME, claim
-from checkback.reconcile.columns import identity_columns, store_us
-from checkback.reconcile.ranges import MAX_RANGES, within
+from checkback.reconcile.event_columns import identity_columns, store_us
+from checkback.reconcile.half_lookup import HalfLookup
+from checkback.reconcile.ownership import NAME, claim
 from checkback.reconcile.segment import Action
-from checkback.reconcile.tasks import PARKED_PREFIX, SURVEY_SCHEMA, Note, picker, reader, selector, surveyor
-from checkback.reconcile.topics import Topics, side_by_side
-from checkback.reconcile.wanted import Wanted
-from checkback.schemas import HALF, SOURCES, TOPIC_PREFIX, schema_of
-from checkback.session import frame
+from checkback.reconcile.tasks import PARKED_PREFIX, SURVEY_SCHEMA, TaskReport, picker, reader, selector, surveyor
+from checkback.reconcile.topic_tables import TopicTables, side_by_side
+from checkback.spark.connect import query_id
+from checkback.storage.checkpoint import read_batch
+from checkback.storage.dataframes import frame, is_connect
+from checkback.storage.offset_ranges import MAX_RANGES, within
+from checkback.storage.parquet_files import FILES_SCHEMA, files_of
+from checkback.storage.schemas import HALF, SOURCES, TOPIC_PREFIX, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
-    from checkback.files import File
-    from checkback.observe.observer import Observer
     from checkback.reconcile.batch_rules import BatchRules
+    from checkback.reconcile.segment import Records
+    from checkback.reconcile.timers import WakeTimers
     from checkback.reconcile.unpublished import Parking
-    from checkback.reconcile.wakes import Wakes
-    from checkback.tables import Tables
+    from checkback.storage.parquet_files import ParquetFile
+    from checkback.storage.tables import Tables
 
 #: The plans of a batch are small and known beforehand: planning them adaptively, stage by stage, costs more than it
 #: brings. Set in the batch's own session, a clone of the query's.
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 #: Where less than one row in so many is wanted, Spark drops the others before they go to Python.
 _FEW = 4
+
+
+class BatchListener(Protocol):
+    """Is told of each batch that is in the tables. It never raises."""
+
+    def published(self, actions: Actions, batch_id: int, segments: Records) -> None:
+        """``segments``: SEGMENT records of those that the batch touched."""
+
+    def waiting(self, rows: int) -> None:
+        """So many committed messages wait for their topic's table."""
 
 
 class Publisher:
@@ -65,8 +75,8 @@ class Publisher:
         tables: Tables,
         segment_size: int,
         decided: BatchRules | None = None,
-        observer: Observer | None = None,
-        wakes: Wakes | None = None,
+        observer: BatchListener | None = None,
+        wakes: WakeTimers | None = None,
     ) -> None:
         """``decided``: what the batches are decided with, for `batches`; None = not known."""
         self._tables = tables
@@ -74,7 +84,7 @@ class Publisher:
         self._decided = decided
         self._observer = observer
         self._wakes = wakes
-        self._topics = Topics(tables)
+        self._topics = TopicTables(tables)
         self._flush = tables.flush_of(NAME, *SOURCES[NAME])
         self._claimed = tables.by_files  # by the command, then
         self._concluded = False  # the first batch may be one that is done again
@@ -116,12 +126,12 @@ class Publisher:
         if self._topics.due(spark, _now()):
             late = self._topics.publish_late(spark, batch_id, self._time(spark, actions, batch_id), _now())
         # Step 2
-        wanted, added = Wanted.of(actions, batch_id), Written()
+        wanted, added = HalfLookup.of(actions, batch_id), Written()
         if len(wanted.records):
             # Half messages that landed together at one offset, and were read by two batches: the first of them does
             # not know of the second row.
             added = self._add(spark, actions, wanted, app) or (
-                self._add(spark, actions, Wanted.of(actions, batch_id, by_identity=True), app) or added
+                self._add(spark, actions, HalfLookup.of(actions, batch_id, by_identity=True), app) or added
             )
         # Step 3
         rejected = self._reject(spark, actions, batch_id, app)
@@ -149,13 +159,13 @@ class Publisher:
         """The batch's time (ms). One that touched no segment has heard none from a segment."""
         return actions.batch_time or read_batch(spark, self._tables.checkpoint(NAME), batch_id).time
 
-    def _add(self, spark: SparkSession, actions: Actions, wanted: Wanted, app: str) -> Written | None:
+    def _add(self, spark: SparkSession, actions: Actions, wanted: HalfLookup, app: str) -> Written | None:
         """Step 2; None, and nothing is added, when only their identity can tell some rows apart."""
         if self._tables.by_files:
             return self._by_files(spark, actions, wanted, app)
         return self._by_spark(self._messages(spark, actions, wanted), wanted, app)
 
-    def _messages(self, spark: SparkSession, actions: Actions, wanted: Wanted) -> DataFrame:
+    def _messages(self, spark: SparkSession, actions: Actions, wanted: HalfLookup) -> DataFrame:
         """The rows of `half` among which the wanted ones are, by as few tasks as there is work for.
 
         Columns: those of `half`, and with ``wanted.identity`` group_hash and transaction_hash. Bodies are null, and
@@ -171,9 +181,9 @@ class Publisher:
             names += ["group_hash", "transaction_hash"]
         if not actions.need_bodies:
             half = half.withColumn("body", F.lit(None).cast("binary"))
-        return half.select(*names).coalesce(-(-len(wanted.records) // halves.ROWS_A_TASK))
+        return half.select(*names).coalesce(-(-len(wanted.records) // half_files.ROWS_A_TASK))
 
-    def _by_files(self, spark: SparkSession, actions: Actions, wanted: Wanted, app: str) -> Written | None:
+    def _by_files(self, spark: SparkSession, actions: Actions, wanted: HalfLookup, app: str) -> Written | None:
         """One job writes the files of all tables; then each table's are committed, those of `unpublished` last.
 
         Another job fetches the messages of topics whose tables have turned out not to take them.
@@ -183,7 +193,7 @@ class Publisher:
         if not self._prove(wanted, [note.found for note in notes]):
             return None
         failed = {name: why for note in notes for name, why in note.failed.items()}
-        of_table: dict[str, list[File]] = {}
+        of_table: dict[str, list[ParquetFile]] = {}
         for file in files:
             if file.name not in failed:
                 of_table.setdefault(file.name, []).append(file)
@@ -205,26 +215,26 @@ class Publisher:
         return self._added(spark, wanted, app, of_table, rows, failed)
 
     def _files(
-        self, spark: SparkSession, actions: Actions, wanted: Wanted, parking: Parking
-    ) -> tuple[list[File], list[Note]]:
+        self, spark: SparkSession, actions: Actions, wanted: HalfLookup, parking: Parking
+    ) -> tuple[list[ParquetFile], list[TaskReport]]:
         log = self._tables.log("half")
         if wanted.identity is None and log.readable():
-            lists = halves.pieces(log.data_files(wanted.spans()), wanted)
+            lists = half_files.pieces(log.data_files(wanted.spans()), wanted)
             tasks = spark.range(0, len(lists), 1, max(1, len(lists)))
             work = reader(lists, wanted, actions.need_bodies, self._tables.root, parking, self._tables.sync)
         else:
             messages = self._messages(spark, actions, wanted)
             tasks, work = messages, picker(wanted, self._tables.root, parking, self._tables.sync)
         files, notes = files_of(tasks.mapInArrow(work, FILES_SCHEMA).toArrow())
-        return files, [Note.of(note) for note in notes]
+        return files, [TaskReport.of(note) for note in notes]
 
-    def _by_spark(self, messages: DataFrame, wanted: Wanted, app: str) -> Written | None:
+    def _by_spark(self, messages: DataFrame, wanted: HalfLookup, app: str) -> Written | None:
         """A job that looks what there is, then one a table, `unpublished` last, where only Spark can write."""
         spark = messages.sparkSession
         parking = self._topics.parking(spark, app)
         seen = messages.withColumn("body", F.lit(None).cast("binary"))
         found = seen.mapInArrow(surveyor(wanted, parking), SURVEY_SCHEMA).toArrow().to_pylist()
-        notes = [Note.of(row["note"]) for row in found if row["note"] is not None]
+        notes = [TaskReport.of(row["note"]) for row in found if row["note"] is not None]
         if not self._prove(wanted, [note.found for note in notes]):
             return None
         names = sorted({row["name"] for row in found if row["name"] is not None} - {unpublished.TABLE})
@@ -254,7 +264,7 @@ class Publisher:
     def _added(
         self,
         spark: SparkSession,
-        wanted: Wanted,
+        wanted: HalfLookup,
         app: str,
         names: Iterable[str],
         rows: Mapping[str, int],
@@ -269,7 +279,7 @@ class Publisher:
         written = {name for name in names if name not in failed} | ({unpublished.TABLE} if parked else set())
         return Written(frozenset(written), unpublished=sum(parked.values()))
 
-    def _prove(self, wanted: Wanted, notes: Iterable[bytes]) -> bool:
+    def _prove(self, wanted: HalfLookup, notes: Iterable[bytes]) -> bool:
         """Has each action found its row, and only one? False: some found several, by their numbers alone.
 
         Raises StorageError when one has found none, or several by their identity, too.
@@ -320,7 +330,7 @@ def one_of_each(half: DataFrame) -> DataFrame:
     return half.withColumn("_n", F.row_number().over(order)).where(F.col("_n") == 1).drop("_n", "store_us")
 
 
-def _offsets(spark: SparkSession, wanted: Wanted) -> DataFrame:
+def _offsets(spark: SparkSession, wanted: HalfLookup) -> DataFrame:
     fields = {"queue_id": wanted.records["queue_id"], "queue_offset": wanted.records["offset"]}
     rows = pa.table({name: pa.array(values) for name, values in fields.items()})
     return frame(spark, rows)
@@ -338,7 +348,7 @@ def _by_topic(failed: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(TOPIC_PREFIX): why for name, why in failed.items()}
 
 
-def _sum(notes: Iterable[Note]) -> Counter[str]:
+def _sum(notes: Iterable[TaskReport]) -> Counter[str]:
     """How many rows the tasks have told of, by name."""
     total = Counter[str]()
     for note in notes:

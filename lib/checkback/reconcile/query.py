@@ -10,20 +10,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from checkback.reconcile.actions import ACTIONS_SCHEMA
-from checkback.reconcile.claims import NAME
-from checkback.reconcile.columns import half_events, op_events
-from checkback.reconcile.events import EVENT_COLUMNS, PACKED_SCHEMA, packer
+from checkback.reconcile.event_columns import half_events, op_events
+from checkback.reconcile.ownership import NAME
+from checkback.reconcile.packed_events import EVENT_COLUMNS, PACKED_SCHEMA, packer
 from checkback.reconcile.processor import SegmentProcessor
-from checkback.reconcile.publish import Publisher
+from checkback.reconcile.publish import BatchListener, Publisher
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from checkback.observe.observer import Observer
     from checkback.reconcile.batch_rules import BatchRules
-    from checkback.reconcile.wakes import Wakes
+    from checkback.reconcile.timers import WakeTimers
     from checkback.settings import Settings
-    from checkback.tables import Tables
+    from checkback.storage.tables import Tables
 
 #: Delta reads at most 1,000 files a batch unless told otherwise. Of `op`, each batch must see all that has landed,
 #: so that nothing is checked whose answer is already there.
@@ -79,8 +78,8 @@ def reconcile_query(
     available_now: bool,
     decided: BatchRules,
     restored: Restored | None = None,
-    observer: Observer | None = None,
-    wakes: Wakes | None = None,
+    observer: BatchListener | None = None,
+    wakes: WakeTimers | None = None,
     once: bool = False,
 ) -> tuple[DataStreamWriter, Publisher]:
     """The query, not yet started, and its batch function. Its checkpoint is the folder `reconcile`.

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from checkback.reconcile.columns import identity_columns, store_us
+from checkback.reconcile.event_columns import identity_columns, store_us
 from checkback.reconcile.segment import NOT_STATED, Action, Reason
-from checkback.schemas import HALF
-from checkback.session import frame
+from checkback.storage.dataframes import frame
+from checkback.storage.schemas import HALF
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from checkback.errors import reason
-from checkback.files import MOST_ROWS, FileWriter, file_rows
-from checkback.reconcile import halves, unpublished
-from checkback.reconcile.rows import store_us, table_rows, whole_numbers
-from checkback.reconcile.wanted import Found, Wanted
-from checkback.schemas import HALF, TOPIC_PREFIX, arrow_schema
+from checkback.reconcile import half_files, unpublished
+from checkback.reconcile.half_lookup import FoundRows, HalfLookup
+from checkback.reconcile.output_rows import store_us, table_rows, whole_numbers
+from checkback.storage.parquet_files import MOST_ROWS, FileWriter, file_rows
+from checkback.storage.schemas import HALF, TOPIC_PREFIX, arrow_schema
 
 if TYPE_CHECKING:
-    from checkback.reconcile.halves import Piece
+    from checkback.reconcile.half_files import RowGroups
     from checkback.reconcile.unpublished import Parking
 
 Batches = Iterable[pa.RecordBatch]
 
 SURVEY_SCHEMA = "name STRING, note BINARY"
-#: in `Note`, with the topic: rows of `unpublished`
+#: in `TaskReport`, with the topic: rows of `unpublished`
 PARKED_PREFIX = "unpublished/"
 
 
 @dataclass(frozen=True)
-class Note:
+class TaskReport:
     """What a task tells the driver.
 
-    ``found``: of `Found`. ``rows``: how many, by table; of `unpublished` by ``unpublished/<real_topic>``. ``failed``:
-    by topic's table, why no file of it could be written.
+    ``found``: of `FoundRows`. ``rows``: how many, by table; of `unpublished` by ``unpublished/<real_topic>``.
+    ``failed``: by topic's table, why no file of it could be written.
     """
 
     found: bytes
@@ -45,64 +45,69 @@ class Note:
         return pickle.dumps(self)
 
     @staticmethod
-    def of(value: bytes) -> Note:
+    def of(value: bytes) -> TaskReport:
         """What our own task has written."""
-        note: Note = pickle.loads(value)  # noqa: S301
+        note: TaskReport = pickle.loads(value)  # noqa: S301
         return note
 
 
 def picker(
-    wanted: Wanted, folder: str, parking: Parking, sync: bool = True
+    wanted: HalfLookup, folder: str, parking: Parking, sync: bool = True
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that writes the files of all tables: rows of `half` in, FILES_SCHEMA out."""
 
     def pick(batches: Batches) -> Iterator[pa.RecordBatch]:
-        found, counts = Found(wanted), Counter[str]()
+        found, counts = FoundRows(wanted), Counter[str]()
         with FileWriter(folder, most_rows=MOST_ROWS, apart=TOPIC_PREFIX, sync=sync) as writer:
             for name, rows in _tables_of(batches, wanted, found, parking):
                 counts.update(_counted(name, rows))
                 writer.write(name, rows)
             files = writer.close()
             failed = {name: unpublished.as_reason(reason(error)) for name, error in writer.failed.items()}
-            yield file_rows(files, Note(found.note(), counts, failed).to_bytes())
+            yield file_rows(files, TaskReport(found.note(), counts, failed).to_bytes())
 
     return pick
 
 
 def reader(
-    lists: Sequence[Sequence[Piece]], wanted: Wanted, with_body: bool, folder: str, parking: Parking, sync: bool = True
+    lists: Sequence[Sequence[RowGroups]],
+    wanted: HalfLookup,
+    with_body: bool,
+    folder: str,
+    parking: Parking,
+    sync: bool = True,
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """As `picker`, but its input are the numbers of the lists, whose pieces it reads itself."""
     pick = picker(wanted, folder, parking, sync)
 
     def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
         mine = [piece for batch in numbers for number in batch.column(0).to_pylist() for piece in lists[number]]
-        yield from pick(batch for piece in mine for batch in halves.read(piece, wanted, with_body))
+        yield from pick(batch for piece in mine for batch in half_files.read(piece, wanted, with_body))
 
     return read
 
 
-def surveyor(wanted: Wanted, parking: Parking) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def surveyor(wanted: HalfLookup, parking: Parking) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that only looks: name of each table that gets rows, and a note of what was found."""
 
     def survey(batches: Batches) -> Iterator[pa.RecordBatch]:
-        found, names, counts = Found(wanted), set[str](), Counter[str]()
+        found, names, counts = FoundRows(wanted), set[str](), Counter[str]()
         for name, rows in _tables_of(batches, wanted, found, parking):
             names.add(name)
             counts.update(_counted(name, rows))
         schema = pa.schema([("name", pa.string()), ("note", pa.binary())])
         rows = [{"name": name} for name in sorted(names)]
-        yield pa.RecordBatch.from_pylist([*rows, {"note": Note(found.note(), counts).to_bytes()}], schema)
+        yield pa.RecordBatch.from_pylist([*rows, {"note": TaskReport(found.note(), counts).to_bytes()}], schema)
 
     return survey
 
 
-def selector(wanted: Wanted, table: str, parking: Parking) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def selector(wanted: HalfLookup, table: str, parking: Parking) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that makes the rows of one table."""
 
     def select(batches: Batches) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(table)
-        for name, rows in _tables_of(batches, wanted, Found(wanted), parking):
+        for name, rows in _tables_of(batches, wanted, FoundRows(wanted), parking):
             if name == table:
                 yield rows.select(schema.names).cast(schema)
 
@@ -110,7 +115,7 @@ def selector(wanted: Wanted, table: str, parking: Parking) -> Callable[[Batches]
 
 
 def _counted(name: str, rows: pa.RecordBatch) -> dict[str, int]:
-    """How many rows, by a name as `Note` has it. Rows of `unpublished` come by topic."""
+    """How many rows, by a name as `TaskReport` has it. Rows of `unpublished` come by topic."""
     if name == unpublished.TABLE:
         topic = rows.column("real_topic")[0].cast(pa.binary()).as_py()
         name = PARKED_PREFIX + ("" if topic is None else topic.decode("utf-8", "replace"))
@@ -118,7 +123,7 @@ def _counted(name: str, rows: pa.RecordBatch) -> dict[str, int]:
 
 
 def _tables_of(
-    batches: Batches, wanted: Wanted, found: Found, parking: Parking
+    batches: Batches, wanted: HalfLookup, found: FoundRows, parking: Parking
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     for batch in batches:
         identity = None

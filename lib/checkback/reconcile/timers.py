@@ -1,44 +1,84 @@
-"""The timers of a checkpoint, read from Spark's state store (its `statestore` source)."""
+"""When something is next due, so that an application that runs on starts a batch though nothing has landed.
+
+Spark would start one at every trigger as long as there is an operator with timers: a second of work each, for nothing.
+"""
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
-from checkback.checkpoint import last_done
-from checkback.reconcile.claims import NAME
-from checkback.reconcile.events import parse_key
+from checkback.reconcile.state_codec import AT_ONCE, NO_TIMER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
-    from pyspark.sql import DataFrame, SparkSession
+    from checkback.reconcile.segment import Records
 
-    from checkback.tables import Tables
-
-
-def registered_timers(spark: SparkSession, place: str, batch_id: int) -> DataFrame:
-    """The timers that Spark has after a batch. Columns: segment STRING (its key), timer BIGINT (ms)."""
-    # Who reads state asks the coordinator of the streaming queries, which is there only once somebody looked for one.
-    _ = spark.streams.active
-    options = {"batchId": str(batch_id), "readRegisteredTimers": "true"}
-    timers = spark.read.format("statestore").options(**options).load(place)
-    return timers.select(F.col("key.*"), F.col("expiration_timestamp_ms")).toDF("segment", "timer")
+Key = tuple[int, int]
+_FIELDS = ("queue_id", "segment", "wake", "batch_time")
 
 
-def first_timer(spark: SparkSession, tables: Tables) -> int | None:
-    """When the first timer is due (ms) after the last batch that is done; None = there is none."""
-    return min((at for _, _, at in timers_of(spark, tables)), default=None)
+class WakeTimers:
+    """The segments' timers, as far as they are known. Every method may be called by any thread."""
 
+    def __init__(self) -> None:
+        self._at: dict[Key, int] = {}
+        self._put_off: set[Key] = set()
+        self._told: set[Key] | None = set()  # until the others are known
+        self._asked = self._begun = False
+        self._next_try: int | None = None
+        self._lock = threading.Lock()
 
-def timers_of(spark: SparkSession, tables: Tables) -> Iterator[tuple[int, int, int]]:
-    """(queue_id, segment, ms) of each timer after the last batch that is done; none before the first."""
-    place = tables.checkpoint(NAME)
-    batch_id = last_done(spark, place)
-    if batch_id < 0:
-        return
-    rows = registered_timers(spark, place, batch_id).toArrow()
-    for key, timer in zip(*(rows.column(name).to_pylist() for name in ("segment", "timer")), strict=True):
-        queue_id, segment = parse_key(key, 1)
-        yield queue_id, segment, timer
+    def update(self, told: Records, next_try: int | None = None) -> None:
+        """A batch is done: SEGMENT records (`reconcile.actions`) of the segments that it touched.
+
+        ``next_try``: when a topic's table is to be tried again (ms); None = no message waits for one.
+        """
+        with self._lock:
+            self._asked, self._begun, self._next_try = False, True, next_try
+            for queue_id, segment, wake, time in zip(*(told[name].tolist() for name in _FIELDS), strict=True):
+                key = queue_id, segment
+                self._put_off.discard(key)
+                if wake == NO_TIMER:
+                    self._at.pop(key, None)
+                elif wake == AT_ONCE:
+                    # Not sooner than the timer: where the clock was set back, batches before it would do nothing.
+                    self._at[key] = time + 1
+                    self._put_off.add(key)
+                else:
+                    self._at[key] = wake
+                if self._told is not None:
+                    self._told.add(key)
+
+    def at_once(self, now: int) -> bool:
+        """Has a batch put off checks to the next, and can that do them at ``now`` (ms)?"""
+        with self._lock:
+            return any(self._at[key] <= now for key in self._put_off)
+
+    @property
+    def next_try(self) -> int | None:
+        """When a topic's table is to be tried again (ms); None = no message waits for one."""
+        with self._lock:
+            return self._next_try
+
+    @property
+    def wants_to_know(self) -> bool:
+        """Has a batch been done, and has the checkpoint not told yet? Before, a start has enough to do."""
+        with self._lock:
+            return self._begun and self._told is not None
+
+    def know(self, timers: Iterable[tuple[int, int, int]]) -> None:
+        """What the checkpoint held before: (queue_id, segment, ms). What batches have told since is newer."""
+        with self._lock:
+            told, self._told = self._told or set(), None
+            self._at |= {(queue, segment): at for queue, segment, at in timers if (queue, segment) not in told}
+
+    def due(self, now: int) -> bool:
+        """Is a batch needed at ``now`` (ms)? Yes is said once a batch; always while not all timers are known."""
+        with self._lock:
+            if self._asked:
+                return False
+            tries = () if self._next_try is None else (self._next_try,)
+            self._asked = self._told is not None or min([*self._at.values(), *tries], default=now + 1) <= now
+            return self._asked

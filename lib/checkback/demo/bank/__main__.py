@@ -24,7 +24,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Which plan.")] = 1,
 ) -> None:
     """Transfer money between two services that are killed now and then, and see that the books balance."""
-    from checkback.session import open_session
+    from checkback.spark.session import open_session
 
     console = Console(width=None if sys.stdout.isatty() else 140)
     try:

@@ -16,13 +16,13 @@ import yaml
 from checkback.demo.bank import accounts
 from checkback.demo.bank.books import Books, topic_table
 from checkback.demo.bank.credits import open_books
-from checkback.demo.bank.house import Service, free_port, wait_until_ready
 from checkback.demo.bank.plan import GROUP
+from checkback.demo.bank.processes import Service, free_port, wait_until_ready
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from checkback.stopping import Stopper
+    from checkback.spark.shutdown import GracefulShutdown
 
 #: checks of one transaction that are in vain before the accounts service comes back from its first death
 IN_VAIN = 3
@@ -44,8 +44,8 @@ def run(root: Path, count: int, seed: int, open_spark: Callable[[Any], SparkSess
 
     Raises CheckbackError when a process ends by itself or a query fails.
     """
-    from checkback.reconcile.run import reconcile
-    from checkback.settings import load
+    from checkback.application.run import reconcile
+    from checkback.settings.loading import load
 
     gateway_port, check_port = free_port(), free_port()
     secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
@@ -73,7 +73,7 @@ def run(root: Path, count: int, seed: int, open_spark: Callable[[Any], SparkSess
         debits.start()
         credits_.start()
 
-        def watch(stopper: Stopper) -> None:
+        def watch(stopper: GracefulShutdown) -> None:
             books = Books.read(root)
             tell(books.line(count))
             for service in services.values():

@@ -1,0 +1,1 @@
+"""Runs the queries `reconcile` and `check` as one Spark application; rebuild; what `make install` prefetches."""

@@ -1,0 +1,74 @@
+"""Starts and ends the telling, around an application."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyspark.sql import functions as F
+
+from checkback.errors import CheckbackError, SettingsError, reason
+from checkback.observe.lag import Lag
+from checkback.observe.listener import listening
+from checkback.observe.observer import Observer
+from checkback.observe.pending import PendingCount
+from checkback.reconcile.actions import SEGMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from checkback.settings import Settings
+    from checkback.storage.tables import Tables
+
+
+_log = logging.getLogger(__name__)
+
+
+def _seed(spark: SparkSession, settings: Settings, pending: PendingCount) -> None:
+    """Tell what the state store holds: batches tell only of the segments that they touch."""
+    from checkback.inspect import state_pending
+
+    segment = F.expr(f"queue_offset div {settings.reconcile.segment_size}").alias("segment")
+    try:
+        rows = state_pending(spark, settings).groupBy("queue_id", segment)
+        told = rows.agg(
+            F.count("*").cast("int").alias("pending"),
+            F.unix_millis(F.min("born_timestamp")).alias("oldest"),
+        ).toArrow()
+    except CheckbackError as error:  # a first start: no batch is done yet
+        _log.debug("what is pending is not known before its segments' next batch: %s", error)
+        return
+    except Exception as error:  # noqa: BLE001 - what cannot be told must not keep the application from its work
+        _log.warning("what is pending is not known before its segments' next batch: %s", reason(error))
+        return
+    segments = np.zeros(told.num_rows, SEGMENT)
+    for name in told.column_names:
+        segments[name] = told.column(name).to_numpy()
+    pending.update(segments)
+
+
+@contextmanager
+def observed(spark: SparkSession, settings: Settings, tables: Tables) -> Iterator[Observer]:
+    """The observer of an application, listening; with ``metrics.port`` its metrics are served.
+
+    Raises SettingsError when the port is taken, or prometheus-client is missing.
+    """
+    pending = PendingCount()
+    with ExitStack() as stack:
+        metrics = None
+        if settings.metrics.port is not None:
+            try:
+                from checkback.observe.metrics import Metrics
+            except ModuleNotFoundError as error:
+                fix = "install checkback[metrics], or leave metrics.port unset"
+                raise SettingsError(f"the Python module {error.name} is missing", "metrics.port", fix) from error
+            metrics = Metrics(Lag.of(tables), pending, tuple(settings.producers))
+            _seed(spark, settings, pending)
+            stack.enter_context(metrics.served(settings.metrics.host, settings.metrics.port))
+        observer = Observer(metrics, pending)
+        stack.enter_context(listening(spark, observer))
+        yield observer

@@ -1,0 +1,104 @@
+"""`make install`: fetches Delta's JARs and makes the class-data archive, so that later starts need not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from checkback.application.run import reconcile
+from checkback.errors import CheckbackError
+from checkback.inspect import pending
+from checkback.settings import Settings
+from checkback.spark import jars
+from checkback.spark.class_data_archive import OPTIONS, SILENT, archive_of
+from checkback.spark.jvm import java_check
+from checkback.spark.session import SHORT, open_session, running_session, spark_settings
+from checkback.storage.schemas import SCHEMAS, arrow_schema
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PATIENCE_S = 300
+#: archives that are kept, the newest: one for each place where Checkback is installed
+_KEPT = 3
+
+_log = logging.getLogger(__name__)
+
+
+def prefetch() -> None:
+    """What later starts then need not do: fetches Delta's JARs, makes the class-data archive (`make install`)."""
+    settings = Settings()
+    open_session(settings, "checkback-prefetch").stop()
+    file = archive_of(jars.on_class_path(spark_settings(settings)), java_check())
+    if file is not None:
+        make_archive(file)
+
+
+def make_archive(file: Path) -> bool:
+    """Make the archive, of the classes that a small run of `reconcile` uses; False when this JVM cannot.
+
+    Takes the time of such a run and some ten seconds; 200 MB.
+    """
+    if file.is_file():
+        return True
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            new = Path(folder) / file.name
+            run = [sys.executable, "-m", "checkback.application.prefetch", folder, str(new)]
+            subprocess.run(run, timeout=_PATIENCE_S, check=True)  # noqa: S603 - ourselves
+            new.replace(file)
+    except (OSError, subprocess.SubprocessError) as error:
+        _log.warning("starts will take longer: there is no archive of classes: %s", error)
+        return False
+    for old in sorted(jars.cache().glob("classes-*.jsa"), key=os.path.getmtime)[:-_KEPT]:
+        old.unlink(missing_ok=True)
+    return True
+
+
+def _run(folder: str, file: str) -> None:
+    """Decide and look at a few transactions, in a JVM that writes the archive when it ends."""
+    from pyspark import SparkContext
+
+    # What is compiled is not archived: little of it is enough.
+    options = f"{SHORT[OPTIONS]} -XX:ArchiveClassesAtExit={file} {SILENT}"
+    settings = Settings.model_validate({"storage": {"root": f"{folder}/tables"}, "spark": {OPTIONS: options}})
+    with running_session(settings, "checkback-archive") as spark:
+        _land(spark, Tables.of(settings.storage))
+        reconcile(spark, settings, available_now=True)
+        pending(spark, settings).collect()
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # then the JVM ends, and writes
+        gateway.proc.wait()
+
+
+def _land(spark: SparkSession, tables: Tables) -> None:
+    """Two half messages, and an op for one of them."""
+    now = datetime.now(timezone.utc)
+    name = {"queue_id": 0, "transaction_id": "t", "producer_group": "g", "born_timestamp": now, "store_timestamp": now}
+    half = [{**name, "queue_offset": offset, "real_topic": "topic", "body": b"body"} for offset in range(2)]
+    op = [{**name, "half_offset": 0, "state": "COMMIT", "source": "producer"}]
+    tables.create(spark, *SCHEMAS)
+    for table, rows in (("half", half), ("op", op)):
+        tables.append_arrow(spark, pa.Table.from_pylist(rows, arrow_schema(table)), table)
+
+
+if __name__ == "__main__":
+    try:
+        if sys.argv[1:]:
+            _run(*sys.argv[1:])
+        else:
+            prefetch()
+    except CheckbackError as problem:
+        sys.exit(f"checkback: {problem}")

@@ -1,0 +1,215 @@
+"""A new checkpoint from the tables alone: the lost state is what `half` holds and `decisions` lacks.
+
+For a checkpoint that is lost, or fits no longer (another number of partitions, another segment size). Nothing that is
+decided is decided again: the state begins with what is pending, and the query reads what lands from then on.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from checkback.application.run import tick, without_no_data_batches
+from checkback.reconcile import interrupted_batch
+from checkback.reconcile.batch_recovery import Deleted, finish
+from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of
+from checkback.reconcile.batches import TABLE as BATCHES
+from checkback.reconcile.batches import batch_row
+from checkback.reconcile.check_counts import checks_so_far
+from checkback.reconcile.event_columns import half_events, identity_columns, op_events
+from checkback.reconcile.ownership import NAME, REBUILDING, claim
+from checkback.reconcile.packed_events import parse_key
+from checkback.reconcile.processor import STATE_SCHEMA
+from checkback.reconcile.query import Restored, reconcile_query
+from checkback.reconcile.rejected import raw_op
+from checkback.reconcile.segment import NOT_STATED, Kind, Rules
+from checkback.reconcile.state_codec import encode
+from checkback.reconcile.state_restore import ROW, Known, restore
+from checkback.spark.shutdown import stop_on_signal
+from checkback.storage import filesystem
+from checkback.storage.dataframes import is_connect
+from checkback.storage.lock import exclusive_lock
+from checkback.storage.schemas import SCHEMAS, SOURCES
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from checkback.settings import Settings
+
+BLOCKS_SCHEMA = f"segment STRING, {STATE_SCHEMA}"
+_KEY = ["queue_id", "offset"]
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What a rebuild has done. ``set_aside``: where the old checkpoint is now; None = there was none."""
+
+    segments: int
+    finished: dict[str, int] = field(default_factory=dict)
+    set_aside: str | None = None
+
+
+def rebuild(
+    spark: SparkSession, settings: Settings, tell: Callable[[str], object], deleted: Deleted = Deleted.REFUSE
+) -> Rebuilt | None:
+    """Build the checkpoint of `reconcile` anew; the next `reconcile` goes on from it. None when a signal came first.
+
+    No `reconcile` may run meanwhile. Step 1: mark that a rebuild is under way; until it is done no `reconcile` starts.
+    Step 2: finish what a batch left half done. Step 3: restore the segments. Step 4: put the old checkpoint aside,
+    where it is kept, and start a query with the segments in its place (Spark notes absolute paths in a checkpoint: it
+    cannot be built elsewhere and moved). Broken off at any point, it is run again: each step goes by the tables as
+    they are then.
+
+    ``tell`` is given a line before each step. ``deleted``: what becomes of messages that somebody has deleted from
+    their tables. Raises FencedError when another process works on the tables, StateError when there are such and it is
+    not said, StorageError, CheckbackError when the query fails.
+    """
+    tables = Tables.of(settings.storage)
+    with exclusive_lock(tables):
+        return _rebuild(spark, settings, tables, tell, deleted)
+
+
+def _rebuild(
+    spark: SparkSession, settings: Settings, tables: Tables, tell: Callable[[str], object], deleted: Deleted
+) -> Rebuilt | None:
+    place, mark = tables.checkpoint(NAME), tables.checkpoint(REBUILDING)
+    if tables.sync:
+        tables.recover()
+    tables.create(spark, *SCHEMAS)
+    filesystem.make(spark, mark)
+    tell("finishing what a batch has left half done")
+    finished = finish(spark, tables, deleted)
+    _conclude(spark, tables)
+    tell("restoring the segments from the tables")
+    versions = {name: _first_unread(spark, tables, name) for name in SOURCES[NAME]}
+    blocks = segment_blocks(spark, tables, settings, versions, round(time.time() * 1000)).persist()
+    try:
+        segments = blocks.count()
+        tell(f"starting with {segments} segments")
+        set_aside = f"{place}.before-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        aside = filesystem.move(spark, place, set_aside)
+        with stop_on_signal() as stopper, without_no_data_batches(spark):
+            tick(spark, tables)
+            decided, restored = batch_rules(settings, is_connect(spark)), Restored(blocks, versions)
+            keep(spark, place, 0, decided)
+            query = stopper.start(*reconcile_query(spark, settings, tables, True, decided, restored))
+            stopper.wait()
+            if query is None or stopper.wanted:
+                return None
+    finally:
+        blocks.unpersist()
+    claim(spark, tables, query.id, settings.reconcile.segment_size)
+    filesystem.delete(spark, mark)
+    return Rebuilt(segments, finished, set_aside if aside else None)
+
+
+def _conclude(spark: SparkSession, tables: Tables) -> None:
+    """Say in `batches` that the batch that was broken off is whole. Of a release without `batches` nothing is said."""
+    found = interrupted_batch.find(spark, tables)
+    begun = tables.read(spark, BATCHES).head() is not None
+    if found is None or not (begun or found.first):
+        return
+    decided = in_force(spark, tables.checkpoint(NAME), found.rows.batch_id)
+    now = round(time.time() * 1000)
+    row = batch_row(found.application, found.rows.batch_id, found.rows.time, now, decided)
+    # An application of its own: the batch may be one that the query's own row has passed.
+    tables.append_arrow(spark, row, BATCHES, f"concluded/{found.rows.batch_id}/{found.rows.time}", 0)
+
+
+def _first_unread(spark: SparkSession, tables: Tables, name: str) -> int:
+    """A version of the table none of whose rows a query has seen: what came before is restored, it and the rest read.
+
+    A commit without rows, or one that has come since. The lost query may have read whatever was the newest until now.
+    """
+    tables.mark(spark, name)
+    return max(tables.history(spark, name, 1))
+
+
+def segment_blocks(
+    spark: SparkSession, tables: Tables, settings: Settings, versions: Mapping[str, int], now: int
+) -> DataFrame:
+    """BLOCKS_SCHEMA: the segments that the tables leave, without what the ``versions`` of half and op add.
+
+    Those a query reads itself that begins with them. ``now``: the time, in ms.
+    """
+    size, rules = settings.reconcile.segment_size, rules_of(settings)
+    read = {name: tables.read(spark, name) for name in ("decisions", "check_requests", "rejected")}
+    for name in ("half", "op"):
+        read[name] = tables.read(spark, name, versions[name] - 1)
+    rows = _halves(read, now - rules.reserved, rules).unionByName(_ops(read))
+    segment = F.concat_ws("/", "queue_id", F.expr(f"offset div {size}"))
+
+    def block(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
+        found = np.empty(table.num_rows, ROW)
+        for name in ROW.names or ():
+            found[name] = table.column(name).to_numpy()
+        restored = restore(parse_key(key[0].as_py(), size)[1], size, found, now, rules)
+        blocks = [] if restored is None else [(key[0].as_py(), encode(restored))]
+        columns = zip(*blocks, strict=True) if blocks else ([], [])
+        kinds = (pa.string(), pa.binary())
+        arrays = [pa.array(list(values), kind) for values, kind in zip(columns, kinds, strict=True)]
+        return pa.Table.from_arrays(arrays, ["segment", "block"])
+
+    return rows.withColumn("segment", segment).groupBy("segment").applyInArrow(block, BLOCKS_SCHEMA)
+
+
+def _halves(read: Mapping[str, DataFrame], since: int, rules: Rules) -> DataFrame:
+    """Half messages: all that have no decision, and those that landed or were decided ``since`` (ms)."""
+    decided_at = F.max(F.unix_millis("decided_at")).alias("decided_at")
+    decided = read["decisions"].groupBy("queue_id", F.col("queue_offset").alias("offset")).agg(decided_at)
+    checks = checks_so_far(read["check_requests"], read["op"], rules.count_undelivered)
+    halves = (
+        half_events(read["half"])
+        .join(decided.withColumn("known", _known(Known.DECIDED)), on=_KEY, how="left")
+        .join(checks, on=_KEY, how="left")
+        .withColumns(
+            {
+                "known": F.coalesce("known", _known(Known.UNDECIDED)),
+                "check_times": F.coalesce("check_times", F.lit(0)),
+                "asked": F.coalesce("asked", F.lit(0)),
+                "at": F.coalesce("decided_at", "checked", F.lit(0).cast("bigint")),
+            }
+        )
+        .drop("decided_at", "checked")
+    )
+    recent = (F.col("store") >= since * 1000) | (F.col("at") >= since)
+    return halves.where((F.col("known") == Known.UNDECIDED) | recent)
+
+
+def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
+    """Ops without a decision at their offset, or of another transaction than the decided one, not rejected yet.
+
+    The others are the decision, or repeats that change nothing.
+    """
+    # What landed since, and looks alike, nobody has dealt with.
+    rejected = read["rejected"].where(F.col("source") == "op").groupBy(F.col("raw").alias("_raw"))
+    dealt = rejected.agg(F.max("rejected_at").alias("_until"))
+    op = read["op"].withColumn("_raw", raw_op(F.col("half_offset")))
+    op = op.join(dealt, on="_raw", how="left")
+    op = op.where(F.col("_until").isNull() | (F.col("store_timestamp") > F.col("_until")))
+    left = op_events(op).where(F.col("kind") < Kind.UNDELIVERED)
+    group, transaction = identity_columns()
+    decided = (
+        read["decisions"]
+        .select("queue_id", F.col("queue_offset").alias("offset"), group, transaction)
+        .dropDuplicates(_KEY)
+    )
+    own = (F.col("group") == F.col("group_hash")) & (
+        (F.col("transaction") == F.col("transaction_hash")) | (F.col("transaction") == NOT_STATED)
+    )
+    ops = left.join(decided, on=_KEY, how="left").where(F.col("group_hash").isNull() | ~own)
+    return ops.drop("group_hash", "transaction_hash").withColumns(
+        {"known": _known(Known.OP), "check_times": F.lit(0), "asked": F.lit(0), "at": F.lit(0).cast("bigint")}
+    )
+
+
+def _known(known: Known) -> Column:
+    return F.lit(int(known)).cast("tinyint")

@@ -1,0 +1,225 @@
+"""The reconcile command: the queries `reconcile` and `check` in one Spark application, until stopped or drained."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from checkback.application.observability import observed
+from checkback.check.query import check_query, decisive_answers
+from checkback.errors import reason
+from checkback.reconcile import scheduled_run
+from checkback.reconcile.batch_rules import batch_rules, begun_with, keep
+from checkback.reconcile.ownership import NAME, claim, facts
+from checkback.reconcile.preconditions import refuse
+from checkback.reconcile.query import reconcile_query
+from checkback.reconcile.state_timers import first_timer, timers_of
+from checkback.reconcile.timers import WakeTimers
+from checkback.spark.shutdown import GracefulShutdown, stop_on_signal
+from checkback.storage.dataframes import is_connect
+from checkback.storage.lock import exclusive_lock
+from checkback.storage.schemas import SCHEMAS, SOURCES, arrow_schema
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from checkback.observe.observer import Observer
+    from checkback.settings import Settings
+    from checkback.storage.checkpoint import Checkpoint
+
+_log = logging.getLogger(__name__)
+_NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
+
+
+def reconcile(
+    spark: SparkSession,
+    settings: Settings,
+    available_now: bool,
+    meanwhile: Callable[[GracefulShutdown], object] | None = None,
+) -> None:
+    """Decide, publish, check back and discard. Makes the tables that are missing.
+
+    ``available_now``: drain what is there, with the answers that its own checks bring, and return. Otherwise run
+    until SIGTERM or Ctrl-C, finish the batch, and return. ``meanwhile`` is called once a second while it runs on.
+
+    Raises CheckbackError when a query fails, SettingsError when an endpoint or secret is not fit, FencedError when
+    another process reconciles the same tables, StateError when the checkpoint and the tables do not belong together
+    (`preconditions`).
+    """
+    tables = Tables.of(settings.storage)
+    with exclusive_lock(tables), stop_on_signal() as stopper:
+        put_right(tables)
+        tables.create(spark, *SCHEMAS)
+        found = facts(spark, settings, tables)
+        refuse(found)
+        if found.checkpoint is not None:
+            claim(spark, tables, found.checkpoint.query_id, settings.reconcile.segment_size)
+        with observed(spark, settings, tables) as observer:
+            _finish_begun(spark, settings, tables, found.checkpoint, stopper, observer)
+            if available_now:
+                _drain(spark, settings, tables, stopper, observer)
+            elif is_connect(spark):
+                # Its batches are done elsewhere and tell nothing here: Spark's own, without data, fire the timers.
+                _run_on(spark, settings, tables, stopper, observer, None, meanwhile)
+            else:
+                with without_no_data_batches(spark):
+                    _run_on(spark, settings, tables, stopper, observer, WakeTimers(), meanwhile)
+
+
+def put_right(tables: Tables) -> None:
+    """Put aside what a power cut has torn, of the tables and of the checkpoints. Raises StorageError."""
+    if tables.sync:
+        tables.recover()
+    for query, sources in SOURCES.items():
+        tables.recover_query(query, *sources)
+
+
+def _finish_begun(
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    checkpoint: Checkpoint | None,
+    stopper: GracefulShutdown,
+    observer: Observer,
+) -> None:
+    """Finish a batch that was begun with other settings by these, and keep what the batches after it are decided with.
+
+    A batch that was begun with the same is finished when the query starts.
+    """
+    place, now = tables.checkpoint(NAME), batch_rules(settings, is_connect(spark))
+    newest = None if checkpoint is None else checkpoint.newest
+    before = None if checkpoint is None else begun_with(spark, tables, checkpoint, now)
+    if newest is not None and before is not None:
+        _log.warning("batch %s was begun with other settings and is finished by these", newest.batch_id)
+        query = reconcile_query(
+            spark, settings, tables, available_now=True, decided=before, observer=observer, once=True
+        )
+        stopper.start(*query)
+        stopper.wait()
+        if stopper.wanted:  # perhaps it is not done
+            return
+    keep(spark, place, 0 if newest is None else newest.batch_id + 1, now)
+
+
+def _run_on(
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    stopper: GracefulShutdown,
+    observer: Observer,
+    wakes: WakeTimers | None,
+    meanwhile: Callable[[GracefulShutdown], object] | None,
+) -> None:
+    """Both queries, until a stop. With ``wakes`` a row of `ticks` starts a batch when something is due."""
+    if wakes is not None:
+        tick(spark, tables)  # what was due while nothing ran
+    _start(spark, settings, tables, stopper, observer, available_now=False, wakes=wakes)
+    stopper.start(*check_query(spark, settings, tables, available_now=False, observer=observer))
+
+    asked = False
+
+    def each_second() -> None:
+        nonlocal asked
+        if wakes is not None and not asked and wakes.wants_to_know:
+            asked = True
+            _learn(spark, tables, wakes)
+        if wakes is not None and wakes.due(round(time.time() * 1000)):
+            tick(spark, tables)
+        if meanwhile is not None:
+            meanwhile(stopper)
+
+    stopper.wait(each_second)
+
+
+def _learn(spark: SparkSession, tables: Tables, wakes: WakeTimers) -> None:
+    """Tell what was to be done when the last run ended. Not known, something may be due at any time."""
+    try:
+        wakes.know(timers_of(spark, tables))
+    except Exception as error:  # noqa: BLE001 - it costs work, and nothing else
+        _log.warning("a batch is started every second: the checkpoint's timers cannot be read: %s", reason(error))
+
+
+def _drain(
+    spark: SparkSession, settings: Settings, tables: Tables, stopper: GracefulShutdown, observer: Observer
+) -> None:
+    """Reconcile and check in turn, until the checks have nothing more to ask.
+
+    It ends: a round follows only on answers that decide. That a check was received (DELIVERED) the next run reads.
+    """
+    with without_no_data_batches(spark):
+        tick(spark, tables)
+        since = datetime.now(timezone.utc)
+        wakes = None if is_connect(spark) else WakeTimers()  # there nothing is put off: `query`
+        while not stopper.wanted:
+            _start(spark, settings, tables, stopper, observer, available_now=True, wakes=wakes)
+            stopper.wait()
+            if wakes is not None and wakes.at_once(round(time.time() * 1000)):
+                tick(spark, tables)
+                continue
+            query, dispatch = check_query(spark, settings, tables, available_now=True, observer=observer)
+            # On Spark Connect the batches are done elsewhere, by a copy that tells nothing.
+            before = decisive_answers(spark, tables, since) if is_connect(spark) else 0
+            stopper.start(query, dispatch)
+            stopper.wait()
+            decided = decisive_answers(spark, tables, since) - before if is_connect(spark) else dispatch.decided
+            if not decided:
+                _leave_note(spark, settings, tables, None if wakes is None else wakes.next_try)
+                return
+
+
+def _leave_note(spark: SparkSession, settings: Settings, tables: Tables, next_try: int | None) -> None:
+    """Tell the next scheduled run when there is something to do again, so that it need not start Spark before.
+
+    ``next_try``: when a topic's table is to be tried again (ms); None = no message waits for one.
+    """
+    if is_connect(spark) or not tables.by_files:
+        return
+    try:
+        timers = [at for at in (first_timer(spark, tables), next_try) if at is not None]
+        scheduled_run.write_note(tables, settings, min(timers, default=None))
+    except Exception as error:  # noqa: BLE001 - without the note the next run looks for itself
+        _log.warning("the next scheduled run starts Spark, due or not: %s", reason(error))
+
+
+def _start(
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    stopper: GracefulShutdown,
+    observer: Observer,
+    available_now: bool,
+    wakes: WakeTimers | None = None,
+) -> None:
+    """Start the query `reconcile`. A new checkpoint has its query's id only now: from here on it owns the tables.
+
+    Where only Spark writes, the first batch says so: written down beside it, it would make its appends fail.
+    """
+    decided = batch_rules(settings, is_connect(spark))
+    query = stopper.start(*reconcile_query(spark, settings, tables, available_now, decided, None, observer, wakes))
+    if query is not None and tables.by_files:
+        claim(spark, tables, query.id, settings.reconcile.segment_size)
+
+
+def tick(spark: SparkSession, tables: Tables) -> None:
+    """Append a row to `ticks`: timers fire only in a batch, and a batch needs a new row."""
+    tick = pa.table({"tick_at": [datetime.now(timezone.utc)]}).cast(arrow_schema("ticks"))
+    tables.append_arrow(spark, tick, "ticks")
+
+
+@contextmanager
+def without_no_data_batches(spark: SparkSession) -> Iterator[None]:
+    """With timers, Spark makes a batch at every trigger, due or not; an available-now query would never end."""
+    before = spark.conf.get(_NO_DATA)
+    spark.conf.set(_NO_DATA, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(_NO_DATA, before or "true")

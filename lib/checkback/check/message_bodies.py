@@ -1,0 +1,57 @@
+"""Check requests with their half messages, for the groups that want the body with the check."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from checkback.check.answers import KEY
+from checkback.check.superseded import offset_ranges
+from checkback.storage.dataframes import frame
+from checkback.storage.offset_ranges import within
+from checkback.storage.schemas import CHECK_REQUESTS, HALF
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.storage.tables import Tables
+
+#: what a request's half message has in common with it
+_SAME_HALF = ["queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic", "born_timestamp"]
+_MESSAGE = StructType([HALF[name] for name in ("tags", "keys", "properties", "body")])
+
+
+def wanting(requests: pa.Table, groups: Sequence[str]) -> pa.Table:
+    """Those of ``requests`` (CHECK_REQUESTS) whose group is one of ``groups``, which want their messages."""
+    return requests.filter(pc.is_in(requests.column("producer_group"), pa.array(groups, pa.string())))
+
+
+def with_messages(spark: SparkSession, tables: Tables, requests: pa.Table, groups: Sequence[str]) -> DataFrame:
+    """``requests`` (CHECK_REQUESTS) as the asker takes them: identity, born_ms, and ``message``.
+
+    That is a struct of tags, keys, properties and body of the half message for the ``groups`` that want it, else null.
+    """
+    rows = frame(spark, requests)
+    identity, born = CHECK_REQUESTS.names[:6], F.unix_millis("born_timestamp").alias("born_ms")
+    bare = F.lit(None).cast(_MESSAGE).alias("message")
+    wanted = F.coalesce(F.col("producer_group").isin(list(groups)), F.lit(False))
+    half = tables.read(spark, "half").where(within(offset_ranges(wanting(requests, groups)), "queue_offset"))
+    both = rows.where(~wanted).select("*", bare).unionByName(_join(rows.where(wanted), half))
+    return both.select(*identity, born, "message")
+
+
+def _join(requests: DataFrame, half: DataFrame) -> DataFrame:
+    """``requests`` with the ``message`` of their half; one row each, however often it landed, and if it is gone."""
+    messages = half.select(
+        *(F.col(name).alias(f"half_{name}") for name in _SAME_HALF), F.struct(*_MESSAGE.names).alias("message")
+    )
+    same = reduce(and_, (F.col(name).eqNullSafe(F.col(f"half_{name}")) for name in _SAME_HALF))
+    return requests.join(messages, same, "left").dropDuplicates(list(KEY)).select(*requests.columns, "message")

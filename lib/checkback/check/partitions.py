@@ -1,0 +1,73 @@
+"""What the tasks of a batch ask, and what they answer, as Arrow in bytes.
+
+As Spark's own rows, which it turns into Arrow for Python and back again, the requests and answers would cost as much
+as asking does: 50 us each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkback.check.worker import RETURNED
+from checkback.storage.schemas import CHECK_REQUESTS
+
+if TYPE_CHECKING:
+    from checkback.check.worker import CheckWorker
+
+Ask = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+#: what a task returns: RETURNED, in as many pieces as it likes
+ANSWERS_SCHEMA = "answers BINARY"
+_ANSWERS = pa.schema([("answers", pa.binary())])
+
+
+def partition_requests(requests: pa.Table, tasks: int) -> list[bytes]:
+    """``requests`` (CHECK_REQUESTS) dealt out to tasks as the asker takes them, none with its message."""
+    names = CHECK_REQUESTS.names[:6]
+    born = pc.floor_temporal(requests.column("born_timestamp"), unit="millisecond")
+    asked = requests.select(names).append_column("born_ms", born.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()))
+    asked = asked.append_column("message", pa.nulls(requests.num_rows))
+    # As cards are dealt: the requests of a group lie side by side, and go to all.
+    return [_bytes(asked.take(np.arange(task, asked.num_rows, tasks))) for task in range(min(tasks, asked.num_rows))]
+
+
+def check_partitions(asker: CheckWorker, shares: Sequence[bytes]) -> Ask:
+    """The function for mapInArrow whose input are the numbers of the shares; ANSWERS_SCHEMA out."""
+
+    def ask(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        mine = [shares[number] for batch in numbers for number in batch.column(0).to_pylist()]
+        yield from check_rows(asker)(batch for share in mine for batch in _table(share).to_batches())
+
+    return ask
+
+
+def check_rows(asker: CheckWorker) -> Ask:
+    """The function for mapInArrow whose input are requests as the asker takes them; ANSWERS_SCHEMA out."""
+
+    def ask(requests: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for answers in asker.ask(requests):
+            yield pa.RecordBatch.from_pydict({"answers": [_bytes(pa.Table.from_batches([answers]))]}, schema=_ANSWERS)
+
+    return ask
+
+
+def answers_of(rows: pa.Table) -> pa.Table:
+    """RETURNED, from ANSWERS_SCHEMA."""
+    return pa.concat_tables([RETURNED.empty_table(), *map(_table, rows.column("answers").to_pylist())])
+
+
+def _bytes(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _table(block: bytes) -> pa.Table:
+    with pa.ipc.open_stream(block) as stream:
+        return stream.read_all()

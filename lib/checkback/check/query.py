@@ -1,0 +1,288 @@
+"""The check query: `check_requests` -> HTTP -> `check_answers`, and `op` for what the answers decide.
+
+It is a query of its own, so that a slow producer delays its own answers and never a commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from functools import reduce
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+
+from checkback.check.answers import SKEW, deduplicate_requests, key_numbers, recorded_answers
+from checkback.check.circuit_breaker import Limits
+from checkback.check.endpoint import Group
+from checkback.check.endpoint_health import EndpointHealth
+from checkback.check.message_bodies import wanting, with_messages
+from checkback.check.partitions import ANSWERS_SCHEMA, answers_of, check_partitions, check_rows, partition_requests
+from checkback.check.rate_limit import Rate
+from checkback.check.superseded import not_sent, possibly_superseded, superseded_by, superseding_rows
+from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, nobody_of
+from checkback.check.worker import CheckWorker
+from checkback.spark.connect import parallelism, query_id
+from checkback.storage.schemas import CHECK_REQUESTS, arrow_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from checkback.settings import Settings
+    from checkback.storage.tables import Tables
+
+NAME = "check"
+_LEAST_PAUSE = timedelta(milliseconds=250)
+#: state of an op that says that somebody has received a check: of this query only, `messages` refuses it from producers
+DELIVERED = "DELIVERED"
+#: Bytes of requests in a batch, and the file that goes over them (`parquet_files.MOST_ROWS`): at 18 to 50 bytes a
+#: request 30,000 to 60,000. Their answers count when all have come, and at 2,000/s all are asked in check.batch_time.
+_BATCH_BYTES = str(896 << 10)
+
+
+def check_query(
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    available_now: bool,
+    dispatch: type[CheckBatches] | None = None,
+    observer: AnswerListener | None = None,
+) -> tuple[DataStreamWriter, CheckBatches]:
+    """The query, not yet started, and its batch function. Its checkpoint is the folder `check`.
+
+    The tables must be there. ``dispatch``: the class that does the batches; tests give one that crashes. ``observer``:
+    is told of each batch.
+    Raises SettingsError when an endpoint, a secret or the CA file is not fit.
+    """
+    writer = (
+        tables.stream(spark, "check_requests", maxBytesPerTrigger=_BATCH_BYTES)
+        .writeStream.queryName(NAME)
+        .option("checkpointLocation", tables.checkpoint(NAME))
+    )
+    batches = (dispatch or CheckBatches)(tables, settings, parallelism(spark))
+    batches.observer = observer
+    if available_now:
+        return writer.trigger(availableNow=True), batches
+    trigger = round(settings.reconcile.trigger.total_seconds() * 1000)
+    return writer.trigger(processingTime=f"{trigger} milliseconds"), batches
+
+
+def decisive_answers(spark: SparkSession, tables: Tables, since: datetime) -> int:
+    """Answers that decide, among those of ``since`` and later, and maybe some before."""
+    decides = F.col("outcome").isin(COMMIT, ROLLBACK) & (F.col("answered_at") >= F.lit(since - SKEW))
+    return tables.read(spark, "check_answers").where(decides).count()
+
+
+def start_check(
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    available_now: bool,
+    dispatch: type[CheckBatches] | None = None,
+) -> StreamingQuery:
+    """Start the query alone, without a Stopper."""
+    writer, batches = check_query(spark, settings, tables, available_now, dispatch)
+    return writer.foreachBatch(batches).start()
+
+
+def groups_of(settings: Settings) -> dict[str, Group]:
+    """The groups that the settings name, as the client takes them."""
+    return {
+        name: Group(
+            endpoints=tuple(producer.endpoints),
+            secret=None if producer.secret is None else producer.secret.get_secret_value(),
+            include_body=producer.include_body,
+        )
+        for name, producer in settings.producers.items()
+    }
+
+
+def limits_of(settings: Settings) -> Limits:
+    """When an endpoint is left alone.
+
+    A pause is half of check_interval at most: whatever comes due next then finds the endpoint on trial, and no check
+    is spent on a breaker that is only still open. But it is long enough for a batch to see.
+    """
+    check = settings.check
+    pause = min(check.breaker_pause, max(settings.transaction.check_interval / 2, _LEAST_PAUSE))
+    return Limits(
+        failures=check.breaker_failures,
+        pause_s=pause.total_seconds(),
+        trial_s=check.timeout.total_seconds() + 1,
+        longest_s=check.retry_after_max.total_seconds(),
+    )
+
+
+def rates_of(settings: Settings) -> dict[str, Rate]:
+    """The limits of the groups that have one."""
+    return {
+        name: Rate(producer.checks_per_second, producer.checks_burst)
+        for name, producer in settings.producers.items()
+        if producer.checks_per_second is not None
+    }
+
+
+class AnswerListener(Protocol):
+    """Is told of each batch of checks that is in the tables. It never raises."""
+
+    def asked(self, answers: pa.Table, batch_id: int) -> None:
+        """``answers``: CHECK_ANSWERS of the batch."""
+
+
+class CheckBatches:
+    """Does the batches of the check query; foreachBatch calls it.
+
+    ``slots``: tasks that run at once. At most half of them ask, so that the reconcile query always has one to decide
+    in (on a machine of two); the checks of all tasks together are ``check.concurrency``. ``decided``: answers so far
+    that decide. What a batch learns about endpoints and groups (`EndpointHealth`) the next batches know.
+    """
+
+    def __init__(self, tables: Tables, settings: Settings, slots: int) -> None:
+        check = settings.check
+        self._tables = tables
+        self._flush = tables.flush_of(NAME, "check_requests", "check_answers", "half", "op")
+        self._tasks = max(1, min(settings.reconcile.partitions, check.concurrency, slots // 2))
+        self._asker = CheckWorker(
+            groups=groups_of(settings),
+            timeout_s=check.timeout.total_seconds(),
+            ca_file=check.ca_file,
+            concurrency=check.concurrency // self._tasks,
+            limits=limits_of(settings),
+            rates={name: rate.shared(self._tasks) for name, rate in rates_of(settings).items()},
+            batch_time_s=check.batch_time.total_seconds(),
+        )
+        self._reached = pa.array([name for name, group in self._asker.groups.items() if group.endpoints], pa.string())
+        self._check_interval = settings.transaction.check_interval
+        self._count_undelivered = check.count_undelivered
+        self.decided = 0
+        self.observer: AnswerListener | None = None
+        self._with_body = sorted(name for name, producer in settings.producers.items() if producer.include_body)
+        self._started = datetime.now(timezone.utc)
+        self._first = True
+        self._written: set[str] = set()  # files of our answers
+        self._asker.client().close()  # what is not fit is known now, not on an executor
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Do one batch.
+
+        Step 1: fetch the requests, each once, and the answers that some may have already.
+        Step 2: ask the others, but those that were overtaken, and append the answers to `check_answers`.
+        Step 3: append to `op` what the answers decide: those of step 1 as they are recorded, so that a crash between
+        steps 2 and 3 changes nothing, even if a producer would by now answer otherwise. And, if others do not count,
+        which checks were received.
+        """
+        spark, app = batch.sparkSession, f"{NAME}/{query_id(batch, NAME)}"
+        # Step 1
+        requests = deduplicate_requests(batch.select(*CHECK_REQUESTS.names).toArrow())
+        self._flush()
+        if requests.num_rows:
+            answers = self._answered(spark, requests, app, batch_id)
+            # Step 2
+            asked, answered = key_numbers(requests, answers)
+            unanswered = requests.filter(pa.array(~np.isin(asked, answered)))
+            if unanswered.num_rows:
+                answers = pa.concat_tables([answers, self.ask(spark, unanswered, app, batch_id)])
+            # Step 3
+            self.send_ops(spark, answers, app, batch_id)
+            if self.observer is not None:
+                self.observer.asked(answers, batch_id)
+        self._first = False
+
+    def _answered(self, spark: SparkSession, requests: pa.Table, app: str, batch_id: int) -> pa.Table:
+        """The answers (CHECK_ANSWERS) that ``requests`` have already.
+
+        Some may have one in a batch that is done again, or after a lost checkpoint. Done again is only the first batch
+        after a start. After a lost checkpoint batch ids begin anew and all requests come again: those that are older
+        than this start. To one of them none of our own answers since can be: a run is given each request once.
+        """
+        oldest = pc.min(requests.column("requested_at")).as_py()
+        if not self._first and oldest is not None and oldest >= self._started + SKEW:
+            self._written.clear()
+            return arrow_schema("check_answers").empty_table()
+        written = self._first and self._tables.last_version(spark, "check_answers", f"{app}/check_answers") == batch_id
+        own = batch_id if written else None
+        return recorded_answers(spark, self._tables, requests, batch_id, self._first, self._written, own)
+
+    def ask(self, spark: SparkSession, requests: pa.Table, app: str, batch_id: int) -> pa.Table:
+        """Ask each of ``requests`` (CHECK_REQUESTS), or skip it; append the answers (CHECK_ANSWERS) and return them."""
+        why = self._overtaken(spark, requests)
+        fresh, overtaken = requests.filter(pc.is_null(why)), requests.filter(pc.is_valid(why))
+        reached = pc.is_in(fresh.column("producer_group"), self._reached)
+        fresh, nobody = fresh.filter(reached), fresh.filter(pc.invert(reached))
+        now = datetime.now(timezone.utc)
+        answers = pa.concat_tables(
+            [
+                not_sent(overtaken, why.drop_null(), now, batch_id),
+                not_sent(nobody, has_no_endpoints(nobody.column("producer_group")), now, batch_id, NO_ANSWER),
+            ]
+        )
+        if fresh.num_rows:
+            answers = pa.concat_tables([answers, self._asked(spark, fresh, batch_id)])
+        self._written.update(
+            self._tables.append_arrow(spark, answers, "check_answers", f"{app}/check_answers", batch_id)
+        )
+        return answers
+
+    def _overtaken(self, spark: SparkSession, requests: pa.Table) -> pa.ChunkedArray:
+        """By what each request was overtaken; null = by nothing."""
+        old = possibly_superseded(requests, datetime.now(timezone.utc), self._check_interval)
+        if not old.num_rows:  # nor is one overtaken by another of them: that comes a check_interval later
+            return pa.chunked_array([pa.nulls(requests.num_rows, pa.string())])
+        return superseded_by(requests, *superseding_rows(spark, self._tables, old))
+
+    def _asked(self, spark: SparkSession, requests: pa.Table, batch_id: int) -> pa.Table:
+        # The number of partitions is the number of tasks that ask at once.
+        if wanting(requests, self._with_body).num_rows:
+            rows = with_messages(spark, self._tables, requests, self._with_body).coalesce(self._tasks)
+            ask = check_rows(self._asker)
+        else:
+            shares = partition_requests(requests, self._tasks)
+            rows, ask = spark.range(0, len(shares), 1, len(shares)), check_partitions(self._asker, shares)
+        returned = answers_of(rows.mapInArrow(ask, ANSWERS_SCHEMA).toArrow())
+        learned = [EndpointHealth.from_json(text) for text in returned.column("traffic").drop_null().to_pylist()]
+        traffic = reduce(EndpointHealth.and_then, learned, self._asker.traffic)
+        self._asker = replace(self._asker, traffic=traffic)
+        found = returned.filter(pc.is_null(returned.column("traffic")))
+        batch_ids = pa.repeat(pa.scalar(batch_id, pa.int64()), found.num_rows)
+        schema = arrow_schema("check_answers")
+        return found.append_column("batch_id", batch_ids).select(schema.names).cast(schema)
+
+    def send_ops(self, spark: SparkSession, answers: pa.Table, app: str, batch_id: int) -> None:
+        """Append one row to `op` for each of ``answers`` (CHECK_ANSWERS) that decides, or makes its check count."""
+        ops = op_rows(answers, datetime.now(timezone.utc), self._count_undelivered)
+        self.decided += pc.sum(pc.not_equal(ops.column("state"), DELIVERED)).as_py() or 0
+        self._tables.append_arrow(spark, ops, "op", f"{app}/op", batch_id)
+
+
+def has_no_endpoints(groups: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Why a request of each of the ``groups`` is sent to nobody."""
+    coded = groups.combine_chunks().dictionary_encode()
+    return pa.chunked_array([pa.array(map(nobody_of, coded.dictionary.to_pylist()), pa.string()).take(coded.indices)])
+
+
+def op_rows(answers: pa.Table, now: datetime, count_undelivered: bool = True) -> pa.Table:
+    """OP rows, landed ``now``, of the ``answers`` (CHECK_ANSWERS) that decide: COMMIT and ROLLBACK.
+
+    Unless ``count_undelivered``, also a row DELIVERED for each other check that an endpoint received: then it counts.
+    """
+    decides = pc.is_in(answers.column("outcome"), pa.array([COMMIT, ROLLBACK]))
+    delivered = answers.column("delivered").fill_null(True)
+    answers = answers.filter(decides if count_undelivered else pc.or_(decides, delivered))
+    decides = pc.is_in(answers.column("outcome"), pa.array([COMMIT, ROLLBACK]))
+    columns = {
+        "queue_id": answers.column("queue_id"),
+        "half_offset": answers.column("queue_offset"),
+        "transaction_id": answers.column("transaction_id"),
+        "producer_group": answers.column("producer_group"),
+        "state": pc.if_else(decides, answers.column("outcome"), DELIVERED),
+        "source": pa.repeat("check", answers.num_rows),
+        "remark": pc.binary_join_element_wise("check", answers.column("check_times").cast(pa.string()), " "),
+        "born_timestamp": answers.column("answered_at"),
+        "store_timestamp": pa.repeat(pa.scalar(now, pa.timestamp("us", "UTC")), answers.num_rows),
+    }
+    return pa.table(columns).cast(arrow_schema("op"))

@@ -1,0 +1,160 @@
+"""Check requests in, answers out, as Arrow batches: what a task of the check query runs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from checkback.check.circuit_breaker import Limits
+from checkback.check.client import CheckClient
+from checkback.check.endpoint_health import EndpointHealth
+from checkback.check.scheduler import CheckScheduler
+from checkback.check.wire import SKIPPED, CheckAnswer, CheckRequest, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from checkback.check.endpoint import Group
+    from checkback.check.rate_limit import Rate
+
+#: `check_answers` without its batch_id, as Arrow
+ANSWERS = pa.schema(
+    [
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("transaction_id", pa.string()),
+        ("producer_group", pa.string()),
+        ("real_topic", pa.string()),
+        ("check_times", pa.int32()),
+        ("endpoint", pa.string()),
+        ("outcome", pa.string()),
+        ("error", pa.string()),
+        ("latency_ms", pa.int32()),
+        ("answered_at", pa.timestamp("us", "UTC")),
+        ("failed_tries", pa.list_(pa.struct([("endpoint", pa.string()), ("error", pa.string())]))),
+        ("delivered", pa.bool_()),
+    ]
+)
+#: what a task returns: ANSWERS, and one last row that has only what it learned (`EndpointHealth`)
+RETURNED = ANSWERS.append(pa.field("traffic", pa.string()))
+#: the columns that are fields of CheckRequest, in their order, and those that are fields of CheckAnswer
+_IDENTITY = ANSWERS.names[:6]
+_ANSWER = [name for name in ANSWERS.names[6:] if name != "failed_tries"]
+_TRY = ("endpoint", "error")
+#: bytes of requests that a task holds at once. All that wait must be known for groups to share the places; only
+#: with bodies of messages among them it is more than this.
+_MOST_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class CheckWorker:
+    """Asks for every row of a partition with a client of its own, ``concurrency`` at the same time.
+
+    ``rates``: this task's share of the groups' limits. ``batch_time_s``: what is not asked by then is SKIPPED.
+    ``traffic``: what the batches before learned. Sent to the executors with the groups' secrets in it; its repr does
+    not show them.
+    """
+
+    groups: Mapping[str, Group]
+    timeout_s: float
+    ca_file: str | None
+    concurrency: int
+    limits: Limits = field(default_factory=Limits)
+    rates: Mapping[str, Rate] = field(default_factory=dict)
+    batch_time_s: float = 30.0
+    traffic: EndpointHealth = field(default_factory=EndpointHealth)
+
+    def client(self) -> CheckClient:
+        """A client for one task. Raises SettingsError when an endpoint, a secret or the CA file is not fit."""
+        return CheckClient(
+            self.groups,
+            self.timeout_s,
+            self.ca_file,
+            limits=self.limits,
+            breakers=self.traffic.breakers,
+        )
+
+    def ask(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One row of RETURNED for each request, and one of what was learned.
+
+        Columns of a request: those of `check_requests` up to check_times, born_ms, and message, a struct of tags,
+        keys, properties and body, or null.
+        """
+        clock = _steady_clock()
+        until, paces = clock() + self.batch_time_s, self.traffic.paces
+        with self.client() as client:
+            for requests in _portions(batches):
+                turns = CheckScheduler(requests, self.rates, paces, until)
+                answered = client.ask_all(turns, self.concurrency, clock)
+                answered += [(request, self._skipped(clock())) for request in turns.left()]
+                paces = turns.paces()
+                yield _returned(answered)
+            learned = EndpointHealth(client.breakers(), paces)
+        yield pa.RecordBatch.from_pylist([{"traffic": learned.to_json()}], schema=RETURNED)
+
+    def _skipped(self, now: float) -> CheckAnswer:
+        return CheckAnswer(
+            outcome=SKIPPED,
+            endpoint=None,
+            error=f"not asked: the {self.batch_time_s:g} s of check.batch_time were over",
+            latency_ms=0,
+            answered_at=datetime.fromtimestamp(now, tz=timezone.utc),
+            delivered=False,
+        )
+
+
+def _steady_clock() -> Callable[[], float]:
+    """Seconds since the epoch, by a clock that nobody sets while a batch runs."""
+    ahead = time.time() - time.monotonic()
+    return lambda: time.monotonic() + ahead
+
+
+def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[CheckRequest]]:
+    """The requests, in as few lists as memory allows."""
+    portion: list[CheckRequest] = []
+    size = 0
+    for batch in batches:
+        portion += _requests(batch)
+        size += batch.nbytes
+        if size >= _MOST_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+def _requests(batch: pa.RecordBatch) -> Iterator[CheckRequest]:
+    columns = [batch.column(name).to_pylist() for name in (*_IDENTITY, "born_ms")]
+    messages = batch.column("message")
+    if messages.null_count == len(messages):
+        columns.append([None] * len(messages))  # to_pylist would look into each
+    else:
+        columns.append([_message(fields) for fields in messages.to_pylist()])
+    return map(CheckRequest, *columns)
+
+
+def _message(fields: dict[str, Any] | None) -> Message | None:
+    if fields is None:
+        return None
+    return Message(fields["body"], fields["tags"], fields["keys"], _map(fields["properties"]))
+
+
+def _map(pairs: list[tuple[str, str]] | None) -> dict[str, str] | None:
+    return None if pairs is None else dict(pairs)  # an Arrow map is a list of pairs
+
+
+def _returned(answered: Sequence[tuple[CheckRequest, CheckAnswer]]) -> pa.RecordBatch:
+    """Rows of RETURNED, column by column: a dict for each would cost as much as asking."""
+    columns: dict[str, Sequence[Any]] = {
+        name: [getattr(request, name) for request, _ in answered] for name in _IDENTITY
+    }
+    columns |= {name: [getattr(answer, name) for _, answer in answered] for name in _ANSWER}
+    columns["failed_tries"] = [
+        [dict(zip(_TRY, one, strict=True)) for one in answer.failed_tries] for _, answer in answered
+    ]
+    columns["traffic"] = [None] * len(answered)
+    return pa.RecordBatch.from_pydict(columns, schema=RETURNED)

@@ -1,0 +1,68 @@
+"""The routes for messages: a request's body in, its answer out, without the layers of a framework."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from checkback.gateway import json_decoder
+from checkback.gateway.health import now_ms
+from checkback.gateway.middleware import JSON, PROBLEM_JSON
+from checkback.gateway.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from checkback.gateway.authentication import Groups
+    from checkback.gateway.middleware import Direct, Reply
+    from checkback.gateway.problems import Answer
+    from checkback.gateway.service import GatewayService
+
+    Read = Callable[[bytes, int], Any]
+    Take = Callable[[Sequence[Any], Groups], Awaitable[list[Answer]]]
+
+
+def message_routes(door: GatewayService) -> dict[str, Direct]:
+    """What answers a POST, by path."""
+    return {
+        "/v1/half": _one(json_decoder.half_of_body, door.halves.take),
+        "/v1/halves": _many(json_decoder.halves_of_body, door.halves.take),
+        "/v1/op": _one(json_decoder.op_of_body, door.ops.take),
+        "/v1/ops": _many(json_decoder.ops_of_body, door.ops.take),
+    }
+
+
+def _one(read: Read, take: Take) -> Direct:
+    def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
+        message = read(body, now_ms())
+        return _at_once(message) if isinstance(message, Problem) else _first(take([message], groups))
+
+    return handle
+
+
+def _many(read: Read, take: Take) -> Direct:
+    def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
+        messages = read(body, now_ms())
+        return _at_once(messages) if isinstance(messages, Problem) else _each(take(messages, groups))
+
+    return handle
+
+
+async def _at_once(problem: Problem) -> Reply:
+    return _answered(problem)
+
+
+async def _first(answers: Awaitable[list[Answer]]) -> Reply:
+    return _answered((await answers)[0])
+
+
+async def _each(answers: Awaitable[list[Answer]]) -> Reply:
+    results = [one.members() if isinstance(one, Problem) else {"status": 200, **one} for one in await answers]
+    return _answered({"results": results})
+
+
+def _answered(answer: object) -> Reply:
+    if isinstance(answer, Problem):
+        return answer.status, orjson.dumps(answer.members()), PROBLEM_JSON, answer.headers()
+    return 200, orjson.dumps(answer), JSON, None

@@ -1,0 +1,62 @@
+"""Who may send for which group: a bearer token a group."""
+
+from __future__ import annotations
+
+import hmac
+from typing import TYPE_CHECKING
+
+from checkback.gateway.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from checkback.settings import Producer
+
+#: the groups that somebody may send for; None = all
+Groups = frozenset[str] | None
+
+
+class BearerTokens:
+    """The groups' tokens. Once one group has a token, nobody gets in without one."""
+
+    def __init__(self, producers: Mapping[str, Producer]) -> None:
+        self._known = frozenset(producers)
+        tokens: dict[bytes, set[str]] = {}
+        for group, producer in producers.items():
+            if producer.token is not None:
+                tokens.setdefault(producer.token.get_secret_value().encode(), set()).add(group)
+        self._groups = {token: frozenset(groups) for token, groups in tokens.items()}
+
+    @property
+    def needed(self) -> bool:
+        """Is a token asked for?"""
+        return bool(self._groups)
+
+    def groups(self, authorization: bytes) -> Groups | Problem:
+        """The groups that the header's token stands for; None = all, no token is asked for.
+
+        Every token is compared, each in constant time: how long it takes tells nothing about them.
+        """
+        if not self._groups:
+            return None
+        scheme, _, given = authorization.partition(b" ")
+        given = given.strip()
+        found: Groups = None
+        for token, groups in self._groups.items():
+            if hmac.compare_digest(token, given):
+                found = groups
+        if found is None or scheme.lower() != b"bearer":
+            what = "the token is not valid" if authorization else "there is no header Authorization: Bearer TOKEN"
+            return Problem("unauthorized", what)
+        return found
+
+    def refused(self, group: str, groups: Groups) -> Problem | None:
+        """Why somebody with the token of ``groups`` may not act for the group; None when they may."""
+        if groups is not None and group not in groups:
+            return Problem("forbidden_group" if group in self._known else "unknown_group", _NOT_YOURS)
+        if self._known and group not in self._known:
+            return Problem("unknown_group", "producer_group: the settings name no such group")
+        return None
+
+
+_NOT_YOURS = "producer_group: not one that the token stands for"

@@ -1,0 +1,179 @@
+"""Batches of half messages and ops read in one go, by msgspec, into what `messages` would make of them.
+
+Only what is beyond doubt is taken here; for any other batch the answer is None, and `json_decoder` reads it message by
+message, by the rules and with their reasons. A test holds both together. It takes a quarter of the time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from checkback.messages import (
+    BODY_MAX,
+    IMMUNITY_PROPERTY,
+    INT_MAX,
+    LONG_MAX,
+    MS_MAX,
+    PROPERTIES_MAX,
+    STATES,
+    TRANSACTION_ID_MAX,
+    Half,
+    Op,
+    is_group,
+    is_topic,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: messages or ops of one request
+BATCH_MAX = 1000
+#: characters of an op's remark
+REMARK_MAX = 1024
+#: an op and its remark
+RemarkedOp = tuple[Op, str | None]
+
+_NOTHING: dict[str, str] = {}
+#: characters of tags, keys and properties: in UTF-8, with their separators, they are within PROPERTIES_MAX
+_SMALL = PROPERTIES_MAX // 8
+
+
+class _Half(msgspec.Struct, gc=False):
+    transaction_id: str
+    producer_group: str
+    real_topic: str
+    body: bytes
+    real_queue_id: int | None = None
+    tags: str | None = None
+    keys: str | None = None
+    properties: dict[str, str] | None = None
+    born_timestamp: int | None = None
+    check_immunity_s: int | None = None
+
+
+class _Halves(msgspec.Struct, gc=False):
+    messages: list[_Half]
+
+
+class _Op(msgspec.Struct, gc=False):
+    queue_id: int
+    half_offset: int
+    transaction_id: str
+    producer_group: str
+    state: str
+    born_timestamp: int | None = None
+    remark: str | None = None
+
+
+class _Ops(msgspec.Struct, gc=False):
+    ops: list[_Op]
+
+
+_HALVES = msgspec.json.Decoder(_Halves)
+_OPS = msgspec.json.Decoder(_Ops)
+
+
+def halves(body: bytes, now: int) -> list[Half] | None:
+    """The half messages of a body, without their places, when each of them is fit. ``now`` as in `json_decoder`."""
+    if not _is_utf8(body):
+        return None
+    try:
+        messages = _HALVES.decode(body).messages
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if not 1 <= len(messages) <= BATCH_MAX:
+        return None
+    groups: set[str] = set()
+    topics: set[str] = set()
+    taken = []
+    for one in messages:
+        real_queue_id = one.real_queue_id or 0
+        born = now if one.born_timestamp is None else one.born_timestamp
+        if not (
+            0 < len(one.transaction_id) <= TRANSACTION_ID_MAX
+            and (one.producer_group in groups or _new(one.producer_group, groups, is_group))
+            and (one.real_topic in topics or _new(one.real_topic, topics, is_topic))
+            and len(one.body) <= BODY_MAX
+            and 0 <= real_queue_id <= INT_MAX
+            and 0 <= born <= MS_MAX
+            and one.check_immunity_s is None
+            and _small(one)
+        ):
+            return None
+        taken.append(
+            Half(
+                -1,
+                -1,
+                one.transaction_id,
+                one.producer_group,
+                one.real_topic,
+                real_queue_id,
+                one.tags,
+                one.keys,
+                one.properties or _NOTHING,
+                one.body,
+                born,
+                None,
+            )
+        )
+    return taken
+
+
+def ops(body: bytes, now: int) -> list[RemarkedOp] | None:
+    """The ops of a body and their remarks, when each of them is fit. ``now`` as in `json_decoder`."""
+    if not _is_utf8(body):
+        return None
+    try:
+        messages = _OPS.decode(body).ops
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if not 1 <= len(messages) <= BATCH_MAX:
+        return None
+    groups: set[str] = set()
+    taken = []
+    for one in messages:
+        born = now if one.born_timestamp is None else one.born_timestamp
+        if not (
+            0 <= one.queue_id <= INT_MAX
+            and 0 <= one.half_offset <= LONG_MAX
+            and 0 < len(one.transaction_id) <= TRANSACTION_ID_MAX
+            and (one.producer_group in groups or _new(one.producer_group, groups, is_group))
+            and one.state in STATES
+            and 0 <= born <= MS_MAX
+            and (one.remark is None or len(one.remark) <= REMARK_MAX)
+        ):
+            return None
+        op = Op(one.queue_id, one.half_offset, one.transaction_id, one.producer_group, one.state, born)
+        taken.append((op, one.remark))
+    return taken
+
+
+def _new(name: str, known: set[str], fits: Callable[[str], bool]) -> bool:
+    """Does a name fit that is not known yet? Then it is known to this request; what clients send is kept no longer."""
+    if not fits(name):
+        return False
+    known.add(name)
+    return True
+
+
+def _is_utf8(body: bytes) -> bool:
+    """Is all of it UTF-8? msgspec does not look into fields that it passes over."""
+    if body.isascii():
+        return True
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _small(one: _Half) -> bool:
+    """Are tags, keys and properties far below their limit, and without the one property that is read?"""
+    characters = len(one.tags or "") + len(one.keys or "")
+    if one.properties:
+        if len(one.properties) > _SMALL // 8 or IMMUNITY_PROPERTY in one.properties:
+            return False
+        characters += sum(map(len, one.properties)) + sum(map(len, one.properties.values()))
+    return characters <= _SMALL // 2

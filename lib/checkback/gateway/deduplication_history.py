@@ -1,0 +1,254 @@
+"""Half messages that are in the tables and not in memory: found by the files' statistics. Blocks; for one thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+from msgspec.structs import replace
+
+from checkback.errors import StorageError
+from checkback.gateway.deduplication import CachedHalf, fingerprint, name_of, short, whose
+from checkback.messages import LONG_MAX, Half
+from checkback.storage import first_op
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.parquet_files import read_rows, row_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from checkback.storage.delta_log import DataFile
+
+Place = tuple[int, int]
+_END = datetime.max.replace(tzinfo=timezone.utc)
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
+_KEY = ("queue_id", "queue_offset")
+_OP_KEY = ("queue_id", "half_offset")
+_IDENTITY = ("producer_group", "transaction_id")
+_ABOUT = (*_KEY, *_IDENTITY, "real_topic", "born_timestamp", "store_timestamp")
+_WHOLE = tuple(dict.fromkeys((*Half._fields, "store_timestamp")))
+_OP = (*_OP_KEY, *first_op.COLUMNS)
+_DECISION = (*_KEY, *_IDENTITY, "state", "reason", "check_times", "decided_at")
+#: Offsets that a queue must have left when a gateway starts: in its life it does not get through them.
+LEFT = 2**32
+#: Half messages of one name that are looked at to find the first that was taken.
+_OF_ONE_NAME = 100
+
+
+@dataclass(frozen=True)
+class TransactionEnd:
+    """How a transaction ended: ``state`` and, once `reconcile` has decided, when (ms), why, after how many checks."""
+
+    state: str
+    reason: str | None = None
+    check_times: int = 0
+    decided_at: int | None = None
+
+
+class DeduplicationHistory:
+    """The tables as the gateway looks things up in them. Bodies are read where they are needed only, piece by piece."""
+
+    def __init__(self, root: str, sync: bool = True) -> None:
+        """``root``: the tables' folder. Those that are not there yet are empty.
+
+        ``sync``: is what an op is answered by flushed to the disk?
+        """
+        self._root = root
+        self._sync = sync
+        self._logs: dict[str, DeltaLog] = {}
+        #: set from another thread: nobody waits any more for what is being read
+        self.closed = False
+
+    def next_offset(self, queue_id: int) -> int:
+        """The first offset of the queue that no row of `half` has. Raises StorageError when fewer than LEFT remain."""
+        last = -1
+        files = self._files("half", {"queue_id": (queue_id, queue_id)})
+        for file in sorted(files, key=lambda file: _greatest(file, "queue_offset"), reverse=True):
+            if _greatest(file, "queue_offset") <= last:
+                break
+            if file.spans.get("queue_id") == (queue_id, queue_id) and "queue_offset" in file.spans:
+                found = file.spans["queue_offset"][1]
+            else:
+                rows = read_rows(file.path, "half", _KEY, pc.field("queue_id") == queue_id)
+                found = pc.max(rows.column("queue_offset")).as_py()
+            last = max(last, -1 if found is None else found)
+        if last > LONG_MAX - LEFT:
+            what = f"a half message of the queue {queue_id} has the offset {last}: too few can come after it"
+            raise StorageError(what, f"{self._root}/half", "give the gateway other gateway.queues")
+        return last + 1
+
+    def recent(self, queues: Collection[int], since: datetime, most: int) -> list[CachedHalf]:
+        """The last ``most`` half messages stored since then, in the order of landing, with their first op."""
+        wanted = (pc.field("store_timestamp") >= since) & pc.field("queue_id").isin(list(queues))
+        within = {"queue_id": (min(queues), max(queues)), "store_timestamp": (since, _END)}
+        files = self._files("half", within)
+        files.sort(key=lambda file: file.spans.get("store_timestamp", (since, since))[1], reverse=True)
+        newest: list[CachedHalf] = []
+        for file in files:
+            if len(newest) >= most:
+                break
+            for rows in row_batches(file.path, "half", _WHOLE, wanted & pc.field("queue_offset").is_valid()):
+                newest += [_kept(row, fingerprint(_half(row))) for row in rows.to_pylist()]
+                if len(newest) > 2 * most:
+                    newest = _last(newest, most)
+        newest = _last(newest, most)
+        if not newest:
+            return []
+        ops = (rows for file in self._files("op", within) for rows in row_batches(file.path, "op", _OP, wanted))
+        states = _first_ops(ops, newest)
+        self._flush()
+        return [replace(half, state=states.get((half.queue_id, half.queue_offset))) for half in newest]
+
+    def find(self, places: Collection[Place]) -> dict[Place, CachedHalf]:
+        """The half messages at these places, each with how it ended, without its fingerprint. Raises StorageError."""
+        found = self._first_at(places)
+        ended = self.ended(found.values())
+        self._flush()
+        return {
+            place: replace(half, state=ended[place].state) if place in ended else half for place, half in found.items()
+        }
+
+    def ended(self, halves: Collection[CachedHalf]) -> dict[Place, TransactionEnd]:
+        """How these ended, by `decisions`, else by the first op of their own. Raises StorageError."""
+        by_place = {(half.queue_id, half.queue_offset): half for half in halves}
+        states = _first_ops(self._rows_at("op", _OP_KEY, _OP, by_place), halves)
+        ended = {place: TransactionEnd(state) for place, state in states.items()}
+        for rows in self._rows_at("decisions", _KEY, _DECISION, by_place):
+            for row in rows.to_pylist():
+                place = (row["queue_id"], row["queue_offset"])
+                if (
+                    first_op.misfit(row["producer_group"], short(row["transaction_id"]), *whose(by_place[place]))
+                    is None
+                ):
+                    decided_at = _ms(row["decided_at"] or _EPOCH)
+                    ended[place] = TransactionEnd(row["state"], row["reason"], row["check_times"] or 0, decided_at)
+        return ended
+
+    def check_times(self, place: Place) -> int:
+        """How often the transaction was checked. Raises StorageError."""
+        times = [
+            row["check_times"] or 0
+            for rows in self._rows_at("check_requests", _KEY, (*_KEY, "check_times"), [place])
+            for row in rows.to_pylist()
+        ]
+        return max(times, default=0)
+
+    def named(self, producer_group: str, transaction_id: str) -> CachedHalf | None:
+        """The first half message of a transaction: all of `half` is read for it. Raises StorageError."""
+        wanted = (pc.field("transaction_id") == transaction_id) & (pc.field("producer_group") == producer_group)
+        first: list[CachedHalf] = []
+        for file in self._files("half"):
+            if self.closed:
+                break
+            rows = read_rows(file.path, "half", _ABOUT, wanted & pc.field("queue_offset").is_valid())
+            first = nsmallest(_OF_ONE_NAME, [*first, *map(_kept, rows.to_pylist())], key=_landing)
+        # One whose offset was seen before is rejected: the transaction there is another.
+        taken = self._first_at({(half.queue_id, half.queue_offset) for half in first})
+        name = name_of(producer_group, transaction_id)
+        return min((half for half in taken.values() if half.name == name), key=_landing, default=None)
+
+    def _flush(self) -> None:
+        """Flush what has been read, whoever has written it: producers are answered by it."""
+        for log in self._logs.values():
+            log.flush()
+
+    def _first_at(self, places: Collection[Place]) -> dict[Place, CachedHalf]:
+        """The half messages at these places; of several at one the first that landed."""
+        first: dict[Place, dict[str, Any]] = {}
+        for rows in self._rows_at("half", _KEY, _ABOUT, places):
+            for row in rows.to_pylist():
+                before = first.setdefault((row["queue_id"], row["queue_offset"]), row)
+                if (row["store_timestamp"] or _EPOCH) < (before["store_timestamp"] or _EPOCH):
+                    first[row["queue_id"], row["queue_offset"]] = row
+        return {place: _kept(row) for place, row in first.items()}
+
+    def _rows_at(
+        self, table: str, key: Sequence[str], columns: Sequence[str], places: Collection[Place]
+    ) -> Iterator[pa.Table]:
+        """The rows of the table at these places."""
+        queue, offset = key
+        by_queue: dict[int, list[int]] = {}
+        for queue_id, queue_offset in places:
+            by_queue.setdefault(queue_id, []).append(queue_offset)
+        for queue_id, offsets in by_queue.items():
+            files = self._files(table, {queue: (queue_id, queue_id), offset: (min(offsets), max(offsets))})
+            wanted = (pc.field(queue) == queue_id) & pc.field(offset).isin(offsets)
+            for file in files:
+                if _covers(file, offset, offsets):
+                    rows = read_rows(file.path, table, columns, wanted)
+                    if rows.num_rows:
+                        yield rows
+
+    def _files(self, table: str, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
+        place = f"{self._root}/{table}"
+        if table not in self._logs:
+            if not DeltaLog.exists(place):
+                return []
+            log = DeltaLog(table, place, self._sync)
+            if not log.readable():
+                raise StorageError("its rows are not simply those of its Parquet files", place, "rewrite the table")
+            self._logs[table] = log
+        return self._logs[table].data_files(within)
+
+
+def _covers(file: DataFile, column: str, values: Collection[int]) -> bool:
+    span = file.spans.get(column)
+    return span is None or any(span[0] <= value <= span[1] for value in values)
+
+
+def _greatest(file: DataFile, column: str) -> float:
+    span = file.spans.get(column)
+    return float("inf") if span is None else span[1]
+
+
+def _half(row: Mapping[str, Any]) -> Half:
+    """The message of a row, as `fingerprint` takes it."""
+    fields = {name: row[name] for name in Half._fields if name not in ("properties", "born_timestamp")}
+    return Half(**fields, properties=dict(row["properties"] or ()), born_timestamp=0)
+
+
+def _kept(row: Mapping[str, Any], content: int = 0) -> CachedHalf:
+    """A row of `half`. No door lets nulls in: text is empty then, and times count as in `event_columns.half_events`."""
+    stored = row["store_timestamp"] or _EPOCH
+    return CachedHalf(
+        queue_id=row["queue_id"],
+        queue_offset=row["queue_offset"],
+        name=name_of(row["producer_group"] or "", row["transaction_id"] or ""),
+        fingerprint=content,
+        real_topic=row["real_topic"] or "",
+        born_timestamp=_ms(row["born_timestamp"] or stored),
+        stored=_ms(stored),
+    )
+
+
+def _landing(half: CachedHalf) -> tuple[int, int]:
+    return half.stored, half.queue_offset
+
+
+def _last(halves: Iterable[CachedHalf], most: int) -> list[CachedHalf]:
+    """The ``most`` that landed last, in the order of landing."""
+    return sorted(halves, key=_landing)[-most:]
+
+
+def _first_ops(ops: Iterable[pa.Table], halves: Iterable[CachedHalf]) -> dict[Place, str]:
+    """The state of the first op of each half message's own."""
+    by_place = {(half.queue_id, half.queue_offset): half for half in halves}
+    first: dict[Place, tuple[Any, str]] = {}
+    for rows in ops:
+        for op in rows.to_pylist():
+            place = (op["queue_id"], op["half_offset"])
+            half = by_place.get(place)
+            op["transaction_id"] = short(op["transaction_id"])
+            if half is not None and first_op.is_own(op, *whose(half)):
+                mine = (first_op.turn(op), op["state"])
+                first[place] = min(first.get(place, mine), mine)
+    return {place: state for place, (_, state) in first.items()}
+
+
+def _ms(time: datetime) -> int:
+    return round(time.timestamp() * 1000)

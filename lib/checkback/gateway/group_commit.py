@@ -1,0 +1,137 @@
+"""Group commit: what comes within a few tens of milliseconds is committed together, and answered only then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from checkback.gateway.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+#: Of one commit: more would make those who wait behind it wait longer.
+COMMIT_ROWS = 10_000
+COMMIT_BYTES = 64 << 20
+#: Accepted and not yet committed. The process needs several times as much for them.
+WAITING_BYTES = 256 << 20
+
+
+class CommitTarget(Protocol[T_contra]):
+    """What is done with gathered messages. ``write`` blocks and runs in a thread of its own."""
+
+    def prepare(self, batch: Sequence[T_contra]) -> object:
+        """What ``write`` needs; called on the event loop, after the commit before it has settled."""
+
+    def write(self, prepared: object) -> None:
+        """Commit. Whatever it raises, nothing was committed, or ``failed`` ends the process."""
+
+    def settle(self, batch: Sequence[T_contra], prepared: object) -> None:
+        """The commit was made."""
+
+    def failed(self, batch: Sequence[T_contra], error: Exception) -> None:
+        """The commit was not made, or nobody knows."""
+
+
+@dataclass
+class _Ticket(Generic[T]):
+    """The messages of one request."""
+
+    messages: Sequence[T]
+    size: int
+    came: float
+    done: asyncio.Future[None]
+
+
+class GroupCommit(Generic[T]):
+    """Gathers the messages of requests and commits them, one commit at a time. Belongs to one event loop."""
+
+    def __init__(self, name: str, book: CommitTarget[T], gather_s: float, max_waiting: int) -> None:
+        self._book = book
+        self._max_waiting = max_waiting
+        self._gather_s = gather_s
+        self._tickets: deque[_Ticket[T]] = deque()
+        self._came = asyncio.Event()
+        self._closed = False
+        self._hurry = asyncio.Event()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"commit-{name}")
+        #: messages accepted and not yet committed, and their bytes
+        self.waiting = 0
+        self.waiting_bytes = 0
+
+    def refusal(self, more: int, size: int) -> Problem | None:
+        """Why so many more messages, ``size`` bytes, cannot be accepted now; None when they can."""
+        if self._closed:
+            return Problem("stopping", "the gateway takes nothing more; send it again")
+        if self.waiting + more > self._max_waiting or self.waiting_bytes + size > WAITING_BYTES:
+            return Problem("queue_full", f"{self.waiting} messages wait to be committed; send it again")
+        return None
+
+    def submit(self, messages: Sequence[T], size: int) -> asyncio.Future[None]:
+        """Accept messages; the future is done when the book has settled or failed them."""
+        loop = asyncio.get_running_loop()
+        ticket = _Ticket(messages, size, loop.time(), loop.create_future())
+        self._tickets.append(ticket)
+        self.waiting += len(messages)
+        self.waiting_bytes += size
+        self._came.set()
+        return ticket.done
+
+    async def run(self) -> None:
+        """Commit until ``close``; then what was accepted before it."""
+        loop = asyncio.get_running_loop()
+        try:
+            while self._tickets or not self._closed:
+                if not self._tickets:
+                    self._came.clear()
+                    await self._came.wait()
+                    continue
+                # Those that came while the last commit ran have been gathered already.
+                pause = self._tickets[0].came + self._gather_s - loop.time()
+                if pause > 0 and self.waiting < COMMIT_ROWS and not self._hurry.is_set():
+                    with suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(self._hurry.wait(), pause)
+                await self._commit(self._taken())
+        finally:
+            self._thread.shutdown(wait=False)
+
+    def hurry(self) -> None:
+        """Gather no longer: what is there is committed at once."""
+        self._hurry.set()
+
+    def close(self) -> None:
+        """Nothing more will be submitted."""
+        self._closed = True
+        self.hurry()
+        self._came.set()
+
+    def _taken(self) -> list[_Ticket[T]]:
+        taken: list[_Ticket[T]] = []
+        rows = size = 0
+        while self._tickets and (not taken or (rows < COMMIT_ROWS and size < COMMIT_BYTES)):
+            ticket = self._tickets.popleft()
+            taken.append(ticket)
+            rows += len(ticket.messages)
+            size += ticket.size
+        return taken
+
+    async def _commit(self, tickets: list[_Ticket[T]]) -> None:
+        batch = [message for ticket in tickets for message in ticket.messages]
+        try:
+            prepared = self._book.prepare(batch)
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._book.write, prepared)
+        except Exception as error:  # noqa: BLE001 - whoever waits must be answered
+            self._book.failed(batch, error)
+        else:
+            self._book.settle(batch, prepared)
+        self.waiting -= len(batch)
+        self.waiting_bytes -= sum(ticket.size for ticket in tickets)
+        for ticket in tickets:
+            if not ticket.done.done():
+                ticket.done.set_result(None)

@@ -1,0 +1,190 @@
+"""Half messages at the door: judged, gathered, given their offsets, committed, answered."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from checkback.gateway.deduplication import CachedHalf, Verdict, fingerprint, judge_half, name_of
+from checkback.gateway.group_commit import GroupCommit
+from checkback.gateway.health import now_ms
+from checkback.gateway.problems import Answer, Problem
+from checkback.gateway.tables import half_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from checkback.gateway.authentication import BearerTokens, Groups
+    from checkback.gateway.deduplication import DeduplicationCache
+    from checkback.gateway.health import HealthState
+    from checkback.gateway.metrics import Metrics
+    from checkback.gateway.tables import Appender
+    from checkback.messages import Half
+    from checkback.settings import Gateway
+
+#: What a message needs in memory beside its texts and its body, about, and each of its properties.
+_OVERHEAD, _PROPERTY = 1024, 256
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A half message on its way into the table; its offset is assigned when its commit begins."""
+
+    half: Half
+    name: str
+    fingerprint: int
+    done: asyncio.Future[None] | None = None
+    queue_id: int = -1
+    queue_offset: int = -1
+    problem: Problem | None = None
+
+
+@dataclass
+class _New:
+    """Those of a request that are to be committed, and the bytes of memory that they need."""
+
+    entries: list[_Entry] = field(default_factory=list)
+    size: int = 0
+
+
+class HalfMessageWriter:
+    """The half messages' way into the table. All of one commit go to one queue; the queues take turns.
+
+    So a file holds a single range of offsets, which is what readers skip files by.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        tokens: BearerTokens,
+        ledger: DeduplicationCache,
+        table: Appender,
+        metrics: Metrics,
+        condition: HealthState,
+    ) -> None:
+        self._rejecting = gateway.reject_transactions
+        self._tokens = tokens
+        self._ledger = ledger
+        self._table = table
+        self._metrics = metrics
+        self._condition = condition
+        self._on_the_way: dict[str, _Entry] = {}
+        self._turn = 0
+        self.commits: GroupCommit[_Entry] = GroupCommit(
+            "half", self, gateway.gather.total_seconds(), gateway.max_waiting
+        )
+
+    def take(self, messages: Sequence[Half | Problem], groups: Groups) -> Awaitable[list[Answer]]:
+        """The answer to each message, once it is committed.
+
+        What waits for the answers holds none of the messages but those that are to be committed, which are counted.
+        """
+        fit = [self._fit(half, groups) for half in messages]
+        new = _New()
+        admitted = [half if isinstance(half, Problem) else self._admit(half, new) for half in fit]
+        if new.entries:
+            done = self.commits.submit(new.entries, new.size)
+            for entry in new.entries:
+                entry.done = done
+        return _all_settled(admitted)
+
+    def _fit(self, half: Half | Problem, groups: Groups) -> Half | Problem:
+        if isinstance(half, Problem):
+            return half
+        problem = self._tokens.refused(half.producer_group, groups)
+        if problem is None and self._rejecting:
+            problem = Problem("transactions_rejected", "gateway.reject_transactions is on: only ops are taken")
+        return problem or half
+
+    def _admit(self, half: Half, new: _New) -> Answer | tuple[_Entry, int]:
+        """The answer if it is known; else the message that is on its way under this name, and the fingerprint."""
+        name, content = name_of(half.producer_group, half.transaction_id), fingerprint(half)
+        known = self._ledger.named(name)
+        if known is not None:
+            same = judge_half(known, content) is Verdict.REPEATED
+            return _stored(half.transaction_id, known) if same else _other_content(known)
+        entry = self._on_the_way.get(name)
+        if entry is None:
+            size = _size(half)
+            refusal = self.commits.refusal(len(new.entries) + 1, new.size + size)
+            if refusal is not None:
+                return refusal
+            entry = self._on_the_way[name] = _Entry(half, name, content)
+            new.entries.append(entry)
+            new.size += size
+        return entry, content
+
+    def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Half], int, int, int]:
+        """The messages, their queue and first offset, and the time."""
+        queue_id = self._ledger.queues[self._turn % len(self._ledger.queues)]
+        self._turn += 1
+        first = self._ledger.next_offset(queue_id)
+        for queue_offset, entry in enumerate(batch, start=first):
+            entry.queue_id, entry.queue_offset = queue_id, queue_offset
+        return [entry.half for entry in batch], queue_id, first, now_ms()
+
+    def write(self, prepared: Any) -> None:
+        """Commit to `half`."""
+        with self._metrics.commit_seconds("half"):
+            self._table.append(half_rows(*prepared))
+
+    def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:
+        """Remember them."""
+        stored = prepared[-1]
+        self._ledger.landed(
+            CachedHalf(
+                entry.queue_id,
+                entry.queue_offset,
+                entry.name,
+                entry.fingerprint,
+                entry.half.real_topic,
+                entry.half.born_timestamp,
+                stored,
+            )
+            for entry in batch
+        )
+        for entry in batch:
+            del self._on_the_way[entry.name]
+        self._condition.worked()
+        self._metrics.committed("half", len(batch))
+        self._metrics.last_offset(batch[-1].queue_id, batch[-1].queue_offset)
+
+    def failed(self, batch: Sequence[_Entry], error: Exception) -> None:
+        """Forget them: the next commit gives their offsets to others."""
+        problem = self._condition.failed(error)
+        for entry in batch:
+            entry.problem = problem
+            del self._on_the_way[entry.name]
+
+
+def _size(half: Half) -> int:
+    """What a message needs in memory, about: its body is not always the most of it."""
+    size = _OVERHEAD + len(half.body) + len(half.transaction_id) + len(half.tags or "") + len(half.keys or "")
+    if half.properties:
+        size += _PROPERTY * len(half.properties) + sum(map(len, half.properties))
+        size += sum(map(len, half.properties.values()))
+    return size
+
+
+async def _all_settled(admitted: Sequence[Answer | tuple[_Entry, int]]) -> list[Answer]:
+    return [await _settled(*one) if isinstance(one, tuple) else one for one in admitted]
+
+
+async def _settled(entry: _Entry, content: int) -> Answer:
+    """The answer to a message of this content, once the one that is on its way has landed."""
+    # Not shielded: those who wait are only cancelled when the process ends without waiting for anybody.
+    if entry.done is not None:
+        await entry.done
+    if entry.problem is not None:
+        return entry.problem
+    return _stored(entry.half.transaction_id, entry) if entry.fingerprint == content else _other_content(entry)
+
+
+def _stored(transaction_id: str, first: CachedHalf | _Entry) -> Answer:
+    return {"transaction_id": transaction_id, "queue_id": first.queue_id, "queue_offset": first.queue_offset}
+
+
+def _other_content(first: CachedHalf | _Entry) -> Problem:
+    place = {"queue_id": first.queue_id, "queue_offset": first.queue_offset}
+    return Problem("contradiction", "the group has sent this transaction_id with another content", place)

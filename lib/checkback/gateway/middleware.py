@@ -1,0 +1,180 @@
+"""Around the API: what is refused before a body is parsed, and what is counted of every request."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import orjson
+
+from checkback.gateway.problems import Problem
+from checkback.gateway.request_bodies import BodyBuffers, RequestStream, too_large
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from checkback.gateway.authentication import BearerTokens, Groups
+    from checkback.gateway.metrics import Metrics
+    from checkback.settings import Gateway
+
+    #: status, body, media type, further headers
+    Reply = tuple[int, bytes, bytes, Mapping[str, str] | None]
+    #: A body by the token of these groups. What it returns waits without the body.
+    Direct = Callable[[bytes, Groups], Awaitable[Reply]]
+
+#: Headers of one request; the bytes of all are a setting.
+HEADERS_MAX = 64
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+JSON = b"application/json"
+PROBLEM_JSON = b"application/problem+json"
+_log = logging.getLogger("checkback.gateway")
+
+
+class RequestMiddleware:
+    """ASGI middleware: limits on headers and body, the token, the media type, the host; a problem for every failure.
+
+    ``direct``: what answers a POST to these paths at once. The layers of ``app`` would take longer than the answer; it
+    answers all the rest, for which no body is read. Without tokens, only requests for this machine are taken. A page in
+    a browser that reaches the port under another name (DNS rebinding) is for another host, and its forms are no JSON.
+    """
+
+    def __init__(
+        self, app: ASGIApp, direct: Mapping[str, Direct], tokens: BearerTokens, metrics: Metrics, settings: Gateway
+    ) -> None:
+        self._app = app
+        self._direct = direct
+        self._tokens = tokens
+        self._metrics = metrics
+        self._max_body = settings.max_body
+        self._max_headers = settings.max_headers
+        #: More of them than connections are those of clients that have gone.
+        self._max_under_way = settings.max_connections
+        self._under_way = 0
+        self._receiving = BodyBuffers(settings.max_body, settings.max_receiving, settings.timeout.total_seconds())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a fit request on; answer the others, from their headers where these tell enough."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        sent, incoming = _Sent(send), RequestStream(receive)
+        direct = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
+        try:
+            problem = self._unfit_head(scope, json=direct is not None)
+            if problem is None and direct is not None:
+                problem = await self._directly(direct, scope, incoming, sent)
+            elif problem is None:
+                await self._app(scope, _no_body, sent)
+            if problem is not None:
+                await sent.refuse(problem, lambda: self._receiving.rest(incoming))
+        except Exception as error:  # noqa: BLE001 - the client gets a problem, the log the reason without the request
+            _log.error("a request failed: %s", type(error).__name__, exc_info=_log.isEnabledFor(logging.DEBUG))
+            if not sent.status:
+                problem = Problem("internal", "an error of the gateway; its log says more")
+                await sent.answer(500, orjson.dumps(problem.members()), PROBLEM_JSON)
+        finally:
+            route = scope["path"] if direct is not None else getattr(scope.get("route"), "path_format", "other")
+            self._metrics.answered(route, sent.status, sent.seconds())
+
+    async def _directly(self, direct: Direct, scope: Scope, incoming: RequestStream, sent: _Sent) -> Problem | None:
+        """Answer, or say why not: by the headers alone before anything of the body is read."""
+        groups = self._tokens.groups(_header(scope, b"authorization"))
+        if isinstance(groups, Problem):
+            return groups
+        if self._under_way >= self._max_under_way:
+            return Problem("queue_full", f"{self._under_way} requests wait to be answered; send it again")
+        self._under_way += 1
+        try:
+            body = await self._receiving.body(incoming, groups)
+            if isinstance(body, Problem):
+                return body
+            if body is not None:  # else the client has gone
+                reply = direct(body, groups)
+                del body
+                await sent.answer(*await reply)
+            return None
+        finally:
+            self._under_way -= 1
+
+    def _unfit_head(self, scope: Scope, json: bool) -> Problem | None:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
+        kind = host = b""
+        for name, value in headers:
+            size += len(name) + len(value) + 4
+            if name == b"content-type":
+                kind = value
+            elif name == b"content-length" and int(value) > self._max_body:
+                return too_large(self._max_body)
+            elif name == b"host":
+                host = value
+        if len(headers) > HEADERS_MAX or size > self._max_headers:
+            limits = f"at most {HEADERS_MAX} of them, {self._max_headers} bytes with the path"
+            return Problem("headers_too_large", limits)
+        if not self._tokens.needed and _name_of(host) not in LOOPBACK:
+            return Problem("wrong_host", "without tokens only requests for localhost are taken")
+        if json and kind.partition(b";")[0].strip().lower() != b"application/json":
+            return Problem("unsupported_media_type", "send Content-Type: application/json")
+        return None
+
+
+async def _no_body() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def _name_of(host: bytes) -> str:
+    name = host.decode("latin-1").lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.partition(":")[0]
+
+
+def _header(scope: Scope, wanted: bytes) -> bytes:
+    return next((value for name, value in scope["headers"] if name == wanted), b"")
+
+
+class _Sent:
+    """Passes an answer on, and keeps its status (0 = there was none) and when it was sent."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._began = time.perf_counter()
+        self._answered: float | None = None
+        self.status = 0
+
+    def seconds(self) -> float:
+        """From the headers to the answer, or until now."""
+        return (self._answered or time.perf_counter()) - self._began
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self._answered = time.perf_counter()
+        await self._send(message)
+
+    async def answer(self, status: int, body: bytes, kind: bytes, more: Mapping[str, str] | None = None) -> None:
+        """Send a whole answer."""
+        await self(_head(status, body, kind, more))
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def refuse(self, problem: Problem, rest: Callable[[], Awaitable[None]]) -> None:
+        """Send the problem at once, and end when the ``rest`` of the request has gone by.
+
+        If the connection were closed before that, the client, which may still be sending, would hear of a reset.
+        """
+        body = orjson.dumps(problem.members())
+        await self(_head(problem.status, body, PROBLEM_JSON, {**problem.headers(), "connection": "close"}))
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        await rest()
+        await self._send({"type": "http.response.body", "body": b""})
+
+
+def _head(status: int, body: bytes, kind: bytes, more: Mapping[str, str] | None) -> Message:
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+    if more:
+        headers += [(name.encode(), value.encode()) for name, value in more.items()]
+    return {"type": "http.response.start", "status": status, "headers": headers}

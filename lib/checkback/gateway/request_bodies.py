@@ -1,0 +1,101 @@
+"""Bodies of requests as they arrive: each within its limit, and all of them, over all connections, within another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from checkback.gateway.problems import Problem
+
+if TYPE_CHECKING:
+    from starlette.types import Receive
+
+    from checkback.gateway.authentication import Groups
+
+#: Bytes of a body that count for nothing: with so few the connections' number is limit enough, and whoever sends small
+#: messages is never held up by others' large ones.
+FREE = 64 << 10
+
+
+class RequestStream:
+    """What the server hands over of a request; it is not to be asked for more than there is."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.ended = False
+
+    async def part(self) -> bytes | None:
+        """The next part of the body; None: the client has gone."""
+        message = await self._receive()
+        self.ended = not message.get("more_body", False)
+        return None if message["type"] == "http.disconnect" else message.get("body", b"")
+
+
+class BodyBuffers:
+    """What is being received now. Belongs to one event loop.
+
+    Bytes count when they are there: a client that announces many and sends none takes no room from anybody. Of several
+    tokens none has more than half of the room, or of one body.
+    """
+
+    def __init__(self, max_body: int, max_receiving: int, timeout_s: float) -> None:
+        """``timeout_s``: how long the rest of a refused body is let by."""
+        self._max_body = max_body
+        self._room = max_receiving
+        self._timeout_s = timeout_s
+        self._share = max(max_body, max_receiving // 2)
+        self._held: Counter[Groups] = Counter()
+
+    @property
+    def held(self) -> int:
+        """Bytes that count."""
+        return self._held.total()
+
+    async def body(self, incoming: RequestStream, groups: Groups) -> bytes | Problem | None:
+        """The whole body of a request by the token of ``groups``; None when the client has gone."""
+        parts: list[bytes] = []
+        size = mine = 0
+        try:
+            while not incoming.ended:
+                part = await incoming.part()
+                if part is None:
+                    return None
+                size += len(part)
+                if size > self._max_body:
+                    return too_large(self._max_body)
+                counts = max(0, size - FREE) - mine
+                if counts and not self._fits(counts, groups):
+                    return _FULL
+                self._held[groups] += counts
+                mine += counts
+                parts.append(part)
+        finally:
+            self._held[groups] -= mine
+            if not self._held[groups]:
+                del self._held[groups]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _fits(self, more: int, groups: Groups) -> bool:
+        share = self._room if groups is None else self._share
+        return self._held.total() + more <= self._room and self._held[groups] + more <= share
+
+    async def rest(self, incoming: RequestStream) -> None:
+        """Let what a client still sends go by, for a time and up to a body's limit, so that it reads its answer."""
+        if not incoming.ended:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._pass(incoming), self._timeout_s)
+
+    async def _pass(self, incoming: RequestStream) -> None:
+        left = self._max_body
+        while left > 0 and not incoming.ended:
+            left -= len(await incoming.part() or b"")
+
+
+_FULL = Problem("queue_full", "too many bytes are being received (gateway.max_receiving); send it again")
+
+
+def too_large(max_body: int) -> Problem:
+    """The problem of a body over the limit."""
+    return Problem("body_too_large", f"more than {max_body} bytes (gateway.max_body)")

@@ -1,0 +1,91 @@
+"""The door: what the gateway answers to half messages, ops and questions. Belongs to one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+from checkback.gateway.authentication import BearerTokens
+from checkback.gateway.deduplication import DeduplicationCache
+from checkback.gateway.deduplication_history import DeduplicationHistory
+from checkback.gateway.half_messages import HalfMessageWriter
+from checkback.gateway.health import HealthState, now_ms
+from checkback.gateway.ops import OpWriter
+from checkback.gateway.tables import Appender, claim, folder_of
+from checkback.gateway.transaction_queries import TransactionQueries
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.queue_owners import QueueOwner as OwnerDoor
+from checkback.storage.queue_owners import refuse_foreign
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from checkback.errors import CheckbackError
+    from checkback.gateway.metrics import Metrics
+    from checkback.settings import Settings
+
+_FORGET_EVERY_S = 1.0
+
+
+class GatewayService:
+    """All that the HTTP routes do. Opening it claims the queues; ``run`` commits until ``close``."""
+
+    def __init__(self, settings: Settings, metrics: Metrics, stop: Callable[[CheckbackError], None]) -> None:
+        """Blocks: makes the tables, claims the queues, reads what is recent.
+
+        ``stop`` is called with the error when this gateway must not go on. Raises SettingsError, StorageError,
+        FencedError.
+        """
+        gateway, root = settings.gateway, folder_of(settings.storage)
+        half, op = (Appender(root, name, gateway.queues, settings.storage.sync) for name in ("half", "op"))
+        log = DeltaLog("half", half.place, settings.storage.sync)
+        refuse_foreign(log, gateway.queues, OwnerDoor.GATEWAY, "gateway.queues")
+        # Claimed first: from here on nobody else gives out offsets, so what is read next stays true.
+        claim(half, op)
+        older = DeduplicationHistory(root, settings.storage.sync)
+        self.ledger = DeduplicationCache({queue_id: older.next_offset(queue_id) for queue_id in gateway.queues})
+        since = datetime.now(timezone.utc) - gateway.remember
+        self.ledger.landed(older.recent(gateway.queues, since, gateway.remember_max))
+        self.tokens = BearerTokens(settings.producers)
+        self.condition = HealthState(stop)
+        self._remember_ms = gateway.remember // timedelta(milliseconds=1)
+        self._remember_max = gateway.remember_max
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="older")
+        self.halves = HalfMessageWriter(gateway, self.tokens, self.ledger, half, metrics, self.condition)
+        self.ops = OpWriter(gateway, self.tokens, self.ledger, op, metrics, self.condition, older.find, self._thread)
+        self.questions = TransactionQueries(DeduplicationHistory(root), self.ledger, self.tokens, self.condition)
+        metrics.watch(
+            {"half": lambda: self.halves.commits.waiting, "op": lambda: self.ops.commits.waiting},
+            lambda: len(self.ledger),
+        )
+        for queue_id in self.ledger.queues:
+            metrics.last_offset(queue_id, self.ledger.next_offset(queue_id) - 1)
+
+    async def run(self) -> None:
+        """Commit what comes, and forget what is old, until ``close``."""
+        forgetting = asyncio.create_task(self._forget())
+        try:
+            await asyncio.gather(self.halves.commits.run(), self.ops.commits.run())
+        finally:
+            forgetting.cancel()
+            self._thread.shutdown(wait=False)
+
+    def hurry(self) -> None:
+        """Answer those who wait as soon as can be: the process is to end."""
+        self.condition.stopping = True
+        self.questions.close()
+        self.halves.commits.hurry()
+        self.ops.commits.hurry()
+
+    def close(self) -> None:
+        """Take nothing more; ``run`` ends when what was accepted is committed."""
+        self.condition.stopping = True
+        self.halves.commits.close()
+        self.ops.commits.close()
+
+    async def _forget(self) -> None:
+        while True:
+            await asyncio.sleep(_FORGET_EVERY_S)
+            self.ledger.forget(now_ms() - self._remember_ms, self._remember_max)

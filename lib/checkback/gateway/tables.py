@@ -1,0 +1,184 @@
+"""The tables `half` and `op` as the gateway writes them: claimed, appended to, and read again at the start."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from checkback.errors import FencedError, SettingsError, StorageError
+from checkback.messages import LONG_MAX
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.fsync import UnflushedError
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.paths import local_path
+from checkback.storage.schemas import arrow_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from checkback.messages import Half, Op
+    from checkback.settings import Storage
+
+_EPOCH = 32
+#: Who decided by the op: the producer itself.
+SOURCE = "producer"
+
+
+class OutcomeUnknownError(StorageError):
+    """Whether a commit was made cannot be found out: only a new start, which reads the table, can tell."""
+
+
+def folder_of(storage: Storage) -> str:
+    """The tables' folder. Raises SettingsError when they do not lie in a local folder, or Spark has to write them."""
+    root = local_path(storage.root)
+    fix = "give it a local folder, or land from files or Kafka"
+    if storage.catalog:
+        raise SettingsError("the gateway writes tables in local folders only, not in a catalog", "storage.catalog", fix)
+    if root is None:
+        raise SettingsError("the gateway writes tables in local folders only", "storage.root", fix)
+    if storage.writer == "spark":
+        raise SettingsError("the gateway writes without Spark", "storage.writer", "set it to auto")
+    return root.rstrip("/") or "/"
+
+
+class Appender:
+    """One table, of which this process alone writes some queues. Blocks; for one thread at a time.
+
+    Each queue is an application of Delta's transaction identifiers, ``gateway/<queue_id>``. Its version is an epoch,
+    which every start counts up (`claim`), and a number of commits within it. Every commit names the version before
+    it, so the writer of an older epoch fails at its next commit.
+    """
+
+    def __init__(self, root: str, name: str, queues: Sequence[int], sync: bool = True) -> None:
+        """Makes the table if it is not there. ``sync``: is each commit flushed to the disk? Raises StorageError."""
+        self._root = root
+        self._name = name
+        self._sync = sync
+        self.place = f"{root}/{name}"
+        DeltaLog.create(name, self.place, sync)
+        self._log = DeltaLog(name, self.place, sync)
+        if not self._log.appendable():
+            raise StorageError(
+                "somebody has clustered, partitioned or altered the table: the gateway cannot append to it",
+                self.place,
+                "land from files or Kafka",
+            )
+        self._apps = [f"gateway/{queue_id}" for queue_id in queues]
+        self._versions: dict[str, int | None] = {}
+
+    def epoch(self) -> int:
+        """The last epoch in which any of the queues was claimed; 0 = never."""
+        return max((version or 0) >> _EPOCH for version in self._log.versions(self._apps).values())
+
+    def claim(self, epoch: int) -> None:
+        """From now on only this process commits for the queues. Raises FencedError when one of a later start does."""
+        while True:
+            found = self._log.versions(self._apps)
+            if any((version or 0) >> _EPOCH >= epoch for version in found.values()):
+                raise _fenced(self.place)
+            versions = dict.fromkeys(self._apps, epoch << _EPOCH)
+            try:
+                self._log.commit_after([], found, versions)
+            except FencedError:
+                continue  # somebody else's commit came between; its epoch decides
+            self._versions = {**versions}
+            return
+
+    def append(self, rows: pa.Table) -> None:
+        """Commit the rows.
+
+        Raises FencedError when the queues are another gateway's now, OutcomeUnknownError when nobody knows, and
+        StorageError or OSError when nothing was committed.
+        """
+        versions = {app: (version or 0) + 1 for app, version in self._versions.items()}
+        with FileWriter(self._root, sync=self._sync) as writer:
+            writer.write(self._name, rows)
+            files = writer.close()
+        # Outside of the writer's context, which removes the files on an error: they may be the table's by then.
+        try:
+            try:
+                self._log.commit_after(files, self._versions, versions)
+            except FencedError as error:
+                raise _fenced(self.place) from error
+            except UnflushedError:
+                raise
+            except StorageError as error:
+                if not self._made(versions, error):
+                    raise
+                self._log.flush()
+        except UnflushedError as error:
+            raise OutcomeUnknownError(error.what, error.where, error.fix) from error
+        self._versions = {**versions}
+
+    def _made(self, versions: dict[str, int], error: StorageError) -> bool:
+        """Was the commit made after all? No other gateway writes these versions: its epoch is another."""
+        try:
+            found = self._log.versions(self._apps)
+        except StorageError as unread:
+            what = f"whether a commit was made is not known: {error.what}"
+            fix = (unread.fix or "repair the table's folder") + ", then start again"
+            raise OutcomeUnknownError(what, error.where, fix) from unread
+        if found == versions:
+            return True
+        if found != self._versions:
+            raise _fenced(self.place) from error
+        return False
+
+
+def claim(half: Appender, op: Appender) -> None:
+    """Make the queues this process's own in both tables: of several that start, the one of the last epoch has both.
+
+    Raises FencedError.
+    """
+    epoch = 1 + max(half.epoch(), op.epoch())
+    half.claim(epoch)
+    op.claim(epoch)
+
+
+def half_rows(halves: Sequence[Half], queue_id: int, first: int, stored: int) -> pa.Table:
+    """Rows of `half` at the queue's offsets from ``first`` on; ``stored`` in ms.
+
+    Raises StorageError when it has not that many left.
+    """
+    if first + len(halves) - 1 > LONG_MAX:
+        raise StorageError("no offsets are left", f"queue {queue_id}", "give the gateway other gateway.queues")
+    columns: dict[str, Any] = dict(zip(halves[0]._fields, zip(*halves, strict=True), strict=True))
+    columns["queue_id"] = np.full(len(halves), queue_id)
+    columns["queue_offset"] = first + np.arange(len(halves))
+    columns["properties"] = _maps(columns["properties"])
+    return _table(arrow_schema("half"), columns, stored)
+
+
+def op_rows(ops: Sequence[Op], remarks: Sequence[str | None], stored: int) -> pa.Table:
+    """Rows of `op`; ``stored`` in ms."""
+    columns: dict[str, Any] = dict(zip(ops[0]._fields, zip(*ops, strict=True), strict=True))
+    columns["source"] = [SOURCE] * len(ops)
+    columns["remark"] = remarks
+    return _table(arrow_schema("op"), columns, stored)
+
+
+def _table(schema: pa.Schema, columns: dict[str, Any], stored: int) -> pa.Table:
+    born = np.array(columns["born_timestamp"], np.int64)
+    columns["born_timestamp"] = born * 1000
+    columns["store_timestamp"] = np.full(len(born), stored * 1000)
+    arrays = [_array(columns[field.name], field.type) for field in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _array(values: Any, kind: pa.DataType) -> pa.Array:
+    return values.cast(kind) if isinstance(values, pa.Array) else pa.array(values, kind)
+
+
+def _maps(dicts: Sequence[dict[str, str]]) -> pa.Array:
+    """Dicts as a column of maps, without a Python object an entry."""
+    ends = np.cumsum([0, *map(len, dicts)], dtype=np.int32)
+    names = pa.array(itertools.chain.from_iterable(dicts), pa.string())
+    texts = pa.array(itertools.chain.from_iterable(map(dict.values, dicts)), pa.string())
+    return pa.MapArray.from_arrays(pa.array(ends), names, texts)
+
+
+def _fenced(place: str) -> FencedError:
+    return FencedError("another gateway has taken over a queue of this one", place, "let only one own each queue")

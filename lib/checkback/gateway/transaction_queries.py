@@ -1,0 +1,98 @@
+"""Questions about transactions, looked up in the tables apart from ops: what takes long delays only who asks."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from checkback.errors import CheckbackError
+from checkback.gateway.deduplication import CachedHalf, DeduplicationCache, name_of
+from checkback.gateway.deduplication_history import DeduplicationHistory, TransactionEnd
+from checkback.gateway.problems import Answer, Problem
+
+if TYPE_CHECKING:
+    from checkback.gateway.authentication import BearerTokens, Groups
+    from checkback.gateway.health import HealthState
+
+#: Questions that wait. Each may have to read all of `half`, and goes on doing so when its client has long gone.
+#: Those of one token leave some room to others.
+WAITING_MAX = 16
+WAITING_SHARE = 12
+
+
+class TransactionQueries:
+    """Answers them one after the other, in a thread of its own. Belongs to one event loop."""
+
+    def __init__(
+        self, older: DeduplicationHistory, ledger: DeduplicationCache, tokens: BearerTokens, condition: HealthState
+    ) -> None:
+        """``older``: for these questions alone."""
+        self._older, self._ledger, self._tokens, self._condition = older, ledger, tokens, condition
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="questions")
+        self._asked: dict[asyncio.Future[tuple[CachedHalf, TransactionEnd] | None], Groups] = {}
+
+    async def transaction(self, transaction_id: str, producer_group: str, groups: Groups) -> Answer:
+        """What is known of a transaction."""
+        problem = self._tokens.refused(producer_group, groups) or self._refusal(groups)
+        if problem is not None:
+            return problem
+        known = self._ledger.named(name_of(producer_group, transaction_id))
+        work = asyncio.get_running_loop().run_in_executor(
+            self._thread, self._described, known, producer_group, transaction_id
+        )
+        self._asked[work] = groups
+        work.add_done_callback(self._asked.pop)
+        await asyncio.wait((work,))
+        if work.cancelled():
+            return _STOPPING
+        try:
+            found = work.result()
+        except (CheckbackError, OSError) as error:
+            return self._condition.failed(error)
+        if found is None:
+            return Problem("unknown_transaction", "the group has sent no half message of this transaction_id")
+        half, ended = found
+        return {
+            "transaction_id": transaction_id,
+            "producer_group": producer_group,
+            "real_topic": half.real_topic,
+            "queue_id": half.queue_id,
+            "queue_offset": half.queue_offset,
+            "state": ended.state,
+            "reason": ended.reason,
+            "check_times": ended.check_times,
+            "born_timestamp": half.born_timestamp,
+            "decided_at": ended.decided_at,
+        }
+
+    def close(self) -> None:
+        """Answer those who wait that it stops: what is read for them is not worth waiting for."""
+        self._older.closed = True
+        for work in tuple(self._asked):
+            work.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _refusal(self, groups: Groups) -> Problem | None:
+        if self._condition.stopping:
+            return _STOPPING
+        mine = sum(asked == groups for asked in self._asked.values()) if groups is not None else 0
+        if len(self._asked) >= WAITING_MAX or mine >= WAITING_SHARE:
+            return Problem("queue_full", f"{len(self._asked)} questions wait to be answered; ask again")
+        return None
+
+    def _described(
+        self, known: CachedHalf | None, group: str, transaction_id: str
+    ) -> tuple[CachedHalf, TransactionEnd] | None:
+        half = known or self._older.named(group, transaction_id)
+        if half is None:
+            return None
+        place = (half.queue_id, half.queue_offset)
+        ended = self._older.ended([half]).get(place)
+        if ended is None or ended.decided_at is None:
+            state = ended.state if ended else half.state or "PENDING"
+            ended = TransactionEnd(state, check_times=self._older.check_times(place))
+        return half, ended
+
+
+_STOPPING = Problem("stopping", "the gateway is to end; ask again")

@@ -1,0 +1,194 @@
+"""Which findings apply to a transaction: conditions on its facts (`audit_facts.facts`), as Spark columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from checkback.inspect.audit_facts import COMMITS, DISCARD, REJECTED_EARLY, REJECTED_HALF, REJECTED_OP, ROLLBACKS
+from checkback.inspect.batches import UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column
+
+    from checkback.inspect.batches import Epoch
+
+#: What landed so long before a batch was surely there when it began: clocks differ, and a commit takes its time.
+MARGIN = timedelta(minutes=10)
+_MARGIN_MS = MARGIN // timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True)
+class RulesInForce:
+    """What is known of the batches that took the half messages; times are ms.
+
+    ``batch_time``: of the last one. What landed up to ``half_until`` of `half`, it has read. None: not known.
+    ``epochs``: the rules, in order. By the last of them, ``longest``: from a check to the next; ``enough``: checks
+    without which nothing is EXPIRED. ``past``: were there batches before these, of which nothing is known?
+    ``uncounted``: were there ever checks that counted only when they were received?
+    """
+
+    batch_time: int | None
+    half_until: int | None
+    epochs: Sequence[Epoch] = ()
+    longest: int = 0
+    enough: int = 0
+    uncounted: bool = False
+    past: bool = True
+
+
+def conditions(known: RulesInForce) -> dict[str, Column]:
+    """By the name of a finding: does a transaction have it? A null counts as no."""
+    return {
+        **_states(),
+        **_publishing(),
+        **_deciding(),
+        **_checking(known),
+        **_discarding(),
+        **_sources(known),
+    }
+
+
+def _there(name: str) -> Column:
+    return F.col(name) > 0
+
+
+def _has(column: str, bits: int) -> Column:
+    return F.col(column).bitwiseAND(bits) != 0
+
+
+def _decided(bits: int) -> Column:
+    return _has("decision_states", bits)
+
+
+def _lacks_op(bits: int) -> Column:
+    """Is there a decision of these bits without an op that says the same, from the same source?"""
+    missing = F.col("decision_states").bitwiseAND(F.bitwise_not("op_states")).bitwiseAND(F.lit(bits))
+    return _there("halves") & (missing != 0)
+
+
+def _unlike(name: str, first: str, others: str) -> Column:
+    """Is one of the hashes in ``name`` of no half message of this offset?"""
+    of_half = F.array_append(F.col(others), F.col(first))
+    return _there("halves") & (F.size(F.array_except(F.filter(name, lambda value: value.isNotNull()), of_half)) > 0)
+
+
+def _states() -> dict[str, Column]:
+    undecided = ~_there("decisions") & ~_there("published") & ~_there("discarded")
+    return {
+        "halves": _there("halves"),
+        "published": _there("published"),
+        "rolled_back": _decided(ROLLBACKS),
+        "discarded": _there("discarded"),
+        "pending": _there("halves") & undecided,
+        "half_repeated": (F.col("halves") > 1) & _has("rejected", REJECTED_HALF),
+        "half_not_rejected": (F.col("halves") > 1) & ~_has("rejected", REJECTED_HALF),
+    }
+
+
+def _publishing() -> dict[str, Column]:
+    return {
+        "published_without_half": _there("published") & ~_there("halves"),
+        "published_without_commit": _there("published") & ~_decided(COMMITS),
+        "published_twice": F.col("published") > 1,
+        "published_and_discarded": _there("published") & _there("discarded"),
+        "published_differs": _unlike("topic_contents", "content", "half_contents"),
+        "commit_not_published": _decided(COMMITS) & ~_there("published") & ~_there("unpublished"),
+        "unpublished": _decided(COMMITS) & ~_there("published") & _there("unpublished"),
+        "discarded_without_half": _there("discarded") & ~_there("halves"),
+        "discarded_without_decision": _there("discarded") & ~_decided(DISCARD),
+        "discarded_twice": F.col("discarded") > 1,
+        "discarded_differs": _unlike("discarded_contents", "content", "half_contents"),
+        "discard_not_kept": _decided(DISCARD) & ~_there("discarded"),
+    }
+
+
+def _deciding() -> dict[str, Column]:
+    commit_said = _has("op_states", COMMITS) & ~_decided(COMMITS)
+    rollback_said = _has("op_states", ROLLBACKS) & ~_decided(ROLLBACKS)
+    return {
+        "decision_without_half": _there("decisions") & ~_there("halves"),
+        "decided_twice": F.col("decisions") > 1,
+        "decision_of_another": _unlike("decision_owners", "who", "half_owners"),
+        "commit_without_op": _lacks_op(COMMITS),
+        "rollback_without_op": _lacks_op(ROLLBACKS),
+        "op_conflict": _there("decisions") & (commit_said | rollback_said),
+    }
+
+
+def _checking(known: RulesInForce) -> dict[str, Column]:
+    # By the count, not by the clock, which may be put back: a decision says after how many checks it came.
+    too_many = F.col("last_check") > F.col("decided_checks") + F.col("undelivered")
+    too_many = F.lit(False) if known.uncounted else F.coalesce(too_many, F.lit(False))
+    return {
+        "check_without_half": _there("checks") & ~_there("halves"),
+        "check_over_limit": F.col("over_limit") > 0,
+        "check_after_decision": too_many | (F.col("last_turn") >= F.col("decided_turn")),
+        "check_too_early": F.col("first_check_at") <= F.col("born") + _immunity(known),
+        "check_too_close": F.col("least_slack") < 0,
+        "check_twice": F.col("repeated_checks") > F.col("undelivered"),
+    }
+
+
+def _discarding() -> dict[str, Column]:
+    too_soon = (F.col("least_end_slack") < 0) | (F.col("landed") >= F.col("too_young") * 1000)
+    return {
+        "discard_too_soon": F.coalesce(too_soon, F.lit(False)) | (F.col("lacking") > 0),
+        "discard_not_received": F.col("unreceived") > F.coalesce("received", F.lit(0)),
+    }
+
+
+def _immunity(known: RulesInForce) -> Column:
+    """The least that it can have been, in ms; null = not known (rule 4).
+
+    Which batch took a half message nobody has written down: one of those between its landing and its first check.
+    """
+    begin, end = F.floor(F.col("landed") / 1000) - _MARGIN_MS, F.col("first_check_at")
+    nothing = F.lit(None).cast("bigint")
+    timeouts, most, unknown = [nothing, nothing], [nothing, nothing], F.lit(not known.epochs)
+    for epoch in known.epochs:
+        then = (F.lit(epoch.end) >= begin) & (F.lit(epoch.begin) <= end)
+        if epoch.timeout == UNKNOWN:
+            unknown = unknown | then
+        else:
+            timeouts.append(F.when(then, F.lit(epoch.timeout)))
+            most.append(F.when(then, F.lit(epoch.reserved)))
+    if known.epochs and known.past:
+        unknown = unknown | (F.lit(known.epochs[0].begin) > begin)
+    # An own one is no longer than transaction.reserved; the release before did not limit it.
+    own = F.least("own_immunity", *most)
+    return F.when(F.col("own_immunity").isNotNull(), own).when(~unknown, F.least(*timeouts))
+
+
+def _sources(known: RulesInForce) -> dict[str, Column]:
+    recorded = _has("rejected", REJECTED_OP | REJECTED_EARLY)
+    early = _there("ops") & ~_there("halves")
+    alien = _there("alien_ops") & _there("halves")
+    passed_over = not_rejected = F.lit(False)
+    if known.batch_time is not None:
+        before = known.batch_time - _MARGIN_MS
+        not_rejected = F.col("alien_landed") < before * 1000
+        if known.half_until is not None:
+            read = F.col("landed") < (known.half_until - _MARGIN_MS) * 1000
+            passed_over = read & ((F.col("op_landed") < before * 1000) | _outlived(known, before))
+    return {
+        "op_rejected": (early | alien) & recorded,
+        "op_without_half": early & ~recorded,
+        "op_not_rejected": alien & ~_has("rejected", REJECTED_OP) & not_rejected,
+        "pending_overdue": _states()["pending"] & passed_over,
+    }
+
+
+def _outlived(known: RulesInForce, before: int) -> Column:
+    """Was it due ``before`` (ms), and then past transaction.reserved and checked often enough (rule 7)?"""
+    reserved = known.epochs[-1].reserved if known.epochs else UNKNOWN
+    if reserved == UNKNOWN:
+        return F.lit(False)
+    waited = F.col("next_check_at") - known.longest - F.floor(F.col("landed") / 1000)
+    often = (F.col("checks") >= known.enough) & (F.col("undelivered") == 0)
+    return F.coalesce((F.col("next_check_at") < before) & often & (waited > reserved), F.lit(False))

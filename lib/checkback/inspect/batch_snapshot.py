@@ -1,0 +1,77 @@
+"""All topics and the ledger as of one batch: who joins them sees each batch in all of them or in none."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from checkback.errors import SettingsError, StateError
+from checkback.inspect.as_of import parse_as_of
+from checkback.inspect.view import milliseconds, whole_columns
+from checkback.inspect.whole_batches import NAME, Cut, WholeBatch, batch_time, read_batches
+from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, schema_of
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.settings import Settings
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The tables that batches write, with the rows of all batches up to ``batch`` and of none after it.
+
+    ``topics``: by the topic's name. ``unpublished``: None where there is no such table. The columns are those of
+    docs/tables.md.
+    """
+
+    batch: WholeBatch
+    topics: Mapping[str, DataFrame]
+    decisions: DataFrame
+    discarded: DataFrame
+    check_requests: DataFrame
+    unpublished: DataFrame | None = None
+
+
+def snapshot(spark: SparkSession, settings: Settings, at: datetime | str | None = None) -> Snapshot:
+    """All topics and the ledger as of the last batch that was whole ``at`` a time; None: the newest that is whole.
+
+    Whole is a batch that has its row in `batches`. Rows of the release before, which wrote none, belong to each
+    snapshot. It goes by the rows' own batches, so it reaches back as far as the rows do, whatever OPTIMIZE and VACUUM
+    have done since; rows that were deleted since are in none. The versions of the tables are fixed when it is taken.
+
+    Raises SettingsError when there are no tables, when ``at`` is not a time, or is before the first row of `batches`;
+    StateError when no batch has a row there.
+    """
+    moment, tables = parse_as_of(at), Tables.of(settings.storage)
+    if not tables.exists(spark, "half"):
+        raise SettingsError("there is no such table", tables.location("half"), "run `checkback reconcile` first")
+    whole = read_batches(spark, tables)
+    # What a batch wrote is there before its row: so the versions are fixed after the rows are read.
+    names = [*(name for name in SCHEMAS if batch_time(name)), *tables.topics(spark)]
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        versions = dict(zip(names, pool.map(lambda name: tables.history(spark, name, 1), names), strict=True))
+    # Batches that were finished meanwhile: they are known now, and left out.
+    cut = Cut.at(whole, None if moment is None else milliseconds(moment), read_batches(spark, tables))
+    if cut is None:
+        fix = "run `checkback reconcile`: a snapshot is of a batch that it finishes"
+        raise StateError("no batch is known to be whole", tables.location(NAME), fix)
+    if cut.batch is None:
+        first = WholeBatch.of(whole.batches[0])
+        fix = f"ask for {first.finished_at:%Y-%m-%dT%H:%M:%S.%f}Z or later"
+        raise SettingsError("it is not known which batches were whole then", "at", fix)
+
+    def read(name: str) -> DataFrame:
+        found = versions[name]
+        if not found:
+            return spark.createDataFrame([], schema_of(name))
+        return whole_columns(cut.of(tables.read(spark, name, max(found)), name), name)
+
+    topics = {name.removeprefix(TOPIC_PREFIX): read(name) for name in names if name.startswith(TOPIC_PREFIX)}
+    unpublished = read("unpublished") if versions.get("unpublished") else None
+    return Snapshot(cut.batch, topics, read("decisions"), read("discarded"), read("check_requests"), unpublished)

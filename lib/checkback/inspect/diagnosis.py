@@ -1,0 +1,123 @@
+"""Why a producer group's transactions are pending, in a sentence. Pure: facts in, words out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+#: the beginning of the error of a check that its circuit breaker held back
+NOT_TRIED = "not tried: "
+
+
+@dataclass(frozen=True)
+class Group:
+    """What is known of a group with pending transactions. Times are ms since the epoch; None = never, or not known.
+
+    ``overdue``: pending beyond their immunity; ``op_waiting``: those of them that have an op already. ``endpoints``:
+    set in the settings. The outcomes are those of its last check_interval of checking, shares of 1. ``error``: of the
+    last check without an answer that was tried; ``held_back``: why the last one was not tried. ``silent_since``: first
+    NO_ANSWER after the last answer; ``undecided_since``: first UNKNOWN after the last COMMIT or ROLLBACK.
+    """
+
+    overdue: int = 1
+    op_waiting: int = 0
+    endpoints: int = 0
+    requested: bool = False
+    outcomes: int = 0
+    decided: float = 0.0
+    unknown: float = 0.0
+    no_answer: float = 0.0
+    skipped: float = 0.0
+    any_endpoint: bool = True
+    error: str | None = None
+    held_back: str | None = None
+    skipped_error: str | None = None
+    silent_since: int | None = None
+    undecided_since: int | None = None
+    due_since: int | None = None
+
+
+@dataclass(frozen=True)
+class Reconcile:
+    """What is known of reconcile.
+
+    ``last_batch``: when its last batch began (ms); None = no checkpoint tells. ``quiet``: how long something may be
+    due without a batch: for longer, it does not run. That no batch begins while nothing is due is as it should be.
+    """
+
+    last_batch: int | None = None
+    quiet: timedelta = timedelta(minutes=1)
+
+    def stands(self, due_since: int | None, now: int) -> bool:
+        """Does it not run, or hang?"""
+        if self.last_batch is None or due_since is None:
+            return False
+        return now - max(self.last_batch, due_since) > self.quiet // timedelta(milliseconds=1)
+
+
+def diagnose(group: Group, reconcile: Reconcile, now: int) -> str:
+    """Why the group's transactions are pending; ``now``: ms."""
+    said = _of_group(group, now)
+    if reconcile.stands(group.due_since, now) and reconcile.last_batch is not None:
+        return f"reconcile does not run: last batch {clock(reconcile.last_batch, now)}; before that: {said}"
+    return said
+
+
+def clock(ms: int, now: int) -> str:
+    """A time as people say it: 14:05, with the day when it is another; UTC."""
+    at, today = _utc(ms), _utc(now)
+    return f"{at:%H:%M}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M}"
+
+
+def _of_group(group: Group, now: int) -> str:
+    if not group.overdue:
+        return "young: no check is due yet"
+    if group.op_waiting >= group.overdue:
+        return "ops have landed: the next batch decides"
+    if group.outcomes:
+        return _of_outcomes(group, now)
+    if group.requested:
+        return "asked, no outcome yet: the check query is busy or does not run"
+    if not group.endpoints:
+        return "no endpoint is set for the group in these settings"
+    return "checks are due: reconcile is behind"
+
+
+def _of_outcomes(group: Group, now: int) -> str:
+    if group.no_answer + group.skipped >= 1:
+        if group.skipped >= 1:
+            return f"checks are skipped: {group.skipped_error or 'no reason given'}"
+        if not group.any_endpoint:
+            return f"no endpoint is set for the group{_since(group.silent_since, now)}"
+        return f"no endpoint answers: {_silence(group)}{_since(group.silent_since, now)}{_breaker(group)}"
+    if group.unknown >= 1:
+        return f"answers UNKNOWN{_since(group.undecided_since, now)}"
+    if group.decided >= 1:
+        return "answers: what is left waits for its next check"
+    parts = [
+        _share(group.decided, "decided"),
+        _share(group.unknown, "UNKNOWN"),
+        _share(group.no_answer, f"no answer ({_silence(group)})"),
+        _share(group.skipped, "skipped"),
+    ]
+    return f"answers in part: {', '.join(part for part in parts if part)}{_breaker(group)}"
+
+
+def _silence(group: Group) -> str:
+    return group.error or (group.held_back or "no reason given").removeprefix(NOT_TRIED)
+
+
+def _breaker(group: Group) -> str:
+    return "; breaker open" if group.held_back else ""
+
+
+def _since(ms: int | None, now: int) -> str:
+    return "" if ms is None else f", since {clock(ms, now)}"
+
+
+def _share(share: float, what: str) -> str:
+    return f"{max(1, round(share * 100))} % {what}" if share else ""
+
+
+def _utc(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, timezone.utc)

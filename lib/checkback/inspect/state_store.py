@@ -1,0 +1,120 @@
+"""What the state store says is pending, beside what the tables say: a cross-check."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from checkback.errors import StateError
+from checkback.inspect.pending_transactions import KEY
+from checkback.inspect.table_versions import FixedTables
+from checkback.inspect.view import View
+from checkback.reconcile.ownership import NAME
+from checkback.reconcile.packed_events import parse_key
+from checkback.reconcile.processor import STATE_NAME
+from checkback.reconcile.state_codec import NO_TIMER, decode
+from checkback.reconcile.state_timers import registered_timers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.settings import Settings
+
+#: place of `half` among the sources of the query
+_HALF = 0
+_DECODED = "queue_id INT, queue_offset BIGINT, born BIGINT, due BIGINT, check_times INT, timer BIGINT"
+
+
+def state_pending(spark: SparkSession, settings: Settings, batch_id: int | None = None) -> DataFrame:
+    """What is pending by the state store, after a batch: the last that is done, unless ``batch_id`` names another.
+
+    Columns: queue_id INT, queue_offset BIGINT, born_timestamp, next_check_at (when it is due), check_times INT,
+    timer_at (when its segment's timer is set for; null = none), registered BOOLEAN (Spark has that timer), batch_id.
+
+    Spark keeps the state of a hundred batches. It reads the whole state, decoded on the executors. Raises
+    SettingsError when there are no tables, StateError when no batch is done, or the state cannot be read.
+    """
+    view = View.of(spark, settings)
+    place = view.tables.checkpoint(NAME)
+    if batch_id is None:
+        done = FixedTables.take(spark, view.tables).done
+        if done is None:
+            raise StateError("no batch of reconcile is done yet", place, "run `checkback reconcile`")
+        batch_id = done.batch_id
+    registered = registered_timers(spark, place, batch_id).withColumn("registered", F.lit(True))
+    options = {"batchId": str(batch_id), "stateVarName": STATE_NAME}
+    blocks = spark.read.format("statestore").options(**options).load(place)
+    size = settings.reconcile.segment_size
+
+    def pending_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for segment, block in zip(batch.column("segment"), batch.column("block"), strict=True):
+                yield _decoded(segment.as_py(), block.as_py(), size)
+
+    rows = blocks.select(F.col("key.*"), F.col("value.block")).toDF("segment", "block")
+    decoded = rows.mapInArrow(pending_of, f"segment STRING, {_DECODED}")
+    return decoded.join(registered, on=["segment", "timer"], how="left").select(
+        *KEY,
+        F.timestamp_millis("born").alias("born_timestamp"),
+        F.timestamp_millis("due").alias("next_check_at"),
+        "check_times",
+        F.when(F.col("timer") != NO_TIMER, F.timestamp_millis("timer")).alias("timer_at"),
+        F.coalesce("registered", F.lit(False)).alias("registered"),
+        F.lit(batch_id).cast("bigint").alias("batch_id"),
+    )
+
+
+def state_differences(spark: SparkSession, settings: Settings) -> DataFrame:
+    """Offsets that are pending by the state store and not by the tables, or the other way round: there should be none.
+
+    Columns: queue_id INT, queue_offset BIGINT, in_state, in_tables BOOLEAN, batch_id BIGINT. Both as of the last batch
+    that is done: what batches under way wrote, and what landed since, is left out. It shuffles the offsets of `half`
+    and `decisions`. Raises as `state_pending`.
+    """
+    view = View.of(spark, settings)
+    fixed = FixedTables.take(spark, view.tables)
+    if fixed.done is None:
+        raise StateError("no batch of reconcile is done yet", view.tables.checkpoint(NAME), "run `checkback reconcile`")
+    positions = fixed.done.positions
+    position = positions[_HALF] if positions else None
+    # A version may have been read in part: what is in it may be in the state, and need not be.
+    whole = -1 if position is None else position.unread - 1
+    part = -1 if position is None else min(position.version, fixed.versions["half"])
+    part = max(whole, part if position is not None and (position.index >= 0 or position.starting) else -1)
+    decided = fixed.read("decisions").select(*KEY)
+
+    def undecided(version: int) -> DataFrame:
+        half = view.tables.read(spark, "half", version) if version >= 0 else fixed.read("half").limit(0)
+        return half.select(*KEY).distinct().join(decided, on=KEY, how="left_anti")
+
+    state = state_pending(spark, settings, fixed.done.batch_id).select(*KEY)
+    missing = undecided(whole).join(state, on=KEY, how="left_anti")
+    surplus = state.join(undecided(part), on=KEY, how="left_anti")
+    return (
+        missing.withColumns({"in_state": F.lit(False), "in_tables": F.lit(True)})
+        .union(surplus.withColumns({"in_state": F.lit(True), "in_tables": F.lit(False)}))
+        .withColumn("batch_id", F.lit(fixed.done.batch_id).cast("bigint"))
+    )
+
+
+def _decoded(segment: str, block: bytes, size: int) -> pa.RecordBatch:
+    """The pending half messages of a segment."""
+    queue_id, base = parse_key(segment, size)
+    found, timer = decode(block, base, size)
+    pending = found.pending
+    count = len(pending)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([segment] * count, pa.string()),
+            pa.array(np.full(count, queue_id, np.int32)),
+            *(pa.array(np.ascontiguousarray(pending[name])) for name in ("offset", "born", "due")),
+            pa.array(np.ascontiguousarray(pending["check_times"])),
+            pa.array(np.full(count, timer, np.int64)),
+        ],
+        names=["segment", "queue_id", "queue_offset", "born", "due", "check_times", "timer"],
+    )

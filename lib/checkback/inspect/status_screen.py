@@ -1,0 +1,217 @@
+"""What the screen of `checkback status` says of given facts, and its JSON. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from checkback.inspect.diagnosis import clock
+
+if TYPE_CHECKING:
+    from checkback.inspect.status import Status, TableFacts
+    from checkback.storage.commit_files import Unread
+
+_STATES = ("COMMIT", "ROLLBACK", "DISCARD")
+GROUPS = ("group", "pending", "overdue", "oldest", "why")
+CHECKS = ("group", "endpoint", "outcomes of the last 5 minutes")
+
+
+class Line(NamedTuple):
+    """A line above the tables; ``bad``: somebody should look at it."""
+
+    name: str
+    text: str
+    bad: bool = False
+
+
+def lines(status: Status) -> list[Line]:
+    """The lines above the tables."""
+    return [_at_work(status), *_batch(status), *_lag(status), *_decisions(status.ledger), *_unpublished(status)]
+
+
+def group_rows(ledger: TableFacts) -> list[tuple[tuple[str, ...], bool]]:
+    """Rows of the table of groups, in GROUPS; and whether somebody should look at one."""
+    return [
+        (
+            (
+                row["producer_group"] or "-",
+                str(row["pending"]),
+                str(row["overdue"]),
+                "-" if row["oldest_age_s"] is None else span(row["oldest_age_s"]),
+                row["why"],
+            ),
+            bool(row["overdue"]),
+        )
+        for row in ledger.groups
+    ]
+
+
+def check_rows(ledger: TableFacts) -> list[tuple[str, ...]]:
+    """Rows of the table of endpoints, in CHECKS."""
+    found: dict[tuple[str, str | None], list[str]] = {}
+    for group, endpoint, outcome, number in ledger.checks:
+        found.setdefault((group, endpoint), []).append(f"{outcome} {number}")
+    return [(group, endpoint or "-", ", ".join(outcomes)) for (group, endpoint), outcomes in found.items()]
+
+
+def as_json(status: Status) -> dict[str, Any]:
+    """The status as docs/inspect.md describes it."""
+    found = status.engine.progress
+    done, under_way = (None, None) if found is None else (found.done, found.under_way)
+    ledger = status.ledger
+    return {
+        "at": iso(status.now),
+        "reconcile": {
+            "at_work": None if status.engine.owner is None else bool(status.engine.owner),
+            "owner": status.engine.owner or None,
+        },
+        "batch": None
+        if found is None or done is None
+        else {
+            "batch_id": done.batch_id,
+            "time": iso(done.time),
+            "age_s": (status.now - done.time) / 1000,
+            "duration_s": None if found.done_at is None else max(0, found.done_at - done.time) / 1000,
+        },
+        "under_way": None if under_way is None else {"batch_id": under_way.batch_id, "time": iso(under_way.time)},
+        "watermarks": None
+        if done is None
+        else {"timeout": iso(done.time - _ms(status.timeout)), "reserved": iso(done.time - _ms(status.reserved))},
+        "lag": {name: _unread_json(unread, status.now) for name, unread in status.engine.lag.items()},
+        "decisions": None
+        if ledger is None
+        else {
+            "last_minute": _of_states(ledger, 1),
+            "last_5_minutes": _of_states(ledger, 2),
+            "discarded_today": ledger.discarded_today,
+        },
+        "unpublished": None
+        if ledger is None
+        else [one._asdict() | {"since": iso(one.since)} for one in ledger.unpublished],
+        "pending": None if ledger is None else sum(row["pending"] for row in ledger.groups),
+        "groups": None if ledger is None else [_group_json(dict(row)) for row in ledger.groups],
+        "checks": None
+        if ledger is None
+        else [
+            dict(zip(("producer_group", "endpoint", "outcome", "checks"), check, strict=True))
+            for check in ledger.checks
+        ],
+    }
+
+
+def span(seconds: float) -> str:
+    """A duration as people say it: 12s, 3m 20s, 2h 5m, 3d 4h."""
+    whole = max(0, int(seconds))
+    for size, unit, less, part in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // less
+            return f"{whole // size}{unit}" + (f" {rest}{part}" if rest else "")
+    return f"{whole}s"
+
+
+def iso(ms: int) -> str:
+    """A time as JSON has it."""
+    at = datetime.fromtimestamp(0, timezone.utc) + timedelta(milliseconds=ms)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _at_work(status: Status) -> Line:
+    owner = status.engine.owner
+    if owner is None:
+        return Line("reconcile", "not known here: its lock is on another machine")
+    return Line("reconcile", f"at work: {owner}" if owner else "not at work: nobody holds its lock", bad=not owner)
+
+
+def _batch(status: Status) -> list[Line]:
+    found = status.engine.progress
+    if found is None:
+        return []
+    if found.begun is None:
+        return [Line("last batch", "none yet: no checkpoint", bad=True)]
+    said = "none is done yet"
+    marks = []
+    if found.done is not None:
+        took = "" if found.done_at is None else f", took {max(0, found.done_at - found.done.time) / 1000:.1f} s"
+        said = f"{found.done.batch_id}, {_ago(found.done.time, status.now)}{took}"
+        timeout, reserved = found.done.time - _ms(status.timeout), found.done.time - _ms(status.reserved)
+        marks = [
+            Line(
+                "watermarks",
+                f"checked what was born before {_exact(timeout, status.now)} (timeout), "
+                f"discarded before {_exact(reserved, status.now)} (reserved)",
+            )
+        ]
+    if found.under_way is not None:
+        said += f"; {found.under_way.batch_id} is under way since {span((status.now - found.under_way.time) / 1000)}"
+    return [Line("last batch", said), *marks]
+
+
+def _lag(status: Status) -> list[Line]:
+    parts = [
+        f"{name} {unread.rows} rows"
+        + ("" if unread.since is None else f", oldest {span((status.now - unread.since) / 1000)}")
+        for name, unread in status.engine.lag.items()
+    ]
+    return [Line("lag", "; ".join(parts))] if parts else []
+
+
+def _decisions(ledger: TableFacts | None) -> list[Line]:
+    if ledger is None:
+        return []
+    parts = [f"{name}: {_counts(_of_states(ledger, at))}" for name, at in (("last minute", 1), ("last 5 minutes", 2))]
+    today = f"discarded today: {ledger.discarded_today}"
+    pending = sum(row["pending"] for row in ledger.groups)
+    return [Line("pending", str(pending)), Line("decisions", "; ".join([*parts, today]))]
+
+
+def _unpublished(status: Status) -> list[Line]:
+    """What waits for its topic's table: how much, since when and why of each topic."""
+    found = () if status.ledger is None else status.ledger.unpublished
+    return [
+        Line(
+            "unpublished", f"{one.messages} for {_shown(one.topic)}, {_ago(one.since, status.now)}: {one.reason}", True
+        )
+        for one in found
+    ]
+
+
+def _shown(topic: str | None) -> str:
+    """A name that nobody has checked, as a terminal may show it."""
+    return "no topic" if topic is None else "".join(char if char.isprintable() else "?" for char in topic)
+
+
+def _of_states(ledger: TableFacts, at: int) -> dict[str, int]:
+    counts = {row[0]: int(row[at]) for row in ledger.decisions}
+    return {state: counts.get(state, 0) for state in _STATES}
+
+
+def _counts(of_states: dict[str, int]) -> str:
+    return ", ".join(f"{state} {number}" for state, number in of_states.items())
+
+
+def _group_json(row: dict[str, Any]) -> dict[str, Any]:
+    for name in ("silent_since", "undecided_since"):
+        at = row.pop(f"{name}_ms")
+        row[name] = None if at is None else iso(at)
+    return row
+
+
+def _unread_json(unread: Unread, now: int) -> dict[str, Any]:
+    since = unread.since
+    return {
+        "rows": unread.rows,
+        "oldest": None if since is None else iso(since),
+        "age_s": None if since is None else (now - since) / 1000,
+    }
+
+
+def _ago(ms: int, now: int) -> str:
+    return f"{_exact(ms, now)}, {span((now - ms) / 1000)} ago"
+
+
+def _exact(ms: int, now: int) -> str:
+    return f"{clock(ms, now)}:{datetime.fromtimestamp(ms / 1000, timezone.utc):%S}"
+
+
+def _ms(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)

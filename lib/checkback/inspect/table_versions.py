@@ -1,0 +1,132 @@
+"""All tables at fixed versions, such that every batch is either wholly in them or wholly left out.
+
+A batch commits its tables side by side, not at once, so that one that is under way is in some and not in others. And
+while an audit opens one table after the other, batches go on. Therefore, in this order:
+
+1. Which batch is the last that is done (``commits`` of the checkpoint)? Which have a row in `batches`, that is written
+   last? Whatever these and those before them wrote is there.
+2. Fix the versions of the tables that batches write; then those of `half` and `op`, so that these hold whatever the
+   others speak of.
+3. Which batches have got a row since, and which have begun since (``offsets`` of the checkpoint)? Their rows, by batch
+   id and batch time, are left out. Nothing else can have written: a batch is in ``offsets`` before it begins.
+
+Without a checkpoint the rows themselves tell of a batch that has begun: its id is the one after the last in `batches`,
+or 0 after a rebuild (`account`). Batch ids alone would not do: another checkpoint begins them anew. Nor would times:
+clocks are put back.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from checkback.inspect.whole_batches import BatchTable, batch_time, read_batches
+from checkback.storage.checkpoint import Batch, batches_since, last_done, read_checkpoint
+from checkback.storage.schemas import SCHEMAS, schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.storage.tables import Tables
+
+#: what is written by landing, and so is fixed last
+_SOURCES = ("half", "op")
+_LANDED_SINCE = 100
+#: place of `half` among the sources of the query
+_HALF = 0
+
+
+@dataclass(frozen=True)
+class FixedTables:
+    """Tables as they were after the batch ``done`` (None = not known, or none). ``under_way``: batches left out.
+
+    ``versions``: of the tables that there are, by name. ``whole``: the batches that had a row in `batches` before the
+    versions were fixed. ``logged``: does a checkpoint tell which batches have begun?
+    """
+
+    spark: SparkSession
+    tables: Tables
+    versions: Mapping[str, int]
+    done: Batch | None
+    under_way: tuple[Batch, ...]
+    whole: BatchTable
+    logged: bool
+
+    @classmethod
+    def take(cls, spark: SparkSession, tables: Tables) -> FixedTables:
+        """The tables as they are now. Raises StorageError when the checkpoint cannot be read."""
+        place = tables.checkpoint("reconcile")
+        checkpoint, done = read_checkpoint(spark, place), last_done(spark, place)
+        whole = read_batches(spark, tables)
+        outputs = [*(name for name in SCHEMAS if name not in _SOURCES), *tables.topics(spark)]
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            found = list(pool.map(lambda name: (name, tables.history(spark, name, 1)), outputs))
+            found += list(pool.map(lambda name: (name, tables.history(spark, name, 1)), _SOURCES))
+        begun = batches_since(spark, place, done)
+        since = read_batches(spark, tables).others(whole.applications, whole.batches)
+        fixed = cls(
+            spark=spark,
+            tables=tables,
+            versions={name: max(history) for name, history in found if history},
+            done=next((batch for batch in begun if batch.batch_id == done), None),
+            under_way=tuple(batch for batch in begun if batch.batch_id > done),
+            whole=whole,
+            logged=checkpoint is not None or bool(begun),
+        )
+        return fixed.without((int(batch["batch_id"]), int(batch["time"])) for batch in since)
+
+    def without(self, batches: Iterable[tuple[int, int]]) -> FixedTables:
+        """The tables without the rows of these batches, (id, time), too."""
+        known = {(batch.batch_id, batch.time) for batch in self.under_way}
+        more = (Batch(*batch) for batch in batches if batch not in known)
+        return replace(self, under_way=(*self.under_way, *more))
+
+    @property
+    def ignores_case(self) -> bool:
+        """May the name of a topic's table be spelt otherwise than the topic?"""
+        return bool(self.tables.catalog)
+
+    @property
+    def topics(self) -> list[str]:
+        """Names of the topics' tables."""
+        return [name for name in self.versions if name not in SCHEMAS]
+
+    def read(self, name: str) -> DataFrame:
+        """A table without the rows of batches under way; without any when there is no such table."""
+        rows = self.all_rows(name)
+        time = batch_time(name)
+        if time is None or not self.under_way:
+            return rows
+        of_batch = (
+            (F.col("batch_id") == batch.batch_id) & (F.unix_millis(time) == batch.time) for batch in self.under_way
+        )
+        return rows.where(reduce(and_, (~F.coalesce(found, F.lit(False)) for found in of_batch)))
+
+    def all_rows(self, name: str) -> DataFrame:
+        """As `read`, with the rows of batches under way."""
+        version = self.versions.get(name)
+        if version is None:
+            return self.spark.createDataFrame([], schema_of(name))
+        return self.tables.read(self.spark, name, version)
+
+    def half_read_until(self) -> int | None:
+        """The time (ms) of landing up to which the batch ``done`` has read `half`; None when that is not known.
+
+        All that was there when it began, unless reconcile is behind.
+        """
+        if self.done is None or "half" not in self.versions:
+            return None
+        first_unread = self.done.unread(_HALF)
+        behind = self.versions["half"] - first_unread + 1
+        if behind <= 0:
+            return self.done.time
+        # Counted from the table's newest version; more may have landed since it was fixed.
+        unread = self.tables.history(self.spark, "half", behind + _LANDED_SINCE).get(first_unread)
+        return None if unread is None else min(unread, self.done.time)

@@ -1,0 +1,306 @@
+"""Files of lines, read in pieces, packed or not: whatever is in a file, no line costs more memory than its limit.
+
+Hadoop's reader, Spark's own, builds a line in memory before anybody can measure it. A file that cannot be read to its
+end gives the lines before that, and its fault.
+"""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import gzip
+import os
+import stat
+import zlib
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from checkback.messages import LINE_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+#: of one read, and of the lines that are handed on together
+CHUNK = 1 << 20
+_TOGETHER = 4 << 20
+#: Of one read of packed data. What follows a stream in it is copied: many small streams must not make much of that.
+_PACKED = 8 << 10
+#: What a file costs beside its bytes, when files are shared among tasks: Spark's spark.sql.files.openCostInBytes.
+OPEN_COST = 4 << 20
+#: A packed file is read no further when so many times its size came out of it, and at least UNPACKED_MIN bytes.
+UNPACKED_TIMES = 1000
+UNPACKED_MIN = 256 << 20
+#: Told of a file, in `rejected`, before why it was not taken, or not to its end.
+FAULT = "file: "
+
+LINES_SCHEMA = (
+    "line BINARY, fault STRING, file STRING, file_time TIMESTAMP, file_block BIGINT, store_timestamp TIMESTAMP"
+)
+_TIME = pa.timestamp("us", tz="UTC")
+
+
+class FileChunk(NamedTuple):
+    """The lines of a file that begin in bytes ``start`` .. ``end`` - 1; of a packed file ``end`` is its whole size.
+
+    ``uri`` and ``time`` (us) name the file in the rows. ``fault``: why it is not read at all.
+    """
+
+    uri: str
+    time: int
+    start: int
+    end: int
+    fault: str | None = None
+
+
+class File(NamedTuple):
+    """A file as it was listed: ``time`` of its last change (us), ``size`` in bytes."""
+
+    uri: str
+    time: int
+    size: int
+
+
+class CutShortError(Exception):
+    """A file ends, for its reader, before its end. Says why."""
+
+
+def plain_path(uri: str) -> str:
+    """A file's path as people write it: Spark gives ``file:/a%20b`` for ``/a b``."""
+    path = unquote(uri)
+    if path.startswith("file:/"):
+        return "/" + path.removeprefix("file:").lstrip("/")
+    return path
+
+
+def shared(
+    files: Sequence[File], tasks: int, largest: int, fault: Callable[[File], str | None]
+) -> list[list[FileChunk]]:
+    """The files' pieces, in lists of about the same size, one for each task; as Spark shares files (FilePartition).
+
+    ``largest``: bytes of a piece. Packed files are one piece: they can only be read from their beginning.
+    """
+    total = sum(file.size + OPEN_COST for file in files)
+    block = max(1, min(largest, max(OPEN_COST, total // max(1, tasks))))
+    lists: list[list[FileChunk]] = []
+    room = 0
+    for piece in (piece for file in files for piece in _pieces(file, block, fault(file))):
+        size = piece.end - piece.start
+        if not lists or size > room:
+            lists.append([])
+            room = block
+        lists[-1].append(piece)
+        room -= size + OPEN_COST
+    return lists
+
+
+def _pieces(file: File, block: int, fault: str | None) -> list[FileChunk]:
+    step = max(1, file.size) if fault or _unpacker(file.uri) is not None else block
+    starts = range(0, max(1, file.size), step)
+    return [FileChunk(file.uri, file.time, start, min(start + step, file.size), fault) for start in starts]
+
+
+def fault_of(file: File) -> str | None:
+    """Why a file cannot be read at all; None = it can.
+
+    Raises OSError when that is no fault of the file's, so that it is read later.
+    """
+    if file.uri.endswith(_FOREIGN):
+        return f"{FAULT}packed in a way that is not read; give it as .gz, .bz2 or .zst"
+    try:
+        descriptor = os.open(plain_path(file.uri), os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno not in _ITS_OWN:
+            raise
+        return f"{FAULT}cannot be read: {os.strerror(error.errno or 0).lower()}"
+    try:
+        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    finally:
+        os.close(descriptor)
+    return None if regular else f"{FAULT}is no regular file"
+
+
+_ITS_OWN = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENOTDIR})
+
+
+def reader(lists: Sequence[Sequence[FileChunk]], store_timestamp: int) -> Callable[[Any], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow: numbers of the lists -> LINES_SCHEMA. ``store_timestamp`` in us."""
+
+    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for piece in (piece for batch in numbers for number in batch.column(0).to_pylist() for piece in lists[number]):
+            for lines, fault in _read(piece):
+                yield _rows(lines, fault, piece, store_timestamp)
+
+    return read
+
+
+def _rows(lines: Sequence[bytes | None], fault: str | None, piece: FileChunk, store_timestamp: int) -> pa.RecordBatch:
+    number = len(lines)
+
+    def same(value: Any, kind: pa.DataType) -> pa.Array:
+        return pa.repeat(pa.scalar(value, kind), number)
+
+    columns = {
+        "line": pa.array(lines, pa.binary()),
+        "fault": same(fault, pa.string()),
+        "file": same(piece.uri, pa.string()),
+        "file_time": same(piece.time, pa.int64()).cast(_TIME),
+        "file_block": same(piece.start, pa.int64()),
+        "store_timestamp": same(store_timestamp, pa.int64()).cast(_TIME),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _read(piece: FileChunk) -> Iterator[tuple[list[bytes | None], str | None]]:
+    """Lines without a fault, some together; at the end none, and the fault of the file, if it has one."""
+    fault = piece.fault
+    gathered: list[bytes | None] = []
+    size = 0
+    if fault is None:
+        try:
+            for lines in lines_of(piece):
+                gathered += lines
+                size += sum(map(len, lines))
+                if size >= _TOGETHER:
+                    yield gathered, None
+                    gathered, size = [], 0
+        except CutShortError as error:
+            fault = f"{FAULT}{error}; its lines before that are taken, the whole file must come under another name"
+    if gathered:
+        yield gathered, None
+    if fault is not None:
+        yield [None], fault
+
+
+def lines_of(piece: FileChunk) -> Iterator[list[bytes]]:
+    r"""Lines without their ``\n``, some together. Of one that is longer than LINE_MAX the first LINE_MAX + 1 bytes.
+
+    Raises CutShortError when a packed file is corrupt, or unpacks to far more than a file of lines would; OSError when
+    the system cannot read it.
+    """
+    path = plain_path(piece.uri)
+    unpacker = _unpacker(path)
+    with open(path, "rb", buffering=0) as file:
+        if unpacker is None:
+            yield from _lines(file.read, piece.end, skip=_seek(file, piece.start))
+        else:
+            most = max(UNPACKED_MIN, UNPACKED_TIMES * piece.end)
+            yield from _lines(_Unpacked(unpacker(file), most).read, None, skip=None)
+
+
+def _seek(file: IO[bytes], start: int) -> int | None:
+    """Go to the last byte before ``start``: only what follows a line's end is a line of this piece."""
+    if start == 0:
+        return None
+    return file.seek(start - 1)
+
+
+def _lines(read: Callable[[int], bytes], end: int | None, skip: int | None) -> Iterator[list[bytes]]:
+    """The lines that begin before ``end`` (None: all). ``skip``: where the stream stands, in a line to pass over."""
+    position, skipping, rest = skip or 0, skip is not None, b""
+    while end is None or position < end:
+        chunk = read(CHUNK if end is None else min(CHUNK, end - position))
+        if not chunk:
+            break
+        position += len(chunk)
+        if skipping:
+            _, ended, chunk = chunk.partition(b"\n")
+            if not ended:
+                continue
+            skipping = False
+        lines = chunk.split(b"\n")
+        lines[0] = _joined(rest, lines[0])
+        rest = lines.pop()
+        if lines:
+            yield lines
+    while end is not None and rest and (chunk := read(CHUNK)):
+        # The last line began before the end.
+        line, ended, _ = chunk.partition(b"\n")
+        rest = _joined(rest, line)
+        if ended:
+            break
+    if rest:
+        yield [rest]
+
+
+def _joined(begun: bytes, more: bytes) -> bytes:
+    return begun if len(begun) > LINE_MAX else (begun + more)[: LINE_MAX + 1]
+
+
+class _Unpacked:
+    """What comes out of a packed file, and no more than ``most`` bytes of it."""
+
+    def __init__(self, stream: Any, most: int) -> None:
+        # `read` gathers until it has all that it was asked for: what came before a damage would be lost with it.
+        self._read = getattr(stream, "read1", stream.read)
+        self._left = most
+
+    def read(self, size: int) -> bytes:
+        try:
+            data: bytes = self._read(size)
+        except (EOFError, zlib.error) as error:
+            raise CutShortError("its packed data end too early, or are corrupt") from error
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            raise CutShortError("its packed data are corrupt") from error
+        self._left -= len(data)
+        if self._left < 0:
+            raise CutShortError(f"it unpacks to over {UNPACKED_TIMES} times its size")
+        return data
+
+
+def _unpacker(path: str) -> Callable[[Any], Any] | None:
+    return next((unpacker for end, unpacker in _UNPACKERS.items() if path.endswith(end)), None)
+
+
+def _zstd(file: Any) -> Any:
+    return pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
+
+
+class _Streams:
+    """Streams that are packed one after another, as gzip's may be; zeros after one are passed over, as gzip does.
+
+    ``new``: makes a decompressor of zlib or bz2. What follows a stream and is none raises zlib.error, OSError or
+    EOFError.
+    """
+
+    def __init__(self, file: IO[bytes], new: Callable[[], Any]) -> None:
+        self._file = file
+        self._new = new
+        self._stream = new()
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        while True:
+            if self._stream.eof:
+                self._rest = self._stream.unused_data.lstrip(b"\0")
+                while not self._rest:
+                    packed = self._file.read(_PACKED)
+                    if not packed:
+                        return b""
+                    self._rest = packed.lstrip(b"\0")
+                self._stream = self._new()
+            # bz2 keeps what it has not used, and takes no more until it has; zlib gives it back.
+            packed, ended = self._rest, False
+            if not packed and getattr(self._stream, "needs_input", True):
+                packed = self._file.read(_PACKED)
+                ended = not packed
+            data: bytes = self._stream.decompress(packed, size)
+            self._rest = getattr(self._stream, "unconsumed_tail", b"")
+            if data:
+                return data
+            if ended and not self._stream.eof:
+                raise EOFError
+
+
+#: By the end of a file's name, as Hadoop's codecs go by it.
+_UNPACKERS: dict[str, Callable[[Any], Any]] = {
+    ".gz": lambda file: gzip.GzipFile(fileobj=file, mode="rb"),
+    ".bz2": lambda file: _Streams(file, bz2.BZ2Decompressor),
+    ".zst": _zstd,
+    ".deflate": lambda file: _Streams(file, zlib.decompressobj),
+}
+#: Hadoop's own framings, which nobody else writes.
+_FOREIGN = (".snappy", ".lz4")

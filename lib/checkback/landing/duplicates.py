@@ -1,0 +1,96 @@
+"""Half messages whose (queue_id, queue_offset) is taken: found on narrow columns, so that no body is shuffled."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, Row
+
+_KEY = ("queue_id", "queue_offset")
+#: The first of several wins: the older file, then by path, then by position.
+_ORDER = ("file_time", "file", "file_block", "row")
+#: Queues fall into so many ranges at most: what is collected must not grow with the batch.
+_RANGES = 64
+
+
+class BatchSummary(NamedTuple):
+    """What a parsed batch holds: how many good rows, distinct keys among them, and rejected lines; and where.
+
+    A range has queue_from, queue_to, offset_from, offset_to, and the batch's store_timestamp.
+    """
+
+    good: int
+    keys: int
+    rejected: int
+    queues: frozenset[int]
+    ranges: Sequence[Row]
+
+
+def summarize(parsed: DataFrame) -> BatchSummary:
+    """Count a batch of half rows in one pass."""
+    keys = parsed.groupBy(*_KEY).agg(
+        F.count("*").alias("rows"), F.count("reason").alias("rejected"), F.max("store_timestamp").alias("at")
+    )
+    groups = (
+        keys.groupBy((F.col("queue_id") % _RANGES).alias("range"))
+        .agg(
+            F.sum("rows").alias("rows"),
+            F.count("*").alias("keys"),
+            F.sum("rejected").alias("rejected"),
+            F.min("queue_id").alias("queue_from"),
+            F.max("queue_id").alias("queue_to"),
+            F.min("queue_offset").alias("offset_from"),
+            F.max("queue_offset").alias("offset_to"),
+            F.max("at").alias("store_timestamp"),
+            F.collect_set("queue_id").alias("queues"),
+        )
+        .collect()
+    )
+    ranges = [group for group in groups if group["range"] is not None]  # rejected rows have no key
+    return BatchSummary(
+        good=sum(group["rows"] for group in ranges),
+        keys=sum(group["keys"] for group in ranges),
+        rejected=sum(group["rejected"] for group in groups),
+        queues=frozenset(queue for group in ranges for queue in group["queues"]),
+        ranges=ranges,
+    )
+
+
+def find_repeats(parsed: DataFrame, census: BatchSummary, half: DataFrame) -> DataFrame | None:
+    """The good rows of a batch whose key an earlier row of it, or the table, has: row, queue_id, queue_offset, file.
+
+    None when there are none, which costs one look at the table's newest files (skipped by their offsets).
+    """
+    if not census.ranges:
+        return None
+    stored = half.where(reduce(or_, map(_within, census.ranges))).select(*_KEY)
+    narrow = parsed.where(F.col("reason").isNull()).select(*_KEY, *_ORDER)
+    if census.good == census.keys and (
+        stored.isEmpty() or narrow.join(stored, on=list(_KEY), how="left_semi").isEmpty()
+    ):
+        return None
+    place = F.row_number().over(Window.partitionBy(*_KEY).orderBy(*_ORDER))
+    known = stored.distinct().withColumn("known", F.lit(True))
+    return (
+        narrow.withColumn("place", place)
+        .join(known, on=list(_KEY), how="left")
+        .where(F.col("known") | (F.col("place") > 1))
+        .select("row", *_KEY, "file")
+    )
+
+
+def _within(found: Row) -> Column:
+    """Rows of the table that the batch may repeat. Not its own: a replayed batch finds what it wrote the first time."""
+    return (
+        F.col("queue_id").between(found["queue_from"], found["queue_to"])
+        & F.col("queue_offset").between(found["offset_from"], found["offset_to"])
+        & (F.col("store_timestamp") != F.lit(found["store_timestamp"]))
+    )

@@ -1,0 +1,63 @@
+"""Files of JSON lines -> `half` and `op`: one streaming query a kind, each file taken once."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from checkback.errors import SettingsError
+from checkback.landing.changed_files import changed_since_read
+from checkback.landing.file_source import Source, check_all
+from checkback.landing.parser import LINES
+from checkback.landing.run import Landed, LandingStream, run
+from checkback.spark.connect import classic_only
+from checkback.storage.queue_owners import QueueOwner
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from checkback.landing.parser import Kind
+    from checkback.settings import Settings
+
+_log = logging.getLogger("checkback.land")
+
+
+def land(spark: SparkSession, settings: Settings, half: str | None, op: str | None, available_now: bool) -> Landed:
+    """Take the JSON lines of files into `half` and `op`, and what is no message into `rejected`.
+
+    ``half`` and ``op`` are each a file, a folder (with its subfolders) or a glob, local or a URI. ``.gz``, ``.bz2``,
+    ``.zst`` and ``.deflate`` are unpacked.
+    Files and subfolders whose names begin with ``_`` or ``.`` are passed over: a file is read once, so write it under
+    such a name and rename it when it is whole. With ``available_now`` what is there is taken, and the function
+    returns; else the paths are watched until SIGINT or SIGTERM, which let the running batch finish.
+
+    A file is known by its path in the checkpoints ``land-half`` and ``land-op``, however it was named here.
+    Raises SettingsError when a path is not there, CheckbackError when it or a table cannot be read or written.
+    """
+    classic_only(spark, "land")
+    # Ops first: an op without its half waits, a half without its op may be checked for nothing.
+    paths: list[tuple[Kind, str | None]] = [("op", op), ("half", half)]
+    sources = {kind: Source.find(spark, path) for kind, path in paths if path}
+    if not sources:
+        raise SettingsError("no files to land", fix="give --half PATH, --op PATH or both")
+    for kind in sources:
+        _warn_of_changed(Tables.of(settings.storage).checkpoint(f"land-{kind}"))
+    inlets = {
+        kind: LandingStream(source.stream(spark), f"land-{kind}", LINES[kind], source.lines)
+        for kind, source in sources.items()
+    }
+    return run(
+        spark, settings, inlets, QueueOwner.FILES, available_now, meanwhile=lambda: check_all(spark, sources.values())
+    )
+
+
+def _warn_of_changed(checkpoint: str) -> None:
+    changed = changed_since_read(checkpoint)
+    if changed:
+        _log.warning(
+            "%d files have changed since they were read, as %s: what came into them later is not taken; give it a name "
+            "of its own",
+            len(changed),
+            changed[0],
+        )

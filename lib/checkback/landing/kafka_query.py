@@ -1,0 +1,173 @@
+"""Topics of Kafka -> `half` and `op`: one streaming query a topic, by Spark's Kafka source.
+
+Sources: Spark's Structured Streaming + Kafka integration guide; Kafka's consumer and admin client configuration.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from checkback.errors import CheckbackError, SettingsError
+from checkback.landing.kafka_metadata import check_noted, connected, made_anew, note
+from checkback.landing.kafka_records import readers
+from checkback.landing.run import Landed, LandingStream, run
+from checkback.messages import LINE_MAX
+from checkback.spark.connect import classic_only
+from checkback.spark.session import kafka_package
+from checkback.storage.queue_owners import QueueOwner, log_of_half, refuse_foreign
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.landing.kafka_metadata import Brokers, Topic
+    from checkback.landing.parser import Kind
+    from checkback.settings import Settings
+    from checkback.storage.delta_log import DeltaLog
+
+_SOURCE = (
+    "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+    "org.apache.spark.kafka010.KafkaConfigUpdater",  # of the token provider, without which the source does not start
+)
+_OWN_QUEUES = "give each queues of its own"
+#: How Spark says that failOnDataLoss has struck.
+_LOSS = re.compile(r"KAFKA_DATA_LOSS|(?i:some data may have been (lost|missed))")
+
+
+def land(
+    spark: SparkSession,
+    settings: Settings,
+    brokers: str,
+    half_topic: str | None,
+    op_topic: str | None,
+    available_now: bool,
+) -> Landed:
+    """Take the records of topics into `half` and `op`, and what is no message into `rejected`.
+
+    ``brokers`` are Kafka's bootstrap servers. A record is a line of JSON (`records`); the topics are read from their
+    beginning, then from where the checkpoints ``land-kafka-half`` and ``land-kafka-op`` stand. Of Kafka's
+    transactions only what is committed is read, unless kafka.options says otherwise. With ``available_now`` what is
+    there is taken, and the function returns; else the topics are followed until SIGINT or SIGTERM, which let the
+    running batch finish.
+
+    Raises SettingsError when there is no such topic, Spark has no Kafka source, or a half queue of it is another
+    door's; CheckbackError when no broker answers, records are gone before they were read, a topic was made anew, or a
+    table cannot be read or written.
+    """
+    classic_only(spark, "land")
+    # Ops first: an op without its half waits, a half without its op may be checked for nothing.
+    named: list[tuple[Kind, str | None]] = [("op", op_topic), ("half", half_topic)]
+    topics = {kind: topic for kind, topic in named if topic}
+    if not topics:
+        raise SettingsError("no topics to land", fix="give --half-topic TOPIC, --op-topic TOPIC or both")
+    options = _options(settings, brokers)
+    require_source(spark)
+    tables = Tables.of(settings.storage)
+    with connected(spark, options) as admin:
+        found = {} if admin is None else {kind: admin.describe(topic) for kind, topic in topics.items()}
+        fixes = {kind: _fix(kind, tables) for kind in topics}
+        for kind, topic in found.items():
+            check_noted(spark, tables.checkpoint(_query(kind)), topic, fixes[kind])
+        if "half" in found:
+            check_queues(settings, log_of_half(tables), found["half"])
+        inlets = {}
+        for kind, name in topics.items():
+            confirm: Callable[[], object] = bool
+            if admin is not None:
+                note(spark, tables.checkpoint(_query(kind)), found[kind])
+                confirm = partial(_confirm, admin, found[kind], fixes[kind])
+            reader = readers(settings.kafka.queue_base, settings.kafka.groups.get(name))[kind]
+            inlets[kind] = LandingStream(records(spark, settings, name, options), _query(kind), reader, confirm=confirm)
+        mark = found["half"].mark if "half" in found else 1
+        try:
+            return run(spark, settings, inlets, QueueOwner.KAFKA, available_now, mark=mark)
+        except CheckbackError as error:
+            if _LOSS.search(error.what):
+                raise _loss(error, settings) from error
+            raise
+
+
+def check_queues(settings: Settings, half: DeltaLog | None, topic: Topic) -> None:
+    """Raise SettingsError when a partition's half queue is another door's or topic's, by the settings or `half`."""
+    base = settings.kafka.queue_base
+    queues = range(base, base + topic.partitions)
+    told = f"partitions of {topic.name} are half queues {queues[0]} to {queues[-1]}" if queues else ""
+    for key, others in (("gateway.queues", settings.gateway.queues), ("operator.queue", [settings.operator.queue])):
+        for queue in others:
+            if queue in queues:
+                raise SettingsError(f"{told}, and {queue} is in {key}", "kafka.queue_base", _OWN_QUEUES)
+    refuse_foreign(half, queues, QueueOwner.KAFKA, "kafka.queue_base", topic.mark)
+
+
+def _query(kind: Kind) -> str:
+    return f"land-kafka-{kind}"
+
+
+def _fix(kind: Kind, tables: Tables) -> str:
+    """What to do about a topic that was made anew."""
+    fix = f"to land it from its beginning remove {tables.checkpoint(_query(kind))}"
+    if kind == "op":
+        return fix
+    return f"{fix} and give it half queues of its own (--queue-base N): those of before hold its old offsets"
+
+
+def _confirm(admin: Brokers, topic: Topic, fix: str) -> None:
+    """Raise CheckbackError when the topic is not the same any more: what a batch has read may be of another one."""
+    if admin.describe(topic.name).id != topic.id:
+        raise made_anew(topic, fix)
+
+
+def _loss(error: CheckbackError, settings: Settings) -> CheckbackError:
+    """Spark's long advice about lost records as one line."""
+    reason = re.search(r"Reason: ([^\n]*)", str(error.__cause__))
+    what = "records of Kafka were removed before they were read" + (f": {reason[1]}" if reason else "")
+    place = Tables.of(settings.storage).checkpoint(error.where.removeprefix("query "))
+    fix = f"let the topic keep them longer; to go on with those that are left, remove {place}: what has landed is known"
+    return CheckbackError(what, error.where, fix)
+
+
+def records(spark: SparkSession, settings: Settings, topic: str, options: Mapping[str, str]) -> DataFrame:
+    """The stream of a topic's records.
+
+    line BINARY (the value), file (``kafka:topic/partition/offset``), file_time, file_block, store_timestamp (time of
+    the batch), partition INT, offset BIGINT, timestamp_ms BIGINT.
+    """
+    reader = spark.readStream.format("kafka").options(**{f"kafka.{name}": text for name, text in options.items()})
+    rows = reader.options(
+        subscribe=topic,
+        startingOffsets="earliest",
+        # Records that are gone before they were read are lost messages: better to stop.
+        failOnDataLoss="true",
+        maxOffsetsPerTrigger=str(settings.kafka.max_records),
+    ).load()
+    value, offset = F.col("value"), F.col("offset")
+    return rows.select(
+        # What is far too long is cut here: it will be rejected.
+        F.when(F.octet_length(value) > LINE_MAX, F.substring(value, 1, LINE_MAX + 1)).otherwise(value).alias("line"),
+        F.format_string("kafka:%s/%d/%d", "topic", "partition", "offset").alias("file"),
+        F.col("timestamp").alias("file_time"),
+        offset.alias("file_block"),
+        F.current_timestamp().alias("store_timestamp"),
+        "partition",
+        "offset",
+        F.unix_millis("timestamp").alias("timestamp_ms"),
+    )
+
+
+def _options(settings: Settings, brokers: str) -> dict[str, str]:
+    """Kafka's consumer options. What the producer has aborted is no message."""
+    own = {name: value.get_secret_value() for name, value in settings.kafka.options.items()}
+    return {"isolation.level": "read_committed"} | own | {"bootstrap.servers": brokers}
+
+
+def require_source(spark: SparkSession) -> None:
+    """Raise SettingsError when Spark's Kafka source is not on the class path."""
+    jvm: Any = spark.sparkContext._jvm
+    if not all(jvm.org.apache.spark.util.Utils.classIsLoadable(name) for name in _SOURCE):
+        raise SettingsError("Spark's Kafka source is missing", "--kafka", f"add {kafka_package()} to --packages")

@@ -1,0 +1,100 @@
+"""Records of Kafka as half and op messages: the JSON of a line, whose queue and offset Kafka's own places give.
+
+``queue_id`` is the record's partition plus a base, ``queue_offset`` its offset. No Spark, no Kafka client.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from checkback.landing.parser import Kind, Reader
+from checkback.messages import INT_MAX, Half, Op, Rejected, fields_of, half_of, ops_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+#: What a record is read from: its value, partition, offset, and its timestamp in ms.
+COLUMNS = ("line", "partition", "offset", "timestamp_ms")
+
+
+def readers(queue_base: int, groups: Collection[str] | None = None) -> Mapping[Kind, Reader]:
+    """How records become messages when the half topic's partition 0 is the half queue ``queue_base``.
+
+    ``groups``: those that may write in the topic; None = any.
+    """
+    return {
+        "half": Reader(COLUMNS, partial(_of_groups, groups, partial(read_half, queue_base))),
+        "op": Reader(COLUMNS, partial(_of_groups, groups, partial(read_ops, queue_base))),
+    }
+
+
+def _of_groups(
+    groups: Collection[str] | None, read: Callable[..., Sequence[Half | Op]], *record: Any
+) -> Sequence[Half | Op]:
+    """What ``read`` makes of a record. Raises Rejected, also for a message of a group that may not write there."""
+    messages = read(*record)
+    for message in messages:
+        if groups is not None and message.producer_group not in groups:
+            raise Rejected(f"producer_group: {message.producer_group} may not write in this topic (kafka.groups)")
+    return messages
+
+
+def read_half(queue_base: int, value: bytes | None, partition: int, offset: int, timestamp_ms: int) -> Sequence[Half]:
+    """The half message of a record: a line's JSON, where queue_id and queue_offset may be left out.
+
+    Stated, they must be the record's own. Without born_timestamp the record's timestamp is taken.
+    Raises Rejected, also for a record without a value (a tombstone).
+    """
+    fields = _fields(value, timestamp_ms)
+    queue_id = _queue_id(queue_base, partition)
+    for name, own in (("queue_id", queue_id), ("queue_offset", offset)):
+        _agree(fields, name, own, "the record's")
+    return (half_of(fields, queue_id, offset),)
+
+
+def read_ops(queue_base: int, value: bytes | None, _partition: int, _offset: int, timestamp_ms: int) -> Sequence[Op]:
+    """The ops of a record: a line's JSON, which may name the half as its producer knows it from Kafka.
+
+    ``partition`` (of the half topic) stands for ``queue_id``, ``offset`` for ``half_offset``; where both are stated
+    they must agree. Without born_timestamp the record's timestamp is taken. Where the op record itself lies is of no
+    account. Raises Rejected, also for a record without a value (a tombstone).
+    """
+    fields = _fields(value, timestamp_ms)
+    if fields.get("partition") is not None:
+        queue_id = _queue_id(queue_base, _whole(fields, "partition"))
+        _agree(fields, "queue_id", queue_id, "that of the partition")
+        fields["queue_id"] = queue_id
+    if fields.get("offset") is not None:
+        offset = _whole(fields, "offset")
+        _agree(fields, "half_offset", offset, "the offset")
+        fields["half_offset"] = offset
+    return ops_of(fields)
+
+
+def _fields(value: bytes | None, timestamp_ms: int) -> dict[str, Any]:
+    if value is None:
+        raise Rejected("record: no value (a tombstone)")
+    fields = fields_of(value)
+    if fields.get("born_timestamp") is None:
+        fields["born_timestamp"] = timestamp_ms
+    return fields
+
+
+def _queue_id(queue_base: int, partition: int) -> int:
+    if queue_base + partition > INT_MAX:
+        raise Rejected(f"queue_id: {queue_base} + partition {partition} is over {INT_MAX}")
+    return queue_base + partition
+
+
+def _whole(fields: Mapping[str, Any], name: str) -> int:
+    value = fields[name]
+    if type(value) is not int or value < 0:  # neither true nor 1.0
+        raise Rejected(f"{name}: not an integer from 0 on")
+    return value
+
+
+def _agree(fields: Mapping[str, Any], name: str, own: int, whose: str) -> None:
+    stated = fields.get(name)
+    if stated is not None and (type(stated) is not int or stated != own):
+        raise Rejected(f"{name}: is not {whose}, {own}")

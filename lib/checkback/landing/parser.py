@@ -1,0 +1,162 @@
+"""Inputs -> rows of `half` or `op`, a batch of Arrow at a time; what is no message keeps its text and why.
+
+An input is a line of a file, or a record of Kafka: a Reader says how it becomes messages.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from checkback.landing.chunked_reader import plain_path
+from checkback.messages import Half, Op, Rejected, is_blank, parse_half, parse_ops
+from checkback.storage.schemas import HALF, OP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    Batches = Iterator[pa.RecordBatch]
+    Message = Half | Op
+
+Kind = Literal["half", "op"]
+
+
+class Reader(NamedTuple):
+    """How an input becomes messages: ``read`` gets its ``columns``, returns none for what may be passed over.
+
+    ``read`` raises Rejected. It goes to the workers by its name.
+    """
+
+    columns: tuple[str, ...]
+    read: Callable[..., Sequence[Message]]
+
+
+def _half_of_line(line: bytes, fault: str | None) -> Sequence[Half]:
+    return () if _is_nothing(line, fault) else (parse_half(line),)
+
+
+def _ops_of_line(line: bytes, fault: str | None) -> Sequence[Op]:
+    return () if _is_nothing(line, fault) else parse_ops(line)
+
+
+def _is_nothing(line: bytes, fault: str | None) -> bool:
+    """Is the line blank? Raises Rejected when it stands for the fault of its file."""
+    if fault is not None:
+        raise Rejected(fault)
+    return is_blank(line)
+
+
+_OF_LINES = ("line", "fault")
+#: Lines of files, and the files' faults. Blank lines are passed over.
+LINES: Mapping[Kind, Reader] = {"half": Reader(_OF_LINES, _half_of_line), "op": Reader(_OF_LINES, _ops_of_line)}
+#: Bytes that are kept of an input that is rejected.
+RAW_MAX = 8 * 1024 * 1024
+#: A line of ops may bring 100,000 rows: batches are cut so that no column outgrows Arrow's 2 GiB.
+_ROWS_MAX = 10_000
+
+#: Where an input stood, and the time of the batch that read it. Its rows keep them.
+PLACE = StructType(
+    [
+        StructField("file", StringType()),
+        StructField("file_time", TimestampType()),
+        StructField("file_block", LongType()),
+        StructField("row", LongType()),
+        StructField("store_timestamp", TimestampType()),
+    ]
+)
+_VERDICT = [StructField("raw", StringType()), StructField("reason", StringType())]
+_FIELDS: dict[Kind, tuple[str, ...]] = {"half": Half._fields, "op": Op._fields}
+#: Parsed rows: a message, or ``raw`` and ``reason`` of an input that is none; then PLACE.
+SCHEMAS: dict[Kind, StructType] = {
+    "half": StructType([*(HALF[name] for name in Half._fields), *_VERDICT, *PLACE]),
+    "op": StructType([*(OP[name] for name in Op._fields), *_VERDICT, *PLACE]),
+}
+
+_TEXT, _TIME = pa.string(), pa.timestamp("us", tz="UTC")
+_TYPES = {
+    "queue_id": pa.int32(),
+    "queue_offset": pa.int64(),
+    "half_offset": pa.int64(),
+    "real_queue_id": pa.int32(),
+    "properties": pa.map_(_TEXT, _TEXT),
+    "body": pa.binary(),
+    "born_timestamp": _TIME,
+    "check_immunity_s": pa.int32(),
+}
+
+
+def parser(kind: Kind, reader: Reader) -> Callable[[Batches], Batches]:
+    """For ``mapInArrow``: batches of (line BINARY, PLACE, the reader's columns) -> batches of SCHEMAS[kind].
+
+    An input that is rejected has one row, one that holds several messages as many, one that is passed over none.
+    """
+    return partial(_parse, kind, reader)
+
+
+def _parse(kind: Kind, reader: Reader, batches: Batches) -> Batches:
+    for batch in batches:
+        yield from _Rows(kind, reader, batch).parsed()
+
+
+class _Rows:
+    """Rows of one batch of inputs, in their order."""
+
+    def __init__(self, kind: Kind, reader: Reader, lines: pa.RecordBatch) -> None:
+        self.kind, self.reader, self.lines = kind, reader, lines
+        self.empty = (None,) * len(_FIELDS[kind])
+        self.clear()
+
+    def clear(self) -> None:
+        self.messages: list[Sequence[Any]] = []
+        self.raws: list[str | None] = []
+        self.reasons: list[str | None] = []
+        self.places: list[int] = []
+
+    def parsed(self) -> Batches:
+        inputs = zip(*(self.lines.column(name).to_pylist() for name in self.reader.columns), strict=True)
+        for place, given in enumerate(inputs):
+            try:
+                messages = self.reader.read(*given)
+            except Rejected as error:
+                self.messages.append(self.empty)
+                self.raws.append(self.raw(place))
+                self.reasons.append(error.reason)
+                self.places.append(place)
+            else:
+                self.messages.extend(messages)
+                self.places.extend([place] * len(messages))
+                self.raws.extend([None] * len(messages))
+                self.reasons.extend([None] * len(messages))
+            if len(self.places) >= _ROWS_MAX:
+                yield self.batch()
+                self.clear()
+        if self.places:
+            yield self.batch()
+
+    def raw(self, place: int) -> str | None:
+        line: bytes | None = self.lines.column("line")[place].as_py()
+        return None if line is None else line[:RAW_MAX].decode("utf-8", "replace")
+
+    def batch(self) -> pa.RecordBatch:
+        fields = zip(_FIELDS[self.kind], zip(*self.messages, strict=True), strict=True)
+        columns = {name: _array(name, cells) for name, cells in fields}
+        columns |= {"raw": pa.array(self.raws, _TEXT), "reason": pa.array(self.reasons, _TEXT)}
+        places = pa.array(self.places, pa.int32())
+        columns |= {name: self.lines.column(name).take(places) for name in PLACE.names}
+        columns["file"] = pa.array([_plain(uri) for uri in columns["file"].to_pylist()], _TEXT)
+        return pa.RecordBatch.from_pydict(columns)
+
+
+def _array(name: str, cells: Sequence[Any]) -> pa.Array:
+    kind = _TYPES.get(name, _TEXT)
+    if name == "properties":
+        return pa.array([None if cell is None else list(cell.items()) for cell in cells], kind)
+    if kind == _TIME:
+        return pa.array(cells, pa.timestamp("ms", tz="UTC")).cast(kind)
+    return pa.array(cells, kind)
+
+
+_plain = lru_cache(maxsize=1024)(plain_path)

@@ -1,0 +1,98 @@
+"""Files of a table written again as one: the same rows, of `half` and `op` in the order of their offsets."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkback.errors import StorageError
+from checkback.maintain.bin_packing import BY_OFFSET, Candidate, groups, order_of
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.schemas import arrow_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from checkback.settings import Maintain
+    from checkback.storage.delta_log import DeltaLog
+    from checkback.storage.parquet_files import ParquetFile
+
+#: bytes of a group's rows, as Parquet counts them unpacked: some three times as much is taken up while it is sorted
+MEMORY = 256 << 20
+#: bytes of rows in a row group: a lookup by offsets reads whole row groups
+_ROW_GROUP = 16 << 20
+
+
+def planned(name: str, log: DeltaLog, place: str, settings: Maintain) -> list[list[Candidate]]:
+    """The groups of small files of the table that are to become one each. Raises StorageError."""
+    target, least = settings.target_file_size, settings.min_files
+    small = [file for file in log.data_files() if file.size < target]
+    if len(small) < least:
+        return []
+    # Newest first is the log's order; where nothing else says it, older files come first.
+    candidates = [
+        Candidate(os.path.relpath(file.path, place), file.size, _memory(file.path), file.spans)
+        for file in reversed(small)
+    ]
+    return groups(candidates, order_of(name), target, least, MEMORY)
+
+
+def compact(name: str, log: DeltaLog, root: str, group: Sequence[Candidate]) -> list[ParquetFile] | None:
+    """Put one file, or none if it has no rows, in the place of a group.
+
+    None: somebody else has taken one of the group out of the table; nothing is changed then. Killed, it leaves at
+    most a file that is nobody's, as every writer does. Raises StorageError.
+    """
+    paths = [one.path for one in group]
+    files = rewritten(name, root, paths)
+    return files if log.replace(paths, files) else None
+
+
+def rewritten(name: str, root: str, paths: Sequence[str]) -> list[ParquetFile]:
+    """A new file with the rows of all these, not yet the table's; none when there are no rows. Raises StorageError."""
+    rows = pa.concat_tables([_rows(f"{root}/{name}/{path}", name) for path in paths])
+    if name in BY_OFFSET:
+        rows = _sorted(rows, order_of(name))
+    share = max(1, rows.nbytes // _ROW_GROUP)
+    step = max(1, -(-rows.num_rows // share))
+    try:
+        with FileWriter(root, buffer=0) as writer:
+            for first in range(0, rows.num_rows, step):
+                writer.write(name, rows.slice(first, step))
+            return writer.close()
+    except OSError as error:
+        raise StorageError(f"a file cannot be written: {error.strerror or error}", f"{root}/{name}") from error
+
+
+def _sorted(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    order = np.lexsort([rows.column(column).to_numpy() for column in reversed(columns)])
+    return rows if np.array_equal(order, np.arange(len(order))) else rows.take(pa.array(order))
+
+
+def _rows(path: str, name: str) -> pa.Table:
+    """All rows of a file, in the columns of its table: a column that an old file does not have is null."""
+    schema = arrow_schema(name)
+    try:
+        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+            found = file.read()
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
+    columns = [
+        found.column(field.name).cast(field.type)
+        if field.name in found.schema.names
+        else pa.nulls(found.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _memory(path: str) -> int:
+    try:
+        metadata = pq.read_metadata(path)
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
+    return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))

@@ -1,0 +1,148 @@
+"""`maintain` where Spark alone writes the tables: in catalogs and object stores, by Delta's own OPTIMIZE and VACUUM.
+
+The clean-up of the log is Delta's own there, too, with every checkpoint (delta.logRetentionDuration).
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from checkback.errors import StorageError, one_line
+from checkback.maintain.report import TableReport
+from checkback.maintain.run import LOCK, REBUILDING
+from checkback.maintain.stream_positions import readers, rebuilding
+from checkback.settings.values import SHORTEST_RETENTION
+from checkback.storage.lock import exclusive_lock
+from checkback.storage.schemas import SCHEMAS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from checkback.maintain.retention import Reader
+    from checkback.maintain.run import Progress
+    from checkback.settings import Settings
+    from checkback.storage.tables import Tables
+
+_HOUR_MS = SHORTEST_RETENTION // timedelta(milliseconds=1)
+
+
+def maintain_by_spark(
+    spark: SparkSession, settings: Settings, tables: Tables, dry_run: bool, progress: Progress
+) -> list[TableReport]:
+    """Maintain the tables beside whatever writes and reads them. ``dry_run``: only look.
+
+    Raises FencedError when another process maintains them, StorageError when a table cannot be read or written.
+    """
+    size = settings.maintain.target_file_size
+    conf = {
+        "spark.databricks.delta.optimize.maxFileSize": str(size),
+        "spark.databricks.delta.optimize.minFileSize": str(size),
+        # The setting has its own limit, and the readers are known.
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    }
+    with exclusive_lock(tables, LOCK), _set(spark, conf):
+        found = None if rebuilding(tables, spark) else readers(tables, spark)
+        names = [name for name in (*SCHEMAS, *tables.topics(spark)) if tables.exists(spark, name)]
+        return [_maintained(spark, settings, tables, name, found, dry_run, progress) for name in names]
+
+
+def hours_kept(reader_times: Sequence[int | None], now: int, retention: timedelta) -> int | None:
+    """Hours for VACUUM's RETAIN: the retention, and longer when a stream stands further back; None = keep all.
+
+    ``reader_times``: when the oldest version that each stream needs was made (ms); None = not known.
+    """
+    if any(time is None for time in reader_times):
+        return None
+    retained = -(-(retention // timedelta(milliseconds=1)) // _HOUR_MS)
+    ages = [-(-(now - time) // _HOUR_MS) + 1 for time in reader_times if time is not None and now - time > 0]
+    return max([retained, *(age for age in ages if age > retained)])
+
+
+def _maintained(
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    name: str,
+    found: Mapping[str, Sequence[tuple[str, Reader]]] | None,
+    dry_run: bool,
+    progress: Progress,
+) -> TableReport:
+    began = time.monotonic()
+    place = tables.in_sql(name)
+    progress.begin(name, 1)
+    try:
+        before, version = _detail(spark, place), max(tables.history(spark, name, 1))
+        done = TableReport(name, before["numFiles"], before["numFiles"], before["sizeInBytes"], before["sizeInBytes"])
+        done.version_before = done.version_after = version
+        done.removed_files = done.removed_bytes = done.removed_commits = done.rewritten = None
+        if before["numFiles"] >= settings.maintain.min_files and not dry_run:
+            metrics = spark.sql(f"OPTIMIZE {place}").select("metrics.*").first()
+            done.rewritten = None if metrics is None else metrics["numFilesRemoved"]
+        if found is None:
+            done.kept = (REBUILDING,)
+        else:
+            mine = [reader for table, reader in found.get(name, ()) if table == before["id"]]
+            _vacuum(spark, settings, tables, name, place, mine, done, dry_run)
+        after = _detail(spark, place)
+        done.files_after, done.bytes_after = after["numFiles"], after["sizeInBytes"]
+        done.version_after = max(tables.history(spark, name, 1))
+    except (Py4JJavaError, PySparkException) as error:
+        raise StorageError(f"cannot be maintained: {one_line(error)}", place, "run it again") from error
+    progress.step()
+    done.seconds = round(time.monotonic() - began, 3)
+    progress.end(done)
+    return done
+
+
+def _vacuum(
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    name: str,
+    place: str,
+    mine: Sequence[Reader],
+    done: TableReport,
+    dry_run: bool,
+) -> None:
+    now = round(time.time() * 1000)
+    oldest = min((reader.first for reader in mine), default=done.version_before)
+    history = tables.history(spark, name, done.version_before - oldest + 100) if mine else {}
+    times = [_made(history, reader.first, done.version_before, now) for reader in mine]
+    hours = hours_kept(times, now, settings.maintain.retention)
+    longer = hours is None or hours * timedelta(hours=1) > settings.maintain.retention + timedelta(hours=1)
+    if longer:
+        done.kept = tuple(f"{reader.query} stands at version {reader.unread}" for reader in mine)
+    if hours is not None and not dry_run:
+        spark.sql(f"VACUUM {place} RETAIN {hours} HOURS")
+
+
+def _made(history: Mapping[int, int], version: int, newest: int, now: int) -> int | None:
+    """When the version was made; one that has read all needs nothing old."""
+    return now if version >= newest else history.get(version)
+
+
+def _detail(spark: SparkSession, place: str) -> Any:
+    return spark.sql(f"DESCRIBE DETAIL {place}").select("id", "numFiles", "sizeInBytes").first()
+
+
+@contextmanager
+def _set(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    before = {key: spark.conf.get(key, None) for key in conf}
+    for key, value in conf.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)

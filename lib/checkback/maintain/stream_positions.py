@@ -1,0 +1,67 @@
+"""Where the streams stand in the tables that they read, by their checkpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from checkback.maintain.retention import Reader
+from checkback.reconcile.ownership import REBUILDING
+from checkback.storage import filesystem
+from checkback.storage.checkpoint import Batch, StreamPosition, numbers, read_batch
+from checkback.storage.paths import local_path
+from checkback.storage.schemas import SOURCES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from checkback.storage.tables import Tables
+
+
+def needs_spark(tables: Tables) -> bool:
+    """Are the checkpoints elsewhere than on this machine?"""
+    return local_path(tables.checkpoint("")) is None
+
+
+def rebuilding(tables: Tables, spark: SparkSession | None) -> bool:
+    """Is a rebuild of the checkpoint under way, or was one broken off?"""
+    return filesystem.exists(spark, tables.checkpoint(REBUILDING))
+
+
+def readers(tables: Tables, spark: SparkSession | None) -> dict[str, list[tuple[str, Reader]]]:
+    """By table: Delta's id of the table that a query reads, and where it stands. Raises StorageError.
+
+    ``spark``: only where the checkpoints lie elsewhere (`needs_spark`).
+    """
+    found: dict[str, list[tuple[str, Reader]]] = {}
+    for query, sources in SOURCES.items():
+        place = tables.checkpoint(query)
+        # In this order: a batch is in `offsets` before it is in `commits`.
+        done = numbers(spark, f"{place}/commits")
+        begun = numbers(spark, f"{place}/offsets")
+        if not begun:
+            continue
+        # The batch after the last one that is done begins where that one ends, also if it has begun already.
+        last = max(done, default=None)
+        number = min(begun) if last is None or last not in begun else last
+        batch = read_batch(spark, place, number)
+        for table, position in _positions(sources, batch):
+            found.setdefault(table, []).append((position.table, reader_of(query, position, done=last == number)))
+    return found
+
+
+def reader_of(query: str, position: StreamPosition, done: bool) -> Reader:
+    """Where a query stands whose oldest batch that matters ends at a position. ``done``: that batch is.
+
+    A batch that is not done, and the first of its checkpoint, begins with the table's snapshot before its end
+    (DeltaSource.getBatch of delta-io/delta).
+    """
+    if position.starting:
+        return Reader(query, position.version, snapshot=position.version)
+    if not done:
+        return Reader(query, max(0, position.version - 1), snapshot=max(0, position.version - 1))
+    return Reader(query, position.version)
+
+
+def _positions(sources: tuple[str, ...], batch: Batch) -> list[tuple[str, StreamPosition]]:
+    pairs = zip(sources, batch.positions, strict=False)
+    return [(table, position) for table, position in pairs if position is not None]

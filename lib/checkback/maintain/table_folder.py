@@ -1,0 +1,130 @@
+"""A table's folder on this machine: what lies in it, and taking away what may go."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+from pyarrow import ArrowException
+
+from checkback.errors import StorageError
+from checkback.maintain.retention import Log
+from checkback.storage.delta_log import actions_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+_LOG = "_delta_log"
+#: PROTOCOL.md of delta-io/delta, Delta Log Entries and Checkpoints. Files of other names are left alone.
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+_OF_LOG = re.compile(r"(\d{20})\.(?:json|crc|checkpoint(?:\.\d{10}\.\d{10})?\.parquet)")
+_DATA = re.compile(r"[^._].*\.parquet")
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file in the table's folder: when it was written (ms), bytes."""
+
+    written: int
+    size: int
+
+
+def read_log(place: str) -> Log:
+    """The commits and the checkpoints, with all their parts, that the table's log has. Raises StorageError."""
+    commits: dict[int, int] = {}
+    parts: dict[int, list[tuple[int, int]]] = {}
+    for entry in _entries(f"{place}/{_LOG}"):
+        if match := _COMMIT.fullmatch(entry.name):
+            commits[int(match[1])] = _ms(entry)
+        elif match := _CHECKPOINT.fullmatch(entry.name):
+            parts.setdefault(int(match[1]), []).append((int(match[3] or 1), _ms(entry)))
+    if not commits:
+        raise StorageError("the table's log has no commit", place, f"restore the folder {_LOG}")
+    whole = {version: max(found)[1] for version, found in sorted(parts.items()) if len(found) == found[0][0]}
+    return Log(commits, whole)
+
+
+def data_files(place: str) -> dict[str, FileEntry]:
+    """The Parquet files in the table's folder, whoever wrote them, by name. Raises StorageError."""
+    return {
+        entry.name: FileEntry(_ms(entry), entry.stat().st_size)
+        for entry in _entries(place)
+        if _DATA.fullmatch(entry.name)
+    }
+
+
+def added_since(place: str, log: Log, version: int) -> set[str]:
+    """The files whose rows were added by the commit ``version`` and later ones. Raises StorageError."""
+    return {
+        unquote(action["path"])
+        for commit in log.commits
+        if commit >= version
+        for action in actions_of(place, commit, "add")
+        if action["dataChange"]
+    }
+
+
+def remove_data(place: str, names: Iterable[str]) -> None:
+    """Remove files of the table's folder. Raises StorageError; then it is run again."""
+    for name in names:
+        _remove(f"{place}/{name}")
+        _remove(f"{place}/.{name}.crc")  # Hadoop's checksum, where Spark wrote it
+
+
+def entries_of_log(place: str, before: int, checkpoints: Collection[int]) -> list[str]:
+    """The files of the log that are older than a version, and those of some checkpoints; oldest first.
+
+    None older than ``before`` unless a checkpoint of that version can be read. Raises StorageError.
+    """
+    found: list[tuple[int, str]] = []
+    whole = False
+    for entry in _entries(f"{place}/{_LOG}"):
+        if not (match := _OF_LOG.fullmatch(entry.name)):
+            continue
+        version, checkpoint = int(match[1]), entry.name.endswith(".parquet")
+        if version < before or (checkpoint and version in checkpoints):
+            found.append((version, entry.name))
+        elif checkpoint and version == before:
+            whole = _readable(entry.path)
+    return [name for version, name in sorted(found) if whole or version >= before]
+
+
+def remove_log(place: str, names: Iterable[str]) -> None:
+    """Remove files of the log, in this order: broken off, what stays is whole. Raises StorageError."""
+    remove_data(f"{place}/{_LOG}", names)
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from entries
+    except OSError as error:
+        raise StorageError(f"the folder cannot be read: {error.strerror}", folder) from error
+
+
+def _ms(entry: os.DirEntry[str]) -> int:
+    return entry.stat().st_mtime_ns // 1_000_000
+
+
+def _readable(path: str) -> bool:
+    try:
+        pq.read_metadata(path)
+    except (OSError, ArrowException):
+        return False
+    return True
+
+
+def _remove(path: str) -> None:
+    try:
+        with suppress(FileNotFoundError):
+            os.remove(path)
+    except OSError as error:
+        raise StorageError(
+            f"cannot be removed: {error.strerror}", path, "let this user remove it, then run again"
+        ) from error

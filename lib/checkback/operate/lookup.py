@@ -1,0 +1,166 @@
+"""The half messages of a transaction id, each with what the tables know of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from checkback.errors import SettingsError
+from checkback.messages import RESUMED_BY, RESUMED_FROM
+from checkback.operate.transaction import Decision, LandedOp, Place, Transaction
+from checkback.storage.first_op import is_own, turn
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from checkback.operate.tables import OperatorTables
+    from checkback.operate.transaction import Asked
+
+#: Half messages of one transaction id that are looked at; where there are more, the place must be named.
+MOST = 50
+_HALF = (
+    "queue_id",
+    "queue_offset",
+    "transaction_id",
+    "producer_group",
+    "real_topic",
+    "properties",
+    "born_timestamp",
+    "store_timestamp",
+    "check_immunity_s",
+)
+_LEDGER = ("action", "queue_id", "queue_offset", "new_queue_id")
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
+Row = dict[str, Any]
+
+
+class Found(NamedTuple):
+    """Half messages, and the actions of their transaction id that `operations` has: (action, place acted on)."""
+
+    transactions: list[Transaction]
+    recorded: set[tuple[str, Place]]
+
+
+def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
+    """The half messages that have the transaction id, by place; of several at one place the first that landed.
+
+    ``queue``: that of resumed messages. Those of one message, resumed and resumed again, know of one another. Without
+    a place all of `half` is searched for the transaction id. Raises SettingsError when there are too many of them.
+    """
+    ledger = store.rows("operations", {"transaction_id": [asked.transaction_id]}, _LEDGER).to_pylist()
+    queues = {queue} | {row["new_queue_id"] for row in ledger if row["new_queue_id"] is not None}
+    halves = _first_of_each(_rows_at(store, "half", "queue_offset", _places(store, asked, queues), _HALF))
+    found = {
+        place: _transaction(row, place.queue_id in queues)
+        for place, row in halves.items()
+        if row["transaction_id"] == asked.transaction_id
+    }
+    for transaction in list(found.values()):
+        origin = transaction.resumed_from
+        if origin in found:
+            found[origin] = replace(found[origin], resumed_as=transaction.place)
+    recorded = {(row["action"], Place(row["queue_id"], row["queue_offset"])) for row in ledger}
+    return Found(_with_outcomes(store, found), recorded)
+
+
+def _places(store: OperatorTables, asked: Asked, queues: Collection[int]) -> set[Place]:
+    """Where the half messages with the transaction id lie. A place that is named spares the search."""
+    equal: dict[str, Collection[Any]] = {"transaction_id": [asked.transaction_id]}
+    if asked.group is not None:
+        equal["producer_group"] = [asked.group]
+    places = set() if asked.place is None else {asked.place}
+    if asked.place is not None:
+        equal["queue_id"] = queues
+    rows = store.rows("half", equal, ["queue_id", "queue_offset"]).to_pylist()
+    places |= {Place(row["queue_id"], row["queue_offset"]) for row in rows}
+    if len(places) > MOST:
+        raise SettingsError(
+            f"{len(places)} half messages have this transaction id", "TX", "name one: --queue-id N --queue-offset N"
+        )
+    return places
+
+
+def _rows_at(
+    store: OperatorTables, name: str, offset: str, places: Iterable[Place], columns: Sequence[str] | None = None
+) -> list[tuple[Place, Row]]:
+    """The rows of a table at these places, queue by queue: that is how files are left out."""
+    by_queue: dict[int, list[int]] = {}
+    for place in places:
+        by_queue.setdefault(place.queue_id, []).append(place.queue_offset)
+    return [
+        (Place(row["queue_id"], row[offset]), row)
+        for queue_id, offsets in by_queue.items()
+        for row in store.rows(name, {"queue_id": [queue_id], offset: offsets}, columns).to_pylist()
+    ]
+
+
+def _first_of_each(rows: Iterable[tuple[Place, Row]]) -> dict[Place, Row]:
+    """By place the row that landed first, as the segments take them."""
+    first: dict[Place, Row] = {}
+    for place, row in sorted(rows, key=lambda item: (item[0], _time(item[1]))):
+        first.setdefault(place, row)
+    return first
+
+
+def _transaction(row: Row, resumable: bool) -> Transaction:
+    """``resumable``: is it in a queue of resumed messages? In others a producer may have set the property."""
+    properties = dict(row["properties"] or ()) if resumable else {}
+    return Transaction(
+        place=Place(row["queue_id"], row["queue_offset"]),
+        transaction_id=row["transaction_id"],
+        producer_group=row["producer_group"],
+        real_topic=row["real_topic"],
+        born=row["born_timestamp"] or _time(row),
+        stored=_time(row),
+        check_immunity_s=row["check_immunity_s"],
+        resumed_from=Place.parse(properties.get(RESUMED_FROM)),
+        resumed_by=properties.get(RESUMED_BY),
+    )
+
+
+def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> list[Transaction]:
+    """The transactions with their ops, decisions and checks."""
+    ops: dict[Place, list[Row]] = {}
+    for place, row in _rows_at(store, "op", "half_offset", found):
+        if is_own(row, found[place].producer_group, found[place].transaction_id):
+            ops.setdefault(place, []).append(row)
+    decisions = {
+        place: Decision(row["state"], row["source"], row["reason"], row[_TIMES] or 0, row["decided_at"])
+        for place, row in _rows_at(store, "decisions", "queue_offset", found)
+    }
+    checks: dict[Place, int] = {}
+    for place, row in _rows_at(store, "check_requests", "queue_offset", found, ["queue_id", "queue_offset", _TIMES]):
+        checks[place] = max(checks.get(place, 0), row[_TIMES] or 0)
+    answers: dict[Place, Row] = {}
+    for place, row in _rows_at(store, "check_answers", "queue_offset", found, _ANSWER):
+        if place not in answers or _order(row) > _order(answers[place]):
+            answers[place] = row
+    return [
+        replace(
+            transaction,
+            ops=tuple(_landed(row) for row in sorted(ops.get(place, ()), key=turn)),
+            decision=decisions.get(place),
+            check_times=decisions[place].check_times if place in decisions else checks.get(place, 0),
+            last_outcome=answers.get(place, {}).get("outcome"),
+            last_error=answers.get(place, {}).get("error"),
+        )
+        for place, transaction in sorted(found.items())
+    ]
+
+
+_TIMES = "check_times"
+_ANSWER = ("queue_id", "queue_offset", _TIMES, "answered_at", "outcome", "error")
+
+
+def _order(answer: Row) -> tuple[Any, ...]:
+    return answer[_TIMES], answer["answered_at"]
+
+
+def _landed(row: Row) -> LandedOp:
+    return LandedOp(row["state"], row["source"], row["remark"], _time(row))
+
+
+def _time(row: Row) -> datetime:
+    """When it landed; whoever writes the tables by other means may have left it out."""
+    return row["store_timestamp"] or _EPOCH

@@ -1,0 +1,120 @@
+"""What an operator is shown: the transaction, what follows from the action, what was done. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from checkback.operate.operations import RESUME
+from checkback.operate.transaction import stamp
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from checkback.operate.action import Outcome, View
+    from checkback.operate.operations import Operation
+    from checkback.operate.transaction import Transaction
+
+Json = dict[str, Any]
+
+
+def transaction_card(transaction: Transaction, now: datetime) -> list[tuple[str, str]]:
+    """(name, value) of what is known of it."""
+    answer = " ".join(text for text in (transaction.last_outcome, transaction.last_error) if text)
+    rows = [
+        ("transaction", transaction.transaction_id),
+        ("queue/offset", str(transaction.place)),
+        ("group", transaction.producer_group),
+        ("topic", transaction.real_topic),
+        ("born", stamp(transaction.born)),
+        ("age", f"{int(transaction.age_s(now))}s"),
+        ("checks", str(transaction.check_times)),
+        ("last answer", answer or "-"),
+        ("state", transaction.state()),
+    ]
+    if transaction.resumed_from is not None:
+        rows.insert(2, ("resumed from", str(transaction.resumed_from)))
+    return rows
+
+
+def consequence(action: str, transaction: Transaction, queue: int) -> str:
+    """What the action will do, and what comes of it."""
+    if action == RESUME:
+        return (
+            f"The message becomes a new half message of queue {queue}, born now, with its checks at 0. When "
+            f"`checkback reconcile` runs and its immunity has passed, the group {transaction.producer_group} is asked "
+            f"anew. The decision {transaction.place} DISCARD stays."
+        )
+    state = action.rpartition("_")[2]
+    fate = f"publishes the message in topics/{transaction.real_topic}" if state == "COMMIT" else "never publishes it"
+    return (
+        f"An op {state} of source operator is appended. When `checkback reconcile` next runs, it decides by it and "
+        f"{fate}; no further check is sent. Nothing undoes it."
+    )
+
+
+def outcome_text(outcome: Outcome) -> str:
+    """What was done, and what does the rest."""
+    one = outcome.operation
+    if outcome.repeated:
+        return (
+            f"{one.action} {one.place} was done already, at {stamp(one.at)} by {one.signed.actor}; its row in "
+            f"`operations` was missing, and is there now."
+        )
+    if one.new_place is not None:
+        return f"Resumed as {one.new_place}. `checkback reconcile` does the rest when it next runs."
+    return f"{one.action} {one.place}: the op is appended. `checkback reconcile` decides by it when it next runs."
+
+
+def transaction_json(transaction: Transaction, now: datetime) -> Json:
+    """The transaction, with `pending`'s names."""
+    decision = transaction.decision
+    return {
+        "queue_id": transaction.place.queue_id,
+        "queue_offset": transaction.place.queue_offset,
+        "transaction_id": transaction.transaction_id,
+        "producer_group": transaction.producer_group,
+        "real_topic": transaction.real_topic,
+        "born_timestamp": stamp(transaction.born),
+        "age_s": transaction.age_s(now),
+        "check_times": transaction.check_times,
+        "last_outcome": transaction.last_outcome,
+        "last_error": transaction.last_error,
+        "state": "PENDING" if decision is None else decision.state,
+        "decided_at": None if decision is None else stamp(decision.decided_at),
+        "source": None if decision is None else decision.source,
+        "resumed_from": None if transaction.resumed_from is None else str(transaction.resumed_from),
+    }
+
+
+def view_json(view: View, action: str, queue: int, now: datetime) -> Json:
+    """What would be done, to what, and what would follow."""
+    return {
+        "done": False,
+        "action": action,
+        "transaction": transaction_json(view.transaction, now),
+        "follows": consequence(action, view.transaction, queue) if view.done is None else missing(view.done),
+    }
+
+
+def outcome_json(outcome: Outcome, now: datetime) -> Json:
+    """What was done, to what."""
+    one = outcome.operation
+    return {
+        "done": True,
+        "repeated": outcome.repeated,
+        "action": one.action,
+        "at": stamp(one.at),
+        "actor": one.signed.actor,
+        "reason": one.signed.reason,
+        "transaction": transaction_json(outcome.transaction, now),
+        "new_queue_id": None if one.new_place is None else one.new_place.queue_id,
+        "new_queue_offset": None if one.new_place is None else one.new_place.queue_offset,
+    }
+
+
+def missing(done: Operation) -> str:
+    """That only the ledger lacks it."""
+    return (
+        f"{done.action} {done.place} was done already, at {stamp(done.at)} by {done.signed.actor}; "
+        f"its row in `operations` is missing, and will be added."
+    )

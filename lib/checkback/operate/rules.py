@@ -1,0 +1,72 @@
+"""What an operator may do with a transaction, and what is refused and why. Pure: no tables, no clock.
+
+The protocol's rule stands above the operator: one decision per transaction, by its first op. So an op is appended
+only where none is, and a discarded message comes back as a new half message; its decision stays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from checkback.errors import CheckbackError
+from checkback.messages import reserved
+from checkback.operate.operator import OperatorSignature
+from checkback.operate.transaction import stamp
+
+if TYPE_CHECKING:
+    from checkback.operate.transaction import Transaction
+
+
+class RefusedError(CheckbackError):
+    """The transaction is not in a state in which this can be done."""
+
+
+def judge_resolve(transaction: Transaction) -> None:
+    """May an op be appended to it? Raises RefusedError when it is decided, or an op of it has landed."""
+    where = _name(transaction)
+    if transaction.decision is not None:
+        fix = "a decision is for ever"
+        if transaction.resumed_as is not None:
+            fix = f"it goes on as {transaction.resumed_as}"
+        elif transaction.decision.state == "DISCARD":
+            fix = "`checkback resume` makes a new half message of it"
+        raise RefusedError(f"is decided: {_decision(transaction)}", where, fix)
+    if transaction.ops:
+        op = transaction.ops[0]
+        signed = f" ({OperatorSignature.parse(op.remark).actor})" if op.source == "operator" else ""
+        raise RefusedError(
+            f"{op.state} by {op.source}{signed} has landed at {stamp(op.stored)}",
+            where,
+            "`checkback reconcile` decides by it when it next runs",
+        )
+
+
+def judge_resume(transaction: Transaction) -> None:
+    """May it be made a new half message? Raises RefusedError unless it is discarded and not resumed yet."""
+    where = _name(transaction)
+    if transaction.resumed_as is not None:
+        fix = "leave out the place to take the newest one"
+        raise RefusedError(f"was discarded, and resumed as {transaction.resumed_as}", where, fix)
+    if transaction.decision is None and transaction.resumed_from is not None:
+        by = OperatorSignature.parse(transaction.resumed_by).actor
+        raise RefusedError(
+            f"was resumed from {transaction.resumed_from} at {stamp(transaction.stored)} by {by}, and is pending",
+            where,
+            "wait for its decision, or `checkback resolve` it",
+        )
+    if transaction.decision is None:
+        raise RefusedError("is not discarded but pending", where, "wait for its decision, or `checkback resolve` it")
+    if transaction.decision.state == "DISCARD" and (why := reserved(transaction.real_topic)) is not None:
+        what = f"is meant for the topic {transaction.real_topic}, which {why}"
+        raise RefusedError(what, where, "no table can be made for it")
+    if transaction.decision.state != "DISCARD":
+        raise RefusedError(f"is not discarded but decided: {_decision(transaction)}", where, "a decision is for ever")
+
+
+def _name(transaction: Transaction) -> str:
+    return f"transaction {transaction.place}"
+
+
+def _decision(transaction: Transaction) -> str:
+    decision = transaction.decision
+    return "" if decision is None else f"{decision.state} since {stamp(decision.decided_at)} by {decision.source}"

@@ -1,0 +1,146 @@
+"""The tables as operator actions read and append to them: in local folders without Spark, elsewhere with it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkback.errors import FencedError
+from checkback.spark.session import running_session
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.parquet_files import FileWriter, read_rows
+from checkback.storage.schemas import arrow_schema
+from checkback.storage.tables import Tables
+from checkback.storage.timestamps import python_times
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from checkback.settings import Settings
+
+#: Values that columns must have, each column one of its own.
+Equal: TypeAlias = "Mapping[str, Collection[Any]]"
+_WRITTEN = ("half", "op", "operations")
+_READ = (*_WRITTEN, "decisions", "discarded", "check_requests", "check_answers")
+
+
+class OperatorTables(Protocol):
+    """Where operator actions look and write."""
+
+    def has(self, name: str) -> bool:
+        """Is there such a table?"""
+
+    def rows(self, name: str, equal: Equal, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows with these values; none when there is no such table. ``columns`` None = all."""
+
+    def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
+        """Append one row; False, and nothing appended, when (app, version) or a later version is there.
+
+        That is Delta's transaction identifier: of two that append at the same time one gets True. Makes the table.
+        """
+
+
+@contextmanager
+def open_tables(settings: Settings) -> Iterator[OperatorTables]:
+    """The store of the settings' tables. Raises SettingsError, StorageError."""
+    tables = Tables.of(settings.storage)
+    if tables.by_files and all(_is_plain(tables, name) for name in _READ):
+        yield FileStore(tables)
+        return
+    with running_session(settings, "checkback-operate", short=True) as spark:
+        yield SparkStore(spark, tables)
+
+
+def _is_plain(tables: Tables, name: str) -> bool:
+    """Can the table be read, and if need be appended to, file by file? One that somebody has clustered cannot."""
+    if not DeltaLog.exists(tables.location(name)):
+        return True
+    log = tables.log(name)
+    return log.readable() and (name not in _WRITTEN or log.appendable())
+
+
+class FileStore:
+    """Tables in local folders: their Parquet files, and commits by delta-rs."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def has(self, name: str) -> bool:
+        """As Store."""
+        return DeltaLog.exists(self._tables.location(name))
+
+    def rows(self, name: str, equal: Equal, columns: Sequence[str] | None = None) -> pa.Table:
+        """As Store. Files are left out by the ranges of their numbers."""
+        schema = arrow_schema(name)
+        nothing = schema.empty_table().select(columns or schema.names)
+        if not self.has(name) or not all(equal.values()):
+            return nothing
+        numbers = {column: values for column, values in equal.items() if pa.types.is_integer(schema.field(column).type)}
+        within = {column: (min(values), max(values)) for column, values in numbers.items()}
+        wanted = reduce(and_, [pc.field(column).isin(list(values)) for column, values in equal.items()])
+        files = self._tables.log(name).data_files(within)
+        return pa.concat_tables([nothing, *(read_rows(file.path, name, columns, wanted) for file in files)])
+
+    def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
+        """As Store."""
+        DeltaLog.create(name, self._tables.location(name), self._tables.sync)
+        log = self._tables.log(name)
+        before = log.versions([app])[app]
+        for other in _READ:  # what has been read is relied upon
+            if self.has(other):
+                self._tables.log(other).flush()
+        if before is not None and before >= version:
+            return False
+        with FileWriter(self._tables.root, sync=self._tables.sync) as writer:
+            writer.write(name, row)
+            files = writer.close()
+        try:
+            log.commit_after(files, {app: before}, {app: version})
+        except FencedError:
+            return False
+        return True
+
+
+class SparkStore:
+    """Tables that only Spark can read or write: in a catalog, in an object store, clustered."""
+
+    def __init__(self, spark: SparkSession, tables: Tables) -> None:
+        self._spark = spark
+        self._tables = tables
+
+    def has(self, name: str) -> bool:
+        """As Store."""
+        return self._tables.exists(self._spark, name)
+
+    def rows(self, name: str, equal: Equal, columns: Sequence[str] | None = None) -> pa.Table:
+        """As Store."""
+        from pyspark.sql import functions as F
+
+        schema = arrow_schema(name)
+        names = list(columns or schema.names)
+        schema = pa.schema([schema.field(column) for column in names])
+        if not self.has(name) or not all(equal.values()):
+            return schema.empty_table()
+        wanted = reduce(and_, [F.col(column).isin(list(values)) for column, values in equal.items()])
+        rows = self._tables.read(self._spark, name).where(wanted).select(*names).toArrow()
+        return python_times(rows.cast(schema))
+
+    def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
+        """As Store. Spark skips a version that is there without a word: whose row it is tells who was first."""
+        from delta.exceptions import ConcurrentTransactionException
+
+        self._tables.create(self._spark, name)
+        try:
+            self._tables.append_arrow(self._spark, row, name, app, version)
+        except (FencedError, ConcurrentTransactionException):
+            return False
+        (mine,) = row.to_pylist()
+        equal = {column: [value] for column, value in mine.items() if isinstance(value, str | int)}
+        return mine in self.rows(name, equal).to_pylist()

@@ -1,0 +1,167 @@
+"""AsyncTransactionProducer: the same for asyncio, over httpx."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from checkback.errors import CheckbackError, SettingsError
+from checkback.producer.gateway_address import HALF, OP, Address, certificates
+from checkback.producer.listener import (
+    AsyncTransactionListener,
+    LocalTransactionState,
+    TransactionListener,
+    failed,
+    state_of,
+)
+from checkback.producer.message import Message, half_json, identified, op_json
+from checkback.producer.request_errors import describe
+from checkback.producer.responses import MAX_REPLY, GatewayError, GatewayReply, read_place, read_reply
+from checkback.producer.result import TransactionSendResult, not_stored, stored
+from checkback.producer.retry import Attempts, Patience
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    import httpx
+
+_PATIENCE = Patience()
+
+
+class AsyncTransactionProducer:
+    """TransactionProducer for asyncio: the same arguments and results; needs httpx (``checkback[producer]``).
+
+    ``listener``: an AsyncTransactionListener, which runs in the event loop, or a TransactionListener, whose methods
+    run in a thread. A task that is cancelled sends no op: the check-back asks.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        gateway_url: str,
+        listener: AsyncTransactionListener | TransactionListener,
+        *,
+        token: str | None = None,
+        patience: Patience = _PATIENCE,
+        ca_file: str | None = None,
+        connections: int = 32,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        try:
+            import httpx
+        except ImportError as error:
+            raise CheckbackError("httpx is not installed", "", "pip install 'checkback[producer]'") from error
+        self._address = Address(group, gateway_url, token)
+        try:
+            httpx.URL(gateway_url)
+        except httpx.InvalidURL:
+            raise SettingsError("is not a gateway's URL", "gateway_url", "write http(s)://host[:port][/path]") from None
+        self._listener = listener
+        self._patience = patience
+        self._clock, self._timer, self._sleep = clock, timer, sleep
+        self._lost = (httpx.HTTPError, httpx.StreamError, asyncio.TimeoutError, OSError, UnicodeError)
+        certified = certificates(ca_file)
+
+        def client() -> httpx.AsyncClient:
+            return httpx.AsyncClient(
+                headers=self._address.headers(),
+                verify=certified,
+                timeout=patience.timeout_s,
+                limits=httpx.Limits(max_connections=1),
+                follow_redirects=False,
+                trust_env=False,
+            )
+
+        # A client for each connection, the last one used first: the pool of httpx looks through all its connections
+        # several times a request, which at 64 of them costs more than all the rest.
+        self._client = client
+        self._clients: list[httpx.AsyncClient] = []
+        self._connections = asyncio.Semaphore(connections)
+
+    async def __aenter__(self) -> AsyncTransactionProducer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections that are kept alive."""
+        for client in self._clients:
+            await client.aclose()
+
+    async def send_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
+        """As TransactionProducer.send_in_transaction, step by step."""
+        message = identified(message)
+        transaction_id = message.transaction_id
+        half = half_json(self._address.group, message, self._now_ms())
+        # Step 1
+        try:
+            place = read_place(await self._post(HALF, half, transaction_id), HALF)
+        except GatewayError as error:
+            return not_stored(transaction_id, error)
+        # Step 2
+        local_error: Exception | None = None
+        try:
+            state = state_of(await self._execute(message, arg), transaction_id)
+        except Exception as error:  # noqa: BLE001 - RocketMQ's: whatever it is, the check-back finds out
+            state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
+        # Step 3
+        op_error: GatewayError | None = None
+        if state is not LocalTransactionState.UNKNOWN:
+            try:
+                op = op_json(self._address.group, transaction_id, *place, state.value, self._now_ms())
+                await self._post(OP, op, transaction_id)
+            except GatewayError as error:
+                op_error = error
+        return stored(transaction_id, place, state, local_error, op_error)
+
+    async def _execute(self, message: Message, arg: Any) -> LocalTransactionState | None:
+        if isinstance(self._listener, AsyncTransactionListener):
+            return await self._listener.execute_local_transaction(message, arg)
+        return await asyncio.to_thread(self._listener.execute_local_transaction, message, arg)
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    async def _post(self, path: str, body: bytes, transaction_id: str) -> dict[str, Any]:
+        """The object of a 200, of as many tries as patience allows. Raises GatewayError."""
+        attempts = Attempts(self._patience, self._timer())
+        while True:
+            timeout_s = self._patience.timeout_s
+            try:
+                async with self._connections:
+                    timeout_s = attempts.timeout(self._timer())
+                    reply = await asyncio.wait_for(self._send(path, body), timeout_s)
+            except self._lost as error:
+                wait = attempts.after_failure(self._timer())
+                if wait is None:
+                    raise GatewayError(
+                        describe(error, timeout_s), self._address.url(path), "see that the gateway runs"
+                    ) from error
+            else:
+                wait = attempts.after_reply(reply, self._timer())
+                if wait is None:
+                    return read_reply(reply, self._address.url(path), transaction_id, attempts.lost)
+            await self._sleep(wait)
+
+    async def _send(self, path: str, body: bytes) -> GatewayReply:
+        client = self._clients.pop() if self._clients else self._client()
+        try:
+            async with client.stream("POST", self._address.url(path), content=body) as response:
+                content = b""
+                async for part in response.aiter_raw():
+                    content += part
+                    if len(content) > MAX_REPLY:
+                        break
+                headers = response.headers
+                return GatewayReply(
+                    response.status_code, content, headers.get("Content-Type", ""), headers.get("Retry-After")
+                )
+        finally:
+            self._clients.append(client)

@@ -1,0 +1,189 @@
+"""The check endpoint as an ASGI application: who asks is verified, then the listener is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+from checkback.errors import CheckbackError
+from checkback.producer.check_request import answer_json, problem_json, read_check
+from checkback.producer.listener import (
+    AsyncTransactionListener,
+    LocalTransactionState,
+    TransactionListener,
+    failed,
+    logger,
+    state_of,
+)
+from checkback.producer.signature_verifier import RefusedError, SignatureVerifier
+
+if TYPE_CHECKING:
+    from checkback.check.wire import CheckRequest
+
+Listener = TransactionListener | AsyncTransactionListener
+# ASGI 3
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+#: bytes of a check without the message's body, amply: ids and topic have limits
+MAX_REQUEST = 64 * 1024
+#: stands for every group that the secret signs; no group has this name
+_ANY = ""
+#: of a Content-Length that is worth reading
+_DIGITS = 18
+
+
+class CheckApp:
+    """An ASGI application that answers POST on whatever path it is mounted; see ``check_app``."""
+
+    def __init__(
+        self,
+        listeners: Mapping[str, Listener],
+        verifier: SignatureVerifier,
+        max_request: int,
+        timeout_s: float,
+        threads: int,
+    ) -> None:
+        self._listeners = dict(listeners)
+        self._verifier = verifier
+        self._max_request = max_request
+        self._timeout_s = timeout_s
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="checkback-check")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection's scope, as ASGI 3 says."""
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+        elif scope["type"] == "http":
+            try:
+                status, body = 200, await self._answer(scope, receive)
+            except RefusedError as refused:
+                logger.warning("a check was refused: %d %s", refused.status, refused.title)
+                status, body = refused.status, problem_json(refused)
+            await _reply(send, status, body)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1003})
+
+    async def _answer(self, scope: Scope, receive: Receive) -> bytes:
+        """The body of a 200. Raises RefusedError for everything else.
+
+        Step 1: read the request, within limits of size and time.
+        Step 2: verify the signature. What is not signed is not even parsed.
+        Step 3: find the group's listener.
+        Step 4: take the request once.
+        Step 5: ask the listener.
+        """
+        # Step 1
+        if scope["method"] != "POST":
+            raise RefusedError(405, "checks are POSTed")
+        headers = _headers(scope)
+        body = await self._in_time(_read(receive, headers, self._max_request), 408, "the request took too long")
+        # Step 2
+        signed_for = self._verifier.verify(headers, body)
+        # Step 3
+        check = read_check(body)
+        group = _ANY if _ANY in signed_for else check.producer_group
+        if group not in signed_for:
+            raise RefusedError(403, "not this service's producer group")
+        # Step 4
+        self._verifier.take(headers, body, group)
+        # Step 5: not in time is a 503, so that the check goes on to another endpoint, where one may know.
+        state = await self._in_time(self._ask(self._listeners[group], check), 503, "the listener took too long")
+        return answer_json(check.transaction_id, state.value)
+
+    async def _ask(self, listener: Listener, check: CheckRequest) -> LocalTransactionState:
+        said: object
+        try:
+            if isinstance(listener, AsyncTransactionListener):
+                said = await listener.check_local_transaction(check)
+            else:
+                run = copy_context().run
+                said = await asyncio.get_running_loop().run_in_executor(
+                    self._pool, run, listener.check_local_transaction, check
+                )
+        except Exception as error:  # noqa: BLE001 - RocketMQ's: whatever it is, nobody knows, and the next check asks
+            return failed(error, check.transaction_id, "check_local_transaction")
+        return state_of(said, check.transaction_id)
+
+    async def _in_time(self, work: Any, status: int, title: str) -> Any:
+        try:
+            return await asyncio.wait_for(work, self._timeout_s)
+        except asyncio.TimeoutError:
+            raise RefusedError(status, title) from None
+
+
+def check_app(
+    listener: Listener | Mapping[str, Listener],
+    *,
+    secret: str | Mapping[str, str] | None,
+    group: str | None = None,
+    max_request: int = MAX_REQUEST,
+    timeout_s: float = 4.0,
+    threads: int = 16,
+    replays: int = 200_000,
+) -> CheckApp:
+    """The check endpoint of one listener, or of group -> listener, to mount in FastAPI, Starlette or to serve alone.
+
+    It answers 200 ``{"transaction_id", "state"}`` when a listener was asked, and nothing else on 200. Refused, as
+    problem+json: 401 not signed with the secret or more than five minutes off, 403 another group, 409 the very
+    same request again, 413 over ``max_request`` bytes, 400 not a check, 405, 408, 503 the listener took longer
+    than ``timeout_s``. Each is NO_ANSWER to Checkback, which asks again.
+
+    ``secret``: the one of ``producers.GROUP.secret``, or group -> secret; None takes unsigned checks, for loopback
+    only. ``group``: the group of a single listener; without it any group that the secret signs. ``max_request``: raise
+    it for a group with ``include_body``. ``threads``: in which a TransactionListener's methods run; those of an
+    AsyncTransactionListener run in the event loop. ``replays``: requests remembered, see Replays.
+
+    Raises SettingsError for a secret that is not fit.
+    """
+    listeners = listener if isinstance(listener, Mapping) else {group or _ANY: listener}
+    if not listeners:
+        raise CheckbackError("there is none", "listener", "give a listener, or {group: listener}")
+    return CheckApp(listeners, SignatureVerifier(secret, listeners, replays), max_request, timeout_s, threads)
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    """Names in lower case. A name that comes twice is joined, and so fits no signature."""
+    headers: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        headers[key] = f"{headers[key]},{text}" if key in headers else text
+    return headers
+
+
+async def _read(receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
+    """The body. Raises RefusedError, 413, before more than ``limit`` bytes are held."""
+    stated = headers.get("content-length", "0")
+    if not stated.isdecimal() or len(stated) > _DIGITS or int(stated) > limit:
+        raise RefusedError(413, "the request is too large")
+    body, more = b"", True
+    while more:
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise RefusedError(400, "the request was cut short")
+        body += event.get("body", b"")
+        more = event.get("more_body", False)
+        if len(body) > limit:
+            raise RefusedError(413, "the request is too large")
+    return body
+
+
+async def _reply(send: Send, status: int, body: bytes) -> None:
+    kind = b"application/json" if status == 200 else b"application/problem+json"
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
+    if status == 405:
+        headers.append((b"allow", b"POST"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        event = await receive()
+        await send({"type": f"{event['type']}.complete"})
+        if event["type"] == "lifespan.shutdown":
+            return

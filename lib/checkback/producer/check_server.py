@@ -1,0 +1,148 @@
+"""The check endpoint as a server of its own: uvicorn, in a thread or in the event loop that is running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from checkback.errors import CheckbackError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from uvicorn import Server
+
+    from checkback.producer.check_endpoint import CheckApp
+
+
+class CheckServer:
+    """Serves a ``check_app`` at ``url`` while its ``with`` block runs; needs uvicorn (``checkback[producer]``).
+
+    ``with``: in a thread of its own. ``async with``: in the running event loop, so that an AsyncTransactionListener
+    may use what belongs to that loop. ``port`` 0 takes a free one. ``certificate`` and ``key``: PEM files, for
+    https. Its end waits up to ``patience_s`` for checks that are being answered. A connection on which no whole head
+    of a request comes for ``timeout_s`` is closed, and so are those beyond ``max_connections``.
+
+    Raises CheckbackError when the address cannot be had.
+    """
+
+    def __init__(
+        self,
+        app: CheckApp,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        path: str = "/check",
+        certificate: str | None = None,
+        key: str | None = None,
+        patience_s: int = 5,
+        timeout_s: float = 10.0,
+        max_connections: int = 1000,
+    ) -> None:
+        self._listening = _listen(host, port)
+        shown = f"[{host}]" if ":" in host else host
+        scheme = "http" if certificate is None else "https"
+        self.url = f"{scheme}://{shown}:{self._listening.getsockname()[1]}{path}"
+        try:
+            self._server = _server(
+                _at(path, app),
+                timeout_s,
+                max_connections,
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
+                timeout_graceful_shutdown=patience_s,
+            )
+        except BaseException:
+            self._listening.close()
+            raise
+        self._thread: threading.Thread | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> CheckServer:
+        # Whoever connects before the thread has started waits in the socket's queue.
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._listening],), name="checkback-check-server", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join()
+        self._listening.close()
+
+    async def __aenter__(self) -> CheckServer:
+        self._task = asyncio.create_task(self._server.serve([self._listening]))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.should_exit = True
+        if self._task is not None:
+            await self._task
+        self._listening.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        reason = (os.strerror(error.errno) if error.errno else str(error)).lower()
+        raise CheckbackError(f"cannot listen: {reason}", f"{host}:{port}", "choose another host or port") from error
+
+
+def _server(app: Any, timeout_s: float, max_connections: int, **options: Any) -> Server:
+    try:
+        import uvicorn
+
+        from checkback.producer.http_protocol import LimitedConnection
+    except ImportError as error:
+        raise CheckbackError("uvicorn is not installed", "", "pip install 'checkback[producer]'") from error
+
+    class Quiet(uvicorn.Server):
+        """Leaves the process's signals to those who own them."""
+
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
+
+    limits = {"timeout_s": timeout_s, "max_connections": max_connections}
+    config = uvicorn.Config(
+        app,
+        http=type("Connection", (LimitedConnection,), limits),
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        **options,
+    )
+    try:
+        config.load()  # what is not fit is known now, not in a thread
+    except OSError as error:  # ssl.SSLError is one
+        raise CheckbackError("cannot be read as PEM", "certificate or key", "name PEM files that fit") from error
+    return Quiet(config)
+
+
+def _at(path: str, app: CheckApp) -> Any:
+    """The application on one path; 404 elsewhere."""
+
+    async def routed(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["path"] == path:
+            await app(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    return routed

@@ -1,0 +1,75 @@
+"""A consumer's side: each message of a topic is applied once, however often it is read.
+
+A topic table has each committed message once, but a consumer may crash between applying it and noting how far it has
+read. So it notes the message in the same database transaction that applies it.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from checkback.messages import TOPIC_MAX
+from checkback.producer.deduplication import fit, insert_once
+
+# isort: split
+from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, delete
+from sqlalchemy.schema import CreateTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection, Engine
+
+
+class MessageApply:
+    """The table of messages that were applied; ``table`` is its name. SQLite or PostgreSQL."""
+
+    def __init__(self, table: str = "message_apply") -> None:
+        #: for migrations: one row a message
+        self.table = Table(
+            table,
+            MetaData(),
+            Column("topic", String(TOPIC_MAX), primary_key=True),
+            Column("half_queue_id", Integer, primary_key=True, autoincrement=False),
+            Column("half_queue_offset", BigInteger, primary_key=True, autoincrement=False),
+            Column("applied_at", DateTime(timezone=True), nullable=False),
+        )
+
+    def create_table(self, engine: Engine) -> None:
+        """Create the table where there is none: at deployment."""
+        fit(engine.dialect, "MessageApply")
+        with engine.begin() as connection:
+            connection.execute(CreateTable(self.table, if_not_exists=True))
+
+    @contextmanager
+    def consumed(
+        self, connection: Connection, topic: str, half_queue_id: int, half_queue_offset: int
+    ) -> Iterator[bool]:
+        """True when the message was not applied before: then apply it in the block, through ``connection``.
+
+        ``half_queue_id`` and ``half_queue_offset`` are columns of the topic table; together they name the message.
+        The mark is part of the transaction that ``connection`` is in, and the block a savepoint in it: an exception
+        undoes the block and the mark, and no more. Who applies the same message at the same time is waited for.
+        """
+        fit(connection.dialect, "consumed")
+        row = {"topic": topic, "half_queue_id": half_queue_id, "half_queue_offset": half_queue_offset}
+        if not insert_once(connection, self.table, {**row, "applied_at": datetime.now(timezone.utc)}):
+            yield False
+            return
+        # The savepoint comes after the mark: SQLite's driver begins the transaction at the first INSERT only, and a
+        # savepoint before it would be the transaction.
+        try:
+            with connection.begin_nested():
+                yield True
+        except BaseException:
+            if connection.in_transaction():  # else all of it is undone already
+                columns = self.table.c
+                connection.execute(delete(self.table).where(*(columns[name] == value for name, value in row.items())))
+            raise
+
+
+_DEFAULT = MessageApply()
+#: ``MessageApply.consumed`` of the table ``message_apply``
+consumed = _DEFAULT.consumed

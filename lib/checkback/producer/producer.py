@@ -1,0 +1,168 @@
+"""TransactionProducer: RocketMQ's TransactionMQProducer, over HTTP."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any
+
+import requests
+from urllib3 import Timeout
+from urllib3.exceptions import HTTPError
+
+from checkback.errors import CheckbackError
+from checkback.producer.gateway_address import HALF, OP, Address, not_pem
+from checkback.producer.listener import LocalTransactionState, TransactionListener, failed, state_of
+from checkback.producer.message import Message, half_json, identified, op_json
+from checkback.producer.request_errors import describe
+from checkback.producer.responses import MAX_REPLY, GatewayError, GatewayReply, read_place, read_reply
+from checkback.producer.result import TransactionSendResult, not_stored, stored
+from checkback.producer.retry import Attempts, Patience
+from checkback.producer.timeouts import DeadlineAdapter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from urllib3.response import BaseHTTPResponse
+
+_PATIENCE = Patience()
+_LOST = (requests.RequestException, HTTPError, OSError, HTTPException)
+
+
+class TransactionProducer:
+    """Sends messages in transactions for one producer group; safe to use from many threads.
+
+    ``gateway_url``: ``http(s)://host:port`` of ``checkback gateway``; ``token``: the group's, sent as
+    ``Authorization: Bearer``; ``patience``: timeouts and retries; ``ca_file``: PEM authorities for https (None: the
+    system's); ``connections``: kept alive. Redirects are not followed, proxies and credentials of the environment not
+    used. ``clock`` tells seconds since the epoch, ``timer`` seconds of any origin, ``sleep`` waits.
+
+    Raises SettingsError or messages.Rejected for an argument that is not fit.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        gateway_url: str,
+        listener: TransactionListener,
+        *,
+        token: str | None = None,
+        patience: Patience = _PATIENCE,
+        ca_file: str | None = None,
+        connections: int = 32,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if inspect.iscoroutinefunction(listener.execute_local_transaction):
+            raise CheckbackError("is a listener for asyncio", "listener", "use AsyncTransactionProducer")
+        self._address = Address(group, gateway_url, token)
+        self._templates = {
+            path: requests.Request("POST", self._address.url(path), headers=self._address.headers()).prepare()
+            for path in (HALF, OP)
+        }
+        self._listener = listener
+        self._patience = patience
+        self._clock, self._timer, self._sleep = clock, timer, sleep
+        try:
+            self._adapter = DeadlineAdapter(ca_file, hosts=1, connections=connections)
+        except OSError as error:
+            raise not_pem(ca_file, error) from error
+
+    def __enter__(self) -> TransactionProducer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections that are kept alive."""
+        self._adapter.close()
+
+    def send_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
+        """What came of the half message, the local transaction and the op.
+
+        As DefaultMQProducerImpl.sendMessageInTransaction:
+        Step 1: send the half message. When it is not stored, the local transaction does not run, and the result says
+        why (``raise_for_status`` raises it).
+        Step 2: run the listener's local transaction with ``arg``. An exception or None is UNKNOWN.
+        Step 3: send the op. UNKNOWN sends none, and one that does not arrive is logged: the check-back asks.
+
+        Raises messages.Rejected for a message that is not fit; nothing was sent then.
+        """
+        message = identified(message)
+        transaction_id = message.transaction_id
+        half = half_json(self._address.group, message, self._now_ms())
+        # Step 1
+        try:
+            place = read_place(self._post(HALF, half, transaction_id), HALF)
+        except GatewayError as error:
+            return not_stored(transaction_id, error)
+        # Step 2
+        local_error: Exception | None = None
+        try:
+            state = state_of(self._listener.execute_local_transaction(message, arg), transaction_id)
+        except Exception as error:  # noqa: BLE001 - RocketMQ's: whatever it is, the check-back finds out
+            state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
+        # Step 3
+        op_error: GatewayError | None = None
+        if state is not LocalTransactionState.UNKNOWN:
+            try:
+                op = op_json(self._address.group, transaction_id, *place, state.value, self._now_ms())
+                self._post(OP, op, transaction_id)
+            except GatewayError as error:
+                op_error = error
+        return stored(transaction_id, place, state, local_error, op_error)
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _post(self, path: str, body: bytes, transaction_id: str) -> dict[str, Any]:
+        """The object of a 200, of as many tries as patience allows. Raises GatewayError."""
+        attempts = Attempts(self._patience, self._timer())
+        while True:
+            timeout_s = attempts.timeout(self._timer())
+            try:
+                reply = self._send(path, body, timeout_s)
+            except _LOST as error:
+                wait = attempts.after_failure(self._timer())
+                if wait is None:
+                    raise GatewayError(
+                        describe(error, timeout_s), self._address.url(path), "see that the gateway runs"
+                    ) from error
+            else:
+                wait = attempts.after_reply(reply, self._timer())
+                if wait is None:
+                    return read_reply(reply, self._address.url(path), transaction_id, attempts.lost)
+            self._sleep(wait)
+
+    def _send(self, path: str, body: bytes, timeout_s: float) -> GatewayReply:
+        prepared = self._templates[path].copy()
+        prepared.body = body
+        prepared.headers["Content-Length"] = str(len(body))
+        total = Timeout(total=timeout_s)
+        sent = self._adapter.send(prepared, stream=True, timeout=total)  # type: ignore[arg-type]  # requests takes urllib3's Timeout; its stubs do not
+        response: BaseHTTPResponse = sent.raw
+        try:
+            content = _read(response)
+        except BaseException:
+            response.close()  # what was not read would be taken for the next reply
+            raise
+        finally:
+            response.release_conn()
+        headers = response.headers
+        return GatewayReply(response.status, content, headers.get("Content-Type", ""), headers.get("Retry-After"))
+
+
+def _read(response: BaseHTTPResponse) -> bytes:
+    body = b""
+    while part := response.read(MAX_REPLY + 1 - len(body), decode_content=False):
+        body += part
+        if len(body) > MAX_REPLY:
+            response.close()
+            break
+    return body

@@ -1,0 +1,100 @@
+"""What the gateway says, read strictly: no network."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from checkback.errors import CheckbackError
+
+#: bytes of the longest reply that is read
+MAX_REPLY = 64 * 1024
+#: a gateway's or proxy's statuses that mean: not now
+TRY_AGAIN = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
+#: 503 says nothing by itself; with these codes it is the gateway that refused
+_REFUSALS = frozenset({"queue_full", "transactions_rejected"})
+_FIXES = {
+    HTTPStatus.UNAUTHORIZED: "give the producer its group's token",
+    HTTPStatus.FORBIDDEN: "name the group in the gateway's settings, producers.GROUP",
+    HTTPStatus.NOT_FOUND: "look at the gateway's URL",
+}
+_LONGEST = 200
+
+
+class GatewayError(CheckbackError):
+    """The gateway did not take a half or an op.
+
+    ``status``: of its last reply, None if none came; ``code``: its own word for why. ``refused``: it is certain that
+    nothing has landed; otherwise an earlier try, or this one, may have.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        where: str = "",
+        fix: str = "",
+        status: int | None = None,
+        code: str | None = None,
+        refused: bool = False,
+    ) -> None:
+        super().__init__(what, where, fix)
+        self.args = (what, where, fix, status, code, refused)  # what pickle gives back to __init__
+        self.status = status
+        self.code = code
+        self.refused = refused
+
+
+@dataclass(frozen=True)
+class GatewayReply:
+    """One reply of the gateway: status, the headers that matter, at most MAX_REPLY + 1 bytes of body."""
+
+    status: int
+    body: bytes = field(repr=False)
+    content_type: str = ""
+    retry_after: str | None = None
+
+
+def read_reply(reply: GatewayReply, path: str, transaction_id: str, lost: bool) -> dict[str, Any]:
+    """The object in a reply of 200 for ``transaction_id``.
+
+    ``lost``: an earlier try went out and no reply came back. Raises GatewayError for every other reply.
+    """
+    if reply.status != HTTPStatus.OK:
+        raise _refusal(reply, path, lost)
+    fields = _object(reply.body)
+    if fields.get("transaction_id") != transaction_id:
+        raise GatewayError(
+            "the reply is not that of a gateway for this transaction", path, "look at the gateway's URL", reply.status
+        )
+    return fields
+
+
+def read_place(fields: dict[str, Any], path: str) -> tuple[int, int]:
+    """(queue_id, queue_offset) of the half message. Raises GatewayError when the reply has none."""
+    queue_id, queue_offset = fields.get("queue_id"), fields.get("queue_offset")
+    if type(queue_id) is not int or type(queue_offset) is not int or queue_id < 0 or queue_offset < 0:
+        raise GatewayError("the reply has no queue_id and queue_offset", path, "look at the gateway's URL", 200)
+    return queue_id, queue_offset
+
+
+def _refusal(reply: GatewayReply, path: str, lost: bool) -> GatewayError:
+    problem = _object(reply.body) if reply.content_type.partition(";")[0].strip() == "application/problem+json" else {}
+    code = problem.get("code") if isinstance(problem.get("code"), str) else None
+    told = problem.get("detail") or problem.get("title")
+    words = f"status {reply.status}" + (f" {code}" if code else "") + (f": {told}" if isinstance(told, str) else "")
+    said_no = HTTPStatus.BAD_REQUEST <= reply.status < HTTPStatus.INTERNAL_SERVER_ERROR or code in _REFUSALS
+    fix = _FIXES.get(HTTPStatus(reply.status), "") if reply.status in _FIXES else ""
+    return GatewayError(words[:_LONGEST], path, fix, reply.status, code, refused=said_no and not lost)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """The JSON object in a body; {} when there is none."""
+    if len(body) > MAX_REPLY:
+        return {}
+    try:
+        fields = json.loads(body.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}

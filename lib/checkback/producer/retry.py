@@ -1,0 +1,78 @@
+"""When a request to the gateway is tried again: decided here, waited for by who sends. No network, no clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from urllib3 import Retry
+from urllib3.exceptions import HTTPError, InvalidHeader, MaxRetryError
+
+from checkback.producer.responses import TRY_AGAIN, GatewayReply
+
+_LEAST = 0.001
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long and how often. All in seconds.
+
+    ``timeout_s``: one try, from connecting to the last byte; ``total_timeout_s``: all tries and the waiting between
+    them; ``retries``: tries after the first (RocketMQ: retryTimesWhenSendFailed).
+    """
+
+    timeout_s: float = 5.0
+    total_timeout_s: float = 15.0
+    retries: int = 5
+
+
+class Attempts:
+    """The tries of one request: after each, how long to wait for the next. Times are of any one origin, in seconds.
+
+    urllib3's Retry counts and backs off: at once, then 0.2 s, 0.4 s, ... up to 2 s, and up to 0.1 s at random.
+    """
+
+    def __init__(self, patience: Patience, now: float) -> None:
+        self._until = now + patience.total_timeout_s
+        self._timeout_s = patience.timeout_s
+        self._retry = Retry(
+            total=patience.retries,
+            allowed_methods=None,
+            status_forcelist=TRY_AGAIN,
+            backoff_factor=0.1,
+            backoff_jitter=0.1,
+            backoff_max=2,
+        )
+        #: a try went out and no reply came back: it may have landed
+        self.lost = False
+
+    def timeout(self, now: float) -> float:
+        """What the next try may take."""
+        return max(min(self._timeout_s, self._until - now), _LEAST)
+
+    def after_failure(self, now: float) -> float | None:
+        """Seconds to wait after a try without a reply; None: give up."""
+        self.lost = True
+        return self._wait(0, now)
+
+    def after_reply(self, reply: GatewayReply, now: float) -> float | None:
+        """Seconds to wait after a reply; None: it is the last word."""
+        if reply.status not in TRY_AGAIN:
+            return None
+        if reply.status == 502:  # a proxy's: the gateway behind it may have taken the request
+            self.lost = True
+        return self._wait(self._asked(reply), now)
+
+    def _asked(self, reply: GatewayReply) -> float:
+        try:
+            return self._retry.parse_retry_after(reply.retry_after) if reply.retry_after else 0
+        except InvalidHeader:
+            return 0
+
+    def _wait(self, least: float, now: float) -> float | None:
+        try:
+            self._retry = self._retry.increment("POST", error=HTTPError())
+        except MaxRetryError:
+            return None
+        wait = max(self._retry.get_backoff_time(), least)
+        # A gateway that asks for more time than there is gets no further try: waiting would be for nothing.
+        return wait if now + wait < self._until else None

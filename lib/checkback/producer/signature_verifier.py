@@ -1,0 +1,82 @@
+"""Is a check request genuine? Standard Webhooks' signature, its age, and whether it was there before."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from checkback.check.signature import Signer
+from checkback.errors import SettingsError
+from checkback.producer.replay_protection import ReplayCache
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+#: A second as Checkback writes it. The library would read 1.8e9, +1800000000 and 1800000000.5 as the same one.
+_SECONDS = re.compile(r"[1-9][0-9]{0,11}", re.ASCII)
+
+
+class RefusedError(Exception):
+    """A request is refused: HTTP status and title, neither of which tells what it held."""
+
+    def __init__(self, status: int, title: str) -> None:
+        super().__init__(status, title)
+        self.status, self.title = status, title
+
+
+class SignatureVerifier:
+    """Holds requests to the secrets of the groups; safe to use from many threads.
+
+    ``secret``: base64, with or without ``whsec_`` before it, for all groups; or group -> secret; or None: unsigned
+    checks are taken. ``replays``: how many requests are remembered. Raises SettingsError for a secret that is not fit
+    or missing; it is never quoted.
+    """
+
+    def __init__(self, secret: str | Mapping[str, str] | None, groups: Collection[str], replays: int) -> None:
+        self._webhooks = {group: _webhook(secret, group) for group in groups}
+        self._replays = ReplayCache(replays)
+
+    def verify(self, headers: Mapping[str, str], body: bytes) -> frozenset[str]:
+        """The groups whose secret the request is signed with.
+
+        ``headers``: names in lower case. Raises RefusedError: 401 when there is none, or when the request is more
+        than five minutes old or new.
+        """
+        groups = frozenset(group for group, webhook in self._webhooks.items() if _genuine(webhook, headers, body))
+        if not groups:
+            raise RefusedError(401, "not signed, or signed more than five minutes ago")
+        return groups
+
+    def take(self, headers: Mapping[str, str], body: bytes, group: str) -> None:
+        """Take a verified request, once. Raises RefusedError, 409, when it was there before."""
+        if self._webhooks[group] is None:
+            return
+        timestamp = int(headers["webhook-timestamp"])
+        if not self._replays.take(headers["webhook-id"], timestamp, body, time.time()):
+            raise RefusedError(409, "this very request was here before")
+
+
+def _webhook(secret: str | Mapping[str, str] | None, group: str) -> Webhook | None:
+    if secret is None:
+        return None
+    own = secret if isinstance(secret, str) else secret.get(group)
+    if own is None:
+        raise SettingsError(f"group {group} has no secret", "secret", "give each group one, or None for all")
+    Signer(own, f"secret of {group}")  # strict where the library skips what is not base64
+    return Webhook(own)
+
+
+def _genuine(webhook: Webhook | None, headers: Mapping[str, str], body: bytes) -> bool:
+    if webhook is None:
+        return True
+    if not _SECONDS.fullmatch(headers.get("webhook-timestamp", "")):
+        return False
+    try:
+        webhook.verify(body, dict(headers), json_parse=False)
+    except (WebhookVerificationError, ValueError):  # ValueError: a header or the body that cannot be decoded
+        return False
+    return True

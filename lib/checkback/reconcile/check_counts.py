@@ -1,0 +1,43 @@
+"""How often each half message was checked, by the tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from checkback.reconcile.event_columns import op_events
+from checkback.reconcile.segment import Kind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: bool) -> DataFrame:
+    """By offset: checks so far that count, how many there were, and when the last one was.
+
+    Columns queue_id, offset, check_times INT, asked INT, checked BIGINT (ms). Unless ``count_undelivered`` those count
+    that somebody has received (docs/protocol.md, rule 9).
+    """
+    key = ["queue_id", "offset"]
+    last = F.max(F.struct("requested_at", "check_times")).alias("last")
+    number = F.count("*").cast("int").alias("asked")
+    asked = check_requests.groupBy("queue_id", F.col("queue_offset").alias("offset")).agg(last, number)
+    told = op_events(op)
+    if not count_undelivered:
+        received = told.where(F.col("kind") == Kind.DELIVERED).groupBy(*key).agg(F.max("immunity").alias("received"))
+        times = F.least(F.coalesce("received", F.lit(0)).cast("int"), "asked").alias("check_times")
+        checked = F.unix_millis("last.requested_at").alias("checked")
+        return asked.join(received, on=key, how="left").select(*key, times, "asked", checked)
+    back = told.where(F.col("kind") == Kind.UNDELIVERED)
+    back = back.groupBy(*key).agg(F.max(F.struct("store", "immunity")).alias("back"))
+    # Taken back, by a release before: no endpoint received the last one, and no other has followed.
+    taken_back = (F.col("back.immunity") == F.col("last.check_times")) & (
+        F.col("back.store") > F.unix_micros("last.requested_at")
+    )
+    return asked.join(back, on=key, how="left").select(
+        *key,
+        (F.col("last.check_times") - F.when(taken_back, 1).otherwise(0)).alias("check_times"),
+        "asked",
+        F.unix_millis("last.requested_at").alias("checked"),
+    )

@@ -1,0 +1,95 @@
+"""The rows of `half` that a batch acts on, read from the table's files: which files, and what of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkback.storage.schemas import arrow_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from checkback.reconcile.half_lookup import HalfLookup
+    from checkback.storage.delta_log import DataFile
+
+#: rows that are decoded at a time
+_BATCH = 25_000
+#: a file larger than this is read by several tasks, by its row groups
+_LARGE = 64 << 20
+#: wanted rows, and bytes of files, that are worth a task: fewer tasks write fewer files
+ROWS_A_TASK = 50_000
+_BYTES_A_TASK = 32 << 20
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """A file, or some of its row groups; bytes."""
+
+    path: str
+    size: int
+    row_groups: tuple[int, ...] | None = None
+
+
+def pieces(files: Sequence[DataFile], wanted: HalfLookup) -> list[list[RowGroups]]:
+    """What each task reads: the files that may hold wanted rows, in lists of about the same size."""
+    found = [
+        piece for file in files if wanted.may_be_in(file.spans) for piece in _split(RowGroups(file.path, file.size))
+    ]
+    size = sum(piece.size for piece in found)
+    tasks = max(-(-len(wanted.records) // ROWS_A_TASK), -(-size // _BYTES_A_TASK))
+    lists: list[list[RowGroups]] = [[] for _ in range(min(tasks, len(found)))]
+    sizes = [0] * len(lists)
+    for piece in sorted(found, key=lambda piece: -piece.size):
+        least = sizes.index(min(sizes))
+        lists[least].append(piece)
+        sizes[least] += piece.size
+    return lists
+
+
+def read(piece: RowGroups, wanted: HalfLookup, with_body: bool) -> Iterator[pa.RecordBatch]:
+    """The rows of a piece, as Arrow in the columns of `half`. Row groups without wanted rows are passed over.
+
+    Bodies are null, and not even read, unless ``with_body``. Raises OSError when the file cannot be read.
+    """
+    schema = arrow_schema("half")
+    with pq.ParquetFile(piece.path, coerce_int96_timestamp_unit="us") as file:
+        mine = piece.row_groups or range(file.metadata.num_row_groups)
+        groups = [group for group in mine if wanted.may_be_in(_spans(file.metadata.row_group(group)))]
+        names = [name for name in schema.names if with_body or name != "body"]
+        for batch in file.iter_batches(_BATCH, groups, names) if groups else ():
+            yield _as_half(batch, schema)
+
+
+def _as_half(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch in the columns and types of `half`: a column that an old file does not have is null."""
+    there = set(batch.schema.names)
+    columns = [
+        batch.column(field.name).cast(field.type) if field.name in there else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _split(piece: RowGroups) -> list[RowGroups]:
+    if piece.size <= _LARGE:
+        return [piece]
+    metadata = pq.read_metadata(piece.path)
+    return [
+        RowGroups(piece.path, metadata.row_group(group).total_byte_size, (group,))
+        for group in range(metadata.num_row_groups)
+    ]
+
+
+def _spans(group: Any) -> dict[str, tuple[Any, Any]]:
+    """(least, greatest) of the columns of a row group, where its statistics say so."""
+    found = {}
+    for index in range(group.num_columns):
+        column = group.column(index)
+        known = column.statistics if column.path_in_schema in ("queue_id", "queue_offset") else None
+        if known is not None and known.has_min_max:
+            found[column.path_in_schema] = (known.min, known.max)
+    return found

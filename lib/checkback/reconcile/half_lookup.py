@@ -1,0 +1,149 @@
+"""The rows of `half` that a batch acts on: looked up by numbers, in the tasks that read `half`."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checkback.reconcile.actions import ACTED_ON, Actions
+from checkback.reconcile.segment import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from checkback.reconcile.segment import Bits, Records
+
+#: one action on a row of `half`; sent to every task
+WANTED = np.dtype(
+    [
+        ("queue_id", "<i4"),
+        ("offset", "<i8"),
+        ("store", "<i8"),
+        ("action", "u1"),
+        ("detail", "u1"),
+        ("check_times", "<i4"),
+    ]
+)
+_IDENTITY = np.dtype([("group", "<i8"), ("transaction", "<i8")])
+_COUNT = struct.Struct("<q")
+
+Numbers = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class HalfLookup:
+    """WANTED records sorted by queue_id, offset and store, with the batch's time (ms) and id.
+
+    ``identity``: group and transaction hashes of each, where `half` repeats (queue_id, queue_offset,
+    store_timestamp); else None.
+    """
+
+    records: Records
+    identity: Records | None
+    batch_time: int
+    batch_id: int
+
+    @classmethod
+    def of(cls, actions: Actions, batch_id: int, by_identity: bool = False) -> HalfLookup:
+        """Of the actions that are about pending half messages. ``by_identity``: look at their identity in any case."""
+        about = actions.only(*ACTED_ON).records
+        about = about[np.lexsort((about["store"], about["offset"], about["queue_id"]))]
+        records = np.empty(len(about), WANTED)
+        for name in WANTED.names or ():
+            records[name] = about[name]
+        identity = None
+        if by_identity or actions.repeated:
+            identity = np.empty(len(about), _IDENTITY)
+            identity["group"], identity["transaction"] = about["group"], about["transaction"]
+        return cls(records, identity, actions.batch_time, batch_id)
+
+    def committed(self) -> HalfLookup:
+        """The committed ones of them alone."""
+        mine = self.records["action"] == Action.COMMIT
+        identity = None if self.identity is None else self.identity[mine]
+        return replace(self, records=self.records[mine], identity=identity)
+
+    def find(
+        self, queue_id: Numbers, offset: Numbers, store: Numbers, identity: tuple[Numbers, Numbers] | None = None
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """(rows, records): which of the given rows are wanted, and which record each of them fits.
+
+        Several records may have one offset: an offset is taken anew when its segment has been forgotten.
+        """
+        rows, found = [], []
+        for queue in np.unique(queue_id):
+            begin, end = self._between("queue_id", queue, queue)
+            offsets = self.records["offset"][begin:end]
+            row = np.flatnonzero(queue_id == queue)
+            at = np.searchsorted(offsets, offset[row])
+            while len(row):
+                inside = at < end - begin
+                row, at = row[inside], at[inside]
+                same = offsets[at] == offset[row]
+                row, at = row[same], at[same]
+                hit = self.records["store"][begin + at] == store[row]
+                if self.identity is not None and identity is not None:
+                    hit &= self.identity["group"][begin + at] == identity[0][row]
+                    hit &= self.identity["transaction"][begin + at] == identity[1][row]
+                rows.append(row[hit])
+                found.append(begin + at[hit])
+                row, at = row[~hit], at[~hit] + 1
+        if not rows:
+            return np.empty(0, np.intp), np.empty(0, np.intp)
+        return np.concatenate(rows), np.concatenate(found)
+
+    def may_be_in(self, spans: Mapping[str, tuple[int, int]]) -> bool:
+        """Can a wanted row lie where queue_id and queue_offset have these (least, greatest)? Unknown spans hold all."""
+        queues, offsets = spans.get("queue_id"), spans.get("queue_offset")
+        first, last = (0, len(self.records)) if queues is None else self._between("queue_id", *queues)
+        if offsets is None or queues is None or queues[0] != queues[1]:
+            rows = self.records["offset"][first:last]
+            return bool(len(rows)) and (offsets is None or bool(((rows >= offsets[0]) & (rows <= offsets[1])).any()))
+        begin, end = _run_of(self.records["offset"][first:last], *offsets)
+        return begin < end
+
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """(least, greatest) of queue_id and queue_offset."""
+        columns = {"queue_id": self.records["queue_id"], "queue_offset": self.records["offset"]}
+        return {name: (int(values.min()), int(values.max())) for name, values in columns.items() if len(values)}
+
+    def _between(self, name: str, least: int, most: int) -> tuple[int, int]:
+        return _run_of(self.records[name], least, most)
+
+    def missing(self, notes: Iterable[bytes]) -> tuple[int, int]:
+        """(records that no task found, records found more than once), from the tasks' notes (`FoundRows`)."""
+        seen = np.zeros(len(self.records), bool)
+        total = 0
+        for note in notes:
+            bits = np.frombuffer(zlib.decompress(note[_COUNT.size :]), np.uint8)
+            seen |= np.unpackbits(bits, count=len(seen)).astype(bool)
+            total += _COUNT.unpack_from(note)[0]
+        found = int(seen.sum())
+        return len(seen) - found, total - found
+
+
+def _run_of(values: Numbers, least: int, most: int) -> tuple[int, int]:
+    """Where the values from least to most, both included, begin and end. Not by most + 1: that may be no number."""
+    return int(np.searchsorted(values, least, "left")), int(np.searchsorted(values, most, "right"))
+
+
+class FoundRows:
+    """What a task has found; its note goes to the driver, which proves that each record was found once."""
+
+    def __init__(self, wanted: HalfLookup) -> None:
+        self._seen: Bits = np.zeros(len(wanted.records), bool)
+        self._total = 0
+
+    def add(self, records: NDArray[np.intp]) -> None:
+        """Records that were found."""
+        self._seen[records] = True
+        self._total += len(records)
+
+    def note(self) -> bytes:
+        """Their number, and a bit for each record: mostly runs, so it is small."""
+        return _COUNT.pack(self._total) + zlib.compress(np.packbits(self._seen).tobytes(), 1)

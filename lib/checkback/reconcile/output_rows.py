@@ -1,0 +1,166 @@
+"""The rows of the tables that the messages of a batch become: Arrow in, Arrow out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from checkback.reconcile import unpublished
+from checkback.reconcile.actions import DECISIONS
+from checkback.reconcile.segment import Action, Reason, Source
+from checkback.storage.schemas import TOPIC_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from checkback.reconcile.half_lookup import HalfLookup
+    from checkback.reconcile.segment import Records
+    from checkback.reconcile.unpublished import Parking
+
+    Indices = NDArray[np.intp]
+
+_STATES = pa.array([action.name for action in DECISIONS])
+_SOURCES = pa.array([source.name.lower() for source in Source])
+_REASONS = pa.array([reason.name for reason in Reason])
+
+
+def store_us(messages: pa.RecordBatch) -> np.ndarray[Any, Any]:
+    """store_timestamp in microseconds, 0 where it is null: with the offset it names a row of `half`."""
+    return whole_numbers(messages.column("store_timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
+
+
+def whole_numbers(column: pa.Array, null: int = 0) -> np.ndarray[Any, Any]:
+    """A column of whole numbers as an array; what null becomes, no row that is wanted may have."""
+    return column.fill_null(null).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def table_rows(
+    messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: HalfLookup, parking: Parking
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """(table name, rows) for each table that some of the messages belong to.
+
+    ``messages`` has the columns of `half`, ``rows`` says which of them, and ``marks`` what is done with each of these
+    (WANTED records). A body is copied once, if at all. ``parking``: which messages go to `unpublished`.
+    """
+    action = marks["action"]
+    decided, checked = np.flatnonzero(action <= Action.DISCARD), np.flatnonzero(action == Action.CHECK)
+    committed, discarded = np.flatnonzero(action == Action.COMMIT), np.flatnonzero(action == Action.DISCARD)
+    if len(committed):
+        yield from _topics(messages, rows[committed], wanted, parking)
+    if parking.only:
+        return
+    if len(decided):
+        yield "decisions", _decisions(messages, rows[decided], marks[decided], wanted)
+    if len(discarded):
+        yield "discarded", _discarded(messages, rows[discarded], marks[discarded], wanted)
+    if len(checked):
+        yield "check_requests", _requests(messages, rows[checked], marks[checked], wanted)
+
+
+def _topics(
+    messages: pa.RecordBatch, rows: Indices, wanted: HalfLookup, parking: Parking
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Messages by topic, each as rows of its topic's table, or of `unpublished`."""
+    # As bytes: whoever else writes `half` may have put in what is no text.
+    topics = _take(messages.column("real_topic"), rows).cast(pa.binary()).dictionary_encode("encode")
+    codes = topics.indices.to_numpy(zero_copy_only=False)
+    names = [None if name is None else name.decode("utf-8", "replace") for name in topics.dictionary.to_pylist()]
+    if len(names) > 1:
+        rows = rows[np.argsort(codes, kind="stable")]
+    published = _renamed(
+        messages,
+        rows,
+        {
+            "half_queue_id": "queue_id",
+            "half_queue_offset": "queue_offset",
+            "queue_id": "real_queue_id",
+            **{name: name for name in ("transaction_id", "producer_group", "tags", "keys", "properties", "body")},
+            "born_timestamp": "born_timestamp",
+            "half_store_timestamp": "store_timestamp",
+        },
+        _stamp("committed_at", len(rows), wanted),
+    )
+    begin = 0
+    for name, count in zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
+        reason, mine = parking.reason(name), published.slice(begin, count)
+        if reason is None and not parking.only:
+            yield f"{TOPIC_PREFIX}{name}", mine
+        elif reason is not None and (not parking.only or name in parking.waiting):
+            topic = _take(messages.column("real_topic"), rows[begin : begin + count])
+            yield unpublished.TABLE, _unpublished(mine, topic, reason, parking.application)
+        begin += count
+
+
+def _unpublished(published: pa.RecordBatch, topic: pa.Array, reason: str, application: str) -> pa.RecordBatch:
+    """Rows of a topic's table as rows of `unpublished`."""
+    names = ["unpublished_at" if name == "committed_at" else name for name in published.schema.names]
+    more = {name: pa.repeat(value, len(topic)) for name, value in (("reason", reason), ("application", application))}
+    columns = [*published.columns, topic, *more.values()]
+    return pa.RecordBatch.from_arrays(columns, [*names, "real_topic", *more])
+
+
+def _decisions(messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: HalfLookup) -> pa.RecordBatch:
+    names = ["queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic"]
+    discard = marks["action"] == Action.DISCARD
+    return _renamed(
+        messages,
+        rows,
+        {name: name for name in names},
+        {
+            "state": _STATES.take(pa.array(marks["action"])),
+            "source": _SOURCES.take(pa.array(np.where(discard, int(Source.CHECKBACK), marks["detail"]))),
+            "reason": _REASONS.take(pa.array(marks["detail"], mask=~discard)),
+            "check_times": pa.array(marks["check_times"]),
+            **_stamp("decided_at", len(rows), wanted),
+        },
+    )
+
+
+def _discarded(messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: HalfLookup) -> pa.RecordBatch:
+    return _renamed(
+        messages,
+        rows,
+        {name: name for name in messages.schema.names},
+        {
+            "check_times": pa.array(marks["check_times"]),
+            "reason": _REASONS.take(pa.array(marks["detail"])),
+            **_stamp("discarded_at", len(rows), wanted),
+        },
+    )
+
+
+def _requests(messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: HalfLookup) -> pa.RecordBatch:
+    names = ["queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic", "born_timestamp"]
+    return _renamed(
+        messages,
+        rows,
+        {name: name for name in names},
+        {
+            "check_times": pa.array(marks["check_times"]),
+            **_stamp("requested_at", len(rows), wanted),
+        },
+    )
+
+
+def _renamed(
+    messages: pa.RecordBatch, rows: Indices, names: dict[str, str], more: dict[str, pa.Array]
+) -> pa.RecordBatch:
+    columns = {new: _take(messages.column(old), rows) for new, old in names.items()} | more
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+def _take(column: pa.Array, rows: Indices) -> pa.Array:
+    """These rows of a column; those that follow one another are not copied."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+        return column.slice(int(rows[0]), len(rows))
+    return column.take(pa.array(rows))
+
+
+def _stamp(time_column: str, rows: int, wanted: HalfLookup) -> dict[str, pa.Array]:
+    """The batch's time and id, for every row."""
+    time = pa.scalar(wanted.batch_time * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    return {time_column: pa.repeat(time, rows), "batch_id": pa.repeat(pa.scalar(wanted.batch_id, pa.int64()), rows)}

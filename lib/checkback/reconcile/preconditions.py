@@ -1,0 +1,142 @@
+"""Whether `reconcile` may start on a checkpoint and tables: if not, why, and what to do. No Spark, no I/O.
+
+`ownership` gathers the facts. A checkpoint and tables that do not belong together would publish messages again, or lose
+those that are pending: each of these rules stands for one way how that comes about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from checkback.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from checkback.storage.checkpoint import Batch, Checkpoint
+
+_REBUILD = "or run `checkback rebuild`"
+
+
+@dataclass(frozen=True)
+class TableLog:
+    """A table's log: Delta's id of the table, the oldest version that can still be read from, the newest."""
+
+    table: str
+    oldest: int
+    newest: int
+
+
+@dataclass(frozen=True)
+class DecisionFacts:
+    """What the table `decisions` says.
+
+    ``written``: it has rows; where there is no checkpoint also: another table has rows that only batches write.
+    ``owner``: how many checkpoints have owned the tables; ``owned``: the number of the one at hand, None = not one of
+    them. ``last_batch``: the newest batch of its query in any table; ``segment_size`` that it was begun with.
+    """
+
+    written: bool
+    owner: int = 0
+    owned: int | None = None
+    last_batch: int | None = None
+    segment_size: int | None = None
+
+
+@dataclass(frozen=True)
+class StartFacts:
+    """What a start finds. ``rebuilding``: a rebuild has begun and not ended.
+
+    ``logs``: of the sources, by name, in the query's order; those that nobody has looked at are left out.
+    """
+
+    place: str
+    checkpoint: Checkpoint | None
+    ledger: DecisionFacts
+    partitions: int
+    segment_size: int
+    rebuilding: bool = False
+    logs: Mapping[str, TableLog] = field(default_factory=dict)
+
+
+def refuse(facts: StartFacts) -> None:
+    """Return if the start is safe. Raises StateError, with what to do."""
+    if facts.rebuilding:
+        raise StateError(
+            "a rebuild is under way, or was broken off: the checkpoint is not whole",
+            facts.place,
+            "run `checkback rebuild` to its end",
+        )
+    newest = None if facts.checkpoint is None else facts.checkpoint.newest
+    if newest is None:
+        if facts.ledger.written:
+            raise StateError(
+                "the tables hold decisions, but this checkpoint is new: all of them would be made and published again",
+                facts.place,
+                f"put the checkpoint back (storage.checkpoints names its folder), {_REBUILD}",
+            )
+        return
+    _refuse_others(facts)
+    _refuse_older(facts, newest)
+    _refuse_other_shape(facts, newest)
+    _refuse_gaps(facts, newest)
+
+
+def _refuse_others(facts: StartFacts) -> None:
+    ledger = facts.ledger
+    ours = ledger.owned == ledger.owner if ledger.owner else ledger.last_batch is not None
+    if ledger.written and not ours:
+        raise StateError(
+            "the tables belong to another checkpoint: this one would publish what that one has published",
+            facts.place,
+            f"start with the checkpoint of these tables, {_REBUILD}",
+        )
+
+
+def _refuse_older(facts: StartFacts, newest: Batch) -> None:
+    last = facts.ledger.last_batch
+    if last is not None and last > newest.batch_id:
+        raise StateError(
+            f"the checkpoint is older than the tables: it knows {newest.batch_id} as the last batch, they hold {last}",
+            facts.place,
+            f"put the newest checkpoint back, {_REBUILD}",
+        )
+
+
+def _refuse_other_shape(facts: StartFacts, newest: Batch) -> None:
+    for name, set_to, made_with in (
+        ("partitions", facts.partitions, newest.partitions),
+        ("segment_size", facts.segment_size, facts.ledger.segment_size),
+    ):
+        if made_with is not None and made_with != set_to:
+            raise StateError(
+                f"is {set_to}, but the checkpoint {facts.place} was made with {made_with}",
+                f"reconcile.{name}",
+                f"set it to {made_with}, {_REBUILD}",
+            )
+
+
+def _refuse_gaps(facts: StartFacts, newest: Batch) -> None:
+    for (name, log), position in zip(facts.logs.items(), newest.positions, strict=False):
+        if position is None:
+            continue
+        if position.table != log.table:
+            raise StateError(
+                f"the table {name} is another one than the checkpoint was made with",
+                facts.place,
+                f"put the table back, {_REBUILD}",
+            )
+        if position.version > log.newest + 1:
+            raise StateError(
+                f"the table {name} ends with version {log.newest}, the checkpoint goes on from {position.version}",
+                facts.place,
+                f"the table was put back to an older state: put it forward again, {_REBUILD}",
+            )
+        if position.version < log.oldest:
+            raise StateError(
+                f"the log of {name} begins with version {log.oldest}, the checkpoint goes on from {position.version}: "
+                "reconcile was stopped for longer than delta.logRetentionDuration",
+                facts.place,
+                "run `checkback rebuild`: it goes by the tables, which hold every row",
+            )

@@ -1,0 +1,125 @@
+"""Whether a scheduled run has anything to do, asked of files: where nothing is, Spark need not be started.
+
+The run that drained the tables leaves a note beside the checkpoint: when the first timer of its state is due. As long
+as the checkpoint stands where it stood, the sources have brought nothing since, and that time has not come, a run would
+find nothing. Whatever is not as the note says, or cannot be read, is something to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter, ValidationError
+
+from checkback import __version__
+from checkback.errors import StorageError
+from checkback.reconcile.ownership import NAME, REBUILDING
+from checkback.storage import filesystem
+from checkback.storage.checkpoint import Checkpoint, last_done, read_checkpoint
+from checkback.storage.commit_files import Commits
+from checkback.storage.paths import local_path
+from checkback.storage.schemas import SCHEMAS, SOURCES
+
+if TYPE_CHECKING:
+    from checkback.settings import Settings
+    from checkback.storage.tables import Tables
+
+#: beside the checkpoints
+FILE = "reconcile.due.json"
+_CHECK = "check"
+
+
+@dataclass(frozen=True)
+class DrainNote:
+    """What a drained run leaves. ``due``: when its first timer is due (ms); None = it has none.
+
+    ``query_id``, ``batch_id``: of its last batch. ``settings``: their fingerprint, the version of Checkback included.
+    """
+
+    query_id: str
+    batch_id: int
+    due: int | None
+    settings: str
+
+
+def write_note(tables: Tables, settings: Settings, due: int | None) -> None:
+    """Leave the note of a run that has drained all there is; nothing where its checkpoint is not a local folder."""
+    found, path = _checkpoint(tables, NAME), _path(tables)
+    if path is None or found is None or found.newest is None:
+        return
+    note = DrainNote(found.query_id, found.newest.batch_id, due, _fingerprint(settings))
+    filesystem.write(None, path, json.dumps(asdict(note)))
+
+
+def nothing_to_do(tables: Tables, settings: Settings, now: int) -> bool:
+    """Would a scheduled run find nothing at ``now`` (ms)? No is said also where nobody can tell."""
+    note = _note(tables)
+    if note is None or not tables.by_files or note.settings != _fingerprint(settings):
+        return False
+    if note.due is not None and now >= note.due:
+        return False
+    try:
+        found = _checkpoint(tables, NAME)
+        last = None if found is None or found.newest is None else (found.query_id, found.newest.batch_id)
+        if found is None or last != (note.query_id, note.batch_id) or not _is_whole(tables):
+            return False
+        return _has_read_all(tables, NAME, found) and _has_read_all(tables, _CHECK, _checkpoint(tables, _CHECK))
+    except (StorageError, OSError, ValueError):
+        return False
+
+
+def _is_whole(tables: Tables) -> bool:
+    """Are all tables there, and no rebuild under way?"""
+    if filesystem.exists(None, tables.checkpoint(REBUILDING)):
+        return False
+    return all(Commits.of(tables.location(name)) is not None for name in SCHEMAS)
+
+
+def _has_read_all(tables: Tables, query: str, found: Checkpoint | None) -> bool:
+    """Is the query's last batch done, and have its sources brought nothing after it?"""
+    batch = None if found is None else found.newest
+    if batch is not None and last_done(None, tables.checkpoint(query)) != batch.batch_id:
+        return False
+    for place, name in enumerate(SOURCES[query]):
+        commits = Commits.of(tables.location(name))
+        if commits is None:
+            return False
+        position = batch.positions[place] if batch is not None and place < len(batch.positions) else None
+        if position is None:
+            if commits.anything_after(0):
+                return False
+        elif (
+            position.starting
+            or position.table != tables.log(name).table_id()
+            or commits.anything_after(position.version, position.index)
+        ):
+            return False
+    return True
+
+
+def _checkpoint(tables: Tables, query: str) -> Checkpoint | None:
+    return read_checkpoint(None, tables.checkpoint(query))
+
+
+def _path(tables: Tables) -> str | None:
+    folder = local_path(os.path.dirname(tables.checkpoint(NAME)))
+    return None if folder is None else os.path.join(folder, FILE)
+
+
+def _note(tables: Tables) -> DrainNote | None:
+    path = _path(tables)
+    if path is None:
+        return None
+    try:
+        return TypeAdapter(DrainNote).validate_json(filesystem.text(None, path))
+    except (StorageError, ValidationError):
+        return None
+
+
+def _fingerprint(settings: Settings) -> str:
+    """Of all settings but the secrets' values: with others, a run may have other things to do, or to refuse."""
+    return hashlib.sha256(f"{__version__} {settings.model_dump_json()}".encode()).hexdigest()

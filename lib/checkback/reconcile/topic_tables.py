@@ -1,0 +1,219 @@
+"""The topics' tables as `reconcile` writes them: one that cannot be written stops no other (`unpublished`)."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from pyspark.sql import functions as F
+
+from checkback.errors import CheckbackError, FencedError, all_lines, of_machine, said_by_machine
+from checkback.reconcile import unpublished
+from checkback.reconcile.unpublished import Parked, Parking, Waiting, as_reason, unfit
+from checkback.spark.shutdown import LOST
+from checkback.storage.schemas import TOPIC, TOPIC_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.reconcile.half_lookup import HalfLookup
+    from checkback.storage.tables import Tables
+
+_T = TypeVar("_T")
+#: what one row of `half` is called in a topic's table and in `unpublished`
+IDENTITY = ("half_queue_id", "half_queue_offset", "half_store_timestamp", "transaction_id", "producer_group")
+#: a second application writes the same batches: by the class, which no topic's name can be
+_FENCED = re.compile(r"io\.delta\.exceptions\.ConcurrentTransactionException")
+#: what Spark says first of a task's error
+_SAYS_LITTLE = re.compile(r"\[TASK_WRITE_FAILED\]|Job aborted|Exception thrown in awaitResult")
+_NAME = re.compile(r"(?!_delta_log$|_change_data$)[a-zA-Z0-9_-]+")
+
+
+class TopicTables:
+    """What is known of the topics' tables, and which of them wait. For one thread, which may start others inside."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._made: set[str] = set()
+        self._kept: frozenset[str] = frozenset()
+        self._waiting: Waiting | None = None
+
+    @property
+    def next_try(self) -> int | None:
+        """When a topic's table is to be tried again (ms); None = none waits."""
+        return None if self._waiting is None else self._waiting.next_try
+
+    @property
+    def rows(self) -> int:
+        """How many committed messages wait for their topic's table."""
+        return 0 if self._waiting is None else self._waiting.rows
+
+    def due(self, spark: SparkSession, now: int) -> list[str]:
+        """Topics whose messages are to be published late at ``now`` (ms). Raises StorageError."""
+        return self._known(spark).due(now)
+
+    def parking(self, spark: SparkSession, application: str) -> Parking:
+        """What the tasks of a batch are told."""
+        return Parking(application, self._known(spark).reasons(), self._kept)
+
+    def publish_late(self, spark: SparkSession, batch_id: int, batch_time: int, now: int) -> list[str]:
+        """Publish what waits for tables that are tried again at ``now``, as rows of this batch; names of those tables.
+
+        Raises FencedError, StorageError and what else is not the fault of one table.
+        """
+        waiting, topics = self._known(spark), self.due(spark, now)
+
+        def publish(topic: str) -> str | None:
+            name = TOPIC_PREFIX + topic
+            return self.attempt(spark, name, partial(self._late, spark, topic, batch_id, batch_time))
+
+        for topic, failure in zip(topics, side_by_side(publish, topics), strict=True):
+            if failure is None:
+                waiting.published(topic)
+            else:
+                waiting.failed(topic, now, failure)
+        still = waiting.reasons()
+        return [TOPIC_PREFIX + topic for topic in topics if topic not in still]
+
+    def attempt(self, spark: SparkSession, name: str, work: Callable[[], object]) -> str | None:
+        """Make a topic's table if it is not there, and do the work on it; why it cannot be done, if it cannot.
+
+        A table may have been made anew, or altered, since it was opened: then it is opened again, once.
+        """
+        known = name in self._made
+        try:
+            if not known:
+                self._tables.create(spark, name)
+                self._made.add(name)
+            work()
+        except BaseException as error:  # noqa: BLE001 - delta-rs may panic, which is no Exception
+            self._tables.forget(name)
+            self._made.discard(name)
+            found = own_failure(error)
+            return self.attempt(spark, name, work) if known else found
+        return None
+
+    def park(
+        self,
+        spark: SparkSession,
+        wanted: HalfLookup,
+        application: str,
+        rows: Mapping[str, int],
+        failed: Mapping[str, str],
+    ) -> None:
+        """A batch has put rows into `unpublished`: by topic how many; ``failed``: why, where it is new."""
+        waiting, now = self._known(spark), round(time.time() * 1000)
+        reasons = {**waiting.reasons(), **failed}
+        for topic in rows.keys() & reasons.keys():
+            found = Parked(topic, application, wanted.batch_id, rows[topic], wanted.batch_time, reasons[topic])
+            waiting.park(found, now)
+
+    def _known(self, spark: SparkSession) -> Waiting:
+        """What waits: read once, for nobody else writes it."""
+        if self._waiting is None:
+            self._kept = self._kept_names()
+            self._waiting = Waiting(parked(spark, self._tables, self._kept))
+        return self._waiting
+
+    def _kept_names(self) -> frozenset[str]:
+        """Topics of tables that are there though no such name is taken any more."""
+        if not self._tables.by_files:
+            return frozenset()
+        folder = self._tables.location(TOPIC_PREFIX)
+        there = os.listdir(folder) if os.path.isdir(folder) else []
+        odd = [name for name in there if unfit(name) is not None and _NAME.fullmatch(name)]
+        return frozenset(name for name in odd if os.path.isdir(f"{folder}/{name}/_delta_log"))
+
+    def _late(self, spark: SparkSession, topic: str, batch_id: int, batch_time: int) -> None:
+        """Publish all that waits of a topic: each application's in one commit, as the last of its batches."""
+        name = TOPIC_PREFIX + topic
+        for waiting in self._known(spark).of(topic):
+            app = f"{waiting.application}/{name}"
+            last = self._tables.last_version(spark, name, app)
+            if last is None or last < waiting.last:
+                rows = outstanding(spark, self._tables, topic, waiting.application, last)
+                self._tables.append(as_topic_rows(rows, batch_id, batch_time), name, app, waiting.last)
+
+
+def parked(spark: SparkSession, tables: Tables, kept: Iterable[str] = ()) -> list[Parked]:
+    """What `unpublished` has, of topics that a table can be made for."""
+    if tables.by_files and not tables.log(unpublished.TABLE).data_files():
+        return []
+    rows = tables.read(spark, unpublished.TABLE).groupBy("real_topic", "application")
+    found = rows.agg(
+        F.max("batch_id").alias("last"),
+        F.count("*").alias("rows"),
+        F.min(F.unix_millis("unpublished_at")).alias("since"),
+        F.max_by("reason", "batch_id").alias("reason"),
+    ).collect()
+    fit = [row for row in found if row["real_topic"] in kept or unfit(row["real_topic"]) is None]
+    return [
+        Parked(row["real_topic"], row["application"], row["last"], row["rows"], row["since"], row["reason"] or "")
+        for row in fit
+        if None not in (row["application"], row["last"], row["since"])  # not ours
+    ]
+
+
+def outstanding(
+    spark: SparkSession, tables: Tables, topic: str, application: str, after: int | None = None
+) -> DataFrame:
+    """The rows of `unpublished` of a topic and an application that the topic's table does not have.
+
+    ``after``: only those of later batches.
+    """
+    mine = (F.col("real_topic") == topic) & (F.col("application") == application)
+    if after is not None:
+        mine = mine & (F.col("batch_id") > after)
+    rows = tables.read(spark, unpublished.TABLE).where(mine).dropDuplicates(list(IDENTITY))
+    return without(rows, tables.read(spark, TOPIC_PREFIX + topic))
+
+
+def without(rows: DataFrame, published: DataFrame) -> DataFrame:
+    """The rows whose IDENTITY is not among the published ones."""
+    there = published.select(*(F.col(name).alias(f"_{name}") for name in IDENTITY))
+    same = [F.col(name).eqNullSafe(F.col(f"_{name}")) for name in IDENTITY]
+    return rows.join(there, on=same, how="left_anti")
+
+
+def as_topic_rows(rows: DataFrame, batch_id: int, batch_time: int) -> DataFrame:
+    """Rows of `unpublished` as a topic's table has them when a batch publishes them late. ``batch_time``: ms."""
+    time = F.timestamp_millis(F.lit(batch_time))
+    late = rows.withColumns({"committed_at": time, "batch_id": F.lit(batch_id).cast("bigint")})
+    return late.select(*TOPIC.names)
+
+
+def own_failure(error: BaseException) -> str:
+    """Why a topic's table could not be made or written, in a line; raises the error where it is not the table's own."""
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
+    if isinstance(error, (FencedError, *LOST)) or of_machine(error):
+        raise error
+    lines = list(all_lines(error))
+    if any(said_by_machine(line) for line in lines) or _FENCED.search(_classes(error)):
+        raise error
+    if isinstance(error, CheckbackError):
+        return as_reason(str(error))
+    telling = (line for line in lines if line and not _SAYS_LITTLE.match(line))
+    return as_reason(next(telling, type(error).__name__))
+
+
+def _classes(error: BaseException) -> str:
+    """Names of the error's class, and of what Java has thrown."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    names = [f"{type(error).__module__}.{type(error).__name__}"]
+    while java is not None:
+        names.append(str(java.getClass().getName()))
+        java = java.getCause()
+    return " ".join(names)
+
+
+def side_by_side(work: Callable[[str], _T], names: Iterable[str]) -> list[_T]:
+    """What the work returns for each name, in their order; it is done by some threads at once."""
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        return list(pool.map(work, names))

@@ -1,0 +1,329 @@
+"""The layers that settings come from, merged by pydantic-settings; every leaf knows its layer.
+
+Each layer becomes a list of leaves (path, value, origin). Values of the environment and of ``--set`` are YAML, like
+those of the files. pydantic-settings' own environment source does not fit: it reads JSON, only from os.environ,
+passes over misspelt names, and keeps no origins.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
+
+from checkback.errors import SettingsError
+from checkback.settings.model import BASE_FILE, Producer
+from checkback.settings.values import ENV_REFERENCE, SECRET_OPTION, SECRETS
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+ENV_PREFIX = "CHECKBACK__"
+OVERRIDE = "--set"
+_OPTIONS = ("kafka", "options")
+_GROUPS = ("kafka", "groups")
+_EXAMPLES = {"secret": "whsec_...", "token": "..."}
+
+KeyPath = tuple[str, ...]
+S = TypeVar("S", bound=BaseModel)
+
+
+class Leaf(NamedTuple):
+    """One value of one layer."""
+
+    path: KeyPath
+    value: Any
+    origin: str
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that refuses a key given twice: the first of two sections would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode):
+                if key_node.value in seen:
+                    raise yaml.MarkedYAMLError(problem="key given twice", problem_mark=key_node.start_mark)
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+def read_layers(
+    model: type[S], config: Path | None, overrides: Sequence[str], environ: Mapping[str, str]
+) -> tuple[S, dict[str, str]]:
+    """The model built from all layers, and the origin of each dotted key that is not a default.
+
+    Raises SettingsError.
+    """
+    layers = [_file(Path(BASE_FILE))] if Path(BASE_FILE).exists() else []
+    if config is not None:
+        layers.append(_file(config))
+    groups = {leaf.path[1] for layer in layers for leaf in layer if leaf.path[0] == "producers" and leaf.path[1:]}
+    layers += [_environment(environ, groups), _overrides(overrides)]
+    last = {leaf.path: leaf for layer in layers for leaf in layer}
+    layers = [[_resolved(leaf, environ, leaf is last[leaf.path]) for leaf in layer] for layer in layers]
+
+    origins: dict[KeyPath, str] = {leaf.path: leaf.origin for layer in layers for leaf in layer}
+    trees = [_tree(layer) for layer in layers]
+
+    class Layered(model, BaseSettings):  # type: ignore[valid-type, misc]
+        """The same fields, filled from the layers."""
+
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return tuple(InitSettingsSource(settings_cls, tree) for tree in reversed(trees))
+
+    try:
+        merged = Layered()
+    except ValidationError as error:
+        first, more = error.errors(include_url=False, include_input=False)[0], error.error_count() - 1
+    else:
+        return model.model_validate(dict(merged)), {dotted(path): origin for path, origin in origins.items()}
+    # Outside of the handler: the ValidationError, which knows the inputs, is not chained to what is shown.
+    raise _explained(model, first, more, trees, origins)
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    """``producers.orders.endpoints[0]``, ``transaction.timeout``; a Spark setting is its own name."""
+    if path[0] == "spark" and len(path) > 1:
+        return str(path[1])
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+
+
+def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Leaf]:
+    """The leaves below a value: maps are taken apart, down to the depth that settings have."""
+    if path[:1] == ("spark",) and len(path) > 1:
+        name = ".".join(path[1:])
+        yield Leaf(("spark", name if name.startswith("spark.") else f"spark.{name}"), value, origin)
+    elif path[:2] in (_OPTIONS, _GROUPS) and len(path) > 3:
+        yield from _leaves((*path[:2], ".".join(path[2:])), value, origin)  # Kafka's names have dots
+    elif isinstance(value, Mapping) and value:
+        for key, below in value.items():
+            if not isinstance(key, str):
+                raise SettingsError(f"the key {key!r} is not text", _where(path, origin), "put it in quotes")
+            yield from _leaves((*path, key), below, origin)
+    elif value is None and (len(path) == 1 or (len(path) == 2 and path[0] == "producers")):
+        # `orders:` with nothing below it is an empty section or group.
+        yield Leaf(path, {}, origin)
+    elif path:
+        yield Leaf(path, value, origin)
+
+
+def _file(path: Path) -> list[Leaf]:
+    name = str(path)
+    try:
+        content = _Loader(path.read_text(encoding="utf-8")).get_single_data()
+    except OSError as error:
+        what, fix = f"cannot be read: {error.strerror}", "check the path and its permissions"
+    except UnicodeDecodeError:
+        what, fix = "is not UTF-8 text", "save it as UTF-8"
+    except yaml.YAMLError as error:
+        # Only the place: PyYAML's message quotes the text, which may be a secret.
+        mark = getattr(error, "problem_mark", None)
+        twice = "has a key given twice" if getattr(error, "problem", "") == "key given twice" else "is not valid YAML"
+        what = f"{twice}, line {mark.line + 1}, column {mark.column + 1}" if mark else twice
+        fix = "correct it there"
+    else:
+        if content is None or isinstance(content, dict):
+            return list(_leaves((), content, name))
+        what, fix = "is not a mapping", "write it as sections: `transaction: {timeout: 6s}`"
+    raise SettingsError(what, name, fix)
+
+
+def _environment(environ: Mapping[str, str], groups: set[str]) -> list[Leaf]:
+    leaves: list[Leaf] = []
+    for name in sorted(environ):
+        if name.startswith(ENV_PREFIX):
+            path = _path_of_variable(name, groups)
+            leaves += _leaves(path, _value(path, environ[name], name), name)
+    return leaves
+
+
+def _path_of_variable(name: str, groups: set[str]) -> KeyPath:
+    """The path a variable names. Keys match in any case; groups as the files write them, else as given."""
+    first, *rest = name[len(ENV_PREFIX) :].split("__")
+    section = first.lower()
+    if section == "spark":
+        return (section, "__".join(rest)) if rest else (section,)
+    if section == "producers" and rest:
+        # A group's name may contain __ itself, so what follows it is looked for at the end.
+        has_field = len(rest) > 2 or (len(rest) == 2 and "__".join(rest).lower() not in {g.lower() for g in groups})
+        group = "__".join(rest[:-1] if has_field else rest)
+        same = [known for known in groups if known.lower() == group.lower()]
+        if len(same) > 1 and group not in same:
+            raise SettingsError(f"may mean {' or '.join(sorted(same))}", name, "write the group's name in its case")
+        group = group if group in same or not same else same[0]
+        return (section, group, rest[-1].lower()) if has_field else (section, group)
+    return (section, *(part.lower() for part in rest))
+
+
+def _overrides(overrides: Sequence[str]) -> list[Leaf]:
+    leaves: list[Leaf] = []
+    for number, text in enumerate(overrides, start=1):
+        key, equals, value = text.partition("=")
+        path = tuple(key.strip().split("."))
+        if not equals or not all(path):
+            # Without the text: it may hold a secret.
+            raise SettingsError(
+                "is not KEY=VALUE", f"{OVERRIDE} (number {number})", "write --set transaction.timeout=6s"
+            )
+        leaves += _leaves(path, _value(path, value, OVERRIDE), OVERRIDE)
+    return leaves
+
+
+def _value(path: KeyPath, text: str, origin: str) -> Any:
+    """The text as YAML; a secret as it is, since base64 may look like a number."""
+    if _is_secret(path):
+        return text
+    try:
+        return _Loader(text).get_single_data()
+    except yaml.YAMLError:
+        raise SettingsError("is not valid YAML", _where(path, origin), "put the value in quotes") from None
+
+
+def _is_secret(path: KeyPath) -> bool:
+    if path[:2] == _OPTIONS:
+        return len(path) == 3 and SECRET_OPTION.search(path[2]) is not None
+    return len(path) == 3 and path[0] == "producers" and path[2] in SECRETS
+
+
+def _is_reference(leaf: Leaf) -> bool:
+    return isinstance(leaf.value, str) and leaf.value.startswith(ENV_REFERENCE)
+
+
+def _resolved(leaf: Leaf, environ: Mapping[str, str], used: bool) -> Leaf:
+    """The leaf with ``env:NAME`` replaced by the variable's value. Only the environment may hold a plain secret.
+
+    Of a leaf that is not ``used``, because a later layer has its own, the variable need not be set.
+    """
+    refers = _is_reference(leaf) and leaf.path[:2] == _OPTIONS
+    if not (_is_secret(leaf.path) or refers) or leaf.value is None:
+        return leaf
+    where, fix = _where(leaf.path, leaf.origin), 'put it in an environment variable and write "env:NAME" here'
+    if not _is_reference(leaf):
+        if leaf.origin.startswith(ENV_PREFIX):
+            return leaf
+        raise SettingsError(f"a {leaf.path[2]} in plain text is refused", where, fix)
+    name = leaf.value[len(ENV_REFERENCE) :]
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise SettingsError("what follows env: is not the name of a variable", where, fix)
+    if used and not environ.get(name):
+        raise SettingsError(
+            f"the environment variable {name} is not set", where, f"export {name}={_EXAMPLES.get(leaf.path[2], '...')}"
+        )
+    return leaf._replace(value=environ[name]) if used else leaf
+
+
+def _tree(leaves: Sequence[Leaf]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for path, value, _ in leaves:
+        node = tree
+        for key in path[:-1]:
+            if not isinstance(node.get(key), dict):
+                node[key] = {}
+            node = node[key]
+        if value != {} or not isinstance(node.get(path[-1]), dict):
+            node[path[-1]] = value
+    return tree
+
+
+def _where(path: Sequence[str | int], origin: str) -> str:
+    return f"{dotted(path)} ({origin})" if path else origin
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _explained(
+    model: type[BaseModel],
+    error: ErrorDetails,
+    more: int,
+    trees: Sequence[Mapping[str, Any]],
+    origins: Mapping[KeyPath, str],
+) -> SettingsError:
+    """The error of pydantic as what, where and what to do, without the value where it may be a secret."""
+    path = tuple(part for part in error["loc"] if part != "[key]")
+    value = _last(trees, path)
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        while isinstance(value, Mapping) and value:
+            key = next(iter(value))
+            path, value = (*path, key), value[key]
+        what, fix = "unknown setting", f"did you mean {_nearest(model, [str(part) for part in path])}?"
+    elif kind == "setting":
+        what, fix = context["what"], context["fix"]
+    elif kind in ("model_type", "model_attributes_type", "dict_type"):
+        what, fix = "is not a mapping", "write it as KEY: VALUE lines"
+    else:
+        what, fix = error["msg"].replace("Input should be", "must be"), _FIX.get(kind, "correct it")
+        for long, short in (("greater than or equal to", "at least"), ("less than or equal to", "at most")):
+            what = what.replace(long, short)
+        hidden = path[0] in ("producers", "spark") or path[:2] == _OPTIONS
+        if isinstance(value, bool | int | float | str) and not hidden:
+            what = f"is {value!r}, {what}"
+    if more:
+        fix += f" ({more} more wrong)"
+    return SettingsError(what, _where(path, _origin(path, origins)), fix)
+
+
+_FIX = {
+    "list_type": "write it as [first, second]",
+    "int_type": "write a whole number",
+    "bool_type": "write true or false",
+    "string_type": "put it in quotes",
+    "string_too_short": "write a value or leave the key out",
+    "greater_than_equal": "write a number within the limit",
+    "less_than_equal": "write a number within the limit",
+}
+
+
+def _last(trees: Sequence[Mapping[str, Any]], path: Sequence[str | int]) -> Any:
+    """The value of the strongest layer that has the path."""
+    for tree in reversed(trees):
+        node: Any = tree
+        for part in path:
+            if isinstance(part, int):
+                node = node[part] if isinstance(node, list) else None
+            else:
+                node = node.get(part) if isinstance(node, Mapping) else None
+        if node is not None:
+            return node
+    return None
+
+
+def _origin(path: Sequence[str | int], origins: Mapping[KeyPath, str]) -> str:
+    """The layer of a path, of what holds it, or of the strongest layer below it."""
+    names = tuple(part for part in path if isinstance(part, str))
+    for length in range(len(names), 0, -1):
+        if names[:length] in origins:
+            return origins[names[:length]]
+    below = [origin for key, origin in origins.items() if key[: len(names)] == names]
+    return below[-1] if below else "default"
+
+
+def _nearest(model: type[BaseModel], path: Sequence[str]) -> str:
+    """The valid dotted key most like the path: as a whole, and in a word that is like its last."""
+    group = path[1] if len(path) > 2 else "GROUP"
+    keys: list[KeyPath] = [("producers", group, name) for name in _names(Producer)]
+    for section, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            keys += [(section, name) for name in _names(field.annotation)]
+    if len(path) > 1 and difflib.get_close_matches(path[0].lower(), ["spark"]):
+        keys.append(("spark", ".".join(path[1:])))
+
+    def likeness(key: KeyPath) -> float:
+        whole = difflib.SequenceMatcher(None, ".".join(key), ".".join(path).lower()).ratio()
+        return whole + max(difflib.SequenceMatcher(None, name, path[-1].lower()).ratio() for name in key)
+
+    nearest: KeyPath = max(keys, key=likeness)
+    return ".".join(nearest)

@@ -1,0 +1,281 @@
+"""Settings: what may be set, its defaults and limits, and how it is loaded in layers.
+
+Layers, each over the one before: the defaults here, ``conf/base.yml``, the file of ``--config``, the environment
+(``CHECKBACK__TRANSACTION__TIMEOUT=2s``), ``--set transaction.timeout=2s``. Maps merge, lists replace.
+The models read nothing but their arguments; only ``loading.load`` looks at files and the environment.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from itertools import combinations
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from typing_extensions import Self
+
+from checkback.settings.values import (
+    SECRETS,
+    ConfKey,
+    ConfValue,
+    Count,
+    DurationFromZero,
+    Endpoint,
+    GroupName,
+    PositiveDuration,
+    QueueId,
+    Retention,
+    Secret,
+    SecretConf,
+    Text,
+    Token,
+    refuse,
+)
+
+BASE_FILE = "conf/base.yml"
+MASK = "****"
+# Spark's own spark.redaction.regex, and the account keys of Azure storage.
+_SECRET_CONF = re.compile(r"(?i)secret|password|token|access[.]?key|account[.]?key")
+
+
+class _Section(BaseModel):
+    # Inputs stay out of pydantic's messages: one of them may be a secret.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class Storage(_Section):
+    """Where the tables lie: under ``root`` as paths, or in ``catalog``.``schema`` as names.
+
+    ``writer``: who appends to them. ``auto``: in local folders the tasks write the files and delta-rs commits them,
+    elsewhere Spark does both; ``spark``: always Spark. ``sync``: in local folders, is everything flushed to the disk
+    before anybody relies on it, so that a power cut takes nothing away? Elsewhere it means nothing.
+    """
+
+    root: Text = "./data"
+    catalog: Text | None = None
+    schema_: Text | None = Field(default=None, alias="schema")
+    checkpoints: Text | None = None
+    writer: Literal["auto", "spark"] = "auto"
+    sync: StrictBool = True
+
+    @property
+    def checkpoints_root(self) -> str:
+        """Folder of the queries' checkpoints: ``checkpoints``, or ``<root>/_checkpoints``."""
+        return self.checkpoints or f"{self.root.rstrip('/')}/_checkpoints"
+
+    @model_validator(mode="after")
+    def _name_is_whole(self) -> Self:
+        if (self.catalog is None) != (self.schema_ is None):
+            refuse("storage.catalog and storage.schema go together", "set both or neither")
+        if self.catalog is not None and self.checkpoints is None:
+            refuse(
+                "tables in a catalog leave no folder for the checkpoints",
+                "set storage.checkpoints to a folder that outlives the machine, as /Volumes/main/checkback/checkpoints",
+            )
+        return self
+
+
+class Transaction(_Section):
+    """The protocol's times and limits; the defaults are RocketMQ's."""
+
+    timeout: DurationFromZero = timedelta(seconds=6)
+    check_interval: PositiveDuration = timedelta(seconds=60)
+    check_max: Count = 15
+    check_jitter: DurationFromZero = timedelta(0)
+    reserved: PositiveDuration = timedelta(hours=72)
+
+    @model_validator(mode="after")
+    def _jitter_is_less(self) -> Self:
+        if self.check_jitter > self.check_interval:
+            refuse("transaction.check_jitter is longer than check_interval", "a tenth of check_interval is plenty")
+        return self
+
+
+class Reconcile(_Section):
+    """The deciding query. ``segment_size`` and ``partitions`` are frozen with its checkpoint.
+
+    ``max_checks``: when more than about so many checks are due, the others wait for the next batch.
+    """
+
+    trigger: DurationFromZero = timedelta(seconds=2)
+    segment_size: Annotated[StrictInt, Field(ge=1, le=65536)] = 4096
+    partitions: Count = 4
+    max_files: Count = 1000
+    max_checks: Count = 160_000
+
+
+class Check(_Section):
+    """The query that asks producers.
+
+    An endpoint that ``breaker_failures`` tries in a row found broken is left alone for ``breaker_pause``, at most half
+    of transaction.check_interval; for a Retry-After, up to ``retry_after_max``. ``batch_time``: what a batch has not
+    asked by then is skipped. ``count_undelivered``: does a check that no endpoint received count towards check_max?
+    """
+
+    timeout: PositiveDuration = timedelta(seconds=5)
+    concurrency: Count = 32
+    ca_file: Text | None = None
+    breaker_failures: Count = 10
+    breaker_pause: PositiveDuration = timedelta(seconds=30)
+    retry_after_max: PositiveDuration = timedelta(minutes=5)
+    batch_time: PositiveDuration = timedelta(seconds=30)
+    count_undelivered: StrictBool = True
+
+
+class Gateway(_Section):
+    """The HTTP door for producers. It alone writes the half queues ``queues``; sizes are in bytes.
+
+    ``remember``, ``remember_max``: how long, and how many, half messages are known from memory, so that one sent again
+    keeps its offset. ``max_waiting``: messages accepted and not yet committed. ``max_receiving``: of bodies that have
+    not arrived as a whole. ``timeout``: for a request to arrive, and for an answer to be read.
+    """
+
+    host: Text = "127.0.0.1"
+    port: Annotated[StrictInt, Field(ge=0, le=65535)] = 8900
+    queues: Annotated[list[QueueId], Field(min_length=1, max_length=64)] = [0]
+    gather: DurationFromZero = timedelta(milliseconds=30)
+    remember: PositiveDuration = timedelta(minutes=10)
+    remember_max: Count = 1_000_000
+    max_waiting: Count = 20_000
+    max_body: Annotated[StrictInt, Field(ge=1024, le=1 << 30)] = 16 << 20
+    max_receiving: Annotated[StrictInt, Field(ge=1024, le=1 << 40)] = 256 << 20
+    max_headers: Annotated[StrictInt, Field(ge=1024, le=1 << 20)] = 32 << 10
+    max_connections: Count = 2000
+    timeout: PositiveDuration = timedelta(seconds=10)
+    reject_transactions: StrictBool = False
+
+    @model_validator(mode="after")
+    def _queues_differ(self) -> Self:
+        if len(set(self.queues)) != len(self.queues):
+            refuse("gateway.queues names a queue twice", "name each once")
+        return self
+
+    @model_validator(mode="after")
+    def _largest_body_is_received(self) -> Self:
+        if self.max_receiving < self.max_body:
+            refuse("gateway.max_receiving is less than gateway.max_body", "a body must fit into what is received")
+        return self
+
+
+class Kafka(_Section):
+    """What `land --kafka` reads: ``queue_base`` is the half queue of the half topic's partition 0.
+
+    ``groups``: by topic, the producer groups whose messages are taken from it; of a topic that is not named, all are.
+    ``options`` are Kafka's own consumer options, as ``security.protocol``; their values are never shown.
+    """
+
+    queue_base: QueueId = 1000
+    max_records: Count = 100_000
+    groups: dict[Text, Annotated[list[GroupName], Field(min_length=1)]] = {}
+    options: dict[Text, SecretConf] = {}
+
+
+class Operator(_Section):
+    """Operator actions: ``queue`` is the half queue of resumed messages; nobody else may write half messages to it."""
+
+    queue: QueueId = 2_000_000_000
+
+
+class Log(_Section):
+    """What is logged, to stderr. ``level``: null = warning as text, info as json, which has an event for each batch."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] | None = None
+
+
+class Metrics(_Section):
+    """Prometheus metrics of `reconcile`. ``port``: null = none, 0 = any that is free."""
+
+    host: Text = "127.0.0.1"
+    port: Annotated[StrictInt, Field(ge=0, le=65535)] | None = None
+
+
+class Maintain(_Section):
+    """What `maintain` makes of the tables' files: those smaller than ``target_file_size`` (bytes) into larger ones.
+
+    ``min_files``: only where a table has so many of them. ``retention``: every state of the tables since then stays
+    readable; ``log_retention``: their history does.
+    """
+
+    retention: Retention = timedelta(days=7)
+    log_retention: Retention = timedelta(days=30)
+    target_file_size: Annotated[StrictInt, Field(ge=1 << 20, le=1 << 30)] = 128 << 20
+    min_files: Annotated[StrictInt, Field(ge=2)] = 10
+
+    @model_validator(mode="after")
+    def _log_is_kept_longer(self) -> Self:
+        if self.retention > self.log_retention:
+            refuse("maintain.retention is longer than log_retention", "a state is read by the log: set both alike")
+        return self
+
+
+class Producer(_Section):
+    """A producer group: where and how it is asked, and the token it sends with.
+
+    ``checks_per_second``: at most so many checks, of which ``checks_burst`` may come at once; null = as fast as it
+    answers.
+    """
+
+    endpoints: list[Endpoint] = []
+    secret: Secret = None
+    token: Token = None
+    include_body: StrictBool = False
+    checks_per_second: Annotated[float, Field(ge=0.001, le=1_000_000, allow_inf_nan=False, strict=True)] | None = None
+    checks_burst: Count = 1
+
+
+class Settings(_Section):
+    """All settings. Constructed directly it takes plain values only; ``load`` reads the layers."""
+
+    storage: Storage = Storage()
+    transaction: Transaction = Transaction()
+    reconcile: Reconcile = Reconcile()
+    check: Check = Check()
+    gateway: Gateway = Gateway()
+    kafka: Kafka = Kafka()
+    operator: Operator = Operator()
+    log: Log = Log()
+    metrics: Metrics = Metrics()
+
+    maintain: Maintain = Maintain()
+    producers: dict[GroupName, Producer] = {}
+    spark: dict[ConfKey, ConfValue] = {}
+
+    @model_validator(mode="after")
+    def _queues_are_apart(self) -> Self:
+        """Of a topic's partitions only the first one's queue is known here; `land` looks at the others."""
+        queues = {
+            "gateway.queues": self.gateway.queues,
+            "kafka.queue_base": [self.kafka.queue_base],
+            "operator.queue": [self.operator.queue],
+        }
+        for (key, mine), (other, theirs) in combinations(reversed(queues.items()), 2):
+            for queue in mine:
+                if queue in theirs:
+                    refuse(f"{key} {queue} is also in {other}", "give each a queue of its own")
+        return self
+
+
+def flatten(settings: Settings) -> dict[str, Any]:
+    """Dotted key -> value as JSON has it: durations as text, secrets as ``****``, what is not set as None."""
+    flat: dict[str, Any] = {}
+    for section, fields in settings.model_dump(mode="json", by_alias=True).items():
+        if section == "spark":
+            flat |= {key: MASK if _SECRET_CONF.search(key) else value for key, value in fields.items()}
+        elif section == "kafka":
+            options, groups = fields.pop("options"), fields.pop("groups")
+            flat |= {f"kafka.{key}": value for key, value in fields.items()}
+            flat |= {f"kafka.groups.{key}": value for key, value in groups.items()} if groups else {"kafka.groups": {}}
+            flat |= {f"kafka.options.{key}": MASK for key in options}
+            if not options:
+                flat["kafka.options"] = {}
+        elif section == "producers":
+            for group, values in fields.items():
+                flat |= {f"producers.{group}.{key}": value for key, value in values.items()}
+                for key in SECRETS:
+                    if values[key] is not None:
+                        flat[f"producers.{group}.{key}"] = MASK
+        else:
+            flat |= {f"{section}.{key}": value for key, value in fields.items()}
+    return flat

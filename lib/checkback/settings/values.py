@@ -1,0 +1,154 @@
+"""What values of settings are: durations, counts, names, endpoints, secrets; what is refused, and what to do.
+
+A value comes as YAML or JSON has it, or as text. Errors never show what may be a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated, NoReturn
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr, StrictInt
+from pydantic_core import PydanticCustomError
+
+from checkback.settings.durations import LONGEST, format_duration, parse_duration
+
+ENV_REFERENCE = "env:"
+#: What of a producer group stands in the environment only.
+SECRETS = ("secret", "token")
+#: Options of Kafka whose values stand in the environment only.
+SECRET_OPTION = re.compile(r"(?i)password|secret|token|jaas|\.key$")
+
+_GROUP = re.compile(r"[a-zA-Z0-9_-]{1,120}")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+# RFC 6750's b64token: what may follow "Bearer" in a header.
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
+#: A file is committed, and a reader done with what it has opened, within it.
+SHORTEST_RETENTION = timedelta(hours=1)
+
+
+def refuse(what: str, fix: str) -> NoReturn:
+    """Refuse a value; ``what`` and ``fix`` must not contain it where it may be a secret."""
+    raise PydanticCustomError("setting", "{what}; {fix}", {"what": what, "fix": fix})
+
+
+def _duration(value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        if value % timedelta(milliseconds=1) or value > LONGEST:
+            refuse("is not a whole number of milliseconds up to 100 years", "round it")
+        return value
+    fix = "write a whole number and its unit: 500ms, 6s, 1m, 72h or 2d"
+    if not isinstance(value, str):
+        refuse("is not a duration" if value is None else f"{value!r} is a duration without a unit", fix)
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        refuse(str(error), fix)
+
+
+def _not_negative(duration: timedelta) -> timedelta:
+    if duration < timedelta(0):
+        refuse("must not be negative", "write 0s or more")
+    return duration
+
+
+def _positive(duration: timedelta) -> timedelta:
+    if duration <= timedelta(0):
+        refuse("must be longer than 0s", "write 1ms or more")
+    return duration
+
+
+def _retention(duration: timedelta) -> timedelta:
+    if duration < SHORTEST_RETENTION:
+        refuse("is shorter than 1h: files would go that are being written or read", "write 1h or more")
+    return duration
+
+
+def _group(name: str) -> str:
+    if not _GROUP.fullmatch(name):
+        refuse("is not a group's name", "use letters, digits, _ and - only, at most 120 of them")
+    return name
+
+
+def _endpoint(url: str) -> str:
+    fix = "write http://host:port/path or https://host/path"
+    # urlsplit drops some of these silently, and HTTP clients disagree about the rest.
+    if any(char <= " " or char in "\x7f\\" for char in url):
+        refuse("has a space, a control character or a backslash", fix)
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        refuse("is not a URL", fix)
+    if parts.scheme not in ("http", "https") or not host:
+        refuse("is not an http or https URL with a host", fix)
+    if "@" in parts.netloc:
+        refuse("has a user name or password", "leave it out and give the group a secret: checks are signed with it")
+    if "#" in url:
+        refuse("has a fragment", "leave out # and what follows it")
+    return url
+
+
+def _resolved(value: object, noun: str) -> str | None:
+    """The text of a secret value; None when it is no text at all, which pydantic refuses."""
+    text = value.get_secret_value() if isinstance(value, SecretStr) else value
+    if not isinstance(text, str):
+        return None
+    if text.startswith(ENV_REFERENCE):
+        refuse(f"{ENV_REFERENCE}NAME is resolved when settings are loaded, not here", f"give the {noun} itself")
+    return text
+
+
+def _secret(value: object) -> object:
+    text = _resolved(value, "secret")
+    if text is None:
+        return value
+    from standardwebhooks import Webhook
+
+    # Webhook skips what is not base64: a mistyped secret would silently become another one.
+    usable = _BASE64.fullmatch(text.removeprefix("whsec_")) is not None
+    if usable:
+        try:
+            Webhook(text)
+        except Exception:  # noqa: BLE001 - what it raises for an empty or cut-off key is not part of its API
+            usable = False
+    if not usable:
+        refuse("is not a webhook secret", "give whsec_<base64> or the base64 alone")
+    return value
+
+
+def _token(value: object) -> object:
+    text = _resolved(value, "token")
+    if text is not None and not _TOKEN.fullmatch(text):
+        refuse("is not a bearer token", "use 16 to 512 of A-Z a-z 0-9 . _ ~ + / -, as `openssl rand -hex 32` makes")
+    return value
+
+
+def _conf_key(name: str) -> str:
+    if not name.startswith("spark."):
+        refuse("is not a Spark setting", "its name begins with spark.")
+    return name
+
+
+def _conf_value(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+_Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(format_duration, when_used="json")]
+DurationFromZero = Annotated[_Duration, AfterValidator(_not_negative)]
+PositiveDuration = Annotated[_Duration, AfterValidator(_positive)]
+Retention = Annotated[_Duration, AfterValidator(_retention)]
+Count = Annotated[StrictInt, Field(ge=1)]
+QueueId = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
+Text = Annotated[str, Field(min_length=1)]
+GroupName = Annotated[str, AfterValidator(_group)]
+Endpoint = Annotated[str, AfterValidator(_endpoint)]
+Secret = Annotated[SecretStr | None, BeforeValidator(_secret)]
+Token = Annotated[SecretStr | None, BeforeValidator(_token)]
+ConfKey = Annotated[str, AfterValidator(_conf_key)]
+ConfValue = Annotated[str, BeforeValidator(_conf_value)]
+SecretConf = Annotated[SecretStr, BeforeValidator(_conf_value)]

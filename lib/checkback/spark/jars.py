@@ -1,0 +1,85 @@
+"""The JARs of a session on this machine: Ivy fetches them once, later starts name them on the JVM's class path.
+
+Left to ``spark.jars.packages``, every start asks Ivy anew, copies the JARs, and loads their classes by a loader of
+Spark's own, which no class-data archive (`class_data_archive`) serves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark import __version__ as spark_version
+
+from checkback.storage.paths import local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+PACKAGES, CLASS_PATH = "spark.jars.packages", "spark.driver.extraClassPath"
+
+_log = logging.getLogger(__name__)
+
+
+def cache() -> Path:
+    """The folder of what can be made anew (XDG Base Directory Specification); a temporary one for who has no home."""
+    given, home = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~")
+    if os.path.isabs(given):
+        return Path(given) / "checkback"
+    return Path(home, ".cache", "checkback") if os.path.isabs(home) else Path(tempfile.gettempdir(), "checkback-cache")
+
+
+def on_class_path(conf: Mapping[str, str]) -> dict[str, str]:
+    """The settings with the packages' JARs on the class path, where an earlier start has told which they are.
+
+    Unchanged where none has, or one of the JARs is gone.
+    """
+    found = _known(conf)
+    if not found:
+        return dict(conf)
+    others = conf.get(CLASS_PATH, "")
+    path = os.pathsep.join([*found, others] if others else found)
+    return {key: value for key, value in conf.items() if key != PACKAGES} | {CLASS_PATH: path}
+
+
+def remember(conf: Mapping[str, str], spark: SparkSession) -> None:
+    """Write down which JARs Ivy has found for the packages of these settings."""
+    if PACKAGES not in conf:
+        return
+    own = {jar for jar in conf.get("spark.jars", "").split(",") if jar}
+    named = (spark.sparkContext.getConf().get("spark.jars") or "").split(",")
+    found = [local_path(jar) for jar in named if jar and jar not in own]
+    if not found or None in found:
+        return
+    file = _file(conf)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_name(f"{file.name}.{os.getpid()}")
+        new.write_text(json.dumps(found), encoding="utf-8")
+        new.replace(file)
+    except OSError as error:
+        _log.debug("the next start asks Ivy again: %s", error)
+
+
+def _known(conf: Mapping[str, str]) -> list[str]:
+    """The JARs by an earlier start, all of which are there."""
+    try:
+        found = json.loads(_file(conf).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    usable = isinstance(found, list) and all(isinstance(jar, str) and os.path.isfile(jar) for jar in found)
+    return found if usable else []
+
+
+def _file(conf: Mapping[str, str]) -> Path:
+    """Where the JARs of these settings are written down: whatever has a say in what Ivy finds is in its name."""
+    asked = {key: value for key, value in conf.items() if key.startswith("spark.jars")}
+    key = json.dumps([spark_version, asked], sort_keys=True)
+    return cache() / f"jars-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"

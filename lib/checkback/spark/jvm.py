@@ -1,0 +1,89 @@
+"""The JVM: Java itself, and its start."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from checkback.errors import CheckbackError, SettingsError, reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from checkback.spark.stderr import HeldStderr
+
+OLDEST_JAVA = 17
+
+
+def java_check(environ: Mapping[str, str] = os.environ) -> str:
+    """Path of the ``java`` that Spark will run: that of JAVA_HOME, else the one on PATH.
+
+    Raises SettingsError when there is none, or it is older than Java 17.
+    """
+    home = environ.get("JAVA_HOME", "")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environ.get("PATH", ""))
+    fix = "install Java 17 or 21 and put it on PATH or in JAVA_HOME"
+    if not java or not os.access(java, os.X_OK):
+        raise SettingsError("JAVA_HOME has no bin/java" if home else "Java is not installed", home, fix)
+    try:
+        run = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
+        match = re.search(r'version "(?:1\.)?(\d+)', run.stderr + run.stdout)
+    except (OSError, subprocess.TimeoutExpired):
+        match = None
+    if match is None:
+        raise SettingsError("Java does not say its version", java, fix)
+    if int(match[1]) < OLDEST_JAVA:
+        raise SettingsError(f"Java {match[1]} is too old", java, fix)
+    return java
+
+
+def quick_start(conf: Mapping[str, str], java: str) -> dict[str, str]:
+    """The settings of a JVM of our own, with what earlier starts and `prefetch` have left to make it quick."""
+    from checkback.spark import class_data_archive, jars
+
+    if re.match(r"local(\[|$)", conf.get("spark.master", "local")) is None:
+        return dict(conf)  # executors of their own know nothing of our class path
+    return class_data_archive.with_archive(jars.on_class_path(conf), java)
+
+
+def start_jvm(conf: Mapping[str, str], held: HeldStderr, kafka: bool) -> None:
+    """Start the JVM of this process, without Ivy's and Spark's talk.
+
+    ``kafka``: Spark's Kafka source is among its packages. Raises CheckbackError when the JVM does not
+    start, or JARs cannot be fetched.
+    """
+    from pyspark import SparkConf, SparkContext, java_gateway
+
+    # Spark's workers would run the first python3 on PATH, which need not have the packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    launch: Callable[..., Any] = java_gateway.launch_gateway
+    try:
+        # Its stdout, too: ours is for what a command prints.
+        told = {"stdout": held.fileno(), "stderr": held.fileno()}
+        gateway = launch(SparkConf().setAll(list(conf.items())), told)
+    except Exception as error:
+        lines = held.lines()
+        if any("unresolved dependency" in line or "download failed" in line for line in lines):
+            whose, own = (
+                ("Delta Lake's and Kafka's", ", or Kafka's own JARs in spark.jars") if kafka else ("Delta Lake's", "")
+            )
+            raise CheckbackError(
+                f"{whose} JARs could not be fetched",
+                conf.get("spark.jars.packages", ""),
+                f"connect to Maven Central once, or name a mirror in spark.jars.repositories{own}",
+            ) from error
+        why = next((line for line in lines if re.search(r"(Error|Exception)\b", line)), reason(error))
+        raise CheckbackError(f"Spark did not start: {why}", fix="check Java and the spark settings") from error
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+if __name__ == "__main__":
+    # For the Makefile, before anything is installed: `python -m checkback.spark.jvm`.
+    try:
+        java_check()
+    except CheckbackError as problem:
+        sys.exit(f"checkback: {problem}")

@@ -1,0 +1,276 @@
+"""The Spark session that Checkback needs, and why each setting of it is as it is.
+
+Three ways to one: a session that is already running (Databricks, a notebook) is taken as it is; spark-submit brings
+master and JARs; else, from the console, a JVM of our own is started on this machine.
+Sources: the Structured Streaming guide (transformWithState, RocksDB state store), Delta's set-up page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import checkback
+from checkback.errors import CheckbackError, SettingsError, reason
+from checkback.spark.connect import check_server, server_of
+from checkback.spark.jvm import java_check, quick_start, start_jvm
+from checkback.spark.stderr import HeldStderr
+from checkback.storage.dataframes import is_connect
+from checkback.storage.paths import local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from checkback.settings import Settings
+
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+#: Name of Spark's Kafka source among packages and JARs (`land --kafka` only).
+KAFKA_SOURCE = "spark-sql-kafka-0-10"
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+
+#: What every session must have; conf/spark-defaults.conf repeats it for clusters that share a session.
+REQUIRED: Mapping[str, str] = {
+    "spark.sql.extensions": DELTA_EXTENSION,
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # transformWithState runs on RocksDB only; frozen with the checkpoint.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    # Commits upload what changed, not whole snapshots.
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # State values whose schema can evolve.
+    "spark.sql.streaming.stateStore.encodingFormat": "avro",
+    # Arrow batches of rows with bodies: a task holds a few at a time.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "25000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
+    # One frame a segment: a segment's rows of one batch are decided together.
+    "spark.sql.execution.arrow.transformWithStateInPandas.maxRecordsPerBatch": "100000",
+    # Timestamps in the tables, in JSON and in Python are UTC.
+    "spark.sql.session.timeZone": "UTC",
+}
+
+#: What a session on one machine adds: defaults made for clusters cost it seconds.
+LOCAL: Mapping[str, str] = {
+    # 50 tasks per snapshot by default: 8 s instead of 0.5 s for a tiny table.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.enabled": "false",
+    # What goes wrong comes as an error, in one line; its stack is for --debug.
+    "spark.log.level": "FATAL",
+    "spark.driver.memory": "4g",
+    # On a few cores G1's own threads take time from the batch.
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # Python workers begin with what they need.
+    "spark.python.daemon.module": "checkback.application.worker_daemon",
+    "spark.jars.packages": DELTA_PACKAGE,
+    # What Delta's package asks for and Spark brings itself, in newer versions that win: 75 MB of download less.
+    "spark.jars.excludes": ",".join(
+        f"{group}:*"
+        for group in (
+            "com.fasterxml.jackson.core",
+            "com.github.luben",
+            "io.airlift",
+            "org.apache.hadoop",
+            "org.apache.logging.log4j",
+            "org.apache.parquet",
+            "org.locationtech.jts",
+            "org.roaringbitmap",
+            "org.slf4j",
+            "org.xerial.snappy",
+        )
+    ),
+}
+
+#: What it adds for a command that soon ends: what the JVM compiles for hours to come is half of the CPU of a start.
+SHORT: Mapping[str, str] = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+
+#: What it adds when the checkpoints lie in local folders, too: Spark's choice starts a process (`readlink`) for each
+#: file that it renames, some ten a batch, from a JVM of gigabytes. Both look whether the file is there, then rename.
+LOCAL_CHECKPOINTS: Mapping[str, str] = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+# Settings that are lists: a user's own entries join ours instead of replacing them.
+_LISTS = ("spark.sql.extensions", "spark.jars.packages")
+
+# Spark 4.2's driver worker prints these whatever the log level is, in every batch.
+_CHATTER = "(Starting )?Streaming TransformWithState[a-zA-Z]* Python worker"
+
+_log = logging.getLogger(__name__)
+
+
+def under_spark_submit() -> bool:
+    """Was this process started by spark-submit (which brings the JARs and the master)?"""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def kafka_package() -> str:
+    """The package of Spark's Kafka source, of the Spark that is installed."""
+    from pyspark import __version__
+
+    return f"org.apache.spark:{KAFKA_SOURCE}_2.13:{__version__}"
+
+
+def spark_settings(settings: Settings, kafka: bool = False, short: bool = False) -> dict[str, str]:
+    """The Spark settings of a new session; those of ``settings.spark`` win, lists are joined.
+
+    With ``kafka`` Spark's Kafka source is among its packages, unless the user's own ``spark.jars`` has it. ``short``:
+    for a command that soon ends.
+    """
+    conf = dict(REQUIRED)
+    if not under_spark_submit() and settings.spark.get("spark.master", "local").startswith("local"):
+        conf |= {**LOCAL, **(SHORT if short else {})}
+        if local_path(settings.storage.checkpoints_root) is not None:
+            conf |= LOCAL_CHECKPOINTS
+        if _log.isEnabledFor(logging.DEBUG):
+            conf["spark.log.level"] = "WARN"
+    elif not under_spark_submit():
+        conf["spark.jars.packages"] = DELTA_PACKAGE
+    if kafka and not under_spark_submit() and KAFKA_SOURCE not in settings.spark.get("spark.jars", ""):
+        conf["spark.jars.packages"] += f",{kafka_package()}"
+    conf["spark.sql.shuffle.partitions"] = str(settings.reconcile.partitions)
+    conf.setdefault("spark.databricks.delta.snapshotPartitions", str(settings.reconcile.partitions))
+    for key, value in settings.spark.items():
+        conf[key] = _joined(conf.get(key, ""), value) if key in _LISTS else value
+    return conf
+
+
+def open_session(settings: Settings, app: str = "checkback", kafka: bool = False, short: bool = False) -> SparkSession:
+    """The running session, or a new one; ``kafka`` and ``short``: as `spark_settings` takes them.
+
+    Raises SettingsError when Java or Delta's JARs are missing, CheckbackError when Spark does not start.
+    """
+    try:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SettingsError(f"{error.name} is not installed", fix="install it as checkback[spark]") from error
+
+    from checkback.spark import jars
+
+    running, server = SparkSession.getActiveSession(), server_of(settings)
+    if running is None and server is not None:
+        running = _connected(server, settings)
+    if running is None and "DATABRICKS_RUNTIME_VERSION" in os.environ:
+        running = SparkSession.builder.getOrCreate()
+    if running is not None:
+        return _adapted(running, settings)
+
+    conf, started = spark_settings(settings, kafka, short), False
+    with contextlib.ExitStack() as stack:
+        if under_spark_submit():
+            _require_delta_jars()
+            given = SparkConf().get("spark.sql.extensions", "") or ""
+            conf["spark.sql.extensions"] = _joined(conf["spark.sql.extensions"], given)
+        elif SparkContext._gateway is None:
+            conf, started = quick_start(conf, java_check()), True
+            fetches_kafka = KAFKA_SOURCE in conf.get("spark.jars.packages", "")
+            start_jvm(conf, stack.enter_context(HeldStderr(_CHATTER)), fetches_kafka)
+        builder = SparkSession.builder.appName(app)
+        for key, value in conf.items():
+            builder = builder.config(key, value)
+        try:
+            spark = builder.getOrCreate()
+        except Exception as error:
+            raise CheckbackError(f"Spark did not start: {reason(error)}", fix="check the spark settings") from error
+        _show_workers_the_package(spark)
+        if started:
+            jars.remember(conf, spark)
+        return spark
+
+
+def _connected(server: str, settings: Settings) -> SparkSession:
+    """A session of the Spark Connect server."""
+    from pyspark.sql import SparkSession
+
+    storage = settings.storage
+    folders = [None if storage.catalog else storage.root, storage.checkpoints]
+    check_server(server, any(folder is not None and local_path(folder) is not None for folder in folders))
+    try:
+        return SparkSession.builder.remote(server).getOrCreate()
+    except Exception as error:
+        fix = "see that the server runs; checkback[connect] has what the client needs"
+        raise CheckbackError(f"no connection to Spark: {reason(error)}", server, fix) from error
+
+
+def _show_workers_the_package(spark: SparkSession) -> None:
+    """Let every Python worker find this package where the driver does, also in a zip of --py-files.
+
+    Spark hands --py-files to the workers of tasks, but not to the one in which it reads a stateful processor's schema
+    (TransformWithStateInPySparkPythonPreInitRunner): that one knows only its environment.
+    """
+    place = os.path.dirname(os.path.dirname(os.path.abspath(checkback.__file__)))
+    environment = spark.sparkContext.environment
+    given = environment.get("PYTHONPATH", "")
+    if place not in given.split(os.pathsep):
+        environment["PYTHONPATH"] = os.pathsep.join(part for part in (given, place) if part)
+
+
+@contextlib.contextmanager
+def running_session(
+    settings: Settings, app: str = "checkback", kafka: bool = False, short: bool = False
+) -> Iterator[SparkSession]:
+    """The session of ``open_session``; stopped at the end if it was opened here."""
+    from pyspark.sql import SparkSession
+
+    borrowed = SparkSession.getActiveSession() is not None or "DATABRICKS_RUNTIME_VERSION" in os.environ
+    spark = open_session(settings, app, kafka, short)
+    try:
+        yield spark
+    finally:
+        if not borrowed:
+            spark.stop()
+
+
+def _joined(ours: str, theirs: str) -> str:
+    """Both comma-separated lists as one, each entry once. A user's own version of a package replaces ours."""
+    entries = [entry.strip() for entry in theirs.split(",") if entry.strip()]
+    names = {entry.rpartition(":")[0] or entry for entry in entries}
+    kept = [entry for entry in ours.split(",") if entry and (entry.rpartition(":")[0] or entry) not in names]
+    return ",".join(kept + entries)
+
+
+def _adapted(spark: SparkSession, settings: Settings) -> SparkSession:
+    """A running session with the settings that can still be changed."""
+    wanted = spark_settings(settings)
+    if "DATABRICKS_RUNTIME_VERSION" not in os.environ and not is_connect(spark):
+        given = spark.conf.get("spark.sql.extensions", "") or ""
+        if DELTA_EXTENSION not in given:
+            raise SettingsError(
+                "the running Spark session has no Delta Lake",
+                fix=f"start it with --packages {DELTA_PACKAGE} --properties-file conf/spark-defaults.conf",
+            )
+    for key, value in wanted.items():
+        if spark.conf.isModifiable(key):
+            _set(spark, key, value, asked_for=key in settings.spark)
+        elif key in settings.spark and spark.conf.get(key, None) != value:
+            _log.warning("%s cannot be changed in a running session and stays as it is", key)
+    return spark
+
+
+def _set(spark: SparkSession, key: str, value: str, asked_for: bool) -> None:
+    """Set it; a server of others may allow fewer settings than Spark does, and have the others as they should be."""
+    try:
+        spark.conf.set(key, value)
+    except Exception as error:
+        if asked_for or not is_connect(spark):
+            raise SettingsError(f"cannot be set: {reason(error)}", key, "leave it out") from error
+        _log.debug("%s stays as the server has it: %s", key, reason(error))
+
+
+def _require_delta_jars() -> None:
+    """Looks for Delta's classes in the JVM of spark-submit: without them Spark logs a stack trace and goes on."""
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    jvm = SparkContext._jvm
+    if jvm is not None and not jvm.org.apache.spark.util.Utils.classIsLoadable(DELTA_EXTENSION):
+        raise SettingsError("Delta Lake's JARs are missing", "spark-submit", f"add --packages {DELTA_PACKAGE}")

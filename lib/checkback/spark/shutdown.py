@@ -1,0 +1,224 @@
+"""How a command ends its streaming queries: on a signal after the batch they are in, on an error with one line.
+
+``StreamingQuery.stop()`` alone interrupts the running batch: its Spark jobs are cancelled, and the next start does
+its work again. Here each batch passes a gate first. Once a stop is wanted the gate lets no further batch in, and a
+query is stopped while it is between batches or held at the gate. A held batch has written nothing; the next start
+runs it.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JNetworkError
+
+from checkback.errors import NO_SPACE, NO_SPACE_FIX, CheckbackError, causes, one_line
+from checkback.spark.connect import query_id
+from checkback.storage.dataframes import is_connect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    Write = Callable[[DataFrame, int], None]
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: How soon a signal, or the failure of one of several queries, is noticed.
+_PATIENCE_S = 0.2
+_POLL_S = 0.05
+_HOLD_MS = 600_000
+#: By this text StreamExecution tells a stop from a failure (SPARK-39218). Its pattern overflows the Java stack when
+#: the text is long, as that of the true error is.
+_INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling sleep: java.lang.InterruptedException"
+#: What to do about a failed batch, by Spark's error condition.
+_FIXES = {
+    "[FAILED_READ_FILE": "put the file back as it was and run again: the batch that holds it is taken up again",
+    NO_SPACE: NO_SPACE_FIX,
+    "[CANNOT_WRITE_STATE_STORE": "see that the checkpoint's disk has room and can be written, then run again",
+    "[CONCURRENT_STREAM_LOG_UPDATE]": "another process runs this query: stop one of the two, then run again",
+}
+#: how a call fails when Spark has gone
+LOST = (ConnectionError, Py4JNetworkError)
+
+
+class _HeldError(Exception):
+    """Ends a query whose next batch came after the stop."""
+
+
+class GracefulShutdown:
+    """Made by ``stop_on_signal``: starts queries, waits for them, and stops each after its batch."""
+
+    def __init__(self) -> None:
+        self._wanted = threading.Event()
+        self._hurry = False
+        self._queries: list[StreamingQuery] = []
+        self._held: set[str] = set()
+        self._errors: dict[str, Exception] = {}
+
+    @property
+    def wanted(self) -> bool:
+        """Has a stop been asked for?"""
+        return self._wanted.is_set()
+
+    def stop(self) -> None:
+        """Ask for a stop. Returns at once; safe in a signal handler. From now on no query starts."""
+        self._wanted.set()
+
+    def start(self, writer: DataStreamWriter, write: Write) -> StreamingQuery | None:
+        """Start a query with ``write`` as its batch function; None when a stop has been asked for."""
+        if self.wanted:
+            return None
+        # The gate is of this process, the batches of Spark Connect are not.
+        query = writer.foreachBatch(write if is_connect(writer) else self._gated(write)).start()
+        self._queries.append(query)
+        return query
+
+    def wait(self, meanwhile: Callable[[], object] | None = None) -> None:
+        """Return when all queries have ended, or when a stop was asked for and each has finished its batch.
+
+        ``meanwhile`` is called once a second; what it raises stops the queries and is raised.
+        Raises CheckbackError when a query fails; the others are stopped after their batch first.
+        """
+        try:
+            due = time.monotonic()
+            while not self.wanted and any(query.isActive for query in self._queries):
+                self._raise_failure()
+                if meanwhile is not None and time.monotonic() >= due:
+                    meanwhile()
+                    due = time.monotonic() + 1
+                _pause(self._queries)
+            self._raise_failure()
+        except LOST as error:
+            raise CheckbackError("lost the connection to Spark", fix="see what Spark says, then run again") from error
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            self.end()
+        self._raise_failure()
+        if self._hurry:
+            raise KeyboardInterrupt
+
+    def end(self) -> None:
+        """Stop every query between two batches: its trigger is active until the batch's commit is written.
+
+        On Spark Connect no gate keeps the next batch from beginning: one that has is broken off, and done again.
+        """
+        with suppress(*LOST):  # Spark has gone, its queries with it
+            for query in self._queries:
+                done = _last_done(query) if is_connect(query) else None
+                while self._in_batch(query) and (not is_connect(query) or _last_done(query) == done):
+                    time.sleep(_POLL_S)
+                query.stop()
+
+    def _in_batch(self, query: StreamingQuery) -> bool:
+        if self._hurry or query.id in self._held:
+            return False
+        return query.isActive and bool(query.status["isTriggerActive"])
+
+    def hurry(self) -> None:
+        """Ask for a stop that does not wait for batches: ``wait`` raises KeyboardInterrupt."""
+        self._hurry = True
+        self._wanted.set()
+
+    def _gated(self, write: Write) -> Write:
+        """The batch function: a batch that has begun is finished, none begins after a stop."""
+
+        def gated(batch: DataFrame, batch_id: int) -> None:
+            query = query_id(batch, "")
+            if self.wanted:
+                self._held.add(query)
+                _hold(batch)
+            try:
+                write(batch, batch_id)
+            except Exception as error:
+                self._errors[query] = error  # Spark hands on only the text of a Python error
+                raise
+
+        return gated
+
+    def _raise_failure(self) -> None:
+        for query in self._queries:
+            error: Exception | None = None if query.isActive else query.exception()
+            if error is not None:
+                own = self._errors.get(query.id, error)
+                raise failure(query.name, own) from own
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """As a filter of py4j's log: is this no error of a batch, which ``wait`` reports?"""
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, _HeldError) and error not in self._errors.values()
+
+
+def _hold(batch: DataFrame) -> None:
+    """Wait in the query's own JVM thread until ``stop()`` interrupts it, and let no batch pass."""
+    jvm: Any = batch.sparkSession.sparkContext._jvm
+    with suppress(Exception):
+        jvm.java.lang.Thread.sleep(_HOLD_MS)
+    raise _HeldError(_INTERRUPTED) from None
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[GracefulShutdown]:
+    """A Stopper that SIGINT and SIGTERM stop; a second signal interrupts the batches, a third whatever hangs.
+
+    Leaving it stops all its queries. Outside the main thread, where Python takes no signals, only ``stop`` stops.
+    """
+    stopper = GracefulShutdown()
+    signals = 0
+
+    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the form signal wants
+        nonlocal signals
+        signals += 1
+        # Raised in the middle of a call to the JVM, KeyboardInterrupt leaves py4j's connection unusable.
+        if signals > 2:
+            raise KeyboardInterrupt
+        (stopper.stop, stopper.hurry)[signals - 1]()
+
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, on_signal) for number in (SIGNALS if main else ())}
+    log = logging.getLogger("py4j.clientserver")
+    log.addFilter(stopper.filter)
+    try:
+        yield stopper
+    finally:
+        stopper.stop()
+        stopper.end()
+        log.removeFilter(stopper.filter)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def failure(query: str | None, error: BaseException) -> CheckbackError:
+    """The error of a query as one line: Checkback's own as it is, else what Spark or Python says first."""
+    if isinstance(error, CheckbackError):
+        return error
+    what = one_line(error)
+    if NO_SPACE not in what and any(NO_SPACE in text for text in (*causes(error), str(error))):
+        what = f"{NO_SPACE}: {what}"  # Spark names first what it was doing
+    fix = next((fix for condition, fix in _FIXES.items() if condition in what), "")
+    return CheckbackError(what, where=f"query {query}" if query else "", fix=fix)
+
+
+def _last_done(query: StreamingQuery) -> int | None:
+    """Id of the last batch that is done, as far as the query tells."""
+    progress = query.lastProgress
+    return None if progress is None else int(progress["batchId"])
+
+
+def _pause(queries: Sequence[StreamingQuery]) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    active = next((query for query in queries if query.isActive), None)
+    if active is not None:
+        with suppress(StreamingQueryException):  # raised in one line by whoever looks next
+            active.awaitTermination(_PATIENCE_S)  # type: ignore[arg-type]

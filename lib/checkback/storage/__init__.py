@@ -1,0 +1,1 @@
+"""Delta tables, their logs and commits, Parquet files, checkpoints, locks, fsync."""

@@ -1,0 +1,113 @@
+"""The commit files of a Delta table in a local folder, each by itself: when it was made, how many rows it brought.
+
+Neither Spark nor a snapshot of the table is needed for that, so it is quick however long the log is
+(PROTOCOL.md of delta-io/delta: Delta Log Entries, Checkpoints).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from checkback.errors import StorageError
+from checkback.storage.torn_commits import refuse_torn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_COMMIT = re.compile(r"([0-9]{20})\.json")
+_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Rows that nobody has read yet, and when the first of them landed (ms); None = there are none."""
+
+    rows: int
+    since: int | None
+
+
+@dataclass(frozen=True)
+class Commits:
+    """A table's commits as they were when listed. ``oldest``: the first version that can still be read."""
+
+    place: str
+    oldest: int
+    newest: int
+
+    @classmethod
+    def of(cls, place: str) -> Commits | None:
+        """Those of the table in the folder; None when there is no table. Raises StorageError."""
+        try:
+            names = os.listdir(os.path.join(place, "_delta_log"))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unreadable(place) from error
+        versions = {int(match[1]) for match in map(_COMMIT.fullmatch, names) if match}
+        if not versions:
+            return None
+        # Without version 0 a table is read from a checkpoint on.
+        checkpoints = [int(match[1]) for match in map(_CHECKPOINT.fullmatch, names) if match]
+        first = 0 if 0 in versions else min(checkpoints, default=min(versions))
+        newest = max(versions)
+        refuse_torn(place)
+        return cls(place, min((one for one in versions if one >= first), default=newest), newest)
+
+    def made_at(self, version: int) -> int:
+        """When the version was made (ms). Raises StorageError."""
+        for action in self._actions(version):
+            about = action.get("commitInfo", {})
+            if "timestamp" in about:
+                return int(about.get("inCommitTimestamp", about["timestamp"]))
+        return round(os.path.getmtime(self._file(version)) * 1000)
+
+    def after(self, version: int, index: int = -1) -> Unread:
+        """The rows that ``version``, without its first files up to ``index``, and those after it brought.
+
+        Files that were only rewritten do not count, nor does one whose writer has not counted its rows.
+        """
+        total, since = 0, None
+        for number, brought in self._brought_after(version, index):
+            if since is None:
+                since = self.made_at(number)
+            total += sum(int(json.loads(file.get("stats") or "{}").get("numRecords", 0)) for file in brought)
+        return Unread(total, since)
+
+    def anything_after(self, version: int, index: int = -1) -> bool:
+        """Have ``version``, without its first files up to ``index``, and those after it brought any file of new rows?
+
+        Yes also where the log no longer tells. Raises StorageError.
+        """
+        return version < self.oldest or any(True for _ in self._brought_after(version, index))
+
+    def _brought_after(self, version: int, index: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Each version that brought files of new rows, with these: not those that were only rewritten."""
+        for number in range(max(version, self.oldest), self.newest + 1):
+            added = [action["add"] for action in self._actions(number) if "add" in action]
+            brought = [file for file in added if file.get("dataChange", True)]
+            brought = brought[index + 1 :] if number == version and index >= 0 else brought
+            if brought:
+                yield number, brought
+
+    def _file(self, version: int) -> str:
+        return os.path.join(self.place, "_delta_log", f"{version:020d}.json")
+
+    def _actions(self, version: int) -> list[dict[str, Any]]:
+        return actions_of(self._file(version))
+
+
+def actions_of(file: str) -> list[dict[str, Any]]:
+    """The actions of a commit, by its file. Raises StorageError."""
+    try:
+        with open(file, encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
+        raise _unreadable(file) from error
+
+
+def _unreadable(place: str) -> StorageError:
+    return StorageError("the table's log cannot be read", place, "restore the folder _delta_log")

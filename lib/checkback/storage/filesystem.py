@@ -1,0 +1,241 @@
+"""Folders and small files that Spark reaches, seen from the driver.
+
+What has a path (of this machine, or a mount) goes by the system, and needs no session. A URI goes by Hadoop's client,
+which has Spark's own settings and rights; on Spark Connect there is none, and Arrow's file systems stand in, with the
+rights that this process has.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+from pyarrow import fs
+
+from checkback.errors import StorageError, one_line
+from checkback.storage.dataframes import is_connect
+from checkback.storage.fsync import flush_file, flush_folder, flush_parents
+from checkback.storage.paths import local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+
+class _Files(Protocol):
+    """A file system, at one place."""
+
+    def names(self) -> list[str]: ...
+    def text(self) -> str: ...
+    def exists(self) -> bool: ...
+    def make(self) -> None: ...
+    def delete(self) -> None: ...
+    def delete_file(self) -> None: ...
+    def write(self, content: bytes) -> None: ...
+    def move(self, to: str) -> None: ...
+
+
+def names(spark: SparkSession | None, folder: str) -> list[str]:
+    """What is in a folder; nothing when there is no such folder. Raises StorageError."""
+    with _told("read", folder):
+        files = _files(spark, folder)
+        return files.names() if files.exists() else []
+
+
+def text(spark: SparkSession | None, file: str) -> str:
+    """The text of a small file. Raises StorageError."""
+    with _told("read", file):
+        return _files(spark, file).text()
+
+
+def exists(spark: SparkSession | None, place: str) -> bool:
+    """Is there such a file or folder? Raises StorageError."""
+    with _told("read", place):
+        return _files(spark, place).exists()
+
+
+def make(spark: SparkSession, folder: str) -> None:
+    """Make a folder, unless it is there. Raises StorageError."""
+    with _told("changed", folder):
+        _files(spark, folder).make()
+
+
+def delete(spark: SparkSession, folder: str) -> None:
+    """Delete a folder with all that is in it, if it is there. Raises StorageError."""
+    with _told("changed", folder):
+        files = _files(spark, folder)
+        if files.exists():
+            files.delete()
+
+
+def delete_file(spark: SparkSession, file: str) -> None:
+    """Delete a file, if it is there. Raises StorageError."""
+    with _told("changed", file):
+        files = _files(spark, file)
+        if files.exists():
+            files.delete_file()
+
+
+def write(spark: SparkSession | None, file: str, text: str) -> None:
+    """Make a small file, or put another content into it; the folders above it are made. Raises StorageError.
+
+    In a local folder it is there whole or not at all, also after a power cut.
+    """
+    with _told("written", file):
+        _files(spark, file).write(text.encode())
+
+
+def move(spark: SparkSession, folder: str, to: str) -> bool:
+    """Give a folder another place; False when it is not there. Raises StorageError."""
+    with _told("changed", folder):
+        files = _files(spark, folder)
+        if not files.exists():
+            return False
+        if _files(spark, to).exists():
+            raise StorageError(f"cannot be moved to {to}: that is there already", folder, "move it by hand")
+        files.move(to)
+        return True
+
+
+@contextmanager
+def _told(what: str, place: str) -> Iterator[None]:
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except (OSError, pa.ArrowException, Py4JJavaError) as error:
+        raise StorageError(f"cannot be {what}: {one_line(error)}", place) from error
+
+
+def _files(spark: SparkSession | None, place: str) -> _Files:
+    path = local_path(place) or (place if place.startswith("/") else None)
+    if path is not None:
+        return _Local(path)
+    if spark is None:
+        raise StorageError("is not of this machine, and there is no Spark to read it", place)
+    if not is_connect(spark):
+        return _ByHadoop(spark, place)
+    try:
+        return _ByArrow(*fs.FileSystem.from_uri(place))
+    except (pa.ArrowException, ValueError, ImportError) as error:
+        raise StorageError(
+            "on Spark Connect this kind of folder cannot be looked into",
+            place,
+            "choose storage.checkpoints under a path, as /Volumes/..., or an s3://, gs:// or abfss:// URI",
+        ) from error
+
+
+class _ByArrow:
+    """A place in one of Arrow's file systems."""
+
+    def __init__(self, system: fs.FileSystem, path: str) -> None:
+        self._system = system
+        self._path = path
+
+    def names(self) -> list[str]:
+        return [found.base_name for found in self._system.get_file_info(fs.FileSelector(self._path))]
+
+    def text(self) -> str:
+        with self._system.open_input_stream(self._path) as stream:
+            return bytes(stream.read()).decode()
+
+    def exists(self) -> bool:
+        return bool(self._system.get_file_info(self._path).type != fs.FileType.NotFound)
+
+    def make(self) -> None:
+        self._system.create_dir(self._path, recursive=True)
+
+    def delete(self) -> None:
+        self._system.delete_dir(self._path)
+
+    def delete_file(self) -> None:
+        self._system.delete_file(self._path)
+
+    def write(self, content: bytes) -> None:
+        self._system.create_dir(os.path.dirname(self._path), recursive=True)
+        with self._system.open_output_stream(self._path) as stream:
+            stream.write(content)
+
+    def move(self, to: str) -> None:
+        target = local_path(to) or (to if to.startswith("/") else fs.FileSystem.from_uri(to)[1])
+        self._system.move(self._path, target)
+
+
+class _Local(_ByArrow):
+    """A place of this machine: what is changed is flushed to the disk; it is rare enough for that."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(fs.LocalFileSystem(), path)
+
+    def make(self) -> None:
+        super().make()
+        flush_parents(self._path)
+
+    def delete(self) -> None:
+        super().delete()
+        flush_folder(os.path.dirname(self._path))
+
+    def delete_file(self) -> None:
+        super().delete_file()
+        flush_folder(os.path.dirname(self._path))
+
+    def write(self, content: bytes) -> None:
+        """Under another name first: it is there whole or not at all."""
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        with open(f"{self._path}.new", "wb") as file:
+            file.write(content)
+        flush_file(f"{self._path}.new")
+        os.replace(f"{self._path}.new", self._path)
+        flush_folder(os.path.dirname(self._path))
+
+    def move(self, to: str) -> None:
+        super().move(to)
+        for place in (self._path, local_path(to) or to):
+            flush_folder(os.path.dirname(place))
+
+
+class _ByHadoop:
+    """A place in one of Hadoop's file systems."""
+
+    def __init__(self, spark: SparkSession, place: str) -> None:
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._path = jvm.org.apache.hadoop.fs.Path(place)
+        self._system = self._path.getFileSystem(spark._jsc.hadoopConfiguration())
+
+    def names(self) -> list[str]:
+        return [status.getPath().getName() for status in self._system.listStatus(self._path)]
+
+    def text(self) -> str:
+        stream = self._system.open(self._path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def exists(self) -> bool:
+        return bool(self._system.exists(self._path))
+
+    def make(self) -> None:
+        self._system.mkdirs(self._path)
+
+    def delete(self) -> None:
+        self._system.delete(self._path, True)
+
+    def delete_file(self) -> None:
+        self._system.delete(self._path, False)
+
+    def write(self, content: bytes) -> None:
+        stream = self._system.create(self._path, True)
+        try:
+            stream.write(bytearray(content))
+            stream.hsync()
+        finally:
+            stream.close()
+
+    def move(self, to: str) -> None:
+        if not self._system.rename(self._path, self._jvm.org.apache.hadoop.fs.Path(to)):
+            raise OSError(f"cannot be moved to {to}")

@@ -1,0 +1,315 @@
+"""Rows as Parquet files of Delta tables, written where the rows are: in the tasks of a Spark job.
+
+A file belongs to its table only when the driver has committed it (`delta_log`). A file that never is, because its task
+was run twice or its batch failed, is nobody's, and VACUUM removes it: so it is with every writer of Delta tables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow.dataset import ParquetFileFormat
+from pyarrow.fs import LocalFileSystem
+
+from checkback.errors import StorageError, of_machine
+from checkback.storage.fsync import flush_file, flush_folder
+from checkback.storage.schemas import arrow_schema, statistics_of
+from checkback.storage.timestamps import python_times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+#: bytes of rows that a task keeps before it writes them as a row group
+BUFFER = 64 << 20
+#: Rows of a file at most, where a stream takes whole files and is to have no more than there is time for in a batch.
+MOST_ROWS = {"check_requests": 10_000}
+#: Of `row_batches`: bytes of rows and rows read at a time (a body that repeats takes few bytes in a file, and many in
+#: memory), and bytes of the file.
+_PIECE, _PIECE_ROWS, _STREAMED = 8 << 20, 2048, 1 << 20
+#: Files that are being written at once, at most: a process may have no more than some hundreds open.
+_OPEN = 64
+#: what a task that writes files yields: `ParquetFile`, and whatever else the job has to say
+FILES_SCHEMA = "name STRING, path STRING, size BIGINT, stats STRING, note BINARY"
+_FILES = pa.schema(
+    [("name", pa.string()), ("path", pa.string()), ("size", pa.int64()), ("stats", pa.string()), ("note", pa.binary())]
+)
+# What repeats is kept once a file. Bodies, transaction ids and keys are all different: looking for repeats costs time.
+_UNIQUE = frozenset({"body", "transaction_id", "keys", "raw", "remark"})
+
+
+@dataclass(frozen=True)
+class ParquetFile:
+    """A Parquet file: ``name`` of its table, ``path`` in the table's folder, bytes, Delta's statistics as JSON."""
+
+    name: str
+    path: str
+    size: int
+    stats: str
+
+
+@dataclass
+class _Open:
+    """A table's file while a task fills it."""
+
+    path: str
+    schema: pa.Schema
+    parts: list[pa.Table] = field(default_factory=list)
+    waiting: int = 0
+    writer: pq.ParquetWriter | None = None
+    rows: int = 0
+    least: dict[str, Any] = field(default_factory=dict)
+    most: dict[str, Any] = field(default_factory=dict)
+
+
+class FileWriter:
+    """Writes rows of several tables side by side, a file a table. Use as a context: an error removes the files.
+
+    ``folder``: where the tables' folders lie. ``buffer``: bytes of rows that become a row group. ``most_rows``: of a
+    file, by table; more rows make more files. ``apart``: with what the names of tables begin that cannot stop the
+    others: one whose file cannot be written, for a reason of its own, has no file, and is in ``failed`` with the error.
+    ``sync``: are they flushed to the disk? Their names are when all are.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        buffer: int = BUFFER,
+        most_rows: Mapping[str, int] | None = None,
+        apart: str | None = None,
+        sync: bool = True,
+    ) -> None:
+        self._folder = folder
+        self._buffer = buffer
+        self._most_rows = most_rows or {}
+        self._apart = apart
+        self._sync = sync
+        self._files: dict[str, _Open] = {}
+        self._done: list[ParquetFile] = []
+        self.failed: dict[str, Exception] = {}
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._remove()
+
+    def write(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
+        """Add rows to the table's file. Columns are taken by name and cast to the table's types.
+
+        Raises ArrowInvalid when a value does not fit its column, OSError when it cannot be written.
+        """
+        most = self._most_rows.get(name)
+        if most is None:
+            self._write(name, rows)
+            return
+        for start in range(0, rows.num_rows, most):
+            part = rows.slice(start, most)
+            if name in self._files and self._files[name].rows + part.num_rows > most:
+                self._finish(name)
+            self._write(name, part)
+
+    def _write(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
+        if not rows.num_rows or name in self.failed:
+            return
+        with self._alone(name):
+            self._add(name, rows)
+        while sum(file.waiting for file in self._files.values()) > self._buffer:
+            largest = max(self._files.items(), key=lambda item: item[1].waiting)[0]
+            with self._alone(largest):
+                if sum(file.writer is not None for file in self._files.values()) < _OPEN:
+                    self._flush(largest)
+                else:
+                    self._finish(largest)
+
+    @contextlib.contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        """Where the table cannot stop the others: an error of its own is noted, and its file is given up."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            if self._apart is None or not name.startswith(self._apart) or of_machine(error):
+                raise
+            self.failed[name] = error
+            file = self._files.pop(name)
+            with contextlib.suppress(Exception):
+                if file.writer is not None:
+                    file.writer.close()
+            with contextlib.suppress(OSError):
+                os.remove(f"{self._folder}/{name}/{file.path}")
+
+    def _add(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
+        if name not in self._files:
+            self._files[name] = _Open(f"part-{uuid.uuid4()}.snappy.parquet", arrow_schema(name))
+            os.makedirs(f"{self._folder}/{name}", exist_ok=True)
+        file = self._files[name]
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        table = table.select(file.schema.names).cast(file.schema)
+        file.parts.append(table)
+        file.waiting += table.nbytes
+        file.rows += table.num_rows
+        for column in statistics_of(name):
+            _widen(file, column, table.column(column))
+
+    def close(self) -> list[ParquetFile]:
+        """Finish all files. Raises OSError when they cannot be written or flushed."""
+        for name in list(self._files):
+            with self._alone(name):
+                self._finish(name)
+        if self._sync:
+            for name in {file.name for file in self._done}:
+                with self._alone(name):
+                    flush_folder(f"{self._folder}/{name}")
+        return [file for file in self._done if file.name not in self.failed]
+
+    def _finish(self, name: str) -> None:
+        self._flush(name)
+        file = self._files[name]
+        if file.writer is not None:
+            file.writer.close()
+        path = f"{self._folder}/{name}/{file.path}"
+        if self._sync:
+            flush_file(path)
+        size = os.path.getsize(path)
+        self._done.append(ParquetFile(name, file.path, size, _statistics(file)))
+        del self._files[name]
+
+    def _flush(self, name: str) -> None:
+        file = self._files[name]
+        if not file.parts:
+            return
+        if file.writer is None:
+            repeating = [column for column in file.schema.names if column not in _UNIQUE]
+            repeating += ["properties.key_value.key", "properties.key_value.value"]
+            file.writer = pq.ParquetWriter(
+                f"{self._folder}/{name}/{file.path}",
+                file.schema,
+                compression="snappy",
+                use_dictionary=repeating,
+                write_statistics=list(statistics_of(name)),
+                store_schema=False,
+            )
+        file.writer.write_table(pa.concat_tables(file.parts))
+        file.parts, file.waiting = [], 0
+
+    def _remove(self) -> None:
+        for file in self._files.values():
+            with contextlib.suppress(Exception):
+                if file.writer is not None:
+                    file.writer.close()
+        written = [(name, file.path) for name, file in self._files.items()]
+        for name, path in [*written, *((file.name, file.path) for file in self._done)]:
+            with contextlib.suppress(OSError):
+                os.remove(f"{self._folder}/{name}/{path}")
+
+
+def to_files(
+    name: str, folder: str, sync: bool = True
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow that writes all rows into files of one table: rows in, FILES_SCHEMA out."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with FileWriter(folder, sync=sync) as writer:
+            for batch in batches:
+                writer.write(name, batch)
+            yield file_rows(writer.close())
+
+    return write
+
+
+def read_rows(path: str, name: str, columns: Sequence[str] | None, wanted: pc.Expression) -> pa.Table:
+    """The wanted rows of one file of the table ``name``, whoever wrote it, with `python_times`. ``columns`` None = all.
+
+    Raises StorageError when it cannot be read.
+    """
+    schema = arrow_schema(name)
+    names = list(columns or schema.names)
+    try:
+        rows = pq.read_table(path, columns=names, filters=wanted, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
+    return python_times(rows.select(names).cast(pa.schema([schema.field(name) for name in names])))
+
+
+def row_batches(path: str, name: str, columns: Sequence[str], wanted: pc.Expression) -> Iterator[pa.Table]:
+    """As `read_rows`, in pieces of some megabytes: what is read of a piece can go before the next one comes.
+
+    Raises StorageError.
+    """
+    schema = pa.schema([arrow_schema(name).field(column) for column in columns])
+    try:
+        fragment = ParquetFileFormat().make_fragment(path, LocalFileSystem()).subset(wanted, schema=arrow_schema(name))
+        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", buffer_size=_STREAMED, pre_buffer=False) as file:
+            for number in (group.id for group in fragment.row_groups):
+                group = file.metadata.row_group(number)
+                rows = group.num_rows * _PIECE // max(1, group.total_byte_size)
+                for batch in file.iter_batches(min(max(1, rows), _PIECE_ROWS), [number], columns, use_threads=False):
+                    piece = pa.Table.from_batches([batch]).select(columns).cast(schema).filter(wanted)
+                    if piece.num_rows:
+                        yield python_times(piece)
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
+
+
+def file_rows(files: Iterable[ParquetFile], note: bytes | None = None) -> pa.RecordBatch:
+    """FILES_SCHEMA: a row a file, and one without a name for the note, if there is one."""
+    rows: list[dict[str, Any]] = [vars(file) for file in files]
+    if note is not None:
+        rows.append({"note": note})
+    return pa.RecordBatch.from_pylist(rows, schema=_FILES)
+
+
+def files_of(rows: pa.Table) -> tuple[list[ParquetFile], list[bytes]]:
+    """What the tasks of a job yielded: the files, and the notes."""
+    found = rows.to_pylist()
+    files = [
+        ParquetFile(row["name"], row["path"], row["size"], row["stats"]) for row in found if row["name"] is not None
+    ]
+    return files, [row["note"] for row in found if row["note"] is not None]
+
+
+def _widen(file: _Open, column: str, values: pa.ChunkedArray) -> None:
+    if values.null_count:
+        # Not worth a count: a column of which nothing is said is never skipped by.
+        file.least[column] = None
+    span = pc.min_max(values).as_py()
+    if column not in file.least:
+        file.least[column], file.most[column] = span["min"], span["max"]
+    elif file.least[column] is not None:
+        file.least[column] = min(file.least[column], span["min"])
+        file.most[column] = max(file.most[column], span["max"])
+
+
+def _statistics(file: _Open) -> str:
+    """Delta's per-file statistics (PROTOCOL.md of delta-io/delta, Per-file Statistics).
+
+    Timestamps are cut to milliseconds; the greatest is rounded up, so that no reader skips the rows behind it.
+    """
+    known = [column for column, value in file.least.items() if value is not None]
+    up = timedelta(microseconds=999)
+    return json.dumps(
+        {
+            "numRecords": file.rows,
+            "minValues": {column: _plain(file.least[column]) for column in known},
+            "maxValues": {
+                column: _plain(value + up if isinstance(value := file.most[column], datetime) else value)
+                for column in known
+            },
+            "nullCount": dict.fromkeys(known, 0),
+        }
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return value

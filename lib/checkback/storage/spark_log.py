@@ -1,0 +1,110 @@
+"""A Delta table's log as Spark tells it: by SQL alone, which is the same for paths, catalogs and Spark Connect.
+
+``table`` is what SQL takes for a table: a quoted name, or delta.`<path>`. Delta's own Python API (DeltaTable) takes no
+names of three levels outside Databricks, and on Spark Connect it needs more on the server than Delta itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from checkback.errors import StorageError
+from checkback.storage.schemas import schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Spark's and Delta's error conditions of a table that is not there
+_MISSING = frozenset(
+    {
+        "DELTA_MISSING_DELTA_TABLE",
+        "DELTA_PATH_DOES_NOT_EXIST",
+        "DELTA_TABLE_ONLY_OPERATION",
+        "DELTA_TABLE_NOT_FOUND",
+        "PATH_NOT_FOUND",
+        "SCHEMA_NOT_FOUND",
+        "TABLE_OR_VIEW_NOT_FOUND",
+    }
+)
+
+
+class CommitInfo(NamedTuple):
+    """A version of a table, when it was made (ms), and what its writer noted with it."""
+
+    version: int
+    made: int
+    note: str | None
+
+
+def create(spark: SparkSession, table: str, name: str, properties: Mapping[str, str]) -> None:
+    """Make the table ``name`` (`schema_of`) unless it is there. Raises StorageError when it cannot be made."""
+    from pyspark.errors import AnalysisException
+
+    columns = ", ".join(
+        f"`{field.name}` {field.dataType.simpleString()} COMMENT {_text(field.metadata.get('comment', ''))}"
+        for field in schema_of(name).fields
+    )
+    statement = f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING delta {_with(properties)}"
+    try:
+        spark.sql(statement)
+    except AnalysisException as error:
+        lacking = error.getCondition() == "SCHEMA_NOT_FOUND"
+        fix = "make the schema first: CREATE SCHEMA" if lacking else ""
+        raise StorageError(f"the table cannot be made: {str(error).splitlines()[0]}", table, fix) from error
+
+
+def exists(spark: SparkSession, table: str) -> bool:
+    """Is there such a table?"""
+    from pyspark.errors import AnalysisException
+
+    try:
+        history(spark, table, 1)
+    except AnalysisException as error:
+        if error.getCondition() in _MISSING:
+            return False
+        raise
+    return True
+
+
+def history(spark: SparkSession, table: str, commits: int) -> list[CommitInfo]:
+    """The table's last ``commits``, the newest first, so far as its log still has them."""
+    rows = spark.sql(f"DESCRIBE HISTORY {table} LIMIT {commits}")
+    rows = rows.selectExpr("version", "unix_millis(timestamp) AS made", "userMetadata")
+    return sorted((CommitInfo(*row) for row in rows.collect()), reverse=True)
+
+
+def table_id(spark: SparkSession, table: str) -> str:
+    """Delta's id of the table: a new table in the same place has another."""
+    return str(spark.sql(f"DESCRIBE DETAIL {table}").select("id").collect()[0][0])
+
+
+def properties(spark: SparkSession, table: str) -> dict[str, str]:
+    """The table's properties."""
+    return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {table}").collect()}
+
+
+def set_properties(spark: SparkSession, table: str, values: Mapping[str, str]) -> None:
+    """Set some properties. Whoever appends to the table at that moment fails: Delta takes it for another table."""
+    spark.sql(f"ALTER TABLE {table} SET {_with(values)}")
+
+
+def names(spark: SparkSession, schema: str, prefix: str) -> Iterator[str]:
+    """Names of the tables of a schema (quoted, with its catalog) that begin with ``prefix``."""
+    # Not LIKE: in a pattern an underscore is whatever the catalog takes it for.
+    found: DataFrame = spark.sql(f"SHOW TABLES IN {schema}")
+    yield from (row["tableName"] for row in found.collect() if row["tableName"].startswith(prefix))
+
+
+def quoted(name: str) -> str:
+    """A name, or a path, as SQL takes it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _with(properties: Mapping[str, str]) -> str:
+    return f"TBLPROPERTIES ({', '.join(f'{_text(key)} = {_text(value)}' for key, value in properties.items())})"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,375 @@
+"""Where Checkback's Delta tables lie, and how they are made, opened and appended to."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from checkback.errors import StorageError
+from checkback.storage import filesystem, spark_log
+from checkback.storage.catalog_names import TABLE_PREFIX, TOPIC_PROPERTY, is_plain, table_name, whose_folder
+from checkback.storage.checkpoint_recovery import remove_unfinished
+from checkback.storage.dataframes import frame
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.fsync import LogFlush, QueryFlush
+from checkback.storage.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter, files_of, to_files
+from checkback.storage.paths import local_path
+from checkback.storage.schemas import TOPIC_PREFIX, properties_of, schema_of
+from checkback.storage.torn_commits import recover_log, refuse_torn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.settings import Storage
+    from checkback.storage.parquet_files import ParquetFile
+
+
+def _names(folder: str) -> list[str]:
+    return os.listdir(folder) if os.path.isdir(folder) else []
+
+
+def _absolute(place: str) -> str:
+    return (local_path(place) or place).rstrip("/")
+
+
+_log = logging.getLogger(__name__)
+#: application of the versions without rows, see Tables.mark
+_MARK = "mark"
+#: commits of a table that Spark writes among which an application's last one is looked for
+_RECENT = 50
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Where the tables lie: under ``root`` as paths, or in ``catalog``.``schema`` as names.
+
+    A table's name here is one of SCHEMAS, or ``topics/<topic>``. ``by_files``: tasks write the Parquet files and
+    delta-rs commits them (`delta_log`); else Spark does both. ``sync``: they lie in a local folder, and what is written
+    is flushed before anybody relies on it (`fsync`).
+    """
+
+    root: str = ""
+    catalog: str = ""
+    schema: str = ""
+    checkpoints: str = ""
+    by_files: bool = False
+    sync: bool = False
+    _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False, compare=False)
+    _seen: set[str] = field(default_factory=set, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, storage: Storage) -> Tables:
+        """The tables that the settings name. A local folder becomes absolute: Spark's working folder may differ.
+
+        Tables in local folders are written by files unless storage.writer says otherwise.
+        """
+        root = "" if storage.catalog else _absolute(storage.root)
+        local = not storage.catalog and local_path(root) is not None
+        return cls(
+            root=root,
+            catalog=storage.catalog or "",
+            schema=storage.schema_ or "",
+            checkpoints=_absolute(storage.checkpoints_root),
+            by_files=storage.writer != "spark" and local,
+            sync=storage.sync and local,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """As a batch function takes it along to another process: open logs stay here."""
+        return {**vars(self), "_logs": {}}
+
+    def location(self, name: str) -> str:
+        """Path of a table, or its quoted three-level name."""
+        if not self.catalog:
+            return f"{self.root}/{name}"
+        return ".".join(map(spark_log.quoted, (self.catalog, self.schema, table_name(name))))
+
+    def in_sql(self, name: str) -> str:
+        """The table as SQL takes it."""
+        return self.location(name) if self.catalog else f"delta.{spark_log.quoted(self.location(name))}"
+
+    def checkpoint(self, query: str) -> str:
+        """Checkpoint folder of a query. It is a path also where the tables are names of a catalog."""
+        return f"{self.checkpoints or self.root + '/_checkpoints'}/{query}"
+
+    def flush_of(self, query: str, *sources: str) -> QueryFlush:
+        """What flushes the checkpoint of a query, with the tables that it reads, in each of its batches."""
+        place = local_path(self.checkpoint(query)) if self.sync else None
+        return QueryFlush(place, [self.location(name) for name in sources])
+
+    def exists(self, spark: SparkSession, name: str) -> bool:
+        """Is there such a table?"""
+        if self.by_files:
+            return DeltaLog.exists(self.location(name))
+        return spark_log.exists(spark, self.in_sql(name))
+
+    def recover(self, *names: str, force: bool = False) -> list[str]:
+        """Put aside what a power cut has torn of the logs of tables in a local folder; in a line each, what.
+
+        ``names``: None given = all that there are. ``force``: see `torn_commits`. Raises StorageError.
+        """
+        if self.catalog or local_path(self.root) is None:
+            return []
+        found = []
+        for name in names or self._folders():
+            try:
+                torn = recover_log(self.location(name), force)
+            except StorageError as error:
+                if names or not name.startswith(TOPIC_PREFIX):
+                    raise
+                # It stops no other: its messages wait in `unpublished`.
+                _log.warning("%s", error)
+                continue
+            if torn is not None:
+                found.append(f"{name}: {torn.said}; put aside: {', '.join(torn.names)}")
+        return found
+
+    def recover_query(self, query: str, *sources: str) -> None:
+        """Remove from a query's checkpoint what a power cut has left of a batch that is in no table yet.
+
+        ``sources``: the tables that it reads, in its order. No such query may run. Raises StorageError.
+        """
+        place = local_path(self.checkpoint(query))
+        if place is not None and self.by_files:
+            remove_unfinished(place, [self.location(name) for name in sources], self._has_batch)
+
+    def _has_batch(self, query_id: str, batch_id: int) -> bool:
+        """Has any table rows of a batch of a query? A topic's that cannot be read may."""
+
+        def has(name: str) -> bool:
+            try:
+                return any(self.log(name).has(f"{who}{query_id}/{name}", batch_id) for who in ("", "check/", "land/"))
+            except StorageError:
+                if not name.startswith(TOPIC_PREFIX):
+                    raise
+                return True
+
+        return any(map(has, self._folders()))
+
+    def _folders(self) -> list[str]:
+        """The names of the tables whose folders there are, sound or not."""
+        names = [name for name in filesystem.names(None, self.root) if not name.startswith(("_", "."))]
+        place = f"{self.root}/{TOPIC_PREFIX}"
+        topics = [TOPIC_PREFIX + name for name in _names(place)]
+        return sorted(
+            name for name in [*names, *topics] if filesystem.exists(None, f"{self.location(name)}/_delta_log")
+        )
+
+    def create(self, spark: SparkSession, *names: str) -> None:
+        """Make the tables that are not there yet, side by side.
+
+        Raises StorageError when one cannot be made, or would be another topic's where the file system ignores case.
+        """
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            list(pool.map(lambda name: self._create(spark, name), names))
+
+    def _create(self, spark: SparkSession, name: str) -> None:
+        if self.by_files:
+            DeltaLog.create(name, self.location(name), self.sync)
+            self._own_folder(name)
+            return
+        properties = properties_of(name)
+        topic = name.removeprefix(TOPIC_PREFIX)
+        if self.catalog and topic != name and not is_plain(topic):
+            properties[TOPIC_PROPERTY] = topic
+        spark_log.create(spark, self.in_sql(name), name, properties)
+        if not self.catalog and local_path(self.root) is not None:
+            self._own_folder(name)
+
+    def _own_folder(self, name: str) -> None:
+        """Whether the topic's table is in a folder of its own, once there is one. Raises StorageError."""
+        topic = name.removeprefix(TOPIC_PREFIX)
+        if topic == name:
+            return
+        whose = whose_folder(topic, filesystem.names(None, f"{self.root}/{TOPIC_PREFIX}"))
+        if whose not in (topic, None):
+            raise StorageError(
+                f"the file system ignores case, and the table is that of the topic {whose}",
+                self.location(name),
+                "give the topics names that differ in more than case",
+            )
+
+    def topics(self, spark: SparkSession) -> list[str]:
+        """Names of the topics' tables that there are, as ``topics/<topic>``."""
+        if self.catalog:
+            schema = ".".join(map(spark_log.quoted, (self.catalog, self.schema)))
+            return sorted(map(self._topic(spark), spark_log.names(spark, schema, TABLE_PREFIX)))
+        place = f"{self.root}/{TOPIC_PREFIX}"
+        if self.by_files:
+            names = [name for name in _names(place) if os.path.isdir(f"{place}{name}")]
+        else:
+            names = filesystem.names(spark, place)
+        return sorted(name for name in (TOPIC_PREFIX + name for name in names) if self.exists(spark, name))
+
+    def _topic(self, spark: SparkSession) -> Callable[[str], str]:
+        """The name, as ``topics/<topic>``, of a table of the catalog."""
+
+        def named(table: str) -> str:
+            topic = table.removeprefix(TABLE_PREFIX)
+            if not is_plain(topic):
+                place = ".".join(map(spark_log.quoted, (self.catalog, self.schema, table)))
+                topic = spark_log.properties(spark, place).get(TOPIC_PROPERTY, topic)
+            return TOPIC_PREFIX + topic
+
+        return named
+
+    def read(self, spark: SparkSession, name: str, version: int | None = None) -> DataFrame:
+        """The table as it is now, or as it was in a ``version``."""
+        place = self._sound(name)
+        if version is None:
+            return spark.read.table(place) if self.catalog else spark.read.format("delta").load(place)
+        if self.catalog:
+            return spark.sql(f"SELECT * FROM {place} VERSION AS OF {version}")  # noqa: S608 - a quoted name, a number
+        return spark.read.format("delta").option("versionAsOf", version).load(place)
+
+    def version(self, spark: SparkSession, name: str) -> int:
+        """The newest version of a table that there is. Raises StorageError."""
+        return self.log(name).version() if self.by_files else max(self.history(spark, name, 1))
+
+    def _sound(self, name: str) -> str:
+        """The table's location. Its log is looked at once: Spark reads on past a commit that is empty.
+
+        Raises StorageError.
+        """
+        place = self.location(name)
+        folder = None if self.catalog else local_path(place)
+        if folder is not None and name not in self._seen:
+            refuse_torn(folder)
+            self._seen.add(name)
+        return place
+
+    def history(self, spark: SparkSession, name: str, commits: int) -> dict[int, int]:
+        """The table's last ``commits``: version and when it was made (ms). None of them: there is no such table."""
+        if not self.exists(spark, name):
+            return {}
+        if self.by_files:
+            return DeltaLog(name, self.location(name), self.sync).history(commits)
+        return {commit.version: commit.made for commit in spark_log.history(spark, self.in_sql(name), commits)}
+
+    def stream(self, spark: SparkSession, name: str, **options: str) -> DataFrame:
+        """The table as a stream of its appended rows."""
+        place = self._sound(name)
+        reader = spark.readStream.format("delta").options(**options)
+        return reader.table(place) if self.catalog else reader.load(place)
+
+    def append(self, rows: DataFrame, name: str, app: str | None = None, version: int = 0) -> None:
+        """Append; with ``app`` once: the same (app, version) is skipped when it comes again.
+
+        ``rows`` are put in the order of the table's schema; a missing column is an error. Without rows nothing is
+        committed. Raises StorageError when the table cannot be written, CheckbackError when another process writes
+        for the same ``app`` at the same time.
+        """
+        rows = rows.select(*schema_of(name).names)
+        if not self.by_files:
+            self._append_by_spark(rows, name, app, version)
+        elif app is None or not self.log(name).has(app, version):
+            files, _ = files_of(rows.mapInArrow(to_files(name, self.root, self.sync), FILES_SCHEMA).toArrow())
+            self.commit(rows.sparkSession, name, files, app, version)
+
+    def append_fenced(
+        self,
+        rows: DataFrame,
+        name: str,
+        app: str,
+        version: int,
+        expected: Mapping[str, int | None],
+        marks: Mapping[str, int],
+    ) -> None:
+        """As ``append``, and with the rows applications of others are taken from ``expected`` versions to ``marks``.
+
+        Raises FencedError, and nothing is appended, when one of them has another version by then. Where Spark writes
+        the table, and where there are no marks, it is ``append``.
+        """
+        if not marks or not self.by_files or not self.log(name).appendable():
+            self.append(rows, name, app, version)
+        elif not self.log(name).has(app, version):
+            rows = rows.select(*schema_of(name).names)
+            files, _ = files_of(rows.mapInArrow(to_files(name, self.root, self.sync), FILES_SCHEMA).toArrow())
+            self.log(name).commit_after(files, expected, {**marks, app: version})
+
+    def append_arrow(
+        self, spark: SparkSession, rows: pa.Table, name: str, app: str | None = None, version: int = 0
+    ) -> list[str]:
+        """Append rows that the driver has; see ``append``. Paths of the files that were written here."""
+        if not rows.num_rows:
+            return []
+        if not self.by_files:
+            self._append_by_spark(frame(spark, rows).select(*schema_of(name).names), name, app, version)
+        elif app is None or not self.log(name).has(app, version):
+            with FileWriter(self.root, sync=self.sync) as writer:
+                writer.write(name, rows)
+                files = writer.close()
+            self.commit(spark, name, files, app, version)
+            return [f"{self.location(name)}/{file.path}" for file in files]
+        return []
+
+    def commit(
+        self, spark: SparkSession, name: str, files: Sequence[ParquetFile], app: str | None = None, version: int = 0
+    ) -> None:
+        """Append the rows of files that tasks have written (`parquet_files`); see ``append``.
+
+        The files become the table's own, unless somebody has clustered, partitioned or altered it: then Spark reads
+        them and appends the rows.
+        """
+        if self.log(name).appendable():
+            self.log(name).commit(files, app, version)
+        elif files:
+            paths = [f"{self.location(name)}/{file.path}" for file in files]
+            self._append_by_spark(spark.read.schema(schema_of(name)).parquet(*paths), name, app, version)
+
+    def _append_by_spark(self, rows: DataFrame, name: str, app: str | None, version: int) -> None:
+        """Spark's own idempotent write (https://docs.delta.io/latest/delta-streaming.html, txnAppId, txnVersion).
+
+        SQL cannot read the two back: they are noted with the commit once more, see `last_version`.
+        """
+        writer = rows.write.format("delta").mode("append")
+        if app is not None:
+            writer = writer.option("txnAppId", app).option("txnVersion", version)
+            writer = writer.option("userMetadata", f"{app} {version}")
+        if name in MOST_ROWS:
+            writer = writer.option("maxRecordsPerFile", MOST_ROWS[name])
+        place = self.location(name)
+        if self.catalog:
+            writer.saveAsTable(place)
+        else:
+            writer.save(place)
+        if self.sync:
+            LogFlush(local_path(place) or place).with_files()
+
+    def mark(self, spark: SparkSession, name: str) -> None:
+        """Add a version without rows to the table."""
+        if self.by_files:
+            log = DeltaLog(name, self.location(name), self.sync)
+            found = log.versions([_MARK])
+            log.commit_after([], found, {_MARK: (found[_MARK] or 0) + 1})
+        else:
+            # Without the application Spark would leave out a commit that has no rows.
+            nothing = spark.createDataFrame([], schema_of(name))
+            self._append_by_spark(nothing, name, _MARK, time.time_ns() // 1_000_000)
+
+    def last_version(self, spark: SparkSession, name: str, app: str) -> int | None:
+        """The last version that an application has committed; None = none, or long ago if Spark writes the table."""
+        if self.by_files:
+            return self.log(name).versions([app])[app]
+        notes = [commit.note for commit in spark_log.history(spark, self.in_sql(name), _RECENT)]
+        found = [note.rpartition(" ") for note in notes if note is not None]
+        return max((int(version) for who, _, version in found if who == app), default=None)
+
+    def forget(self, name: str) -> None:
+        """Open the table's log anew when it is next asked for: somebody may have put another table in its place."""
+        self._logs.pop(name, None)
+
+    def log(self, name: str) -> DeltaLog:
+        """The table's log, opened once. Raises StorageError when there is no such table."""
+        if name not in self._logs:
+            if not self.by_files:
+                raise StorageError("its log is Spark's", self.location(name))
+            self._logs[name] = DeltaLog(name, self.location(name), self.sync)
+        return self._logs[name]

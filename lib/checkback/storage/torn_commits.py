@@ -1,0 +1,223 @@
+"""What a power cut has torn in a table's log: found before anybody reads on, and put aside where that is safe.
+
+Delta's writers make a commit visible and flush it afterwards, if at all. What a power cut takes or tears are therefore
+versions at the end of a log: a commit that is empty or cut off, or one that is missing below others. With
+`storage.sync` nobody relies on a version before it and all before it are flushed (`fsync`), so such versions, and those
+above them, were never acknowledged, and go. A version whose checksum file is there was flushed once: that it is torn
+now has another cause, and what to do then a person decides.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkback.errors import StorageError
+from checkback.storage.fsync import BEHIND, COMMIT, LOG, flush_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_log = logging.getLogger(__name__)
+
+#: key in a commit's commitInfo: how many other actions it has
+ACTIONS = "checkback.actions"
+#: in the table's folder, where Delta passes over names with an underscore: what was put aside
+ASIDE = "_torn"
+_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\.(?:[^.]+\.)*(?:parquet|json)")
+_CHECKSUM = re.compile(r"([0-9]{20})\.crc")
+_LAST = "_last_checkpoint"
+_REPAIR = "run `checkback maintain --repair`: it puts aside what is torn, and says which"
+
+
+@dataclass(frozen=True)
+class Torn:
+    """``version``: the first that is torn or missing; None = none is, but a checkpoint of the log.
+
+    ``names``: the files of the log that have to go. ``flushed``: the versions were on the disk once. ``said``: what
+    is torn.
+    """
+
+    version: int | None
+    names: tuple[str, ...]
+    flushed: bool
+    said: str
+
+
+def refuse_torn(place: str) -> None:
+    """Return if the log of the table in the folder, if there is one, is not torn. Raises StorageError."""
+    torn = find_torn(place)
+    if torn is not None:
+        raise StorageError(torn.said, place, _REPAIR)
+
+
+def recover_log(place: str, force: bool = False) -> Torn | None:
+    """Put aside what is torn of a table's log, and say so; None: nothing is.
+
+    Safe beside others that do the same, or write. ``force``: also what was on the disk once. Raises StorageError
+    where that is so, and when a file cannot be put aside.
+    """
+    if find_torn(place) is None and not _misleading(place):
+        return None
+    try:
+        with _alone(os.path.join(place, LOG)):
+            # Another process may have done it. What is torn stays as it is: nobody writes a version that is there.
+            torn = find_torn(place)
+            if torn is not None:
+                if torn.flushed and not force:
+                    what = f"{torn.said}, but was on the disk once: the disk may be broken"
+                    raise StorageError(what, place, _REPAIR)
+                aside = _put_aside(place, torn.names)
+            for name in _misleading(place):
+                os.remove(os.path.join(place, LOG, name))
+    except OSError as error:
+        raise StorageError(f"what a power cut tore cannot be put aside: {error.strerror}", place) from error
+    if torn is not None:
+        told = "" if torn.version is None or torn.flushed else " (nobody had been told that they were stored)"
+        _log.warning("%s: %s; put aside in %s: %s%s", place, torn.said, aside, ", ".join(torn.names), told)
+    return torn
+
+
+def last_checkpoint(place: str) -> int:
+    """The version of the newest checkpoint of the table in a folder, as its log says; -1 = it has none."""
+    found = _pointer(os.path.join(place, LOG, _LAST))
+    return -1 if found is None else found
+
+
+def find_torn(place: str) -> Torn | None:
+    """What is torn of the log of the table in a folder; None: nothing, or there is no table. Raises StorageError."""
+    log = os.path.join(place, LOG)
+    try:
+        # A folder that is written to meanwhile may be listed with a file and without one that was there before.
+        return _find(log) and _find(log)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"the table's log cannot be read: {error.strerror}", place) from error
+
+
+def _find(log: str) -> Torn | None:
+    names = os.listdir(log)
+    commits, checksums, checkpoints = (_versions(kind, names) for kind in (COMMIT, _CHECKSUM, _CHECKPOINT))
+    torn = [name for name in sorted(checkpoints, reverse=True) if not _readable(os.path.join(log, name))]
+    newest = max(commits.values(), default=-1)
+    # Below a checkpoint the log may be removed, in any order.
+    whole = max((version for name, version in checkpoints.items() if name not in torn), default=-1)
+    bad: int | None = None
+    for version in range(newest, max(whole, newest - BEHIND - 1, -1), -1):
+        file = os.path.join(log, f"{version:020}.json")
+        if is_torn(file, version):
+            bad = version
+        elif f"{version:020}.crc" in checksums:
+            break  # it and all before it were flushed
+    if bad is not None:
+        above = {
+            name for found in (commits, checksums, checkpoints) for name, version in found.items() if version >= bad
+        }
+        flushed = any(version >= bad for version in checksums.values())
+        there = f"{bad:020}.json" in commits
+        how = "is empty or cut off, as a power cut leaves it" if there else "is missing below later ones"
+        return Torn(bad, tuple(sorted({*above, *torn})), flushed, f"version {bad} of the table's log {how}")
+    if torn:
+        return Torn(None, tuple(sorted(torn)), False, f"{torn[0]} of the table's log is empty or cut off")
+    return None
+
+
+def _misleading(place: str) -> list[str]:
+    """Files of the log about what is not there: checksums above the newest version, the pointer to a checkpoint."""
+    log = os.path.join(place, LOG)
+    try:
+        names = os.listdir(log)
+    except FileNotFoundError:
+        return []
+    found = [
+        name
+        for name, version in _versions(_CHECKSUM, names).items()
+        if not any(os.path.exists(os.path.join(log, f"{later:020}.json")) for later in (version, version + 1))
+        and version > max(_versions(COMMIT, names).values(), default=-1)
+    ]
+    if _LAST in names:
+        version = _pointer(os.path.join(log, _LAST))
+        if version not in _versions(_CHECKPOINT, os.listdir(log)).values():
+            found.append(_LAST)
+    return found
+
+
+def is_torn(file: str, version: int) -> bool:
+    """Is the commit in a file less than what was written, or not there? Raises OSError."""
+    kinds: list[str] = []
+    wanted: int | None = None
+    try:
+        with open(file, encoding="utf-8") as lines:
+            for line in lines:
+                if not line.strip():
+                    continue
+                action: dict[str, Any] = json.loads(line)
+                kinds += action
+                if "commitInfo" in action and ACTIONS in action["commitInfo"]:
+                    wanted = int(action["commitInfo"][ACTIONS])
+    except (FileNotFoundError, ValueError, TypeError):
+        return True
+    if not kinds or (version == 0 and not {"protocol", "metaData"} <= set(kinds)):
+        return True
+    return wanted is not None and len(kinds) - 1 != wanted
+
+
+def _pointer(file: str) -> int | None:
+    try:
+        with open(file, encoding="utf-8") as text:
+            return int(json.load(text)["version"])
+    except (ValueError, KeyError, TypeError, FileNotFoundError):
+        return None
+
+
+def _readable(path: str) -> bool:
+    if path.endswith(".json"):
+        return os.path.getsize(path) > 0
+    try:
+        pq.read_metadata(path)
+    except FileNotFoundError:
+        return True
+    except (OSError, pa.ArrowException):
+        return False
+    return True
+
+
+def _versions(kind: re.Pattern[str], names: list[str]) -> dict[str, int]:
+    """The files of a kind, each with its version."""
+    return {match[0]: int(match[1]) for match in map(kind.fullmatch, names) if match}
+
+
+def _put_aside(place: str, names: tuple[str, ...]) -> str:
+    aside = os.path.join(place, ASIDE, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+    os.makedirs(aside, exist_ok=True)
+    # The newest first: broken off, what stays is torn where it was.
+    for name in sorted(names, reverse=True):
+        with suppress(FileNotFoundError):
+            os.replace(os.path.join(place, LOG, name), os.path.join(aside, name))
+    for folder in (aside, os.path.dirname(aside), place, os.path.join(place, LOG)):
+        flush_folder(folder)
+    return aside
+
+
+@contextmanager
+def _alone(folder: str) -> Iterator[None]:
+    """Inside, no other process puts anything of the folder aside: it waits."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(ImportError):  # not on Windows
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,207 @@
+"""A checkpoint built anew from the tables: nothing is decided again, nothing is lost, wherever the old one ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from pyspark.sql import functions as F
+
+from checkback.application import rebuild as module
+from checkback.application.rebuild import rebuild, segment_blocks
+from checkback.application.run import reconcile
+from checkback.errors import CheckbackError, StateError
+from checkback.landing.file_query import land
+from checkback.reconcile.batch_recovery import Deleted
+from checkback.reconcile.packed_events import pack, parse_key, unpack
+from checkback.reconcile.state_codec import decode
+from checkback.settings import Settings
+from checkback.storage import filesystem
+from checkback.storage.schemas import SCHEMAS
+from checkback.storage.tables import Tables
+from reconcile.frames import half_frame, op_frame
+from reconcile.messages import half as half_row
+from reconcile.segments import events
+from reconcile.segments import half as half_event
+from support.ended import assert_ended
+from support.scripted import made
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+_CHECK_MAX = 1
+#: what a batch of `reconcile` writes
+_WRITTEN = ("topics/", "decisions", "discarded", "check_requests", "rejected", "batches")
+
+
+class Lost(ConnectionError):  # noqa: N818 - no error of the code
+    """The machine is gone: no error of one table, which would not end the batch."""
+
+
+def breaking(monkeypatch: pytest.MonkeyPatch, survives: Callable[[str], bool]) -> None:
+    """From now on only some tables' commits are made; the first of the others ends the batch."""
+    commit = Tables.commit
+
+    def broken(self: Tables, spark: SparkSession, name: str, *more: Any) -> None:
+        if name.startswith(_WRITTEN) and not survives(name):
+            raise Lost
+        commit(self, spark, name, *more)
+
+    monkeypatch.setattr(Tables, "commit", broken)
+
+
+def test_rebuilt_after_a_batch_that_broke_off(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With other segments and partitions; then the rest of the trace lands, and all ends as if nothing had been."""
+    seed = int(os.environ.get("SEED", "0")) or Random().randrange(1, 10**9)
+    print(f"run it again with SEED={seed}")
+    random = Random(seed)
+    trace = made(random, 240, round(time.time() * 1000))
+    for half in trace.halves.values():
+        half["check_immunity_s"] = None
+    trace.write_parts(tmp_path, random, 4)
+    survivors = tuple(random.sample(_WRITTEN[:-1], random.randrange(1, 4)))
+    content: dict[str, Any] = {
+        "storage": {"root": str(tmp_path / "data")},
+        # Nobody is given up before all has landed.
+        "transaction": {"timeout": "1h", "check_max": _CHECK_MAX, "check_interval": "1ms"},
+        "reconcile": {"partitions": 2, "segment_size": 64},
+    }
+    settings = Settings.model_validate(content)
+
+    def land_file(number: int) -> None:
+        for kind in ("half", "op"):
+            (tmp_path / f"now/{kind}").mkdir(parents=True, exist_ok=True)
+            (tmp_path / kind / f"{number}.jsonl").rename(tmp_path / f"now/{kind}/{number}.jsonl")
+        land(spark, settings, f"{tmp_path}/now/half", f"{tmp_path}/now/op", available_now=True)
+
+    land_file(0)
+    reconcile(spark, settings, available_now=True)
+    land_file(1)
+    with monkeypatch.context() as patch:
+        breaking(patch, lambda name: name.startswith(survivors))
+        with pytest.raises(CheckbackError):
+            reconcile(spark, settings, available_now=True)
+    land_file(2)
+    checkpoints = Path(settings.storage.checkpoints_root)
+    shutil.rmtree(checkpoints / "reconcile")
+    content["reconcile"] |= {"partitions": 3, "segment_size": random.choice([32, 100, 4096])}
+    settings = Settings.model_validate(content)
+    told: list[str] = []
+    rebuilt = rebuild(spark, settings, told.append)
+    assert rebuilt is not None
+    assert rebuilt.set_aside is None
+    land_file(3)
+    reconcile(spark, settings, available_now=True)
+    content["transaction"]["timeout"] = "0s"
+    settings = Settings.model_validate(content)
+    rebuilt = rebuild(spark, settings, told.append)
+    assert rebuilt is not None
+    assert rebuilt.finished == {}
+    assert rebuilt.set_aside is not None
+    for _ in range(_CHECK_MAX + 1):
+        reconcile(spark, settings, available_now=True)
+    assert_ended(spark, settings, trace)
+
+
+def test_rebuild_broken_off_is_run_again(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its batch, or before its end; until it is done nothing starts, and the old checkpoint is kept."""
+    random = Random(5)
+    trace = made(random, 60, round(time.time() * 1000))
+    trace.write(tmp_path, random)
+    settings = Settings.model_validate(
+        {
+            "storage": {"root": str(tmp_path / "data")},
+            "transaction": {"timeout": "0s", "check_max": _CHECK_MAX, "check_interval": "1ms"},
+            "reconcile": {"partitions": 2, "segment_size": 64},
+        }
+    )
+    land(spark, settings, f"{tmp_path}/half", f"{tmp_path}/op", available_now=True)
+    reconcile(spark, settings, available_now=True)
+
+    def gone(*_: object, **__: object) -> None:
+        raise Lost
+
+    for where, step in ((module, "reconcile_query"), (module, "claim"), (filesystem, "delete")):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, step, gone)
+            with pytest.raises(Lost):
+                module.rebuild(spark, settings, print)
+        with pytest.raises(StateError, match="a rebuild is under way"):
+            reconcile(spark, settings, available_now=True)
+    again = rebuild(spark, settings, print)
+    assert again is not None
+    assert again.finished == {}
+    assert again.set_aside is not None
+    assert (Path(again.set_aside) / "metadata").exists()
+    for _ in range(_CHECK_MAX + 1):
+        reconcile(spark, settings, available_now=True)
+    assert_ended(spark, settings, trace)
+
+
+def test_deleted_messages_are_not_published_again_unasked(spark: SparkSession, tmp_path: Path) -> None:
+    """Those of batches before the last: it says which, and how either is done."""
+    random = Random(7)
+    trace = made(random, 40, round(time.time() * 1000))
+    trace.write_parts(tmp_path, random, 2)
+    settings = Settings.model_validate(
+        {
+            "storage": {"root": str(tmp_path / "data")},
+            "transaction": {"timeout": "0s", "check_max": _CHECK_MAX, "check_interval": "1ms"},
+            "reconcile": {"partitions": 1},
+        }
+    )
+    for part in (0, 1):
+        for kind in ("half", "op"):
+            (tmp_path / f"now/{kind}").mkdir(parents=True, exist_ok=True)
+            (tmp_path / kind / f"{part}.jsonl").rename(tmp_path / f"now/{kind}/{part}.jsonl")
+        land(spark, settings, f"{tmp_path}/now/half", f"{tmp_path}/now/op", available_now=True)
+        reconcile(spark, settings, available_now=True)
+    reconcile(spark, settings, available_now=True)
+    tables = Tables.of(settings.storage)
+    name = tables.topics(spark)[0]
+    published = tables.read(spark, name).count()
+    last = tables.read(spark, "decisions").agg({"decided_at": "max"}).collect()[0][0]
+    of_last = tables.read(spark, name).where(F.col("committed_at") == F.lit(last)).count()
+    assert of_last < published
+    shutil.rmtree(tables.location(name))
+    with pytest.raises(StateError, match=f"{name} lacks {published - of_last}.*--leave-out.*--publish-again"):
+        rebuild(spark, settings, print)
+    with pytest.raises(StateError, match="a rebuild is under way"):
+        reconcile(spark, settings, available_now=True)
+    left_out = rebuild(spark, settings, print, Deleted.LEAVE_OUT)
+    assert left_out is not None
+    assert left_out.finished == {}
+    again = rebuild(spark, settings, print, Deleted.PUBLISH_AGAIN)
+    assert again is not None
+    assert again.finished == {name: published - of_last}
+    assert tables.read(spark, name).count() == published
+
+
+def test_segments_are_cut_as_the_packer_cuts_them(spark: SparkSession, tmp_path: Path) -> None:
+    """Up to the last offset there is. What another writer has put below 0 is no half message, here as in a batch."""
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "reconcile": {"segment_size": 1000}})
+    tables = Tables.of(settings.storage)
+    tables.create(spark, *SCHEMAS)
+    offsets = [-(2**63), -1001, -1000, -1, 0, 999, 1000, 2**63 - 1]
+    tables.append(half_frame(spark, *(half_row(offset) for offset in offsets)), "half")
+    tables.append(op_frame(spark, *((offset, f"tx-{offset}", "orders") for offset in offsets)), "op")
+    versions = {name: max(tables.history(spark, name, 1)) + 1 for name in ("half", "op")}
+    segments = {}
+    for key, block in segment_blocks(spark, tables, settings, versions, 1_800_000_000_000).collect():
+        segments[key], _ = decode(bytes(block), parse_key(key, 1000)[1], 1000)
+    packed = events(*(half_event(offset) for offset in offsets if offset >= 0))
+    keys = {
+        key: unpack([found])["offset"].tolist() for key, found in pack(np.zeros(len(packed), np.int32), packed, 1000)
+    }
+    assert {key: segment.pending["offset"].tolist() for key, segment in segments.items()} == keys
+    assert {key: segment.early["offset"].tolist() for key, segment in segments.items()} == keys

@@ -1,0 +1,149 @@
+"""A task of the check query, without Spark: what it returns, and what it hands on to the next batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from check.servers import Server, always, reply, says, unused_url
+from checkback.check.circuit_breaker import CircuitBreaker, Limits
+from checkback.check.endpoint import Group
+from checkback.check.endpoint_health import EndpointHealth
+from checkback.check.query import limits_of, rates_of
+from checkback.check.rate_limit import Rate, RateState
+from checkback.check.worker import RETURNED, CheckWorker
+from checkback.settings import Settings
+
+_MESSAGE = pa.struct(
+    [
+        ("tags", pa.string()),
+        ("keys", pa.string()),
+        ("properties", pa.map_(pa.string(), pa.string())),
+        ("body", pa.binary()),
+    ]
+)
+_REQUEST = pa.schema([*list(RETURNED)[:6], pa.field("born_ms", pa.int64()), pa.field("message", _MESSAGE)])
+
+
+def batches(group: str, count: int, size: int = 10) -> list[pa.RecordBatch]:
+    rows = [
+        {"queue_id": 0, "queue_offset": offset, "transaction_id": "tx-1", "producer_group": group}
+        | {"real_topic": "orders", "check_times": 1, "born_ms": 0, "message": None}
+        for offset in range(count)
+    ]
+    return [pa.RecordBatch.from_pylist(rows[at : at + size], schema=_REQUEST) for at in range(0, count, size)]
+
+
+def asked(asker: CheckWorker, given: list[pa.RecordBatch]) -> tuple[list[dict[str, Any]], EndpointHealth]:
+    """(answers, what was learned)."""
+    rows = pa.Table.from_batches(list(asker.ask(given)), RETURNED).to_pylist()
+    (learned,) = [row["traffic"] for row in rows if row["traffic"] is not None]
+    answers = [row for row in rows if row["traffic"] is None]
+    return answers, EndpointHealth.from_json(learned)
+
+
+def test_batch_ends_in_its_time_whatever_is_left() -> None:
+    """Of a group that may be asked once a minute one check is sent; the others are skipped, other groups are not."""
+    with Server(always(reply(says("COMMIT")))) as server:
+        groups = {"slow": Group((server.url,)), "well": Group((server.url,))}
+        asker = CheckWorker(groups, 5, None, concurrency=4, rates={"slow": Rate(1 / 60)}, batch_time_s=1)
+        answers, learned = asked(asker, batches("slow", 40) + batches("well", 40))
+        again, _ = asked(replace(asker, traffic=learned), batches("slow", 3))
+    said = [(row["producer_group"], row["outcome"], row["error"], row["delivered"]) for row in answers]
+    why = "not asked: the 1 s of check.batch_time were over"
+    assert said.count(("slow", "SKIPPED", why, False)) == 39
+    assert said.count(("slow", "COMMIT", None, True)) == 1
+    assert said.count(("well", "COMMIT", None, True)) == 40
+    assert len(said) == 80
+    assert {row["outcome"] for row in again} == {"SKIPPED"}  # the minute is not over
+
+
+def test_breaker_is_handed_on_to_the_next_batch() -> None:
+    """Failures of several batches in a row open it, and the next batch does not try."""
+    asker = CheckWorker(
+        {"gone": Group((unused_url(),))}, 5, None, concurrency=1, limits=Limits(failures=5, pause_s=600)
+    )
+    errors = []
+    for _ in range(3):
+        answers, learned = asked(asker, batches("gone", 2))
+        errors += [row["error"] for row in answers]
+        asker = replace(asker, traffic=learned)
+    assert errors == ["connection refused"] * 5 + ["not tried: 5 tries in a row failed"]
+    assert [row["delivered"] for row in answers] == [False, False]
+
+
+def test_row_holds_the_request_and_what_came_of_it() -> None:
+    """Every column of RETURNED; and a request's half message is told to those who want it."""
+    nobody = unused_url()
+    message = {"tags": "t", "keys": "k", "properties": [("a", "1")], "body": b"42"}
+    identity: dict[str, Any] = {"queue_id": 3, "queue_offset": 1 << 40, "transaction_id": "tx-1", "producer_group": "g"}
+    identity |= {"real_topic": "orders", "check_times": 1}
+    asking = pa.RecordBatch.from_pylist([identity | {"born_ms": 9, "message": message}], schema=_REQUEST)
+    with Server(always(reply(says("ROLLBACK")))) as server:
+        asker = CheckWorker({"g": Group((nobody, server.url), include_body=True)}, 5, None, concurrency=2)
+        ((row,), _) = asked(asker, [asking, *batches("unknown", 0)])
+        told = server.received[0].json
+    answered_at, latency_ms = row.pop("answered_at"), row.pop("latency_ms")
+    assert (answered_at.utcoffset(), latency_ms >= 0) == (timedelta(0), True)
+    assert row == identity | {
+        "endpoint": server.url,
+        "outcome": "ROLLBACK",
+        "error": None,
+        "failed_tries": [{"endpoint": nobody, "error": "connection refused"}],
+        "delivered": True,
+        "traffic": None,
+    }
+    assert (told["born_timestamp"], told["body"], told["properties"]) == (9, "NDI=", {"a": "1"})
+
+
+def test_nothing_to_ask_is_no_answer() -> None:
+    answers, learned = asked(CheckWorker({}, 5, None, concurrency=4), [])
+    assert (answers, learned) == ([], EndpointHealth())
+
+
+times = st.floats(0, 1e9, allow_nan=False)
+breakers = st.builds(
+    CircuitBreaker, failed=st.integers(0, 99), until=times, asked_for=st.booleans(), changed=st.floats(1, 1e9)
+)
+traffics = st.builds(
+    EndpointHealth,
+    st.dictionaries(st.tuples(st.sampled_from("ab"), st.sampled_from("uv")), breakers),
+    st.dictionaries(st.sampled_from("ab"), st.builds(RateState, times)),
+)
+
+
+@given(traffics)
+def test_traffic_survives_the_way_to_the_driver(traffic: EndpointHealth) -> None:
+    assert EndpointHealth.from_json(traffic.to_json()) == traffic
+
+
+@given(st.lists(traffics, min_size=1, max_size=3))
+def test_traffic_of_several_tasks_is_what_was_learned_last(learned: list[EndpointHealth]) -> None:
+    together = EndpointHealth()
+    for one in learned:
+        together = together.and_then(one)
+    for place, breaker in together.breakers.items():
+        assert breaker.changed == max(one.breakers[place].changed for one in learned if place in one.breakers)
+    for name, pace in together.paces.items():
+        assert pace == max((one.paces[name] for one in learned if name in one.paces), key=lambda each: each.used_until)
+
+
+@pytest.mark.parametrize(
+    ("interval", "pause", "expected"),
+    [("60s", "30s", 30), ("60s", "10s", 10), ("10s", "30s", 5), ("1ms", "30s", 0.25), ("1ms", "1ms", 0.001)],
+)
+def test_pause_ends_before_anybody_is_due_again(interval: str, pause: str, expected: float) -> None:
+    settings = {"transaction": {"check_interval": interval}, "check": {"breaker_pause": pause, "timeout": "2s"}}
+    limits = limits_of(Settings.model_validate(settings))
+    assert limits == Limits(failures=10, pause_s=expected, trial_s=3, longest_s=300)
+
+
+def test_limits_of_groups_are_those_that_are_set() -> None:
+    producers = {"slow": {"checks_per_second": 0.5, "checks_burst": 3}, "well": {}}
+    assert rates_of(Settings.model_validate({"producers": producers})) == {"slow": Rate(0.5, 3)}

@@ -1,0 +1,65 @@
+"""A door on real tables, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checkback.gateway.deduplication_history import DeduplicationHistory
+from checkback.gateway.metrics import Metrics
+from checkback.gateway.problems import Answer, Problem
+from checkback.gateway.service import GatewayService
+from checkback.gateway.transaction_queries import TransactionQueries
+from checkback.settings import Settings
+from gateway.process import PATIENCE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from checkback.gateway.deduplication import CachedHalf
+
+
+class SlowOlder(DeduplicationHistory):
+    """Tables in which to look for a name takes until it is told to end."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(str(root))
+        self.begun, self.end = threading.Event(), threading.Event()
+        self.read = 0
+
+    def named(self, producer_group: str, transaction_id: str) -> CachedHalf | None:
+        self.begun.set()
+        assert self.end.wait(PATIENCE_S)
+        self.read += 1
+        return super().named(producer_group, transaction_id)
+
+
+def with_door(root: Path, act: Callable[[GatewayService, SlowOlder], Awaitable[None]], **gateway: object) -> SlowOlder:
+    """A real door on real tables, whose questions are slow, while ``act`` runs; it forgets half messages at once."""
+    settings = Settings.model_validate(
+        {"storage": {"root": str(root)}, "gateway": {"gather": "0s", "remember": "1ms", "remember_max": 1} | gateway}
+    )
+    older = SlowOlder(root)
+
+    async def run() -> None:
+        door = GatewayService(settings, Metrics(), lambda error: pytest.fail(str(error)))
+        door.questions = TransactionQueries(older, door.ledger, door.tokens, door.condition)
+        committing = asyncio.create_task(door.run())
+        try:
+            await asyncio.wait_for(act(door, older), PATIENCE_S)
+        finally:
+            older.end.set()
+            door.hurry()
+            door.close()
+            await committing
+
+    asyncio.run(run())
+    return older
+
+
+def code(answer: Answer) -> str | None:
+    return answer.code if isinstance(answer, Problem) else None

@@ -1,0 +1,186 @@
+"""The ledger: what is new, the same again, or wrong; offsets; what is forgotten. As a table, and against a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from checkback.gateway.deduplication import (
+    RECALLED_MAX,
+    CachedHalf,
+    DeduplicationCache,
+    Verdict,
+    fingerprint,
+    judge_half,
+    judge_op,
+    name_of,
+)
+from checkback.messages import Half, Op
+
+HALF = Half(0, 7, "t", "orders", "payments", 0, "tag", "key", {"a": "1", "b": "2"}, b"body", 1000, 30)
+KEPT = CachedHalf(0, 7, "orders/t", fingerprint(HALF), "payments", 1000, 2000)
+OP = Op(0, 7, "t", "orders", "COMMIT", 3000)
+
+
+@pytest.mark.parametrize(
+    ("known", "op", "verdict"),
+    [
+        (KEPT, OP, Verdict.NEW),
+        (KEPT, OP._replace(state="ROLLBACK"), Verdict.NEW),
+        (None, OP, Verdict.UNKNOWN_OFFSET),
+        (KEPT, OP._replace(producer_group="other"), Verdict.WRONG_GROUP),
+        (KEPT, OP._replace(producer_group="order"), Verdict.WRONG_GROUP),
+        (KEPT, OP._replace(transaction_id="u"), Verdict.WRONG_TRANSACTION_ID),
+        (KEPT, OP._replace(transaction_id=""), Verdict.WRONG_TRANSACTION_ID),
+        (KEPT, OP._replace(producer_group="other", transaction_id="u"), Verdict.WRONG_GROUP),
+        (replace(KEPT, state="COMMIT"), OP, Verdict.REPEATED),
+        (replace(KEPT, state="COMMIT"), OP._replace(state="ROLLBACK"), Verdict.CONTRADICTION),
+        (replace(KEPT, state="ROLLBACK"), OP, Verdict.CONTRADICTION),
+        (replace(KEPT, state="DISCARD"), OP, Verdict.CONTRADICTION),
+        (replace(KEPT, state="COMMIT"), OP._replace(transaction_id="u"), Verdict.WRONG_TRANSACTION_ID),
+        (replace(KEPT, name="orders/a/b"), OP._replace(transaction_id="a/b"), Verdict.NEW),
+    ],
+)
+def test_op_is_judged_by_its_half(known: CachedHalf | None, op: Op, verdict: Verdict) -> None:
+    """Group before transaction id before state, as EndTransactionProcessor asks."""
+    assert judge_op(known, op) is verdict
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        HALF._replace(real_topic="refunds"),
+        HALF._replace(real_queue_id=1),
+        HALF._replace(tags=None),
+        HALF._replace(keys="tag", tags="key"),
+        HALF._replace(properties={"a": "1"}),
+        HALF._replace(properties={"a": "2", "b": "1"}),
+        HALF._replace(body=b"bodY"),
+        HALF._replace(body=b""),
+        HALF._replace(check_immunity_s=None),
+    ],
+)
+def test_other_content_is_a_contradiction(other: Half) -> None:
+    assert judge_half(KEPT, fingerprint(other)) is Verdict.CONTRADICTION
+
+
+def test_same_content_is_the_same_message() -> None:
+    """Wherever it lies, whenever it was born, in whatever order its properties come."""
+    again = HALF._replace(queue_offset=-1, born_timestamp=5, properties={"b": "2", "a": "1"})
+    assert judge_half(KEPT, fingerprint(again)) is Verdict.REPEATED
+    assert judge_half(None, fingerprint(again)) is Verdict.NEW
+
+
+@dataclass
+class Model:
+    """The ledger in plain words: lists of what has landed and of what was looked up, searched from the front."""
+
+    known: list[CachedHalf] = field(default_factory=list)
+    recalled: list[CachedHalf] = field(default_factory=list)
+    next: dict[int, int] = field(default_factory=lambda: {0: 0, 5: 3})
+
+    def at(self, queue_id: int, queue_offset: int) -> CachedHalf | None:
+        every = [*self.known, *self.recalled]
+        return next((one for one in every if (one.queue_id, one.queue_offset) == (queue_id, queue_offset)), None)
+
+    def landed(self, half: CachedHalf) -> None:
+        if self.at(half.queue_id, half.queue_offset) is None:
+            self.known.append(half)
+        self.next[half.queue_id] = max(self.next[half.queue_id], half.queue_offset + 1)
+
+    def recall(self, half: CachedHalf) -> None:
+        if self.at(half.queue_id, half.queue_offset) is None:
+            self.recalled.append(half)
+
+    def ended(self, queue_id: int, queue_offset: int, state: str) -> None:
+        half = self.at(queue_id, queue_offset)
+        for known in (self.known, self.recalled):
+            if half is not None and half.state is None and half in known:
+                known[known.index(half)] = replace(half, state=state)
+
+    def forget(self, before: int, most: int) -> None:
+        for known in (self.known, self.recalled):
+            while known and (known[0].stored < before or len(known) > most):
+                known.pop(0)
+
+
+_QUEUES = st.sampled_from([0, 5])
+_OFFSETS = st.integers(0, 8)
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("land"), _QUEUES, st.sampled_from("abcd"), st.integers(0, 5)),
+        st.tuples(st.just("recall"), _QUEUES, _OFFSETS, st.integers(0, 5)),
+        st.tuples(st.just("end"), _QUEUES, _OFFSETS, st.sampled_from(["COMMIT", "ROLLBACK"])),
+        st.tuples(st.just("forget"), st.integers(0, 9), st.integers(0, 6), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@given(_STEPS)
+@example([("land", 0, "a", 0), ("end", 0, 0, "COMMIT"), ("end", 0, 0, "ROLLBACK")])
+@example([("land", 0, "a", 0), ("land", 0, "a", 0), ("forget", 0, 1, None)])
+@example([("land", 0, "a", 0), ("forget", 0, 0, None), ("land", 0, "a", 0), ("recall", 0, 0, "a")])
+def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]]) -> None:
+    """Whatever lands, ends and is forgotten: offsets go up without a gap, and lookups find what the model has."""
+    model, ledger = Model(), DeduplicationCache({0: 0, 5: 3})
+    for now, (step, first, second, third) in enumerate(steps):
+        if step == "land":
+            half = CachedHalf(first, ledger.next_offset(first), name_of("g", str(second)), now, "topic", 0, now)
+            ledger.landed([half])
+            model.landed(half)
+        elif step == "recall" and ledger.assigned(first, int(str(second))):
+            half = CachedHalf(first, int(str(second)), name_of("g", str(third)), 0, "topic", 0, 0)
+            ledger.recalled([half], now)
+            model.recall(replace(half, stored=now))
+        elif step == "end":
+            ledger.ended(first, int(str(second)), str(third))
+            model.ended(first, int(str(second)), str(third))
+        elif step == "forget":
+            before = len(ledger)
+            assert ledger.forget(first, int(str(second))) == before - len(ledger)
+            model.forget(first, int(str(second)))
+        assert len(ledger) == len(model.known) + len(model.recalled)
+        for queue_id, next_offset in model.next.items():
+            assert ledger.next_offset(queue_id) == next_offset
+            assert not ledger.assigned(queue_id, next_offset)
+            for queue_offset in range(-1, 10):
+                assert ledger.at(queue_id, queue_offset) == model.at(queue_id, queue_offset)
+        for half in model.known:
+            found = ledger.named(half.name)
+            assert found == next(one for one in reversed(model.known) if one.name == half.name)
+
+
+def test_lookups_do_not_make_it_forget_what_landed_lately() -> None:
+    """Else an op for each of many old half messages would make a half message that is sent again land twice."""
+    ledger = DeduplicationCache({0: 3 * RECALLED_MAX})
+    ledger.landed([CachedHalf(0, 3 * RECALLED_MAX, "g/new", 1, "topic", 0, 10)])
+    ledger.recalled((CachedHalf(0, offset, "g/old", 0, "topic", 0, 0) for offset in range(2 * RECALLED_MAX)), 20)
+    ledger.forget(5, RECALLED_MAX)
+    assert ledger.named("g/new") is not None
+    assert len(ledger) == RECALLED_MAX + 1
+
+
+@given(st.text(max_size=3) | st.text(min_size=63, max_size=70) | st.just("#" + 64 * "0"), st.sampled_from("xy"))
+def test_memory_of_a_name_is_bounded(transaction_id: str, other: str) -> None:
+    """And names are as different as what they are of, also one that was made to read like another's."""
+    name = name_of("orders", transaction_id)
+    assert len(name) <= len("orders/") + 65
+    again = name.removeprefix("orders/")
+    assert (name_of("orders", again) == name) == (again == transaction_id)
+    assert name_of("orders", transaction_id + other) != name
+    known = replace(KEPT, name=name)
+    assert judge_op(known, OP._replace(transaction_id=transaction_id)) is Verdict.NEW
+    assert judge_op(known, OP._replace(transaction_id=transaction_id + other)) is Verdict.WRONG_TRANSACTION_ID
+
+
+def test_offsets_of_others_queues_are_not_ours() -> None:
+    ledger = DeduplicationCache({1: 10})
+    assert ledger.queues == (1,)
+    assert ledger.assigned(1, 9)
+    assert not ledger.assigned(0, 0)
+    assert not ledger.assigned(1, 10)

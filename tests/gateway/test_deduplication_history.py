@@ -1,0 +1,202 @@
+"""What the gateway reads of the tables beside its own rows, and how much of it it holds at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from checkback.errors import StorageError
+from checkback.gateway.deduplication import CachedHalf, Verdict, fingerprint, judge_half, name_of
+from checkback.gateway.deduplication_history import LEFT, DeduplicationHistory, TransactionEnd
+from checkback.gateway.tables import half_rows
+from checkback.messages import LONG_MAX, MS_MAX, Half
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.schemas import arrow_schema
+from checkback.storage.timestamps import LEAST
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T0 = datetime(2026, 3, 1, tzinfo=timezone.utc)
+T0_MS = round(T0.timestamp() * 1000)
+HALF = Half(-1, -1, "tx", "orders", "payments", 0, None, None, {}, b"body", T0_MS, None)
+
+
+def append(root: Path, name: str, rows: pa.Table) -> None:
+    DeltaLog.create(name, f"{root}/{name}")
+    with FileWriter(str(root)) as writer:
+        writer.write(name, rows)
+        files = writer.close()
+    DeltaLog(name, f"{root}/{name}").commit(files)
+
+
+def land(root: Path, name: str, *rows: dict[str, Any]) -> None:
+    append(root, name, pa.Table.from_pylist(list(rows), schema=arrow_schema(name)))
+
+
+def half(offset: int, transaction_id: str = "tx", second: int = 0, **more: Any) -> dict[str, Any]:
+    own = {"queue_id": 0, "queue_offset": offset, "transaction_id": transaction_id, "producer_group": "orders"}
+    own |= {"real_topic": "payments", "properties": [], "body": b"body", "born_timestamp": T0}
+    return own | {"store_timestamp": T0 + timedelta(seconds=second)} | more
+
+
+def op(offset: int, state: str, second: int = 0, **more: Any) -> dict[str, Any]:
+    own = {"queue_id": 0, "half_offset": offset, "transaction_id": "tx", "producer_group": "orders", "state": state}
+    stored = T0 + timedelta(seconds=second)
+    return own | {"source": "producer", "born_timestamp": T0, "store_timestamp": stored} | more
+
+
+def kept(offset: int, transaction_id: str = "tx") -> CachedHalf:
+    return CachedHalf(0, offset, name_of("orders", transaction_id), 0, "payments", T0_MS, T0_MS)
+
+
+def test_check_that_reached_nobody_ends_no_transaction(tmp_path: Path) -> None:
+    """An UNDELIVERED row is no op of the half: it neither ends it nor hides the op after it."""
+    said = [(0, "UNDELIVERED"), (1, "UNDELIVERED"), (1, "COMMIT")]
+    land(tmp_path, "op", *(op(offset, state, second) for second, (offset, state) in enumerate(said)))
+    assert DeduplicationHistory(str(tmp_path)).ended([kept(0), kept(1)]) == {(0, 1): TransactionEnd("COMMIT")}
+
+
+def test_op_of_somebody_else_ends_no_transaction(tmp_path: Path) -> None:
+    """Neither where it is looked up, nor at a start."""
+    land(tmp_path, "half", half(0), half(1, "long" * 99))
+    land(tmp_path, "op", op(0, "ROLLBACK", producer_group="evil"), op(0, "ROLLBACK", transaction_id="another"))
+    land(tmp_path, "op", op(1, "ROLLBACK", transaction_id="long" * 98), op(1, "COMMIT", transaction_id="long" * 99))
+    older = DeduplicationHistory(str(tmp_path))
+    assert [half.state for half in older.recent([0], T0, 10)] == [None, "COMMIT"]
+    assert {place: half.state for place, half in older.find({(0, 0), (0, 1)}).items()} == {
+        (0, 0): None,
+        (0, 1): "COMMIT",
+    }
+    land(tmp_path, "op", op(0, "COMMIT", 5, transaction_id=None))
+    assert older.ended([kept(0)]) == {(0, 0): TransactionEnd("COMMIT")}
+
+
+def test_decision_of_somebody_else_is_not_told(tmp_path: Path) -> None:
+    """A half message whose offset was seen before is rejected: the decision there is another transaction's."""
+    land(tmp_path, "half", half(0, second=1), half(0, "late", 2))
+    row = half(0) | {"state": "COMMIT", "source": "producer", "check_times": 0, "decided_at": T0}
+    land(tmp_path, "decisions", {name: row.get(name) for name in arrow_schema("decisions").names})
+    older = DeduplicationHistory(str(tmp_path))
+    assert older.ended([kept(0)]) == {(0, 0): TransactionEnd("COMMIT", decided_at=T0_MS)}
+    assert older.ended([kept(0, "late")]) == {}
+    assert older.named("orders", "late") is None
+    assert older.find({(0, 0)})[0, 0].name == "orders/tx"
+    found = older.named("orders", "tx")
+    assert found is not None
+    assert (found.queue_offset, found.stored) == (0, T0_MS + 1000)
+
+
+def test_rows_that_no_door_lets_in_stop_nothing(tmp_path: Path) -> None:
+    """Whoever writes the tables by other means may leave out what he likes."""
+    nothing = dict.fromkeys(arrow_schema("half").names)
+    land(tmp_path, "half", nothing | {"queue_id": 0}, nothing | {"queue_id": 0, "queue_offset": 1}, half(2))
+    land(tmp_path, "half", nothing | {"queue_id": 0, "queue_offset": 3, "store_timestamp": T0})
+    land(tmp_path, "op", {"queue_id": 0, "half_offset": 2, "state": "COMMIT", "store_timestamp": T0})
+    land(tmp_path, "op", op(2, "COMMIT", store_timestamp=None), op(2, "COMMIT", born_timestamp=None))
+    older = DeduplicationHistory(str(tmp_path))
+    assert older.next_offset(0) == 4
+    assert [(half.queue_offset, half.state) for half in older.recent([0], T0, 10)] == [(2, "COMMIT"), (3, None)]
+    assert {place: half.name for place, half in older.find({(0, 1), (0, 3)}).items()} == {(0, 1): "/", (0, 3): "/"}
+
+
+@pytest.mark.parametrize("offset", [LONG_MAX, LONG_MAX - 3, LONG_MAX - LEFT + 1])
+def test_queue_that_soon_has_no_offset_left_is_told(tmp_path: Path, offset: int) -> None:
+    """At the start: a commit has no offsets to give then, and whoever waits for it no answer."""
+    land(tmp_path, "half", half(offset))
+    with pytest.raises(StorageError, match=rf"has the offset {offset}: too few.*other gateway\.queues"):
+        DeduplicationHistory(str(tmp_path)).next_offset(0)
+
+
+def test_queue_with_offsets_left_goes_on(tmp_path: Path) -> None:
+    land(tmp_path, "half", half(LONG_MAX - LEFT))
+    assert DeduplicationHistory(str(tmp_path)).next_offset(0) == LONG_MAX - LEFT + 1
+
+
+def test_no_half_message_goes_past_the_last_offset() -> None:
+    """The last one is given; a commit that needs one more is refused as a whole."""
+    rows = half_rows([HALF, HALF], 0, LONG_MAX - 1, T0_MS)
+    assert rows.column("queue_offset").to_pylist() == [LONG_MAX - 1, LONG_MAX]
+    with pytest.raises(StorageError, match=r"queue 0: no offsets are left.*other gateway\.queues"):
+        half_rows([HALF, HALF], 0, LONG_MAX, T0_MS)
+
+
+@pytest.mark.parametrize("year_us", [569_036_000_000_000_000, -(2**62)])
+def test_times_beyond_pythons_stop_nothing(tmp_path: Path, year_us: int) -> None:
+    """Delta has the years 290,000 before and after: those of other writers count as the nearest that Python has."""
+    far = pa.array([year_us], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    land(tmp_path, "half", half(0))
+    born, stored_at = "born_timestamp", "store_timestamp"
+    for offset, beyond in enumerate(([born], [stored_at], [born, stored_at]), 1):
+        for name, row in (("half", half(offset)), ("op", op(offset, "COMMIT"))):
+            rows = pa.Table.from_pylist([row], schema=arrow_schema(name))
+            for column in beyond:
+                rows = rows.set_column(rows.schema.get_field_index(column), rows.schema.field(column), far)
+            DeltaLog.create(name, f"{tmp_path}/{name}")
+            write_deltalake(f"{tmp_path}/{name}", rows, mode="append")
+    older = DeduplicationHistory(str(tmp_path))
+    assert older.next_offset(0) == 4
+    stored = {half.queue_offset: half.stored for half in older.recent([0], T0, 10)}
+    assert set(stored) == ({0, 1, 2, 3} if year_us > 0 else {0, 1})
+    assert all(LEAST // 1000 <= half.stored <= MS_MAX for half in older.find({(0, n) for n in range(4)}).values())
+    places = {(0, n): half.state for (_, n), half in older.find({(0, n) for n in range(4)}).items()}
+    assert places == {(0, 0): None, (0, 1): "COMMIT", (0, 2): "COMMIT", (0, 3): "COMMIT"}
+    assert older.named("orders", "tx") is not None
+
+
+def test_recent_half_messages_are_the_last_ones(tmp_path: Path) -> None:
+    """With the fingerprints of their content; in the order of landing, whatever files they lie in."""
+    for second in (3, 1, 2):
+        halves = [HALF._replace(transaction_id=f"{second}-{n}", properties={"n": str(n)}) for n in range(5)]
+        append(tmp_path, "half", half_rows(halves, 0, 5 * second, T0_MS + 1000 * second))
+    older = DeduplicationHistory(str(tmp_path))
+    recent = older.recent([0], T0 + timedelta(seconds=2), 100)
+    assert [half.queue_offset for half in recent] == list(range(10, 20))
+    content = fingerprint(HALF._replace(transaction_id="3-4", properties={"n": "4"}))
+    assert judge_half(recent[-1], content) is Verdict.REPEATED
+    assert [half.queue_offset for half in older.recent([0], T0, 3)] == [17, 18, 19]
+    assert [half.queue_offset for half in older.recent([0], T0, 7)] == list(range(13, 20))
+    assert older.recent([1], T0, 7) == []
+
+
+def test_start_holds_no_bodies(tmp_path: Path) -> None:
+    """Of 96 MiB of bodies in one file it has a row group at a time; to look one up it reads none."""
+    count, size = 96, 1 << 20
+    halves = [HALF._replace(transaction_id=f"t-{n}", body=os.urandom(size)) for n in range(count)]
+    DeltaLog.create("half", f"{tmp_path}/half")
+    with FileWriter(str(tmp_path), buffer=1) as writer:
+        for first in range(0, count, 8):
+            writer.write("half", half_rows(halves[first : first + 8], 0, first, T0_MS))
+        files = writer.close()
+    DeltaLog("half", f"{tmp_path}/half").commit(files)
+    del halves
+    ran = subprocess.run([sys.executable, "-c", _START, str(tmp_path)], capture_output=True, text=True, check=True)
+    arrow, python, looked_up = map(int, ran.stdout.split())
+    assert arrow < 32 << 20
+    assert python < 32 << 20
+    assert looked_up < 4 << 20
+
+
+#: In a process of its own: Arrow's pool tells the most that it ever held, and is not to be changed under its objects.
+_START = """
+import sys, tracemalloc
+from datetime import datetime, timezone
+import pyarrow as pa
+from checkback.gateway.deduplication_history import DeduplicationHistory
+older = DeduplicationHistory(sys.argv[1])
+tracemalloc.start()
+assert len(older.recent([0], datetime(2026, 3, 1, tzinfo=timezone.utc), 1000)) == 96
+python = tracemalloc.get_traced_memory()[1]
+tracemalloc.reset_peak()
+assert len(older.find({(0, n) for n in range(96)})) == 96
+assert older.named("orders", "t-7") is not None
+print(pa.default_memory_pool().max_memory(), python, tracemalloc.get_traced_memory()[1])
+"""

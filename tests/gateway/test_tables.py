@@ -1,0 +1,152 @@
+"""Commits that fail, and those of which nobody knows: nothing is told that is not so, no offset is given twice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from checkback.errors import CheckbackError, FencedError, StorageError
+from checkback.gateway.tables import Appender, OutcomeUnknownError, half_rows
+from checkback.messages import Half
+from gateway.process import Gateway, half, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from checkback.storage.parquet_files import ParquetFile
+
+HALF = Half(-1, -1, "t", "orders", "payments", 0, None, None, {"a": "b"}, b"body", 1000, None)
+
+
+def _appender(root: Path, epoch: int = 1) -> Appender:
+    appender = Appender(str(root), "half", [0])
+    appender.claim(epoch)
+    return appender
+
+
+def _append(appender: Appender, first: int) -> None:
+    appender.append(half_rows([HALF, HALF], 0, first, 2000))
+
+
+def _offsets(root: Path) -> list[int]:
+    return [row["queue_offset"] for row in rows(root, "half")]
+
+
+class _Failing:
+    """A log whose next commit fails: before it is made, or after."""
+
+    def __init__(self, appender: Appender, made: bool, readable: bool = True) -> None:
+        self._log: Any = appender._log
+        self._made = made
+        self._readable = readable
+        appender._log = self  # type: ignore[assignment]
+
+    def commit_after(
+        self, files: Sequence[ParquetFile], expected: Mapping[str, int | None], versions: Mapping[str, int]
+    ) -> None:
+        if self._made:
+            self._log.commit_after(files, expected, versions)
+        raise StorageError("the commit failed: the disk said so")
+
+    def versions(self, apps: Sequence[str]) -> dict[str, int | None]:
+        if not self._readable:
+            raise StorageError("the table's log cannot be read")
+        found: dict[str, int | None] = self._log.versions(apps)
+        return found
+
+    def flush(self) -> None:
+        self._log.flush()
+
+    def mend(self, appender: Appender) -> None:
+        appender._log = self._log
+
+
+def test_commit_that_failed_can_be_made_again(tmp_path: Path) -> None:
+    appender = _appender(tmp_path)
+    failing = _Failing(appender, made=False)
+    with pytest.raises(StorageError, match="the disk said so"):
+        _append(appender, 0)
+    failing.mend(appender)
+    _append(appender, 0)
+    assert _offsets(tmp_path) == [0, 1]
+
+
+def test_commit_that_was_made_all_the_same_is_found_in_the_log(tmp_path: Path) -> None:
+    appender = _appender(tmp_path)
+    failing = _Failing(appender, made=True)
+    _append(appender, 0)
+    failing.mend(appender)
+    _append(appender, 2)
+    assert _offsets(tmp_path) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_commit_of_which_nobody_knows_ends_the_gateway(tmp_path: Path, made: bool) -> None:
+    appender = _appender(tmp_path)
+    _Failing(appender, made, readable=False)
+    with pytest.raises(OutcomeUnknownError, match="is not known"):
+        _append(appender, 0)
+
+
+def test_later_epoch_fences_an_earlier_one(tmp_path: Path) -> None:
+    """And an earlier one cannot claim again."""
+    first = _appender(tmp_path, 1)
+    _append(first, 0)
+    second = _appender(tmp_path, 2)
+    with pytest.raises(FencedError, match="another gateway"):
+        _append(first, 2)
+    with pytest.raises(FencedError, match="another gateway"):
+        first.claim(2)
+    _append(second, 2)
+    assert _offsets(tmp_path) == [0, 1, 2, 3]
+
+
+def test_altered_table_is_refused(tmp_path: Path) -> None:
+    from deltalake import write_deltalake
+
+    from checkback.storage.schemas import arrow_schema
+
+    write_deltalake(str(tmp_path / "half"), arrow_schema("half").empty_table(), partition_by=["queue_id"])
+    with pytest.raises(CheckbackError, match="cannot append to it"):
+        Appender(str(tmp_path), "half", [0])
+
+
+def test_versions_that_delta_forgets_are_no_other_gateway(tmp_path: Path) -> None:
+    """Who set the property is told so, by a gateway that runs as by one that starts; without it both go on."""
+    appender = _appender(tmp_path)
+    name = "delta.setTransactionRetentionDuration"
+
+    def set_to(value: str) -> None:
+        DeltaTable(tmp_path / "half").alter.set_table_properties({name: value})
+
+    set_to("interval 0 seconds")
+    for act in (lambda: _append(appender, 0), lambda: Appender(str(tmp_path), "half", [0]).epoch()):
+        with pytest.raises(StorageError, match=rf"{name} is set: .*; ALTER TABLE delta.`.*/half` UNSET TBLPROPERTIES"):
+            act()
+    set_to("interval 30 days")
+    _append(appender, 0)
+    assert _offsets(tmp_path) == [0, 1]
+
+
+def test_gateway_without_its_disk_refuses_and_recovers(tmp_path: Path) -> None:
+    """503 while the folder cannot be written, nothing remembered; then the same messages land, with no gap."""
+    with Gateway(tmp_path) as gateway:
+        assert gateway.post("/v1/half", half("t-0")).json()["queue_offset"] == 0
+        os.rename(tmp_path / "half", tmp_path / "away")
+        (tmp_path / "half").write_text("no folder")
+        lost = gateway.post("/v1/half", half("t-1"))
+        assert (lost.status_code, lost.json()["code"]) == (503, "storage_unavailable")
+        assert gateway.get("/readyz").status_code == 503
+        (tmp_path / "half").unlink()
+        os.rename(tmp_path / "away", tmp_path / "half")
+        assert gateway.post("/v1/half", half("t-1")).json()["queue_offset"] == 1
+        assert gateway.get("/readyz").status_code == 200
+        code, said = gateway.stop()
+        assert code == 0
+        assert said.count("\n") == 1
+        assert "nothing can be stored for now" in said
+    assert _offsets(tmp_path) == [0, 1]

@@ -1,0 +1,59 @@
+"""A moment: what is taken, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkback.errors import SettingsError
+from checkback.inspect.as_of import parse_as_of
+
+
+def utc(year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0, us: int = 0) -> datetime:
+    """A time, UTC."""
+    return datetime(year, month, day, hour, minute, second, us, tzinfo=timezone.utc)
+
+
+_NOW = datetime(2026, 11, 21, 14, 5, 30, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-11-20T15:00", utc(2026, 11, 20, 15)),
+        (" 2026-11-20 15:00:01.250 ", utc(2026, 11, 20, 15, 0, 1, 250_000)),
+        ("2026-11-20T15:00Z", utc(2026, 11, 20, 15)),
+        ("2026-11-20T15:00+01:00", utc(2026, 11, 20, 14)),
+        ("15:00", utc(2026, 11, 21, 15)),
+        ("13:59:59", utc(2026, 11, 21, 13, 59, 59)),
+        ("10m ago", utc(2026, 11, 21, 13, 55, 30)),
+        ("2d ago", utc(2026, 11, 19, 14, 5, 30)),
+    ],
+)
+def test_text_is_a_time_in_utc(text: str, moment: datetime) -> None:
+    assert parse_as_of(text, _NOW) == moment
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "yesterday", "2026-11-20", "25:00", "2026-13-01T00:00", "10 m ago", "99999999d ago", "15", "1732200000"],
+)
+def test_what_is_not_a_time_is_refused_with_the_forms(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"is not a time; write 2026-11-20T15:00 .* 10m ago") as error:
+        parse_as_of(text, _NOW)
+    assert error.value.exit_code == 2
+
+
+@given(st.integers(0, 2**52), st.integers(-14, 14))
+def test_datetime_means_the_same_in_every_form(us: int, hours: int) -> None:
+    """A naive one is UTC; one with a zone is that instant."""
+    moment = utc(1970, 1, 2) + timedelta(microseconds=us)
+    there = moment.astimezone(timezone(timedelta(hours=hours)))
+    assert parse_as_of(moment.replace(tzinfo=None)) == parse_as_of(there) == parse_as_of(there.isoformat()) == moment
+
+
+def test_no_moment_is_now() -> None:
+    assert parse_as_of(None) is None

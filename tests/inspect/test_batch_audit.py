@@ -1,0 +1,97 @@
+"""Table `batches` against the tables that batches write: what is there, what is lost, what has only begun."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from checkback.inspect.audit import Report, audit
+from checkback.inspect.audit_findings import FINDINGS
+from checkback.settings import Settings
+from checkback.storage.tables import Tables
+from support.stories import DECIDED, Row, Transaction, batch, ms, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+_MINUTE = timedelta(minutes=1)
+
+
+def _at(minutes: int) -> datetime:
+    return DECIDED + minutes * _MINUTE
+
+
+def _committed(offset: int, batch_id: int, minutes: int) -> list[Row]:
+    """A transaction that a batch has committed."""
+    t, time = Transaction(0, offset), _at(minutes)
+    return [
+        *(t.half(), t.op(), t.published(committed_at=time, batch_id=batch_id)),
+        t.decision(decided_at=time, batch_id=batch_id),
+    ]
+
+
+def _settings(root: Path) -> Settings:
+    return Settings.model_validate({"storage": {"root": str(root)}, "reconcile": {"partitions": 2}})
+
+
+def _counts(report: Report) -> dict[str, int]:
+    return {each.finding.name: each.count for each in report.found if each.count}
+
+
+def _samples(report: Report) -> dict[str, list[tuple[int | None, int | None]]]:
+    return {each.finding.name: [*each.samples] for each in report.found if each.finding.about == "batch"}
+
+
+def test_what_batches_and_the_tables_say_of_each_other(spark: SparkSession, tmp_path: Path) -> None:
+    """Without a checkpoint the batch under way is known by its rows: it has the next id, or the first of a rebuild."""
+    rows = [
+        *(row for number, minutes in ((0, -9), (2, -8)) for row in _committed(number, number, minutes)),
+        *(batch(3, _at(0), committed=1), *_committed(3, 3, 0)),
+        *_committed(4, 4, 1),
+        *(batch(5, _at(2), committed=2), *_committed(5, 5, 2)),
+        batch(6, _at(3), committed=1),
+        *(batch(7, _at(4), committed=1), batch(7, _at(4), committed=1), *_committed(7, 7, 4)),
+        *(batch(9, _at(5), committed=None, check_interval_ms=None), *_committed(9, 9, 5)),
+        batch(10, _at(6), finished_at=_at(5)),
+        *_committed(11, 11, 7),
+        *_committed(12, 0, 8),
+    ]
+    write(spark, Tables.of(_settings(tmp_path).storage), rows)
+    report = audit(spark, _settings(tmp_path))
+    assert _samples(report) == {
+        "batches": [],
+        "batch_not_judged": [(0, ms(_at(-9))), (2, ms(_at(-8))), (9, ms(_at(5)))],
+        "batch_without_row": [(4, ms(_at(1)))],
+        "batch_differs": [(5, ms(_at(2))), (6, ms(_at(3)))],
+        "batch_twice": [(7, ms(_at(4)))],
+        "batch_gap": [(5, ms(_at(2))), (9, ms(_at(5)))],
+        "batch_clock_back": [(10, ms(_at(6)))],
+    }
+    counts = _counts(report)
+    assert (counts["batches"], counts["batch_gap"], counts["batch_not_judged"]) == (6, 2, 3)
+    # The two that have begun are left out as a whole.
+    assert (counts["published"], counts["pending"]) == (7, 2)
+    assert {(one.batch_id, one.time) for one in report.under_way} == {(11, ms(_at(7))), (0, ms(_at(8)))}
+    assert report.done is not None
+    assert report.first is not None
+    assert (report.done.batch_id, report.first.batch_id, report.past, report.broken) == (10, 3, True, True)
+
+
+def test_batches_that_fit_say_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Nor does one that wrote nothing, or one that is known by its id alone not to be done."""
+    rows = [
+        *(batch(0, _at(0), committed=1), *_committed(0, 0, 0)),
+        *(batch(1, _at(1)), batch(0, _at(2), "another", committed=1), *_committed(1, 0, 2)),
+    ]
+    write(spark, Tables.of(_settings(tmp_path).storage), rows)
+    report = audit(spark, _settings(tmp_path))
+    assert _counts(report) == {"halves": 2, "published": 2, "batches": 3}
+    assert (report.past, report.broken, report.under_way) == (False, False, ())
+
+
+def test_every_finding_of_batches_has_a_case() -> None:
+    cases = {"batch_without_row", "batch_differs", "batch_twice", "batch_gap", "batch_clock_back"}
+    found = {name for name, finding in FINDINGS.items() if finding.about == "batch" and finding.level != "figure"}
+    assert cases == found

@@ -1,0 +1,94 @@
+"""Why a group is stuck, in a sentence: facts and words, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+
+from checkback.inspect.diagnosis import Group, Reconcile, clock, diagnose
+
+
+def _ms(day: int, hour: int, minute: int) -> int:
+    return round(datetime(2026, 11, day, hour, minute, 10, tzinfo=timezone.utc).timestamp() * 1000)
+
+
+_NOW = _ms(21, 14, 15)
+_AT = _ms(21, 14, 5)
+_RUNS = Reconcile(_NOW - 3_000)
+_SILENT = Group(endpoints=1, requested=True, outcomes=4, no_answer=1.0, silent_since=_AT, error="connection refused")
+_UNKNOWN = Group(endpoints=1, requested=True, outcomes=4, unknown=1.0, undecided_since=_AT)
+
+_SAID = {
+    "dead": (_SILENT, "no endpoint answers: connection refused, since 14:05"),
+    "dead since yesterday": (
+        replace(_SILENT, silent_since=_ms(20, 23, 59)),
+        "no endpoint answers: connection refused, since 2026-11-20 23:59",
+    ),
+    "dead, breaker open": (
+        replace(_SILENT, held_back="not tried: 10 tries in a row failed"),
+        "no endpoint answers: connection refused, since 14:05; breaker open",
+    ),
+    "breaker open, and what was wrong is not known": (
+        replace(_SILENT, error=None, held_back="not tried: 10 tries in a row failed"),
+        "no endpoint answers: 10 tries in a row failed, since 14:05; breaker open",
+    ),
+    "dead, and some checks were skipped": (
+        replace(_SILENT, no_answer=0.5, skipped=0.5),
+        "no endpoint answers: connection refused, since 14:05",
+    ),
+    "UNKNOWN": (_UNKNOWN, "answers UNKNOWN, since 14:05"),
+    "no endpoint, as reconcile's settings say": (
+        replace(_SILENT, any_endpoint=False, error="producers.pay has no endpoints"),
+        "no endpoint is set for the group, since 14:05",
+    ),
+    "no endpoint in these settings, never asked": (Group(), "no endpoint is set for the group in these settings"),
+    "never asked": (Group(endpoints=1), "checks are due: reconcile is behind"),
+    "asked, nothing came": (
+        Group(requested=True),
+        "asked, no outcome yet: the check query is busy or does not run",
+    ),
+    "skipped": (
+        Group(requested=True, outcomes=2, skipped=1.0, skipped_error="overtaken by check 3"),
+        "checks are skipped: overtaken by check 3",
+    ),
+    "in part": (
+        replace(_SILENT, outcomes=200, decided=0.25, unknown=0.249, no_answer=0.5, skipped=0.001),
+        "answers in part: 25 % decided, 25 % UNKNOWN, 50 % no answer (connection refused), 1 % skipped",
+    ),
+    "answers": (Group(outcomes=2, decided=1.0), "answers: what is left waits for its next check"),
+    "all have an op": (replace(_SILENT, overdue=2, op_waiting=2), "ops have landed: the next batch decides"),
+    "one of two has an op": (
+        replace(_UNKNOWN, overdue=2, op_waiting=1),
+        "answers UNKNOWN, since 14:05",
+    ),
+    "young": (Group(overdue=0), "young: no check is due yet"),
+}
+
+
+@pytest.mark.parametrize("name", _SAID)
+def test_sentence(name: str) -> None:
+    group, sentence = _SAID[name]
+    assert diagnose(group, _RUNS, _NOW) == sentence
+
+
+def test_reconcile_that_stands_comes_first() -> None:
+    """And what was before is still said: it is what comes next. A batch a minute ago is not long ago."""
+    stands, due = Reconcile(_AT), replace(_UNKNOWN, due_since=_AT - 1)
+    assert diagnose(due, stands, _NOW) == (
+        "reconcile does not run: last batch 14:05; before that: answers UNKNOWN, since 14:05"
+    )
+    assert diagnose(due, stands, _AT + 60_000) == "answers UNKNOWN, since 14:05"
+    assert diagnose(due, Reconcile(None), _NOW) == "answers UNKNOWN, since 14:05"
+
+
+def test_no_batch_while_nothing_is_due_is_no_standstill() -> None:
+    assert diagnose(_UNKNOWN, Reconcile(_AT), _NOW) == "answers UNKNOWN, since 14:05"
+    assert diagnose(replace(_UNKNOWN, due_since=_NOW - 60_000), Reconcile(_AT), _NOW) == "answers UNKNOWN, since 14:05"
+    assert "does not run" in diagnose(replace(_UNKNOWN, due_since=_NOW - 60_001), Reconcile(_AT), _NOW)
+
+
+def test_clock_says_the_day_when_it_is_another() -> None:
+    assert clock(_AT, _NOW) == "14:05"
+    assert clock(_ms(20, 14, 5), _NOW) == "2026-11-20 14:05"

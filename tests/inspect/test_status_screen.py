@@ -1,0 +1,142 @@
+"""What status says of given facts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from checkback.inspect.progress import Progress
+from checkback.inspect.status import GROUP, Engine, Status, TableFacts
+from checkback.inspect.status_screen import Line, as_json, check_rows, group_rows, lines, span
+from checkback.inspect.unpublished_messages import Topic
+from checkback.storage.checkpoint import Batch
+from checkback.storage.commit_files import Unread
+
+_NOW = round(datetime(2026, 11, 21, 14, 15, tzinfo=timezone.utc).timestamp() * 1000)
+_DONE = Batch(41, _NOW - 5_000)
+_STUCK = dict.fromkeys(GROUP) | {
+    "producer_group": "pay",
+    "pending": 3,
+    "overdue": 2,
+    "oldest_age_s": 620.0,
+    "silent_since_ms": _NOW - 600_000,
+    "why": "no endpoint answers",
+}
+_YOUNG = dict.fromkeys(GROUP) | {"producer_group": "orders", "pending": 1, "overdue": 0, "why": "young"}
+_LEDGER = TableFacts(
+    groups=(_STUCK, _YOUNG),
+    decisions=(("COMMIT", 2, 5), ("DISCARD", 0, 1)),
+    discarded_today=7,
+    checks=(("pay", "http://a/", "NO_ANSWER", 3), ("pay", "http://a/", "UNKNOWN", 1), ("none", None, "NO_ANSWER", 2)),
+)
+_STATUS = Status(
+    now=_NOW,
+    timeout=timedelta(seconds=6),
+    reserved=timedelta(hours=72),
+    engine=Engine(
+        "process 12 on host",
+        Progress(_DONE, _DONE, _NOW - 3_500),
+        {"half": Unread(12, _NOW - 2_000), "op": Unread(0, None)},
+    ),
+    ledger=_LEDGER,
+)
+
+
+def _said(status: Status) -> dict[str, str]:
+    return {line.name: line.text for line in lines(status)}
+
+
+def test_lines() -> None:
+    assert _said(_STATUS) == {
+        "reconcile": "at work: process 12 on host",
+        "last batch": "41, 14:14:55, 5s ago, took 1.5 s",
+        "watermarks": (
+            "checked what was born before 14:14:49 (timeout), discarded before 2026-11-18 14:14:55 (reserved)"
+        ),
+        "lag": "half 12 rows, oldest 2s; op 0 rows",
+        "pending": "4",
+        "decisions": (
+            "last minute: COMMIT 2, ROLLBACK 0, DISCARD 0; last 5 minutes: COMMIT 5, ROLLBACK 0, DISCARD 1; "
+            "discarded today: 7"
+        ),
+    }
+    assert not any(line.bad for line in lines(_STATUS))
+
+
+@pytest.mark.parametrize(
+    ("engine", "line"),
+    [
+        (Engine(None), Line("reconcile", "not known here: its lock is on another machine")),
+        (Engine(""), Line("reconcile", "not at work: nobody holds its lock", bad=True)),
+        (Engine("", Progress()), Line("last batch", "none yet: no checkpoint", bad=True)),
+        (Engine("", Progress(_DONE)), Line("last batch", "none is done yet; 41 is under way since 5s")),
+        (
+            Engine("", Progress(Batch(42, _NOW - 200_000), _DONE)),
+            Line("last batch", "41, 14:14:55, 5s ago; 42 is under way since 3m 20s"),
+        ),
+    ],
+)
+def test_line_of_reconcile(engine: Engine, line: Line) -> None:
+    assert line in lines(replace(_STATUS, engine=engine))
+
+
+def test_before_spark_has_started_the_tables_are_left_out() -> None:
+    early = replace(_STATUS, ledger=None)
+    assert set(_said(early)) == {"reconcile", "last batch", "watermarks", "lag"}
+    told = as_json(early)
+    assert (told["groups"], told["checks"], told["pending"], told["decisions"]) == (None, None, None, None)
+
+
+def test_what_waits_for_its_topics_table_has_a_line_each() -> None:
+    """With the reason; a name that somebody has landed otherwise does nothing to the terminal."""
+    waiting = (Topic("orders", 12, _NOW - 300_000, "no such column"), Topic("a\x1b[2J", 1, _NOW, "no name"))
+    status = replace(_STATUS, ledger=replace(_LEDGER, unpublished=waiting))
+    assert [line for line in lines(status) if line.name == "unpublished"] == [
+        Line("unpublished", "12 for orders, 14:10:00, 5m ago: no such column", bad=True),
+        Line("unpublished", "1 for a?[2J, 14:15:00, 0s ago: no name", bad=True),
+    ]
+    told = json.loads(json.dumps(as_json(status)))["unpublished"]
+    assert told[0] == {
+        "topic": "orders",
+        "messages": 12,
+        "since": "2026-11-21T14:10:00.000Z",
+        "reason": "no such column",
+    }
+
+
+def test_tables() -> None:
+    """Who is stuck is marked; the outcomes of an endpoint are in one row."""
+    assert group_rows(_LEDGER) == [
+        (("pay", "3", "2", "10m 20s", "no endpoint answers"), True),
+        (("orders", "1", "0", "-", "young"), False),
+    ]
+    assert check_rows(_LEDGER) == [("pay", "http://a/", "NO_ANSWER 3, UNKNOWN 1"), ("none", "-", "NO_ANSWER 2")]
+
+
+def test_json_has_the_documented_keys() -> None:
+    told = json.loads(json.dumps(as_json(_STATUS)))
+    assert told["at"] == "2026-11-21T14:15:00.000Z"
+    assert told["reconcile"] == {"at_work": True, "owner": "process 12 on host"}
+    assert told["batch"] == {"batch_id": 41, "time": "2026-11-21T14:14:55.000Z", "age_s": 5.0, "duration_s": 1.5}
+    assert told["under_way"] is None
+    assert told["watermarks"] == {"timeout": "2026-11-21T14:14:49.000Z", "reserved": "2026-11-18T14:14:55.000Z"}
+    assert told["lag"] == {
+        "half": {"rows": 12, "oldest": "2026-11-21T14:14:58.000Z", "age_s": 2.0},
+        "op": {"rows": 0, "oldest": None, "age_s": None},
+    }
+    assert told["decisions"]["last_5_minutes"] == {"COMMIT": 5, "ROLLBACK": 0, "DISCARD": 1}
+    assert (told["pending"], told["decisions"]["discarded_today"]) == (4, 7)
+    assert told["groups"][0]["silent_since"] == "2026-11-21T14:05:00.000Z"
+    assert set(told["groups"][0]) == {name.removesuffix("_ms") for name in GROUP}
+    assert told["checks"][2] == {"producer_group": "none", "endpoint": None, "outcome": "NO_ANSWER", "checks": 2}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0s"), (59.9, "59s"), (60, "1m"), (200, "3m 20s"), (7_500, "2h 5m"), (86_400, "1d"), (273_600, "3d 4h")],
+)
+def test_span(seconds: float, text: str) -> None:
+    assert span(seconds) == text

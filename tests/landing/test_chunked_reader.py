@@ -1,0 +1,267 @@
+"""Whatever is in a file: its lines, each once, in bounded memory; and its fault, if it has one."""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import gzip
+import os
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from checkback.landing import chunked_reader
+from checkback.landing.chunked_reader import OPEN_COST, File, FileChunk, fault_of, reader, shared
+from checkback.messages import LINE_MAX
+
+MIB = 1 << 20
+texts = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\x00", b"\xff", b"long" * 5]), max_size=60).map(b"".join)
+
+
+def file_of(path: Path, data: bytes, time: int = 0) -> File:
+    path.write_bytes(data)
+    return File(f"file:{path}", time, len(data))
+
+
+def read(lists: list[list[FileChunk]]) -> list[dict[str, Any]]:
+    numbers = pa.RecordBatch.from_pydict({"id": list(range(len(lists)))})
+    rows = [row for batch in reader(lists, 7)(iter([numbers])) for row in batch.to_pylist()]
+    assert all(row["store_timestamp"].microsecond == 7 for row in rows)
+    return rows
+
+
+def zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as out:
+        out.write(data)
+    return bytes(sink.getvalue())
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".zst": zstd,
+    ".deflate": zlib.compress,
+}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    data=texts,
+    block=st.integers(1, 40),
+    chunk=st.integers(1, 9),
+    longest=st.integers(1, 12),
+    end=st.sampled_from(["", *PACKERS]),
+)
+def test_each_line_comes_once_however_the_file_is_cut(
+    data: bytes, block: int, chunk: int, longest: int, end: str, tmp_path: Path
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(chunked_reader, "CHUNK", min(chunk, longest))
+        patched.setattr(chunked_reader, "LINE_MAX", longest)
+        patched.setattr(chunked_reader, "OPEN_COST", 1)
+        file = file_of(tmp_path / f"a{end}", PACKERS[end](data) if end else data)
+        rows = read(shared([file], 3, block, lambda _: None))
+    lines = data.split(b"\n")
+    expected = [line[: longest + 1] for line in (lines if lines[-1] else lines[:-1])]
+    assert [row["line"] for row in sorted(rows, key=lambda row: row["file_block"])] == expected
+    assert {row["fault"] for row in rows} <= {None}
+    assert not end or {row["file_block"] for row in rows} <= {0}
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40 * MIB), max_size=30), tasks=st.integers(1, 8), largest=st.integers(MIB, 128 * MIB)
+)
+def test_pieces_cover_each_file_once_and_lists_are_of_one_size(sizes: list[int], tasks: int, largest: int) -> None:
+    files = [File(f"file:/{number}{'.gz' if number % 3 == 0 else ''}", 0, size) for number, size in enumerate(sizes)]
+    lists = shared(files, tasks, largest, lambda _: None)
+    assert all(lists)
+    for file in files:
+        own = [piece for pieces in lists for piece in pieces if piece.uri == file.uri]
+        assert [piece.start for piece in own] == [0, *(piece.end for piece in own[:-1])]
+        assert own[-1].end == file.size
+        assert len(own) == 1 or not file.uri.endswith(".gz")
+    for few in lists:
+        packed = [piece for piece in few if piece.uri.endswith(".gz")]
+        assert sum(piece.end - piece.start + OPEN_COST for piece in few if piece not in packed) <= largest + OPEN_COST
+
+
+@pytest.mark.parametrize("end", PACKERS)
+@pytest.mark.parametrize("damage", ["cut short", "changed"])
+def test_damaged_archive_is_a_fault_after_its_lines(end: str, damage: str, tmp_path: Path) -> None:
+    lines = [os.urandom(500).hex().encode() for _ in range(6_000)]
+    packed = bytearray(PACKERS[end](b"\n".join(lines)))
+    if damage == "cut short":
+        del packed[-len(packed) // 3 :]
+    else:
+        middle = len(packed) // 2
+        packed[middle : middle + 1000] = bytes(1000)
+    file = file_of(tmp_path / f"a{end}", bytes(packed))
+    *good, last = read(shared([file], 1, MIB, fault_of))
+    assert last["line"] is None
+    assert last["fault"].startswith("file: its packed data ")
+    assert last["fault"].endswith("; its lines before that are taken, the whole file must come under another name")
+    whole = [row["line"] for row in good]
+    # What a damaged block unpacks to may be noise, up to where the damage is noticed.
+    assert whole[:1000] == lines[: min(1000, len(whole))]
+    assert all(row["fault"] is None for row in good)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    parts=st.lists(texts, min_size=1, max_size=5),
+    padding=st.sampled_from([0, 1, 600, 20_000]),
+    size=st.sampled_from([1, 7, 1 << 13]),
+    end=st.sampled_from(sorted(PACKERS)),
+)
+def test_streams_one_after_another_are_all_read(
+    parts: list[bytes], padding: int, size: int, end: str, tmp_path: Path
+) -> None:
+    """As `cat a.bz2 b.bz2` gives them, and packers that use many threads; zeros fill a block up."""
+    packed = bytes(0 if end == ".zst" else padding).join([*map(PACKERS[end], parts), b""])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(chunked_reader, "_PACKED", size)
+        rows = read(shared([file_of(tmp_path / f"a{end}", packed)], 1, MIB, fault_of))
+    lines = b"".join(parts).split(b"\n")
+    assert [row["line"] for row in rows] == (lines if lines[-1] else lines[:-1])
+    assert {row["fault"] for row in rows} <= {None}
+
+
+@pytest.mark.parametrize("end", PACKERS)
+@pytest.mark.parametrize("size", [1 << 13, 1 << 20])
+def test_packed_file_of_many_blocks_is_whole(
+    end: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunked_reader, "_PACKED", size)
+    lines = [os.urandom(500).hex().encode() for _ in range(2_000)] + [b"a" * 2_000_000, *[b""] * 10_000, b"b"]
+    found = read(shared([file_of(tmp_path / f"a{end}", PACKERS[end](b"\n".join(lines)))], 1, MIB, fault_of))
+    assert [row["line"] for row in found] == lines
+
+
+@pytest.mark.parametrize("end", PACKERS)
+@pytest.mark.parametrize("rest", [b"junk line\n", "begun"], ids=["junk", "begun"])
+def test_what_follows_a_stream_and_is_none_is_a_fault_after_its_lines(
+    end: str, rest: bytes | str, tmp_path: Path
+) -> None:
+    lines = [b"line %d" % number for number in range(1000)]
+    pack = PACKERS[end]
+    more = pack(b"more\n")[:5] if isinstance(rest, str) else rest
+    packed = pack(b"\n".join([*lines, b""])) + more
+    *good, last = read(shared([file_of(tmp_path / f"a{end}", packed)], 1, MIB, fault_of))
+    # Arrow's reader of zstd gives nothing of a read that ends in a fault.
+    assert [row["line"] for row in good] == ([] if end == ".zst" else lines)
+    assert last["fault"].startswith("file: its packed data ")
+
+
+def test_many_empty_streams_cost_no_more_than_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a stream leaves of one read is handed to the next: of a long one that would be copied again and again."""
+    handed = []
+
+    class Counting:
+        """zlib's, which counts what it is given."""
+
+        def __init__(self) -> None:
+            self._own = zlib.decompressobj()
+
+        def decompress(self, data: bytes, size: int) -> bytes:
+            handed.append(len(data))
+            return self._own.decompress(data, size)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._own, name)
+
+    packed = zlib.compress(b"") * 20_000
+    monkeypatch.setitem(chunked_reader._UNPACKERS, ".deflate", lambda file: chunked_reader._Streams(file, Counting))
+    assert read(shared([file_of(tmp_path / "a.deflate", packed)], 1, MIB, fault_of)) == []
+    assert sum(handed) <= len(packed) * chunked_reader._PACKED // len(zlib.compress(b""))
+
+
+class Endless:
+    """A stream of one byte, again and again."""
+
+    def __init__(self, size: int, line: bytes = b"a") -> None:
+        self.left = size
+        self.chunk = line * MIB
+
+    def read(self, size: int) -> bytes:
+        assert size <= len(self.chunk)
+        given, self.left = self.chunk[: min(size, self.left)], max(0, self.left - size)
+        return given
+
+
+def test_endless_line_is_cut_and_takes_no_memory() -> None:
+    stream = Endless(256 * MIB)
+    tracemalloc.start()
+    try:
+        (line,) = [line for lines in chunked_reader._lines(stream.read, None, None) for line in lines]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert line == b"a" * (LINE_MAX + 1)
+    assert peak < 4 * LINE_MAX
+    assert stream.left == 0
+
+
+def test_archive_that_unpacks_to_far_more_than_lines_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunked_reader, "UNPACKED_MIN", 4 * MIB)
+    monkeypatch.setattr(chunked_reader, "UNPACKED_TIMES", 2)
+    small, bomb = (b"x" * 1023 + b"\n") * 1024, b"first\n" + (b" " * 1023 + b"\n") * (8 * 1024)
+    files = [file_of(tmp_path / "small.gz", gzip.compress(small)), file_of(tmp_path / "bomb.gz", gzip.compress(bomb))]
+    rows = read(shared(files, 2, MIB, fault_of))
+    of_bomb = [row for row in rows if row["file"].endswith("bomb.gz")]
+    assert len(rows) - len(of_bomb) == 1024
+    assert of_bomb[0]["line"] == b"first"
+    (fault,) = [row["fault"] for row in rows if row["fault"]]
+    assert fault.startswith("file: it unpacks to over 2 times its size; its lines before that are taken, ")
+    assert len(of_bomb) < 5 * 1024
+
+
+def test_what_is_no_readable_file_is_a_fault_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    good = file_of(tmp_path / "a%20b.jsonl", b"line")
+    good = good._replace(uri=good.uri.replace("%", "%25"))
+    names = ("pipe", "folder", "loop", "zero", "gone", "a.lz4")
+    found = [good, *(File(f"file:{tmp_path}/{name}", 0, 5) for name in names)]
+    faults = {row["file"].rpartition("/")[2]: row["fault"] for row in read(shared(found, 1, MIB, fault_of))}
+    assert faults == {
+        "a%2520b.jsonl": None,
+        "pipe": "file: is no regular file",
+        "folder": "file: is no regular file",
+        "zero": "file: is no regular file",
+        "loop": f"file: cannot be read: {os.strerror(errno.ELOOP).lower()}",
+        "gone": "file: cannot be read: no such file or directory",
+        "a.lz4": "file: packed in a way that is not read; give it as .gz, .bz2 or .zst",
+    }
+
+
+def test_trouble_of_the_system_is_no_fault_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk, or the network before it, may be back at the next start: nothing is rejected for that."""
+    file = file_of(tmp_path / "a.gz", b"x")
+
+    class Broken:
+        """A disk."""
+
+        def read(self, size: int) -> bytes:  # noqa: ARG002
+            raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output"):
+        chunked_reader._Unpacked(Broken(), 10).read(1)
+
+    def fails(*_: object) -> int:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(os, "open", fails)
+    with pytest.raises(OSError, match="Stale"):
+        fault_of(file)

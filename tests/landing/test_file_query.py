@@ -1,0 +1,310 @@
+"""Files land once, whatever is in them and however they are named, and a batch done twice changes nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checkback.errors import CheckbackError, SettingsError
+from checkback.landing import file_source
+from checkback.landing.batch import Landing
+from checkback.landing.parser import RAW_MAX
+from checkback.landing.run import Landed
+from checkback.messages import LINE_MAX, parse_half, parse_ops
+from checkback.storage.queue_owners import Queues
+from checkback.storage.schemas import HALF, OP, REJECTED
+from conftest import TRACE
+from landing.fixtures import House, half, op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def test_trace_lands_once_and_fits_the_tables(house: House) -> None:
+    files = TRACE / "half.jsonl", TRACE / "op.jsonl"
+    assert house.land(*files) == Landed(half=154, op=91, rejected=0)
+    versions = house.versions()
+
+    for name, schema in (("half", HALF), ("op", OP), ("rejected", REJECTED)):
+        assert house.tables.read(house.spark, name).schema == schema
+    landed = {row.queue_offset: row for row in house.rows("half")}
+    for line in files[0].read_bytes().splitlines():
+        expected, row = parse_half(line), landed.pop(parse_half(line).queue_offset)
+        assert bytes(row.body) == expected.body
+        assert row[:10] == (*expected[:9], expected.body)
+        assert row.born_timestamp.timestamp() * 1000 == pytest.approx(expected.born_timestamp, abs=0.5)
+        assert row.check_immunity_s == expected.check_immunity_s
+    assert not landed
+    expected_ops = [op for line in files[1].read_bytes().splitlines() for op in parse_ops(line)]
+    columns = ("queue_id", "half_offset", "transaction_id", "producer_group", "state")
+    assert house.rows("op", *columns, "source", "remark") == sorted((*op[:5], "producer", None) for op in expected_ops)
+
+    # The same files by their folder's pattern: nothing is left to take.
+    assert house.land(TRACE / "h*.jsonl", TRACE / "o*.jsonl") == Landed()
+    # Killed between the writes and the note that they are done: the batch runs again, its rows are there already.
+    house.forget_last_batch("land-half")
+    house.forget_last_batch("land-op")
+    house.land(*files)
+    assert house.commits("land-half") == house.commits("land-op") == [0]
+    assert house.versions() == versions
+
+
+def test_bad_lines_are_rejected_and_good_ones_beside_them_land(house: House, inbox: Path) -> None:
+    halves, ops = inbox / "halves", inbox / "ops"
+    halves.mkdir()
+    ops.mkdir()
+    (halves / "mixed.jsonl").write_text(f"{half(0)}\r\n\n{half(1, queue_id=-1)}\nnonsense\n \r\n{half(1)}", newline="")
+    (halves / "bom.jsonl").write_bytes(b"\xef\xbb\xbf" + half(2).encode() + b"\n")
+    (halves / "packed.gz").write_bytes(gzip.compress(f"{half(3)}\n{{}}\n".encode()))
+    (halves / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\xff\xfe")
+    (halves / "long").write_bytes(b"x" * (LINE_MAX + 100))
+    (halves / "empty").write_bytes(b"")
+    (halves / ".unfinished").write_text("no")
+    (halves / "_SUCCESS").write_text("no")
+    (ops / "a.jsonl").write_text(f"{op(0)}\n{op(1, state='LATER')}\n")
+    batch = json.loads(op(0)) | {"half_offsets": "2,3,"}
+    del batch["half_offset"], batch["transaction_id"]
+    (ops / "deeper").mkdir()
+    (ops / "deeper" / "b{1}.jsonl").write_text(json.dumps(batch))
+    assert house.land(halves, ops) == Landed(half=4, op=3, rejected=8)
+
+    assert house.rows("half", "queue_offset") == [(0,), (1,), (2,), (3,)]
+    assert house.rows("op", "half_offset", "transaction_id", "state") == [
+        (0, "t0", "COMMIT"),
+        (2, None, "COMMIT"),
+        (3, None, "COMMIT"),
+    ]
+    assert house.rows("rejected", "source", "file", "reason", "raw") == [
+        ("half", f"{halves}/long", "line: over 16 MiB", "x" * RAW_MAX),
+        ("half", f"{halves}/mixed.jsonl", "not JSON: Expecting value at character 0", "nonsense"),
+        ("half", f"{halves}/mixed.jsonl", "queue_id: -1 is negative", half(1, queue_id=-1)),
+        ("half", f"{halves}/packed.gz", "queue_id: missing", "{}"),
+        ("half", f"{halves}/picture.png", "not JSON: Expecting value at character 0", "\x1a"),
+        ("half", f"{halves}/picture.png", "not JSON: byte 0 is not UTF-8", "\ufffdPNG\r"),
+        ("half", f"{halves}/picture.png", "not JSON: byte 2 is not UTF-8", "\x00\x00\ufffd\ufffd"),
+        ("op", f"{ops}/a.jsonl", 'state: unknown state "LATER", neither COMMIT nor ROLLBACK', op(1, state="LATER")),
+    ]
+    times = {row.rejected_at for row in house.rows("rejected", "rejected_at")}
+    assert times <= {row.store_timestamp for name in ("half", "op") for row in house.rows(name, "store_timestamp")}
+
+
+@pytest.fixture
+def small_blocks(spark: SparkSession) -> Iterator[None]:
+    """Files are read in blocks of one or two lines, and Spark packs the blocks as it likes."""
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "400")
+    yield
+    spark.conf.unset("spark.sql.files.maxPartitionBytes")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_first_of_repeated_half_messages_is_kept(house: House, inbox: Path) -> None:
+    def write(name: str, age: int, *texts: str) -> Path:
+        (inbox / name).write_text("\n".join(texts))
+        os.utime(inbox / name, (2_000_000_000 - age,) * 2)
+        return inbox / name
+
+    write("a.jsonl", 10, half(0, "younger file"), half(1), half(1, "later line"), half(5, queue_id=1))
+    old = write("b.jsonl", 20, half(0, "older file"), half(0, "older file, later line"))
+    write("c.jsonl", 10, half(1, "same age, later path"), half(2), half(5, queue_id=2))
+    assert house.land(half=inbox) == Landed(half=5, rejected=4)
+    bodies = {(row.queue_id, row.queue_offset): bytes(row.body) for row in house.rows("half")}
+    assert bodies == {(0, 0): b"older file", (0, 1): b"hi", (0, 2): b"hi", (1, 5): b"hi", (2, 5): b"hi"}
+    first = [
+        (f"{inbox}/a.jsonl", "repeated (queue_id, queue_offset) 0/0", half(0, "younger file")),
+        (f"{inbox}/a.jsonl", "repeated (queue_id, queue_offset) 0/1", half(1, "later line")),
+        (f"{inbox}/b.jsonl", "repeated (queue_id, queue_offset) 0/0", half(0, "older file, later line")),
+        (f"{inbox}/c.jsonl", "repeated (queue_id, queue_offset) 0/1", half(1, "same age, later path")),
+    ]
+    assert house.rows("rejected", "file", "reason", "raw") == first
+
+    # After a restart, a file named on its own, beside one that is known already: the table knows what was landed.
+    # That it is far older than what has landed is no reason to pass over it.
+    new = write("d.jsonl", 30 * 86_400, half(3), half(2, "in the table"), half(3, "again"), "?")
+    assert house.land(half=old) == Landed()
+    assert house.land(half=new) == Landed(half=1, rejected=3)
+    after = house.rows("rejected", "file", "reason", "raw")
+    assert after == [
+        *first,
+        (f"{inbox}/d.jsonl", "not JSON: Expecting value at character 0", "?"),
+        (f"{inbox}/d.jsonl", "repeated (queue_id, queue_offset) 0/2", half(2, "in the table")),
+        (f"{inbox}/d.jsonl", "repeated (queue_id, queue_offset) 0/3", half(3, "again")),
+    ]
+    # Its folder later: not taken again. The same batch again: its own rows are no repeats.
+    assert house.land(half=inbox) == Landed()
+    versions = house.versions()
+    house.forget_last_batch("land-half")
+    house.land(half=inbox)
+    assert house.versions() == versions
+    assert house.rows("rejected", "file", "reason", "raw") == after
+
+
+def test_signal_lets_the_batch_finish(house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    take, handlers = Landing.__call__, [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    def take_and_be_told_to_stop(landing: Landing, batch: DataFrame, batch_id: int) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        take(landing, batch, batch_id)
+
+    monkeypatch.setattr(Landing, "__call__", take_and_be_told_to_stop)
+    (inbox / "a.jsonl").write_text(half(0))
+    assert house.land(half=inbox, available_now=False) == Landed(half=1)
+    assert house.commits("land-half") == [0]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert not house.spark.streams.active
+
+
+def test_watching_ends_with_a_vanished_folder(house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Landing.__call__
+
+    def take_and_remove(landing: Landing, batch: DataFrame, batch_id: int) -> None:
+        take(landing, batch, batch_id)
+        shutil.rmtree(inbox)
+
+    monkeypatch.setattr(Landing, "__call__", take_and_remove)
+    (inbox / "a.jsonl").write_text(half(0))
+    with pytest.raises(CheckbackError) as caught:
+        house.land(half=inbox, available_now=False)
+    assert str(caught.value) == f"{inbox}: the folder has vanished; put it back and run again"
+    assert house.rows("half", "queue_offset") == [(0,)]
+    assert not house.spark.streams.active
+
+
+def test_faulty_files_are_rejected_in_one_line_and_hold_nothing_up(
+    house: House, inbox: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    endless = gzip.compress(f"{half(0)}\n".encode() + b"a" * (LINE_MAX + 9) + f"\n{half(1)}\n".encode())
+    (inbox / "endless.gz").write_bytes(endless)
+    (inbox / "broken.gz").write_bytes(gzip.compress(f"{half(2)}\n".encode()) + b"\x1f\x8bno more")
+    (inbox / "packed.lz4").write_text("?")
+    (inbox / "good.jsonl").write_text(half(3))
+    os.mkfifo(inbox / "pipe")  # not even listed
+    assert house.land(half=inbox) == Landed(half=4, rejected=3)
+    taken = "; its lines before that are taken, the whole file must come under another name"
+    rejected = [
+        (f"{inbox}/broken.gz", f"file: its packed data end too early, or are corrupt{taken}", None),
+        (f"{inbox}/endless.gz", "line: over 16 MiB", "a" * RAW_MAX),
+        (f"{inbox}/packed.lz4", "file: packed in a way that is not read; give it as .gz, .bz2 or .zst", None),
+    ]
+    assert house.rows("rejected", "file", "reason", "raw") == rejected
+    assert sorted(caplog.messages) == [f"{file}: {reason}" for file, reason, _ in rejected]
+    assert house.rows("half", "queue_offset") == [(0,), (1,), (2,), (3,)]
+    # Under another name, as a whole: what has landed is known.
+    (inbox / "again.gz").write_bytes(gzip.compress(f"{half(2)}\n{half(4)}\n".encode()))
+    assert house.land(half=inbox) == Landed(half=1, rejected=1)
+
+
+def test_queues_of_the_gateway_and_the_operator_take_no_lines(house: House, inbox: Path) -> None:
+    halves, ops = inbox / "halves", inbox / "ops"
+    for folder in (halves, ops):
+        folder.mkdir()
+    (halves / "a.jsonl").write_text(half(0))
+    assert house.land(half=halves) == Landed(half=1)
+    # A gateway starts later on a queue into which files have landed.
+    house.gateway(0, 3)
+    own = house.settings.operator.queue
+    (halves / "b.jsonl").write_text("\n".join([half(1), half(1, queue_id=own), half(1, queue_id=1), half(0)]))
+    several = json.loads(op(0)) | {"half_offsets": "5,6,"}
+    del several["half_offset"], several["transaction_id"]
+    (ops / "a.jsonl").write_text("\n".join([op(0, queue_id=3), op(0, queue_id=1), json.dumps(several)]))
+    assert house.land(halves, ops) == Landed(half=1, op=1, rejected=5)
+    assert house.rows("half", "queue_id", "queue_offset") == [(0, 0), (1, 1)]
+    assert house.rows("op", "queue_id", "half_offset") == [(1, 0)]
+    told = "queue_id: {} is the {}'s, whose messages come by no other door".format
+    rejected = [
+        ("half", told(0, "gateway"), half(0)),
+        ("half", told(0, "gateway"), half(1)),
+        ("half", told(own, "operator"), half(1, queue_id=own)),
+        ("op", told(0, "gateway"), json.dumps(several)),
+        ("op", told(3, "gateway"), op(0, queue_id=3)),
+    ]
+    assert house.rows("rejected", "source", "reason", "raw") == rejected
+    # Done again, a batch rejects nothing that it has landed before the queue had an owner.
+    house.gateway(1)
+    house.forget_last_batch("land-half")
+    house.forget_last_batch("land-op")
+    assert house.land(halves, ops).half == 1
+    assert house.rows("rejected", "source", "reason", "raw") == rejected
+
+
+def test_gateway_that_claims_a_queue_during_a_batch_keeps_it(
+    house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Queues.refused
+
+    def look_and_be_late(queues: Queues, wanted: Iterable[int]) -> dict[int, str]:
+        found = look(queues, wanted)
+        monkeypatch.undo()
+        house.gateway(0)
+        return found
+
+    monkeypatch.setattr(Queues, "refused", look_and_be_late)
+    (inbox / "a.jsonl").write_text(f"{half(0)}\n{half(0, queue_id=1)}")
+    assert house.land(half=inbox) == Landed(half=1, rejected=1)
+    assert house.rows("half", "queue_id") == [(1,)]
+
+
+def test_changed_files_are_not_read_again_and_are_told_of(
+    house: House, inbox: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "abc":
+        (inbox / name).write_text(half(ord(name)) + "\n")
+    assert house.land(half=inbox) == Landed(half=3)
+    assert house.land(half=inbox) == Landed()
+    assert not caplog.messages
+    # One grows, one is written anew, one is renamed.
+    with (inbox / "a").open("a") as file:
+        file.write(half(0))
+    (inbox / "b").write_text(half(1))
+    os.utime(inbox / "b", (2_000_000_000, 2_000_000_000))
+    (inbox / "c").rename(inbox / "d")
+    os.utime(inbox / "a", (2_000_000_000, 2_000_000_000))
+    assert house.land(half=inbox) == Landed(rejected=1)
+    (told,) = caplog.messages
+    assert told.startswith("2 files have changed since they were read, as ")
+    assert house.rows("rejected", "file", "raw") == [(f"{inbox}/d", half(ord("c")))]
+
+
+def test_elsewhere_hadoop_reads_no_line_beyond_a_limit(
+    spark: SparkSession, inbox: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not on this machine Spark reads the lines: what it is told of their length must reach Hadoop's reader."""
+    monkeypatch.setitem(file_source._OPTIONS, "mapreduce.input.linerecordreader.line.maxlength", "1000")
+    for end in ("", ".gz"):
+        data = b"first\n" + b"a" * 100_000 + b"\nlast\n"
+        (inbox / f"a{end}").write_bytes(gzip.compress(data) if end else data)
+    found = replace(file_source.Source.find(spark, str(inbox)), local=False)
+    query = found.stream(spark).writeStream.format("memory").queryName("elsewhere")
+    query.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
+    lines = [bytes(row["line"]) for row in spark.table("elsewhere").select("line").collect()]
+    assert sorted(lines) == [b"first", b"first", b"last", b"last"]
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("nowhere", "no such file or folder"),
+        ("_hidden", "files whose names begin with _ or . are passed over"),
+        ("nosuch://bucket/in", 'No FileSystem for scheme "nosuch"'),
+    ],
+)
+def test_wrong_path_is_refused_before_anything_starts(house: House, tmp_path: Path, path: str, what: str) -> None:
+    (tmp_path / "_hidden").touch()
+    with pytest.raises(SettingsError, match=what) as caught:
+        house.land(half=path if "://" in path else tmp_path / path)
+    assert caught.value.where.endswith(path)
+    assert not house.root.exists()
+
+
+def test_nothing_to_land_is_refused(house: House) -> None:
+    with pytest.raises(SettingsError, match="give --half PATH, --op PATH or both"):
+        house.land()

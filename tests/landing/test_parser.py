@@ -1,0 +1,89 @@
+"""Lines of a file become rows: types, places, and what is kept of a line that is no message."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pyarrow as pa
+
+from checkback.landing import parser as module
+from checkback.landing.parser import LINES, RAW_MAX, Kind, parser
+from landing.fixtures import half, op
+
+AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
+TIME = pa.timestamp("us", tz="UTC")
+
+
+def batch_of(*texts: bytes, file: str = "file:///in/a%20b.jsonl") -> pa.RecordBatch:
+    number = len(texts)
+    return pa.RecordBatch.from_pydict(
+        {
+            "line": pa.array(texts, pa.binary()),
+            "fault": pa.nulls(number, pa.string()),
+            "file": pa.array([file] * number),
+            "file_time": pa.array([AT] * number, TIME),
+            "file_block": pa.array([0] * number, pa.int64()),
+            "row": pa.array(range(number), pa.int64()),
+            "store_timestamp": pa.array([AT] * number, TIME),
+        }
+    )
+
+
+def parse(kind: Kind, *batches: pa.RecordBatch) -> list[dict[str, object]]:
+    return [row for batch in parser(kind, LINES[kind])(iter(batches)) for row in batch.to_pylist()]
+
+
+def test_half_row() -> None:
+    line = half(7, body="hello", properties={"a": "1", "b": "2"}, check_immunity_s=9).encode()
+    (row,) = parse("half", batch_of(line))
+    assert row == {
+        "queue_id": 0,
+        "queue_offset": 7,
+        "transaction_id": "t7",
+        "producer_group": "orders",
+        "real_topic": "orders_created",
+        "real_queue_id": 1,
+        "tags": None,
+        "keys": None,
+        "properties": [("a", "1"), ("b", "2")],
+        "body": b"hello",
+        "born_timestamp": datetime(2023, 11, 14, 22, 13, 20, tzinfo=timezone.utc),
+        "check_immunity_s": 9,
+        "raw": None,
+        "reason": None,
+        "file": "/in/a b.jsonl",
+        "file_time": AT,
+        "file_block": 0,
+        "row": 0,
+        "store_timestamp": AT,
+    }
+
+
+def test_rows_keep_the_places_of_their_lines() -> None:
+    texts = [b"", op(1).encode(), b"\r", b"\xff", op(5).encode()]
+    batched = op(0, half_offsets="8,9,").replace('"half_offset": 0, ', "").encode()
+    rows = parse("op", batch_of(*texts, batched), batch_of(op(3).encode()))
+    assert [(row["row"], row["half_offset"], row["reason"]) for row in rows] == [
+        (1, 1, None),
+        (3, None, "not JSON: byte 0 is not UTF-8"),
+        (4, 5, None),
+        (5, 8, None),
+        (5, 9, None),
+        (0, 3, None),
+    ]
+
+
+def test_rejected_line_keeps_its_text_up_to_a_limit() -> None:
+    rows = parse("half", batch_of(b"\xff\xfe{}", b"x" * (RAW_MAX + 1)))
+    assert [row["raw"] for row in rows] == ["\ufffd\ufffd{}", "x" * RAW_MAX]
+
+
+def test_batches_are_cut_and_empty_ones_left_out(monkeypatch: object) -> None:
+    blank, full = batch_of(b"", b" "), batch_of(*[half(number).encode() for number in range(25_000)])
+    batches = [*parser("half", LINES["half"])(iter([blank, full]))]
+    assert [batch.num_rows for batch in batches] == [module._ROWS_MAX, module._ROWS_MAX, 5_000]
+
+
+def test_paths_of_other_stores_are_kept() -> None:
+    (row,) = parse("half", batch_of(b"?", file="s3a://bucket/in/a%2Bb.gz"))
+    assert row["file"] == "s3a://bucket/in/a+b.gz"

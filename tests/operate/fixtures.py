@@ -1,0 +1,139 @@
+"""Tables in a folder, with half messages in every state, made without Spark; and a clock."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from checkback.operate.action import Outcome, act
+from checkback.operate.operator import OperatorSignature
+from checkback.operate.resolve import resolving
+from checkback.operate.resume import resuming
+from checkback.operate.tables import FileStore
+from checkback.operate.transaction import Asked, Place
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.schemas import SCHEMAS, arrow_schema
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from checkback.operate.tables import OperatorTables
+
+QUEUE = 2_000_000_000
+T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
+ALICE = OperatorSignature("alice", "ticket 7: the database says so")
+BOB = OperatorSignature("bob", "no: it does not")
+
+
+class House:
+    """The tables of a folder. Each row lands a second after the one before."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        self.tables = Tables(root=self.root, by_files=True)
+        for name in ("half", "op", "decisions", "discarded"):
+            DeltaLog.create(name, self.tables.location(name))
+        self._now = T0
+
+    def clock(self) -> datetime:
+        """A second later than the last time."""
+        self._now += timedelta(seconds=1)
+        return self._now
+
+    def half(
+        self, offset: int, transaction_id: str = "tx", group: str = "orders", queue: int = 0, **more: Any
+    ) -> Place:
+        """A half message lands."""
+        row = {
+            "queue_id": queue,
+            "queue_offset": offset,
+            "transaction_id": transaction_id,
+            "producer_group": group,
+            "real_topic": "payments",
+            "real_queue_id": 3,
+            "tags": "tag",
+            "keys": "key",
+            "properties": [("k", "v")],
+            "body": b"body of " + transaction_id.encode(),
+            "check_immunity_s": 30,
+        }
+        self._append("half", row | self._times() | more)
+        return Place(queue, offset)
+
+    def op(self, place: Place, state: str = "COMMIT", **more: Any) -> None:
+        """An op of the producer lands."""
+        row = {"transaction_id": "tx", "producer_group": "orders", "state": state, "source": "producer"}
+        own = {"queue_id": place.queue_id, "half_offset": place.queue_offset}
+        self._append("op", own | row | self._times() | more)
+
+    def decide(self, place: Place, state: str, source: str = "producer") -> None:
+        """`reconcile` decides; a discarded message goes to `discarded`."""
+        half = next(row for row in self.rows("half") if (row["queue_id"], row["queue_offset"]) == place)
+        reason = "CHECK_MAX" if state == "DISCARD" else None
+        more = {"state": state, "source": source, "reason": reason, "check_times": 15, "batch_id": 1}
+        self._append("decisions", self._own(half) | more | {"decided_at": self.clock()})
+        if state == "DISCARD":
+            self._append("discarded", half | more | {"discarded_at": self.clock()})
+
+    def discarded(self) -> Place:
+        """A discarded message, at 0/12."""
+        place = self.half(12)
+        self.decide(place, "DISCARD", "checkback")
+        return place
+
+    def check(self, place: Place, times: int, outcome: str, error: str | None = None) -> None:
+        """A check is sent, and answered."""
+        half = next(row for row in self.rows("half") if (row["queue_id"], row["queue_offset"]) == place)
+        own = self._own(half) | {"check_times": times, "batch_id": times}
+        self._append("check_requests", own | {"born_timestamp": half["born_timestamp"], "requested_at": self.clock()})
+        self._append("check_answers", own | {"outcome": outcome, "error": error, "answered_at": self.clock()})
+
+    def resolve(
+        self, state: str, asked: Asked | None = None, signed: OperatorSignature = ALICE, **more: Any
+    ) -> Outcome:
+        """As the command with --yes."""
+        return act(self._store(**more), asked or Asked("tx"), QUEUE, resolving(state, signed, self.clock))
+
+    def resume(self, asked: Asked | None = None, signed: OperatorSignature = ALICE, **more: Any) -> Outcome:
+        """As the command with --yes."""
+        return act(self._store(**more), asked or Asked("tx"), QUEUE, resuming(QUEUE, signed, self.clock))
+
+    def store(self) -> FileStore:
+        """A store that has seen nothing yet, as a new process has it."""
+        return FileStore(Tables(root=self.root, by_files=True))
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """All rows of a table, in the order of landing."""
+        if not DeltaLog.exists(self.tables.location(name)):
+            return []
+        found: list[dict[str, Any]] = DeltaTable(self.tables.location(name)).to_pyarrow_table().to_pylist()
+        time = {"half": "store_timestamp", "op": "store_timestamp", "operations": "at"}.get(name)
+        return sorted(found, key=lambda row: row[time]) if time else found
+
+    def versions(self) -> dict[str, int]:
+        """The version of each table that is there: what is written counts one of them up."""
+        places = {name: self.tables.location(name) for name in SCHEMAS}
+        return {name: DeltaTable(place).version() for name, place in places.items() if DeltaLog.exists(place)}
+
+    def _store(self, store: OperatorTables | None = None) -> OperatorTables:
+        return store or self.store()
+
+    def _own(self, half: dict[str, Any]) -> dict[str, Any]:
+        names = ("queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic")
+        return {name: half[name] for name in names}
+
+    def _times(self) -> dict[str, Any]:
+        now = self.clock()
+        return {"born_timestamp": now - timedelta(milliseconds=5), "store_timestamp": now}
+
+    def _append(self, name: str, row: dict[str, Any]) -> None:
+        with FileWriter(self.root) as writer:
+            writer.write(name, pa.Table.from_pylist([row], schema=arrow_schema(name)))
+            files = writer.close()
+        DeltaLog.create(name, self.tables.location(name))
+        DeltaLog(name, self.tables.location(name)).commit(files)

@@ -1,0 +1,90 @@
+"""When a request is tried again, by the decisions alone."""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkback.producer.responses import GatewayReply
+from checkback.producer.retry import Attempts, Patience
+
+PATIENCES = st.builds(
+    Patience,
+    timeout_s=st.floats(0.1, 10),
+    total_timeout_s=st.floats(0.1, 60),
+    retries=st.integers(0, 10),
+)
+#: a try takes so long, and then fails (None) or brings a status with Retry-After
+TRIED = st.tuples(
+    st.floats(0, 20), st.none() | st.tuples(st.sampled_from([200, 400, 429, 500, 502, 503]), st.integers(0, 100))
+)
+
+
+def after(attempts: Attempts, status: int, retry_after: str | None = None, now: float = 0) -> float | None:
+    return attempts.after_reply(GatewayReply(status, b"", retry_after=retry_after), now)
+
+
+@given(PATIENCES, st.lists(TRIED, min_size=12, max_size=12))
+def test_tries_are_bounded_in_number_and_time(
+    patience: Patience, tried: list[tuple[float, tuple[int, int] | None]]
+) -> None:
+    """However the tries go: no more than the retries, none begins too late, a wait is as long as was asked."""
+    now, attempts, tries = 100.0, Attempts(patience, 100.0), 0
+    for seconds, reply in tried:
+        tries += 1
+        left = 100.0 + patience.total_timeout_s - now
+        assert 0 < attempts.timeout(now) <= max(min(patience.timeout_s, left), 0.001)
+        now += min(seconds, attempts.timeout(now))
+        wait = attempts.after_failure(now) if reply is None else after(attempts, reply[0], str(reply[1]), now)
+        if wait is None:
+            break
+        assert reply is None or wait >= reply[1]
+        now += wait
+        assert now < 100.0 + patience.total_timeout_s
+    assert tries <= patience.retries + 1
+
+
+@pytest.mark.parametrize("status", [200, 201, 301, 400, 401, 404, 409, 413, 422, 500, 504])
+def test_reply_that_is_the_last_word_is_not_tried_again(status: int) -> None:
+    assert after(Attempts(Patience(), 0), status) is None
+
+
+@pytest.mark.parametrize("status", [429, 502, 503])
+def test_reply_that_says_not_now_is_tried_again(status: int) -> None:
+    assert after(Attempts(Patience(), 0), status) == 0
+
+
+def test_retry_after_beyond_the_time_there_is_gives_up_at_once() -> None:
+    assert after(Attempts(Patience(total_timeout_s=10), 0), 503, "10") is None
+    assert after(Attempts(Patience(total_timeout_s=10), 0), 503, "9") == 9
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "1.5.7", ""])
+def test_retry_after_that_is_nonsense_is_none(text: str) -> None:
+    assert after(Attempts(Patience(), 0), 503, text) == 0
+
+
+def test_retry_after_may_be_a_date() -> None:
+    assert after(Attempts(Patience(), 0), 503, formatdate(0, usegmt=True)) == 0
+
+
+def test_waits_grow_up_to_two_seconds() -> None:
+    attempts = Attempts(Patience(total_timeout_s=1000, retries=10), 0)
+    waits = [attempts.after_failure(0) for _ in range(10)]
+    assert waits[0] == 0
+    assert waits == sorted(waits, key=lambda wait: wait or 0)
+    assert 0.2 <= (waits[1] or 0) <= 0.3
+    assert waits[-1] == 2
+    assert attempts.after_failure(0) is None
+
+
+@pytest.mark.parametrize(("status", "lost"), [(429, False), (503, False), (502, True)])
+def test_only_a_proxys_reply_leaves_open_what_landed(status: int, lost: bool) -> None:
+    attempts = Attempts(Patience(), 0)
+    after(attempts, status)
+    assert attempts.lost is lost
+    attempts.after_failure(0)
+    assert attempts.lost

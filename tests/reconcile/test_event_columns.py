@@ -1,0 +1,75 @@
+"""Rows of `half` and `op` as integers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from checkback.reconcile.event_columns import half_events, op_events
+from checkback.reconcile.packed_events import EVENT_COLUMNS, PACKED_SCHEMA, packer, unpack
+from checkback.reconcile.segment import Kind
+from checkback.storage.schemas import HALF, OP
+from reconcile.frames import half_frame, op_frame
+from reconcile.messages import T0, T0_US, T1, T1_US, half
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_events_carry_identity_and_times_as_integers(spark: SparkSession) -> None:
+    """An op that names no transaction has the mark for it; a half and its own op have the same hashes."""
+    message = half_events(half_frame(spark, half(1, stored=T1))).collect()[0]
+    own, bare = op_events(op_frame(spark, (1, "tx-1", "orders"), (1, None, "orders"))).collect()
+    assert (message["group"], message["transaction"]) == (own["group"], own["transaction"])
+    assert bare["transaction"] == 0
+    assert (message["born"], message["store"], message["immunity"]) == (T0_US // 1000, T1_US, -1)
+    assert own["store"] == T0.timestamp() * 1_000_000
+
+
+def test_delivered_is_taken_from_the_check_query_only(spark: SparkSession) -> None:
+    """It carries the check's number; from anybody else it is an unknown state, and so is any other word."""
+    said = [
+        ("DELIVERED", "check", "check 12"),
+        ("DELIVERED", "check", None),
+        ("DELIVERED", "check", "check many"),
+        ("DELIVERED", "producer", "check 12"),
+        ("DELIVERED", None, "check 12"),
+        ("UNDELIVERED", "check", "check 12"),
+        ("UNDELIVERED", "producer", "check 12"),
+        ("COMMIT", "check", "check 12"),
+        ("?", "check", "check 12"),
+    ]
+    rows = [(0, 1, "tx-1", "orders", state, source, remark, T0, T0) for state, source, remark in said]
+    found = op_events(spark.createDataFrame(rows, OP)).select("kind", "immunity").collect()
+    assert [(Kind(row["kind"]), row["immunity"]) for row in found] == [
+        (Kind.DELIVERED, 12),
+        (Kind.DELIVERED, -1),
+        (Kind.DELIVERED, -1),
+        (Kind.UNKNOWN, -1),
+        (Kind.UNKNOWN, -1),
+        (Kind.UNDELIVERED, 12),
+        (Kind.UNKNOWN, -1),
+        (Kind.COMMIT, -1),
+        (Kind.UNKNOWN, -1),
+    ]
+
+
+def test_rows_that_are_no_messages_are_left_out_and_those_beside_them_keep_every_bit(spark: SparkSession) -> None:
+    """Another writer may append nulls and negative numbers: they must not take a place, nor change other rows."""
+    good = {"queue_id": 3, "queue_offset": 2**53 + 1, "transaction_id": "t", "producer_group": "g", "real_topic": "x"}
+    bad: list[dict[str, Any]] = [
+        *({name: None} for name in good),
+        {"queue_id": -1},
+        {"queue_offset": -(2**63)},
+        {"queue_id": None, "queue_offset": None},
+    ]
+    nothing = dict.fromkeys(HALF.names)
+    halves = spark.createDataFrame([tuple((nothing | good | more).values()) for more in [*bad, {}]], HALF).coalesce(1)
+    op = {"queue_id": 3, "half_offset": 2**53 + 1, "producer_group": "g", "state": "COMMIT"}
+    bad = [{"queue_id": None}, {"half_offset": None}, {"producer_group": None}, {"half_offset": -1}]
+    nothing = dict.fromkeys(OP.names)
+    ops = spark.createDataFrame([tuple((nothing | op | more).values()) for more in [*bad, {}]], OP).coalesce(1)
+    events = half_events(halves).union(op_events(ops)).select(*EVENT_COLUMNS)
+    packed = events.mapInArrow(packer(4096), PACKED_SCHEMA).collect()
+    assert {row["segment"] for row in packed} == {f"3/{(2**53 + 1) // 4096}"}
+    found = unpack([bytes(row["events"]) for row in packed])
+    assert sorted(found[["offset", "kind"]].tolist()) == [(2**53 + 1, Kind.HALF), (2**53 + 1, Kind.COMMIT)]

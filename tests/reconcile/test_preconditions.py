@@ -1,0 +1,66 @@
+"""Each way in which a checkpoint and tables do not belong together is refused, with what to do; the others start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from checkback.errors import StateError
+from checkback.reconcile.preconditions import DecisionFacts, StartFacts, TableLog, refuse
+from checkback.storage.checkpoint import Batch, Checkpoint, StreamPosition
+
+HALF = TableLog("h", oldest=0, newest=9)
+GOOD = StartFacts(
+    place="data/_checkpoints/reconcile",
+    checkpoint=Checkpoint("q", Batch(5, 0, (StreamPosition("h", 8), None), partitions=4)),
+    ledger=DecisionFacts(written=True, owner=2, owned=2, last_batch=5, segment_size=4096),
+    partitions=4,
+    segment_size=4096,
+    logs={"half": HALF, "op": replace(HALF, table="o")},
+)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"checkpoint": None, "ledger": DecisionFacts(written=False)},
+        {"checkpoint": Checkpoint("q"), "ledger": DecisionFacts(written=False)},
+        {"ledger": replace(GOOD.ledger, last_batch=4)},
+        {"ledger": replace(GOOD.ledger, last_batch=None)},
+        {"ledger": replace(GOOD.ledger, owner=0, owned=None)},
+        {"ledger": DecisionFacts(written=False, owner=3)},
+        {"ledger": replace(GOOD.ledger, segment_size=None)},
+        {"logs": {}},
+        {"logs": {"half": replace(HALF, oldest=8)}},
+        {"logs": {"half": replace(HALF, newest=7)}},
+    ],
+)
+def test_what_belongs_together_starts(changes: dict[str, Any]) -> None:
+    """A first start, a restart in the middle of a batch, a rebuilt checkpoint, tables of others' writers."""
+    refuse(replace(GOOD, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"rebuilding": True}, "a rebuild is under way"),
+        ({"checkpoint": None}, "this checkpoint is new"),
+        ({"checkpoint": Checkpoint("q")}, "this checkpoint is new"),
+        ({"ledger": replace(GOOD.ledger, owned=1)}, "belong to another checkpoint"),
+        ({"ledger": replace(GOOD.ledger, owned=None)}, "belong to another checkpoint"),
+        ({"ledger": replace(GOOD.ledger, owner=0, owned=None, last_batch=None)}, "belong to another checkpoint"),
+        ({"ledger": replace(GOOD.ledger, last_batch=6)}, "it knows 5 as the last batch, they hold 6"),
+        ({"partitions": 8}, "reconcile.partitions: is 8, but the checkpoint .* made with 4"),
+        ({"segment_size": 100}, "reconcile.segment_size: is 100, but the checkpoint .* made with 4096"),
+        ({"logs": {"half": replace(HALF, table="x")}}, "the table half is another one"),
+        ({"logs": {"half": replace(HALF, newest=6)}}, "ends with version 6, the checkpoint goes on from 8"),
+        ({"logs": {"half": replace(HALF, oldest=9)}}, "stopped for longer than delta.logRetentionDuration"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(StateError, match=says) as refused:
+        refuse(replace(GOOD, **changes))
+    assert "checkback rebuild" in refused.value.fix

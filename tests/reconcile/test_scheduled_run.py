@@ -1,0 +1,171 @@
+"""A scheduled run that has nothing to do is told so by files; whatever has changed, it has something to do."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from checkback.reconcile import scheduled_run
+from checkback.settings import Settings
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.schemas import SCHEMAS, SOURCES, arrow_schema
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NOW, _DUE = 1_000_000, 1_000_500
+_QUERY = "the-query"
+
+
+class Drained:
+    """Tables in a folder, and the checkpoints of queries that have read all of them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.settings = Settings.model_validate({"storage": {"root": str(root)}})
+        self.tables = Tables.of(self.settings.storage)
+        for name in SCHEMAS:
+            DeltaLog.create(name, self.tables.location(name))
+        for query in SOURCES:
+            self.batch(query, 7)
+            (self.root / "_checkpoints" / query / "metadata").write_text(json.dumps({"id": _QUERY}))
+        scheduled_run.write_note(self.tables, self.settings, _DUE)
+
+    def batch(self, query: str, number: int, done: bool = True) -> None:
+        """A batch that has read what there is."""
+        lines = ["v1", json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": {}})]
+        for name in SOURCES[query]:
+            log = DeltaLog(name, self.tables.location(name))
+            position = {"reservoirId": log.table_id(), "reservoirVersion": log.version() + 1, "index": -1}
+            lines.append(json.dumps(position | {"isStartingVersion": False}))
+        for folder, text in (("offsets", "\n".join(lines)), ("commits", "v1\n{}")):
+            place = self.root / "_checkpoints" / query / folder
+            place.mkdir(parents=True, exist_ok=True)
+            if folder == "offsets" or done:
+                (place / str(number)).write_text(text)
+
+    def land(self, name: str) -> None:
+        """A row that nobody has read."""
+        schema = arrow_schema(name)
+        row = pa.Table.from_pylist([{"tick_at": datetime.now(timezone.utc)} if name == "ticks" else {}], schema)
+        with FileWriter(str(self.root)) as writer:
+            writer.write(name, row)
+            files = writer.close()
+        DeltaLog(name, self.tables.location(name)).commit(files)
+
+    def nothing_to_do(self, now: int = _NOW) -> bool:
+        """As another process sees it."""
+        return scheduled_run.nothing_to_do(Tables.of(self.settings.storage), self.settings, now)
+
+
+@pytest.fixture
+def drained(tmp_path: Path) -> Drained:
+    return Drained(tmp_path)
+
+
+def test_nothing_is_to_be_done_until_the_first_timer_is_due(drained: Drained) -> None:
+    assert drained.nothing_to_do()
+    assert drained.nothing_to_do(_DUE - 1)
+    assert not drained.nothing_to_do(_DUE)
+
+
+def test_without_a_timer_nothing_is_ever_due(drained: Drained) -> None:
+    scheduled_run.write_note(drained.tables, drained.settings, None)
+    assert drained.nothing_to_do(2**62)
+
+
+def _row_of(name: str) -> Callable[[Drained], None]:
+    def change(drained: Drained) -> None:
+        drained.land(name)
+
+    return change
+
+
+def _batch_of(query: str, done: bool = False) -> Callable[[Drained], None]:
+    def change(drained: Drained) -> None:
+        drained.batch(query, 8, done)
+
+    return change
+
+
+def _lost_note(drained: Drained) -> None:
+    (drained.root / "_checkpoints" / scheduled_run.FILE).unlink()
+
+
+def _half_written_note(drained: Drained) -> None:
+    note = drained.root / "_checkpoints" / scheduled_run.FILE
+    note.write_text(note.read_text()[:-5])
+
+
+def _other_settings(drained: Drained) -> None:
+    drained.settings = Settings.model_validate(
+        {"storage": {"root": str(drained.root)}, "transaction": {"check_interval": "30s"}}
+    )
+
+
+def _other_query(drained: Drained) -> None:
+    (drained.root / "_checkpoints/reconcile/metadata").write_text(json.dumps({"id": "rebuilt"}))
+
+
+def _broken_checkpoint(drained: Drained) -> None:
+    (drained.root / "_checkpoints/reconcile/offsets/7").write_text("v1\nnonsense")
+
+
+def _lost_checkpoint(drained: Drained) -> None:
+    (drained.root / "_checkpoints/reconcile/metadata").unlink()
+
+
+def _lost_table(drained: Drained) -> None:
+    (drained.root / "operations").rename(drained.root / "set-aside")
+
+
+def _new_table(drained: Drained) -> None:
+    (drained.root / "op").rename(drained.root / "set-aside")
+    DeltaLog.create("op", drained.tables.location("op"))
+
+
+def _rebuild_under_way(drained: Drained) -> None:
+    (drained.root / "_checkpoints/reconcile.rebuilding").mkdir()
+
+
+_CHANGES: dict[str, Callable[[Drained], None]] = {
+    **{f"a row of {name}": _row_of(name) for names in SOURCES.values() for name in names},
+    **{f"a batch of {query}": _batch_of(query) for query in SOURCES},
+    "a batch of another run": _batch_of("reconcile", done=True),
+    "no note": _lost_note,
+    "half a note": _half_written_note,
+    "other settings": _other_settings,
+    "another checkpoint": _other_query,
+    "a broken checkpoint": _broken_checkpoint,
+    "no checkpoint": _lost_checkpoint,
+    "a rebuild has begun": _rebuild_under_way,
+    "a table is missing": _lost_table,
+    "a table is another": _new_table,
+}
+
+
+@pytest.mark.parametrize("change", _CHANGES)
+def test_whatever_has_changed_is_something_to_do(drained: Drained, change: str) -> None:
+    assert drained.nothing_to_do()
+    _CHANGES[change](drained)
+    assert not drained.nothing_to_do()
+
+
+def test_a_version_that_brought_no_rows_is_nothing_to_do(drained: Drained) -> None:
+    """As OPTIMIZE leaves them: it rewrites."""
+    DeltaLog("half", drained.tables.location("half")).commit([])
+    assert drained.nothing_to_do()
+
+
+def test_a_check_query_that_never_ran_has_nothing_to_do_as_long_as_nothing_was_asked(drained: Drained) -> None:
+    (drained.root / "_checkpoints/check/metadata").unlink()
+    assert drained.nothing_to_do()
+    drained.land("check_requests")
+    assert not drained.nothing_to_do()

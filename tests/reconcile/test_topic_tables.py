@@ -1,0 +1,338 @@
+"""Topics' tables that cannot be written, in every way: the others go on, and in the end each message is there, once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable, Schema
+
+from checkback.errors import FencedError, StorageError
+from checkback.inspect import lineage, unpublished
+from checkback.inspect.unpublished_messages import topics
+from checkback.inspect.view import View
+from checkback.reconcile.batch_recovery import Deleted, finish
+from checkback.reconcile.publish import Publisher
+from checkback.reconcile.segment import Action
+from checkback.reconcile.topic_tables import own_failure
+from checkback.settings import Settings
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.schemas import SCHEMAS, TOPIC
+from checkback.storage.tables import Tables
+from reconcile.messages import action, actions, half, halves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import SparkSession
+
+APP = "query"
+
+
+class House:
+    """Tables, and a batch at a time; ``publisher`` is the run: a new one starts again."""
+
+    def __init__(self, spark: SparkSession, root: Path, by_files: bool) -> None:
+        self.spark = spark
+        self.root = root
+        self.tables = Tables(root=str(root), by_files=by_files)
+        Tables(root=str(root), by_files=True).create(spark, *SCHEMAS)
+        self.start()
+
+    def start(self) -> None:
+        """The run ends, and another begins."""
+        self.publisher = Publisher(Tables(root=self.tables.root, by_files=self.tables.by_files), segment_size=1000)
+
+    def land(self, topics: Mapping[int, str | None]) -> None:
+        """Half messages, by offset with their topics."""
+        with FileWriter(str(self.root)) as writer:
+            writer.write("half", halves(*(half(offset, topic) for offset, topic in topics.items())))  # type: ignore[arg-type]
+            Tables(root=str(self.root), by_files=True).commit(self.spark, "half", writer.close())
+
+    def publish(self, batch_id: int, *offsets: int) -> int:
+        """A batch that commits these; how many of them are unpublished."""
+        batch = actions(*(action(Action.COMMIT, offset) for offset in offsets))
+        return self.publisher.publish(self.spark, batch, batch_id, APP).unpublished
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """A table's rows, in the order of their offsets."""
+        found = [row.asDict() for row in self.tables.read(self.spark, name).drop("body").collect()]
+        return sorted(found, key=lambda row: row.get("half_queue_offset", row.get("queue_offset", 0)))
+
+    def published(self, topic: str) -> list[tuple[int, int]]:
+        """(offset, batch) of a topic's messages."""
+        return [(row["half_queue_offset"], row["batch_id"]) for row in self.rows(f"topics/{topic}")]
+
+    def unpublished(self) -> dict[int, str]:
+        """Why, by offset."""
+        return {row["half_queue_offset"]: row["reason"] for row in self.rows("unpublished")}
+
+    def sql(self, statement: str, topic: str) -> None:
+        """A statement on a topic's table."""
+        self.spark.sql(statement.format(f"delta.`{self.root}/topics/{topic}`"))
+
+
+@pytest.fixture(params=["by files", "by Spark"])
+def house(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> House:
+    """Both ways to write."""
+    return House(spark, tmp_path, by_files=request.param == "by files")
+
+
+def _newest(house: House, topic: str) -> Path:
+    return max((house.root / "topics" / topic / "_delta_log").glob("*.json"))
+
+
+def _damage(house: House) -> None:
+    (house.root / "topics/damaged/_delta_log/00000000000000000000.crc").unlink(missing_ok=True)
+    _newest(house, "damaged").write_text("{what is this?")
+
+
+def _too_new(house: House, back: bool = False) -> None:
+    """The protocol of its first commit, as if a later Delta had made the table."""
+    newest = _newest(house, "newer")
+    for checksum in newest.parent.glob("*.crc"):
+        checksum.unlink()
+    old, new = '"minReaderVersion":1,"minWriterVersion":2', '"minReaderVersion":9,"minWriterVersion":99'
+    newest.write_text(newest.read_text().replace(*((new, old) if back else (old, new))))
+
+
+def _file(house: House) -> None:
+    shutil.rmtree(house.root / "topics/file")
+    (house.root / "topics/file").write_text("")
+
+
+def _rename(house: House) -> None:
+    house.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')", "renamed")
+    house.sql("ALTER TABLE {} RENAME COLUMN half_queue_offset TO place", "renamed")
+
+
+def _retype(house: House) -> None:
+    """As INSERT OVERWRITE with another schema leaves it. A file with whole numbers in it would spoil it for all."""
+    shutil.rmtree(house.root / "topics/typed")
+    schema = json.loads(TOPIC.json())
+    schema["fields"][1]["type"] = "string"
+    DeltaTable.create(str(house.root / "topics/typed"), Schema.from_json(json.dumps(schema)))
+
+
+#: by topic: how its table is broken, what the reason says, and how it is mended
+BROKEN: dict[str, tuple[Callable[[House], None], str, Callable[[House], None]]] = {
+    "file": (_file, "", lambda house: (house.root / "topics/file").unlink()),
+    "renamed": (
+        _rename,
+        "",
+        lambda house: house.sql("ALTER TABLE {} RENAME COLUMN place TO half_queue_offset", "renamed"),
+    ),
+    "checked": (
+        lambda house: house.sql("ALTER TABLE {} ADD CONSTRAINT few CHECK (tags <> 'tag')", "checked"),
+        "few",
+        lambda house: house.sql("ALTER TABLE {} DROP CONSTRAINT few", "checked"),
+    ),
+    "damaged": (_damage, "", lambda house: shutil.rmtree(house.root / "topics/damaged")),
+    "typed": (_retype, "", lambda house: shutil.rmtree(house.root / "topics/typed")),
+    "newer": (_too_new, "", lambda house: _too_new(house, back=True)),
+}
+_OTHERS: dict[str | None, str] = {
+    "_delta_log": "no name of a topic",
+    "../decisions": "no name of a topic",
+    None: "null",
+}
+
+
+def test_tables_that_cannot_be_written_stop_no_other(house: House) -> None:
+    """Broken in many ways at once, in a batch that is run again, and in the next; mended, all is published, once."""
+    names: list[str | None] = ["good", *BROKEN, *_OTHERS]
+    number = len(names)
+    for topic in BROKEN:
+        Tables(root=str(house.root), by_files=True).create(house.spark, f"topics/{topic}")
+        BROKEN[topic][0](house)
+    house.land({offset: names[offset % number] for offset in range(2 * number)})
+    for _ in range(2):
+        assert house.publish(1, *range(number)) == number - 1
+        assert house.published("good") == [(0, 1)]
+        assert [row["queue_offset"] for row in house.rows("decisions")] == [*range(number)]
+        reasons = house.unpublished()
+        assert sorted(reasons) == [*range(1, number)]
+        house.start()
+    for offset, name in enumerate(names[1:], 1):
+        says = _OTHERS[name] if name in _OTHERS else BROKEN[name or ""][1]
+        print(name, reasons[offset])
+        assert says in reasons[offset], (name, reasons[offset])
+        assert reasons[offset], name
+        assert reasons[offset].isprintable(), name
+        assert "tx-" not in reasons[offset], name
+    assert house.publish(2, *range(number, 2 * number)) == number - 1
+    assert house.published("good") == [(0, 1), (number, 2)]
+    assert sorted(house.unpublished()) == [*range(1, number), *range(number + 1, 2 * number)]
+    for _, _, mend in BROKEN.values():
+        mend(house)
+    house.start()
+    for batch_id in (3, 3, 4):
+        assert house.publish(batch_id) == 0
+        for offset, topic in enumerate(BROKEN, 1):
+            assert house.published(topic) == [(offset, 3), (offset + number, 3)], topic
+    assert not (house.root / "topics/_delta_log").exists()
+    assert sorted(path.name for path in (house.root / "topics").iterdir()) == sorted(["good", *BROKEN])
+    house.land({2 * number: "renamed"})
+    assert house.publish(5, 2 * number) == 0
+    assert house.published("renamed")[-1] == (2 * number, 5)
+
+
+class Killed(BaseException):
+    """What kill -9 does: no code may take it for an error of a table."""
+
+
+@pytest.fixture
+def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let the application die before or after the commit of a table, or no more."""
+    commit = Tables.commit
+
+    def die(table: str = "", after: bool = False) -> None:
+        def killed(self: Tables, spark: SparkSession, name: str, *more: Any) -> None:
+            if name == table and not after:
+                raise Killed
+            commit(self, spark, name, *more)
+            if name == table:
+                raise Killed
+
+        monkeypatch.setattr(Tables, "commit", killed)
+
+    return die
+
+
+def test_application_dies_between_any_two_steps(
+    spark: SparkSession, tmp_path: Path, dying: Callable[..., None]
+) -> None:
+    """And the topic's table is mended, or broken, before the batch is run again: each message is published once."""
+    house = House(spark, tmp_path, by_files=True)
+    place, aside = tmp_path / "topics/bad", tmp_path / "aside"
+    house.land({offset: ("good", "bad")[offset % 2] for offset in range(14)})
+
+    def broken() -> None:
+        place.rename(aside) if place.exists() else None
+        place.parent.mkdir(exist_ok=True)
+        place.write_text("in the way")
+
+    def mended() -> None:
+        place.unlink()
+        aside.rename(place) if aside.exists() else None
+
+    def dies(batch_id: int, table: str, *, after: bool) -> None:
+        dying(table, after)
+        with pytest.raises(Killed):
+            house.publish(batch_id, 2 * batch_id, 2 * batch_id + 1)
+        dying()
+        house.start()
+
+    def runs(batch_id: int) -> int:
+        return house.publish(batch_id, 2 * batch_id, 2 * batch_id + 1)
+
+    # It cannot be published; before that is written down, it can.
+    broken()
+    dies(0, "unpublished", after=False)
+    mended()
+    assert runs(0) == 0
+    assert (house.published("bad"), house.unpublished()) == ([(1, 0)], {})
+    # Written down: it is published late, by the same batch.
+    broken()
+    dies(1, "unpublished", after=True)
+    mended()
+    assert runs(1) == 1  # as the first try has written down
+    assert house.published("bad")[1:] == [(3, 1)]
+    # Late, and its own: the second is left out by the replay, and not the first.
+    broken()
+    assert runs(2) == 1
+    mended()
+    house.start()
+    dies(3, "topics/bad", after=False)
+    dies(3, "topics/bad", after=True)
+    assert house.published("bad")[2:] == [(5, 3)]
+    dies(3, "decisions", after=False)
+    assert runs(3) == 0
+    assert house.published("bad")[2:] == [(5, 3), (7, 3)]
+    # Published, and then the table is gone: what is put into `unpublished` is known to be there when it is back.
+    dies(4, "topics/bad", after=True)
+    broken()
+    assert runs(4) == 1
+    assert runs(5) == 1
+    mended()
+    house.start()
+    assert runs(6) == 0
+    assert house.published("bad")[4:] == [(9, 4), (11, 6), (13, 6)]
+    assert sorted(house.unpublished()) == [3, 5, 9, 11]
+    assert [row["queue_offset"] for row in house.rows("decisions")] == [*range(14)]
+    assert [offset for offset, _ in house.published("good")] == [*range(0, 14, 2)]
+
+
+def test_rebuild_goes_on_beside_tables_that_cannot_be_made_or_read(spark: SparkSession, tmp_path: Path) -> None:
+    """What a batch has left half done of them waits; run again it adds nothing, and the next run publishes it once."""
+    house = House(spark, tmp_path, by_files=True)
+    names = ("new", "file", "damaged", "_delta_log")
+    house.land({offset: names[offset % 4] for offset in range(8)})
+    house.publish(1, *range(4))
+    _damage(house)
+    shutil.rmtree(tmp_path / "topics/file")
+    (tmp_path / "topics/file").write_text("")
+    # The messages that are decided by now, and no more.
+    house.publish(2, *range(4, 8))
+    DeltaTable(str(tmp_path / "unpublished")).delete("batch_id = 2")
+    DeltaTable(str(tmp_path / "topics/new")).delete("batch_id = 2")
+    added = finish(spark, house.tables, Deleted.PUBLISH_AGAIN)
+    # Of `damaged` only what was decided last can be half done, and nobody knows what is.
+    assert added == {"topics/new": 1, "unpublished": 4}
+    assert finish(spark, house.tables, Deleted.PUBLISH_AGAIN) == {}
+    assert [offset for offset, _ in house.published("new")] == [0, 4]
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    waiting = topics(View.of(spark, settings))
+    assert {one.topic: one.messages for one in waiting} == {"file": 2, "damaged": 1, "_delta_log": 2}
+    assert all(one.reason for one in waiting)
+    (tmp_path / "topics/file").unlink()
+    shutil.rmtree(tmp_path / "topics/damaged")
+    house.start()
+    assert house.publish(3) == 0
+    assert [offset for offset, _ in house.published("file")] == [1, 5]
+    assert [offset for offset, _ in house.published("damaged")] == [6]
+    assert sorted(house.unpublished()) == [1, 3, 5, 6, 7]
+    assert [row["queue_offset"] for row in unpublished(spark, settings).collect()] == [3, 7]
+    events = [row["event"] for row in lineage(spark, settings, "tx-5").collect()]
+    assert sorted(events) == ["DECISION", "HALF", "PUBLISHED", "UNPUBLISHED"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        OSError(24, "Too many open files"),
+        StorageError("the commit failed: Generic LocalFileSystem error: No space left on device (os error 28)", "/x"),
+        MemoryError(),
+        FencedError("another process writes the same batches", "/x"),
+        ConnectionRefusedError(),
+        KeyboardInterrupt(),
+        RuntimeError("SparkContext was shut down"),
+    ],
+)
+def test_error_of_the_machine_is_no_tables_own(error: BaseException) -> None:
+    """The batch fails, and is run again: nothing is put aside that would have been published a minute later."""
+    with pytest.raises(type(error)):
+        own_failure(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StorageError("the table cannot be made: Not a directory (os error 20)", "/topics/No-space-left-on-device"),
+        FileExistsError(17, "File exists"),
+        PermissionError(13, "Permission denied"),
+        StorageError("its log cannot be read", "/topics/java_lang_OutOfMemoryError"),
+        RuntimeError("CHECK constraint few violated by row with values:\n - tags : No space left on device"),
+        RuntimeError(
+            "CHECK constraint few violated by row with values:\n - tags : Traceback (most recent call last):\nErrno 28"
+        ),
+    ],
+)
+def test_error_of_a_table_is_its_reason(error: BaseException) -> None:
+    """In one line, whatever a message or a topic's name says."""
+    assert "values:" not in own_failure(error) or own_failure(error).endswith("values:")
+    assert own_failure(error).isprintable()

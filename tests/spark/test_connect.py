@@ -1,0 +1,94 @@
+"""Spark Connect: the main job on a server of its own, from a client without a JVM; and what is told beforehand."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+from checkback.demo.producer import ExampleProducer
+from checkback.errors import SettingsError
+from checkback.landing.file_query import land
+from checkback.settings import Settings
+from checkback.spark.connect import check_server, server_of
+from checkback.storage.dataframes import is_connect
+from checkback.storage.tables import Tables
+from crash.books import audit, count
+from crash.fates import GROUP, Lander, answers
+from support.connect_server import Server
+
+_NUMBER = 30
+#: rows by table, with one check: of ten transactions five are committed, two rolled back, three discarded
+_WRITTEN = {"decisions": 30, "topics/a": 3, "topics/b": 12, "discarded": 9, "check_requests": 12, "check_answers": 12}
+
+
+@pytest.mark.spark
+def test_main_job_runs_on_spark_connect(tmp_path: Path) -> None:
+    """Every transaction ends as its fate says, those without an op at their one check; a replay changes nothing."""
+    root = tmp_path / "data"
+    Lander(str(root)).land(_NUMBER)
+    with Server(tmp_path) as server, ExampleProducer(answers(range(_NUMBER))) as producer:
+        for _ in range(2):
+            done = server.checkback(
+                "reconcile",
+                "--available-now",
+                storage__root=str(root),
+                transaction__timeout="0s",
+                transaction__check_interval="1ms",
+                transaction__check_max=1,
+                reconcile__partitions=2,
+                reconcile__segment_size=64,
+                **{f"producers__{GROUP}__endpoints": list(producer.endpoints)},
+            )
+            assert (done.returncode, done.stderr) == (0, ""), server.log.read_text()
+            books = audit(str(root), timedelta(0), timedelta(milliseconds=1))
+            assert (books.transactions, books.lost, books.duplicated, books.faults) == (_NUMBER, [], [], [])
+            assert {name: count(str(root), name) for name in _WRITTEN} == _WRITTEN
+            _forget_last_batches(root)
+
+
+def _forget_last_batches(root: Path) -> None:
+    """As if the server had died before it noted the end of the last batch of each query."""
+    for query in ("reconcile", "check"):
+        commits = root / "_checkpoints" / query / "commits"
+        newest = max(int(file.name) for file in commits.iterdir() if file.name.isdecimal())
+        (commits / str(newest)).unlink()
+        (commits / f".{newest}.crc").unlink(missing_ok=True)
+
+
+def test_server_comes_from_settings_or_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings first."""
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    assert server_of(Settings()) is None
+    monkeypatch.setenv("SPARK_REMOTE", "sc://a")
+    assert server_of(Settings()) == "sc://a"
+    assert server_of(Settings.model_validate({"spark": {"spark.remote": "sc://b:1"}})) == "sc://b:1"
+
+
+def test_folders_of_this_machine_are_not_for_a_server_elsewhere() -> None:
+    check_server("sc://localhost:15002", local_folders=True)
+    check_server("sc://spark.example.com:443/;use_ssl=true", local_folders=False)
+    with pytest.raises(SettingsError, match=r"Spark runs on spark\.example\.com"):
+        check_server("sc://spark.example.com:443/;token=abc", local_folders=True)
+
+
+def test_tables_go_to_another_process_without_their_open_logs(tmp_path: Path) -> None:
+    """A batch function takes its tables along; a log that is open here cannot go with them."""
+    Lander(str(tmp_path))
+    tables = Tables(root=str(tmp_path), by_files=True)
+    assert tables.log("half").table_id() == pickle.loads(pickle.dumps(tables)).log("half").table_id()  # noqa: S301 - ours
+
+
+def test_no_part_of_classic_spark_is_taken_for_connect() -> None:
+    assert not is_connect(Settings())
+
+
+def test_command_that_needs_a_jvm_is_refused() -> None:
+    session: Any = object.__new__(ConnectSession)  # no server needed
+    assert is_connect(session)
+    with pytest.raises(SettingsError, match="checkback land: does not run on Spark Connect"):
+        land(session, Settings(), "half.jsonl", None, available_now=True)

@@ -1,0 +1,116 @@
+"""JARs that Ivy found once are named on the class path; an archive of classes belongs to one class path."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checkback.spark import class_data_archive, jars
+from checkback.spark.jvm import quick_start
+from checkback.spark.session import SHORT
+
+_CONF = {jars.PACKAGES: "org.x:one:1", "spark.master": "local[2]"}
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def _remembered(tmp_path: Path, conf: dict[str, str]) -> list[str]:
+    """JARs, and a start that has written them down."""
+    found = [tmp_path / f"{name}.jar" for name in ("one", "two")]
+    for jar in found:
+        jar.write_bytes(b"")
+    file = jars._file(conf)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps([str(jar) for jar in found]))
+    return [str(jar) for jar in found]
+
+
+def test_the_first_start_leaves_it_to_ivy() -> None:
+    assert jars.on_class_path(_CONF) == _CONF
+
+
+def test_later_starts_name_the_jars_and_keep_what_the_user_has_there(tmp_path: Path) -> None:
+    found = _remembered(tmp_path, _CONF)
+    assert jars.on_class_path(_CONF) == {"spark.master": "local[2]", jars.CLASS_PATH: ":".join(found)}
+    own = {**_CONF, jars.CLASS_PATH: "/own.jar"}
+    assert jars.on_class_path(own)[jars.CLASS_PATH] == ":".join([*found, "/own.jar"])
+
+
+@pytest.mark.parametrize(
+    "other", [{jars.PACKAGES: "org.x:one:2"}, {"spark.jars.excludes": "y"}, {"spark.jars.repositories": "z"}]
+)
+def test_other_packages_are_asked_for_anew(tmp_path: Path, other: dict[str, str]) -> None:
+    _remembered(tmp_path, _CONF)
+    assert jars.PACKAGES in jars.on_class_path({**_CONF, **other})
+
+
+@pytest.mark.parametrize("broken", ['["/nowhere.jar"]', "[1]", "{}", "[", ""])
+def test_what_is_not_there_or_not_readable_is_asked_for_anew(tmp_path: Path, broken: str) -> None:
+    _remembered(tmp_path, _CONF)
+    jars._file(_CONF).write_text(broken)
+    assert jars.on_class_path(_CONF) == _CONF
+
+
+def test_executors_of_their_own_get_the_packages(tmp_path: Path) -> None:
+    conf = {**_CONF, "spark.master": "local-cluster[2,1,1024]"}
+    _remembered(tmp_path, conf)
+    assert quick_start(conf, "/usr/bin/java") == conf
+
+
+def test_an_archive_belongs_to_its_jars(tmp_path: Path) -> None:
+    """Another JAR, or another version of it in the same place, is another archive."""
+    java = shutil.which("java") or pytest.fail("no java")
+    found = _remembered(tmp_path, _CONF)
+    conf = jars.on_class_path(_CONF)
+    file = class_data_archive.archive_of(conf, java)
+    assert file is not None
+    assert class_data_archive.with_archive(conf, java) == conf, "there is none yet"
+    file.write_bytes(b"")
+    options = class_data_archive.with_archive({**conf, class_data_archive.OPTIONS: "-Xmx1g"}, java)[
+        class_data_archive.OPTIONS
+    ]
+    assert options.startswith(f"-Xmx1g -XX:SharedArchiveFile={file} ")
+    own = {**conf, class_data_archive.OPTIONS: "-XX:SharedArchiveFile=/own.jsa"}
+    assert class_data_archive.with_archive(own, java) == own
+    os.utime(found[0], (1, 1))
+    assert class_data_archive.archive_of(conf, java) != file
+    assert class_data_archive.archive_of(_CONF, java) is None, "Ivy decides about the class path"
+
+
+_LOOK = """
+import sys
+from checkback.spark.session import running_session
+from checkback.settings import Settings
+with running_session(Settings.model_validate({"storage": {"root": sys.argv[1]}}), short=True) as spark:
+    spark.range(3).write.format("delta").save(sys.argv[1] + "/three")
+    conf = spark.sparkContext.getConf()
+    print(conf.get("spark.driver.extraClassPath"), conf.get("spark.jars"), conf.get("spark.driver.extraJavaOptions"))
+"""
+
+
+@pytest.mark.spark
+def test_a_start_tells_the_next_one_which_jars_there_are(tmp_path: Path) -> None:
+    """Delta works either way, a class-path start has no JARs to hand out, and only a short one compiles little."""
+
+    def start(number: int) -> list[str]:
+        run = [sys.executable, "-c", _LOOK, str(tmp_path / str(number))]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split(maxsplit=2)
+
+    path, by_ivy, _ = start(0)
+    assert path == "None"
+    assert "delta-spark" in by_ivy
+    path, by_ivy, options = start(1)
+    assert "delta-spark" in path
+    assert by_ivy == "None"
+    assert SHORT[class_data_archive.OPTIONS] in options

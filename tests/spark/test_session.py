@@ -1,0 +1,204 @@
+"""The session: settings are joined, a start is quiet or explained."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from checkback.errors import reason
+from checkback.settings import Settings
+from checkback.spark.session import (
+    DELTA_EXTENSION,
+    DELTA_PACKAGE,
+    LOCAL,
+    LOCAL_CHECKPOINTS,
+    REQUIRED,
+    open_session,
+    running_session,
+    spark_settings,
+)
+from checkback.spark.stderr import HeldStderr
+from checkback.storage.dataframes import frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+ROOT = Path(__file__).parents[2]
+
+
+def settings(**sections: object) -> Settings:
+    return Settings.model_validate(sections)
+
+
+# Settings of Spark
+
+
+def test_spark_settings_of_a_console_session() -> None:
+    conf = spark_settings(settings(reconcile={"partitions": 7}, spark={"spark.driver.memory": "1g"}))
+    theirs = {"spark.sql.shuffle.partitions": "7", "spark.driver.memory": "1g"}
+    assert conf == {**REQUIRED, **LOCAL, **LOCAL_CHECKPOINTS, **theirs}
+    elsewhere = spark_settings(settings(storage={"root": "s3a://bucket/data"}))
+    assert not LOCAL_CHECKPOINTS.keys() & elsewhere.keys()
+
+
+def test_lists_of_spark_settings_are_joined() -> None:
+    own = {"spark.sql.extensions": "org.x.Mine", "spark.jars.packages": "org.x:mine:1"}
+    conf = spark_settings(settings(spark=own))
+    assert conf["spark.sql.extensions"] == f"{DELTA_EXTENSION},org.x.Mine"
+    assert conf["spark.jars.packages"] == f"{DELTA_PACKAGE},org.x:mine:1"
+    newer = DELTA_PACKAGE.rpartition(":")[0] + ":9.9.9"
+    assert spark_settings(settings(spark={"spark.jars.packages": newer}))["spark.jars.packages"] == newer
+
+
+def test_a_cluster_keeps_its_own_network_settings() -> None:
+    conf = spark_settings(settings(spark={"spark.master": "spark://host:7077"}))
+    assert "spark.driver.host" not in conf
+    assert conf["spark.jars.packages"] == DELTA_PACKAGE
+
+
+def test_spark_submit_brings_master_and_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    theirs = {"spark.sql.shuffle.partitions": "4", "spark.databricks.delta.snapshotPartitions": "4"}
+    assert spark_settings(settings()) == {**REQUIRED, **theirs}
+
+
+def test_spark_defaults_file_has_what_is_required() -> None:
+    lines = (ROOT / "conf/spark-defaults.conf").read_text().splitlines()
+    assert dict(line.split() for line in lines if line and not line.startswith("#")) == REQUIRED
+
+
+# Sessions
+
+
+def test_session_has_what_is_required(spark: SparkSession) -> None:
+    assert {key: spark.conf.get(key) for key in REQUIRED} == REQUIRED
+
+
+def test_every_python_worker_finds_the_package(spark: SparkSession) -> None:
+    """Also the one that reads the stateful processor's schema: it gets no --py-files, only its environment."""
+    assert str(ROOT / "lib") in spark.sparkContext.environment["PYTHONPATH"].split(os.pathsep)
+
+
+def test_python_workers_collect_no_garbage_of_their_imports(spark: SparkSession) -> None:
+    """They collect after each task."""
+
+    def frozen(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in rows:
+            yield pa.RecordBatch.from_pydict({"objects": [gc.get_freeze_count()]})
+
+    found = spark.range(1).mapInArrow(frozen, "objects BIGINT").first()
+    assert found is not None
+    assert found[0] > 50_000
+
+
+def test_running_session_is_taken_changed_and_left_running(spark: SparkSession) -> None:
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    assert before is not None
+    try:
+        wanted = settings(reconcile={"partitions": 3}, spark={"spark.sql.session.timeZone": "Asia/Tokyo"})
+        with running_session(wanted) as same:
+            assert same.sparkContext is spark.sparkContext
+            assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+            assert spark.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+        assert spark.range(1).count() == 1
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_frame_of_a_batch_leaves_the_active_session_alone(spark: SparkSession) -> None:
+    spark.createDataFrame(pa.table({"id": [1]})).count()  # makes it the active one
+    clone = spark.newSession()
+    assert frame(clone, pa.table({"id": [1]})).count() == 1
+    active = SparkSession.getActiveSession()
+    assert active is not None
+    assert active._jsparkSession.equals(spark._jsparkSession)
+
+
+def test_frame_has_the_rows_of_all_pieces(spark: SparkSession) -> None:
+    """Of several pieces, some of them empty, PySpark 4.2 makes a DataFrame that lacks rows."""
+    rows = pa.table({"number": [1, 2]})
+    pieces = pa.concat_tables([rows.slice(0, 0), rows.slice(0, 0), rows, rows.slice(0, 0), rows])
+    assert sorted(row.number for row in frame(spark, pieces).collect()) == [1, 1, 2, 2]
+
+
+def test_setting_that_a_running_session_cannot_take_is_told(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_session(settings(reconcile={"partitions": 2}, spark={"spark.driver.memory": "77g"}))
+    assert spark.conf.get("spark.driver.memory") != "77g"
+    assert caplog.messages == ["spark.driver.memory cannot be changed in a running session and stays as it is"]
+
+
+def test_reason_of_a_java_error_is_the_java_exception(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    assert context._jvm is not None
+    with pytest.raises(Exception, match="calling") as caught:
+        context._jvm.java.util.Optional.empty().get()
+    assert reason(caught.value) == "java.util.NoSuchElementException: No value present"
+
+
+# Starts
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        (
+            {
+                "spark.jars.packages": "no.such:thing:1",
+                "spark.jars.ivySettings": "offline.xml",
+                "spark.jars.ivy": "ivy",
+            },
+            "Delta Lake's JARs could not be fetched; connect to Maven Central once",
+        ),
+        ({"spark.driver.memory": "1x"}, "Spark did not start: "),
+    ],
+)
+def test_start_that_fails_is_one_line(tmp_path: Path, own: dict[str, str], told: str) -> None:
+    # A repository in an empty folder: nothing is asked of the network.
+    (tmp_path / "offline.xml").write_text(
+        textwrap.dedent("""\
+            <ivysettings><settings defaultResolver="empty"/><resolvers><filesystem name="empty">
+            <artifact pattern="/nowhere/[artifact].[ext]"/></filesystem></resolvers></ivysettings>""")
+    )
+    command = [str(Path(sys.executable).parent / "checkback"), "reconcile", "--available-now"]
+    for key, value in own.items():
+        command += ["--set", f"{key}={value}"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stdout == ""
+    assert run.stderr.count("\n") == 1, run.stderr
+    assert told in run.stderr
+
+
+def test_what_a_child_says_is_held_then_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    late = r"'Blah 1\n\nlate\n\nBlah'"
+    talk = f"import sys; print('early', file=sys.stderr, flush=True); input(); print({late}, file=sys.stderr)"
+    with HeldStderr("Blah") as held:
+        child = subprocess.Popen([sys.executable, "-c", talk], stdin=subprocess.PIPE, stderr=held.fileno())
+        while not held.held:
+            assert child.poll() is None
+    assert child.stdin is not None
+    child.stdin.write(b"\n")
+    child.stdin.close()
+    assert child.wait() == 0
+    held.join()
+    assert capfd.readouterr().err == "late\n\n"
+
+
+def test_what_a_failed_child_said_can_be_read(capfd: pytest.CaptureFixture[str]) -> None:
+    with HeldStderr() as held:
+        subprocess.run([sys.executable, "-c", "import sys; sys.exit('no way')"], stderr=held.fileno(), check=False)
+        assert held.lines() == ["no way"]
+    assert capfd.readouterr().err == ""

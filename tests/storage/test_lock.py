@@ -1,0 +1,126 @@
+"""One process on the tables at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkback.application.run import reconcile
+from checkback.errors import FencedError, StorageError
+from checkback.settings import Settings
+from checkback.storage.lock import FILE, exclusive_lock, lock_is_held
+from checkback.storage.tables import Tables
+
+_HOLD = """
+import sys
+from checkback.storage.lock import exclusive_lock
+from checkback.storage.tables import Tables
+with exclusive_lock(Tables(root=sys.argv[1])):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+
+
+def _hold(root: Path) -> subprocess.Popen[str]:
+    """Another process that is in."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "in\n"
+    return process
+
+
+def _end(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    process.send_signal(number)
+    process.communicate()
+
+
+def test_looking_tells_who_is_in_and_keeps_nobody_out(tmp_path: Path) -> None:
+    """Also while others look all the time; after kill -9 nobody is in."""
+    tables = Tables(root=str(tmp_path))
+    assert lock_is_held(tables) == ""
+    assert not (tmp_path / FILE).exists()
+    process = _hold(tmp_path)
+    try:
+        assert (lock_is_held(tables) or "").startswith(f"process {process.pid} on ")
+    finally:
+        _end(process, signal.SIGKILL)
+    assert lock_is_held(tables) == ""
+    with exclusive_lock(tables):
+        assert (lock_is_held(tables) or "").startswith(f"process {os.getpid()} on ")
+    assert lock_is_held(Tables(root="s3://bucket/tables")) is None
+
+
+def test_who_looks_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that falls on the moment of a start does not fence the start."""
+    (tmp_path / FILE).touch()
+    descriptor = os.open(tmp_path / FILE, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    # Whoever looks is gone when the start tries again.
+    monkeypatch.setattr(time, "sleep", lambda seconds: os.close(descriptor) if seconds else None)
+    with exclusive_lock(Tables(root=str(tmp_path))):
+        assert lock_is_held(Tables(root=str(tmp_path)))
+
+
+def test_second_process_is_told_who_is_in_and_what_to_do(tmp_path: Path) -> None:
+    """As long as the first one lives; kill -9 lets go of the tables."""
+    process = _hold(tmp_path)
+    try:
+        for checkpoints in ("", str(tmp_path / "elsewhere")):  # the tables count, not the checkpoint
+            with (
+                pytest.raises(FencedError, match=f"process {process.pid} on .* works on these tables already; let it"),
+                exclusive_lock(Tables(root=str(tmp_path), checkpoints=checkpoints)),
+            ):
+                pytest.fail("two are in")
+    finally:
+        _end(process, signal.SIGKILL)
+    with exclusive_lock(Tables(root=str(tmp_path))):
+        assert (tmp_path / FILE).read_text().startswith(f"process {os.getpid()} on ")
+
+
+def test_other_tables_are_free_and_so_are_these_afterwards(tmp_path: Path) -> None:
+    """It makes the folder; a second `with` in the same process is kept out, too."""
+    tables = Tables(root=str(tmp_path / "a"))
+    for _ in range(2):
+        other = Tables(root=str(tmp_path / "b"))
+        with exclusive_lock(tables), exclusive_lock(other), pytest.raises(FencedError), exclusive_lock(tables):
+            pytest.fail("two are in")
+
+
+def test_tables_that_are_not_local_are_guarded_beside_a_local_checkpoint(tmp_path: Path) -> None:
+    """And not at all where that is not local, either."""
+    catalog = Tables(catalog="main", schema="checkback", checkpoints=str(tmp_path))
+    with exclusive_lock(catalog), pytest.raises(FencedError), exclusive_lock(catalog):
+        pytest.fail("two are in")
+    remote = Tables(root="s3://bucket/tables")
+    with exclusive_lock(remote), exclusive_lock(remote):
+        assert sorted(os.listdir(tmp_path)) == [FILE]
+
+
+def test_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(StorageError, match="the lock file cannot be made: "),
+        exclusive_lock(Tables(root=f"{tmp_path}/file")),
+    ):
+        pytest.fail("in")
+
+
+def test_second_reconcile_ends_before_it_touches_anything(tmp_path: Path) -> None:
+    """Without even looking for Spark; the same for a scheduled run."""
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    nobody: Any = None
+    with exclusive_lock(Tables.of(settings.storage)):
+        for available_now in (True, False):
+            with pytest.raises(FencedError, match="one is enough"):
+                reconcile(nobody, settings, available_now)
+    assert os.listdir(tmp_path) == [FILE]

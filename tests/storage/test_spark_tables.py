@@ -1,0 +1,258 @@
+"""Tables that only Spark writes, in a catalog and in folders: the main job, its guards, and a rebuild."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from checkback.application.rebuild import rebuild
+from checkback.application.run import reconcile
+from checkback.errors import StateError, StorageError
+from checkback.inspect import pending
+from checkback.inspect.audit import audit
+from checkback.reconcile.ownership import facts
+from checkback.settings import Settings
+from checkback.storage.catalog_names import TOPIC_PROPERTY
+from checkback.storage.parquet_files import MOST_ROWS
+from checkback.storage.schemas import SCHEMAS, TOPIC, arrow_schema, properties_of, schema_of
+from checkback.storage.spark_log import properties
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+#: three names that are one where case does not count, or only small letters, digits and underscores
+TOPICS = ("orders_1", "Orders_1", "orders|1")
+_BORN = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+
+
+class House:
+    """Tables that only Spark writes, and what lands in them."""
+
+    def __init__(self, spark: SparkSession, folder: Path, storage: dict[str, Any]) -> None:
+        self.spark, self.checkpoints = spark, folder / "checkpoints"
+        self.storage = {"checkpoints": str(self.checkpoints), **storage}
+        self.tables = Tables.of(self.settings().storage)
+        self.tables.create(spark, *SCHEMAS)
+
+    def settings(self, segment_size: int = 64) -> Settings:
+        """Nobody is asked."""
+        return Settings.model_validate(
+            {
+                "storage": self.storage,
+                "transaction": {
+                    "timeout": "36500d",
+                    "reserved": "36500d",
+                },
+                "reconcile": {"partitions": 2, "segment_size": segment_size},
+            }
+        )
+
+    def land(self, *offsets: int) -> None:
+        """Half messages: of each topic one in turn."""
+        rows = [
+            {
+                "queue_id": 1,
+                "queue_offset": offset,
+                "transaction_id": f"tx-{offset}",
+                "producer_group": "shop",
+                "real_topic": TOPICS[offset % len(TOPICS)],
+                "real_queue_id": 0,
+                "properties": [],
+                "body": b"%d" % offset,
+                "born_timestamp": _BORN,
+                "store_timestamp": _BORN + timedelta(seconds=1),
+            }
+            for offset in offsets
+        ]
+        self._append("half", rows)
+
+    def end(self, state: str, *offsets: int) -> None:
+        """Ops of half messages."""
+        rows = [
+            {
+                "queue_id": 1,
+                "half_offset": offset,
+                "transaction_id": f"tx-{offset}",
+                "producer_group": "shop",
+                "state": state,
+                "source": "producer",
+                "born_timestamp": _BORN,
+                "store_timestamp": _BORN + timedelta(seconds=2),
+            }
+            for offset in offsets
+        ]
+        self._append("op", rows)
+
+    def _append(self, name: str, rows: list[dict[str, Any]]) -> None:
+        self.tables.append_arrow(self.spark, pa.Table.from_pylist(rows, arrow_schema(name)), name)
+
+    def run(self, **settings: Any) -> None:
+        """A scheduled run."""
+        reconcile(self.spark, self.settings(**settings), available_now=True)
+
+    def decisions(self) -> dict[int, str]:
+        """State by offset; each is decided once."""
+        rows = self.tables.read(self.spark, "decisions").collect()
+        assert len({row["queue_offset"] for row in rows}) == len(rows)
+        return {row["queue_offset"]: row["state"] for row in rows}
+
+    def published(self) -> dict[str, list[int]]:
+        """Offsets by topic, as they are in its table."""
+        found = {}
+        for name in self.tables.topics(self.spark):
+            rows = self.tables.read(self.spark, name).select("half_queue_offset").collect()
+            found[name.removeprefix("topics/")] = sorted(row[0] for row in rows)
+        return found
+
+    def figures(self) -> dict[str, int]:
+        """What an audit counts, which finds nothing broken."""
+        report = audit(self.spark, self.settings())
+        assert not report.broken, report
+        return {each.finding.name: each.count for each in report.found if each.count}
+
+    def refusal(self, **settings: Any) -> str:
+        """Why a run is refused."""
+        with pytest.raises(StateError) as refused:
+            self.run(**settings)
+        return str(refused.value)
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, tmp_path: Path) -> Iterator[House]:
+    spark.sql("CREATE SCHEMA spark_catalog.checkback_test")
+    try:
+        yield House(spark, tmp_path, {"catalog": "spark_catalog", "schema": "checkback_test"})
+    finally:
+        spark.sql("DROP SCHEMA spark_catalog.checkback_test CASCADE")
+
+
+@pytest.fixture
+def folders(spark: SparkSession, tmp_path: Path) -> House:
+    return House(spark, tmp_path, {"root": str(tmp_path / "data"), "writer": "spark"})
+
+
+def test_job_in_a_catalog(catalog: House) -> None:
+    """Decided and published; a lost checkpoint is not begun anew but rebuilt, and the old one is not ours."""
+    house = catalog
+    house.land(0, 1, 2, 3, 4)
+    house.end("COMMIT", 0, 1, 2)
+    house.end("ROLLBACK", 3)
+    house.run()
+    assert [row["transaction_id"] for row in pending(house.spark, house.settings()).collect()] == ["tx-4"]
+    states = {0: "COMMIT", 1: "COMMIT", 2: "COMMIT", 3: "ROLLBACK"}
+    assert house.decisions() == states
+    assert house.published() == {"orders_1": [0], "Orders_1": [1], "orders|1": [2]}
+
+    lost = house.checkpoints.with_name("lost")
+    shutil.move(house.checkpoints, lost)
+    assert "this checkpoint is new" in house.refusal()
+    rebuilt = rebuild(house.spark, house.settings(segment_size=32), print)
+    assert rebuilt is not None
+    assert rebuilt.finished == {}
+    house.land(5)
+    house.end("COMMIT", 5)
+    house.run(segment_size=32)
+    assert house.decisions() == {**states, 5: "COMMIT"}
+    assert house.published() == {"orders_1": [0], "Orders_1": [1], "orders|1": [2, 5]}
+    assert house.figures() == {"halves": 6, "published": 4, "rolled_back": 1, "pending": 1, "batches": 3}
+    shutil.rmtree(house.checkpoints)
+    shutil.move(lost, house.checkpoints)
+    assert "the tables belong to another checkpoint" in house.refusal()
+
+
+def test_guards_know_what_spark_wrote(folders: House) -> None:
+    """Another segment size and an older checkpoint are refused; what is known of the logs is what delta-rs knows."""
+    house = folders
+    house.land(0)
+    house.end("COMMIT", 0)
+    house.run()
+    backup = house.checkpoints.with_name("backup")
+    shutil.copytree(house.checkpoints, backup)
+    house.land(1)
+    house.end("COMMIT", 1)
+    house.run()
+    assert "reconcile.segment_size: is 32, but the checkpoint" in house.refusal(segment_size=32)
+    by_spark = facts(house.spark, house.settings(), house.tables)
+    by_files = facts(house.spark, house.settings(), replace(house.tables, by_files=True))
+    assert (by_spark.checkpoint, list(by_spark.logs)) == (by_files.checkpoint, ["half", "op", "ticks"])
+    for name, log in by_files.logs.items():
+        assert by_spark.logs[name] == replace(log, oldest=by_spark.logs[name].oldest)
+        assert log.oldest <= by_spark.logs[name].oldest <= log.newest
+    shutil.rmtree(house.checkpoints)
+    shutil.copytree(backup, house.checkpoints)
+    assert "the checkpoint is older than the tables" in house.refusal()
+
+
+@pytest.fixture(params=["catalog", "folders"])
+def house(request: pytest.FixtureRequest) -> House:
+    """Both kinds of tables."""
+    kind: House = request.getfixturevalue(request.param)
+    return kind
+
+
+def test_tables_have_comments_and_properties(house: House) -> None:
+    """As those that delta-rs makes; making them again changes nothing."""
+    names = ("half", "check_answers", *(f"topics/{topic}" for topic in TOPICS))
+    house.tables.create(house.spark, *names)
+    for name in names:
+        schema = house.tables.read(house.spark, name).schema
+        assert [(field.name, field.metadata["comment"]) for field in schema] == [
+            (field.name, field.metadata["comment"]) for field in schema_of(name)
+        ]
+        found = properties(house.spark, house.tables.in_sql(name))
+        assert properties_of(name).items() <= found.items()
+        assert list(house.tables.history(house.spark, name, 9)) == [0]
+    own = {
+        topic: properties(house.spark, house.tables.in_sql(f"topics/{topic}")).get(TOPIC_PROPERTY) for topic in TOPICS
+    }
+    catalog = bool(house.tables.catalog)
+    assert own == {
+        "orders_1": None,
+        "Orders_1": "Orders_1" if catalog else None,
+        "orders|1": "orders|1" if catalog else None,
+    }
+    assert house.tables.topics(house.spark) == sorted(f"topics/{topic}" for topic in TOPICS)
+    assert TOPIC.names == house.tables.read(house.spark, "topics/Orders_1").columns
+
+
+def test_schema_that_is_missing_is_told(spark: SparkSession) -> None:
+    tables = Tables(catalog="spark_catalog", schema="no_such", checkpoints="/nowhere")
+    with pytest.raises(StorageError, match=r"SCHEMA_NOT_FOUND.*make the schema first"):
+        tables.create(spark, "half")
+    assert not tables.exists(spark, "half")
+
+
+def test_mark_and_last_version(house: House) -> None:
+    """A mark is a version without rows, each time another; an application's last version is read back."""
+    for marks in (1, 2):
+        house.tables.mark(house.spark, "ticks")
+        assert list(house.tables.history(house.spark, "ticks", 9)) == list(range(marks, -1, -1))
+    assert house.tables.read(house.spark, "ticks").count() == 0
+    tick = pa.Table.from_pylist([{"tick_at": _BORN}], arrow_schema("ticks"))
+    for version in (3, 4, 4):
+        house.tables.append_arrow(house.spark, tick, "ticks", "a b/c", version)
+    assert house.tables.read(house.spark, "ticks").count() == 2
+    assert house.tables.last_version(house.spark, "ticks", "a b/c") == 4
+    assert house.tables.last_version(house.spark, "ticks", "b/c") is None
+
+
+def test_check_requests_lie_in_small_files(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream takes whole files: so Spark, too, writes no more rows into one than a batch of checks is to have."""
+    monkeypatch.setitem(MOST_ROWS, "check_requests", 3)
+    rows = [{"queue_id": 0, "queue_offset": offset} for offset in range(7)]
+    for name in ("check_requests", "decisions"):
+        table = pa.Table.from_pylist(rows, arrow_schema(name))
+        house.tables.append_arrow(house.spark, table.combine_chunks(), name, "a", 1)
+    assert len(house.tables.read(house.spark, "check_requests").inputFiles()) >= 3
+    assert len(house.tables.read(house.spark, "decisions").inputFiles()) <= 2

@@ -1,0 +1,240 @@
+"""Torn logs and checkpoints: named in one line by who reads, put aside by who writes, and only where that is safe."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from checkback.errors import StorageError
+from checkback.settings import Settings
+from checkback.storage.checkpoint import read_checkpoint
+from checkback.storage.checkpoint_recovery import remove_unfinished
+from checkback.storage.commit_files import Commits
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.schemas import arrow_schema
+from checkback.storage.tables import Tables
+from checkback.storage.torn_commits import ASIDE, find_torn, recover_log
+
+
+def _commit(root: Path, version: int) -> None:
+    DeltaLog.create("ticks", str(root / "ticks"))
+    log = DeltaLog("ticks", str(root / "ticks"))
+    with FileWriter(str(root)) as writer:
+        writer.write("ticks", pa.table({"tick_at": [None]}).cast(arrow_schema("ticks")))
+        files = writer.close()
+    log.commit(files, "app", version)
+
+
+def _table(root: Path, commits: int) -> Path:
+    for version in range(1, commits + 1):
+        _commit(root, version)
+    return root / "ticks/_delta_log"
+
+
+def _file(log: Path, version: int, kind: str = "json") -> Path:
+    return log / f"{version:020}.{kind}"
+
+
+def _last(root: Path) -> int | None:
+    return DeltaLog("ticks", str(root / "ticks")).versions(["app"])["app"]
+
+
+@given(commits=st.integers(1, 4), cut=st.integers(0, 10_000), zeros=st.booleans())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_newest_commit_that_is_cut_off_anywhere_is_named_and_put_aside(
+    tmp_path_factory: pytest.TempPathFactory, commits: int, cut: int, zeros: bool
+) -> None:
+    """Between two lines, too, where what is left is a commit of its own."""
+    root = tmp_path_factory.mktemp("table")
+    log = _table(root, commits)
+    newest, whole = _file(log, commits), _file(log, commits).read_bytes()
+    newest.write_bytes(b"\0" * len(whole) if zeros else whole[: cut % len(whole)])
+    _file(log, commits, "crc").unlink()  # written once the commit is on the disk
+    for read in (lambda: DeltaLog("ticks", str(root / "ticks")), lambda: Commits.of(str(root / "ticks"))):
+        with pytest.raises(StorageError, match=f"version {commits} .*empty or cut off.*checkback maintain --repair"):
+            read()
+    _commit(root, commits)  # what was lost is committed again: who writes puts the torn commit aside
+    assert _last(root) == commits
+    assert [path.name for path in (root / "ticks" / ASIDE).rglob("*.json")] == [newest.name]
+
+
+def test_commit_that_is_missing_takes_the_later_ones_along(tmp_path: Path) -> None:
+    """None of them was on the disk: the later ones would have been flushed with it."""
+    log = _table(tmp_path, 4)
+    _file(log, 3).unlink()
+    for version in (3, 4):
+        _file(log, version, "crc").unlink()
+    _commit(tmp_path, 3)
+    assert _last(tmp_path) == 3
+    assert sorted(version for version in range(6) if _file(log, version).exists()) == [0, 1, 2, 3]
+
+
+def test_what_was_on_the_disk_once_is_put_aside_by_hand_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its checksum file says so: this was no power cut, or nothing is flushed here."""
+    log = _table(tmp_path, 3)
+    _file(log, 2).write_bytes(b"")
+    _file(log, 3, "crc").unlink()
+    with pytest.raises(StorageError, match=r"version 2 .*was on the disk once.*checkback maintain --repair"):
+        _commit(tmp_path, 4)
+    (line,) = Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage).recover(force=True)
+    assert line.startswith("ticks: version 2 of the table's log is empty or cut off")
+    assert _last(tmp_path) == 1
+    assert find_torn(str(tmp_path / "ticks")) is None
+
+
+def test_without_sync_nothing_is_put_aside_without_a_word(tmp_path: Path) -> None:
+    log = _table(tmp_path, 2)
+    _file(log, 2).write_bytes(b"")
+    _file(log, 2, "crc").unlink()
+    with pytest.raises(StorageError, match="checkback maintain --repair"):
+        DeltaLog.create("ticks", str(tmp_path / "ticks"), sync=False)
+    assert _file(log, 2).exists()
+
+
+def test_checkpoint_that_is_cut_off_goes_and_the_commits_stay(tmp_path: Path) -> None:
+    log = _table(tmp_path, 21)
+    checkpoint = next(log.glob("*.checkpoint.parquet"))
+    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
+    with pytest.raises(StorageError, match=r"checkpoint\.parquet of the table's log is empty or cut off"):
+        DeltaLog("ticks", str(tmp_path / "ticks"))
+    _commit(tmp_path, 22)
+    assert _last(tmp_path) == 22
+    assert not checkpoint.exists()
+    assert not (log / "_last_checkpoint").exists(), "it named the checkpoint"
+
+
+def test_log_whose_old_commits_were_removed_in_part_is_whole(tmp_path: Path) -> None:
+    """Below a checkpoint `maintain` removes: a power cut may bring some of them back."""
+    log = _table(tmp_path, 25)
+    for version in (*range(8), 10, 12, 18):
+        _file(log, version).unlink()
+    assert find_torn(str(tmp_path / "ticks")) is None
+    _commit(tmp_path, 26)
+    assert _last(tmp_path) == 26
+
+
+def test_checksum_of_a_version_that_is_gone_goes(tmp_path: Path) -> None:
+    """The next version of that number is another; Spark would believe the checksum."""
+    log = _table(tmp_path, 3)
+    _file(log, 3).unlink()
+    (log / "_last_checkpoint").write_text('{"version": 2, "size')
+    assert recover_log(str(tmp_path / "ticks")) is None
+    assert not _file(log, 3, "crc").exists()
+    assert not (log / "_last_checkpoint").exists()
+    _commit(tmp_path, 3)
+    assert json.loads(_file(log, 3, "crc").read_text())["numFiles"] == 3
+
+
+def test_table_whose_making_was_cut_off_is_made(tmp_path: Path) -> None:
+    for left in ("", '{"commitInfo":{}}\n'):
+        (tmp_path / "ticks/_delta_log").mkdir(parents=True, exist_ok=True)
+        _file(tmp_path / "ticks/_delta_log", 0).write_text(left)
+        _commit(tmp_path, 1)
+        assert _last(tmp_path) == 1
+        for path in (tmp_path / "ticks/_delta_log").iterdir():
+            path.unlink()
+
+
+_OFFSETS = (
+    'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n'
+    '{"sourceVersion":1,"reservoirId":"x","reservoirVersion":%d,"index":-1,"isStartingVersion":false}'
+)
+
+
+def _checkpoint(root: Path, batches: int, version: int = 1) -> Path:
+    place = root / "_checkpoints/check"
+    for folder in ("offsets", "commits", "state/0/0", "state/0/_metadata/v2"):
+        (place / folder).mkdir(parents=True)
+    (place / "metadata").write_text('{"id":"q"}')
+    for batch in range(batches):
+        (place / f"offsets/{batch}").write_text(_OFFSETS % version)
+        (place / f"commits/{batch}").write_text('v1\n{"nextBatchWatermarkMs":0}')
+        (place / f"state/0/0/{batch + 1}.changelog").write_text("state")
+        (place / f"state/0/_metadata/v2/{batch}").write_text("v1\n{}")
+    return place
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "left", [b"", b"v1\n", b"\0" * 200, b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}']
+)
+def test_batch_whose_offsets_are_torn_was_never_begun(tmp_path: Path, left: bytes) -> None:
+    _table(tmp_path, 1)
+    place = _checkpoint(tmp_path, 3)
+    (place / "offsets/2").write_bytes(left)
+    (place / "commits/2").unlink()
+    (place / "offsets/.7.crc").write_bytes(b"crc\0")
+    tables = Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage)
+    tables.recover_query("check", "ticks")
+    assert _names(place / "offsets") == {"0", "1"}
+    assert _names(place / "state/0/0") == {"1.changelog", "2.changelog"}, "what the batch has left of state goes"
+    assert _names(place / "state/0/_metadata/v2") == {"0", "1"}
+    tables.recover_query("check", "ticks")
+    assert _names(place / "commits") == {"0", "1"}
+
+
+def test_batch_that_is_in_a_table_is_never_forgotten(tmp_path: Path) -> None:
+    """Then somebody has torn the file who was no power cut: `rebuild` is named."""
+    DeltaLog.create("ticks", str(tmp_path / "ticks"))
+    DeltaLog("ticks", str(tmp_path / "ticks")).commit_after([], {"q/ticks": None}, {"q/ticks": 2})
+    place = _checkpoint(tmp_path, 3)
+    (place / "offsets/2").write_bytes(b"")
+    (place / "commits/2").unlink()
+    Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage).recover_query("check", "ticks")
+    assert _names(place / "offsets") == {"0", "1", "2"}
+    with pytest.raises(StorageError, match="checkback rebuild"):
+        read_checkpoint(None, str(place))
+
+
+def test_batch_that_names_rows_which_are_gone_was_never_begun(tmp_path: Path) -> None:
+    """What a batch has read is on the disk before it begins to write."""
+    _table(tmp_path, 1)
+    place = _checkpoint(tmp_path, 2)
+    (place / "commits/1").unlink()
+    (place / "offsets/1").write_text(_OFFSETS % 3)
+    Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage).recover_query("check", "ticks")
+    assert _names(place / "offsets") == {"0"}
+
+
+def test_torn_commit_of_a_checkpoint_is_written_again(tmp_path: Path) -> None:
+    _table(tmp_path, 1)
+    place = _checkpoint(tmp_path, 2)
+    (place / "commits/1").write_bytes(b"")
+    Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage).recover_query("check", "ticks")
+    assert (_names(place / "offsets"), _names(place / "commits")) == ({"0", "1"}, {"0"})
+    assert _names(place / "state/0/0") == {"1.changelog"}
+
+
+def test_checkpoint_without_an_owner_is_put_aside(tmp_path: Path) -> None:
+    _table(tmp_path, 1)
+    place = _checkpoint(tmp_path, 1)
+    (place / "commits/0").unlink()
+    (place / "metadata").write_bytes(b"")
+    Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage).recover_query("check", "ticks")
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("begun", ["metadata", "offsets", "sources", "state", None])
+def test_checkpoint_that_spark_never_began_is_put_aside_only_if_spark_has_written_in_it(
+    begun: str | None, tmp_path: Path
+) -> None:
+    """The id of Kafka's topic is noted before Spark writes: put aside with it, the next start would not know it."""
+    place = tmp_path / "land-kafka-half"
+    (place / "topic-AbC_0").mkdir(parents=True)
+    if begun == "metadata":
+        (place / begun).touch()  # torn
+    elif begun:
+        (place / begun).mkdir()
+    remove_unfinished(str(place), [], lambda *_: False)
+    assert [path.name.partition(".torn-")[0] for path in tmp_path.iterdir()] == ["land-kafka-half"]
+    assert place.exists() == (begun is None)
+    assert begun or [path.name for path in place.iterdir()] == ["topic-AbC_0"]
