@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from checkback.reconcile.packed_events import parse_key
+from checkback.reconcile.processor import PUT_OFF_MS
 from checkback.reconcile.segment import NOT_STATED, WAITING_OF_GROUP, Kind, Reason
 from checkback.reconcile.state_codec import decode
 from simulator.steps import HOSTILE
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from simulator.world import World
 
 Key = tuple[int, int]
+#: until then at most, after a batch that put them off, segments wait for the next
+_LATER = 10 * PUT_OFF_MS
 _UNKNOWN, _DELIVERED = int(Kind.UNKNOWN), int(Kind.DELIVERED)
 
 
@@ -160,7 +163,8 @@ class Promises:
             # It is given up when its segment has its turn: one that was put off waits for a batch of a later time.
             now = query.offsets[number].time
             put_off = any(
-                planned.max_checks is not None and planned.time >= now for planned in query.offsets[: number + 1]
+                planned.max_checks is not None and planned.time + _LATER >= now
+                for planned in query.offsets[: number + 1]
             )
             if (since >= waited or put_off or not self._applied(number)) and not known:
                 held.append((since, op))
@@ -350,7 +354,7 @@ class Promises:
             due = asked[-1].at + self._in_force(asked[-1].batch, last).check_interval
         else:
             due = life.immune(self._in_force(life.taken, last)) + 1
-        put_off = [planned.time for planned in query.offsets[: last + 1] if planned.max_checks is not None]
+        put_off = [planned.time + _LATER for planned in query.offsets[: last + 1] if planned.max_checks is not None]
         _keep("P1", due > now or max(put_off, default=-1) >= now, key, f"is due since {due}, and it is {now}")
 
     def _rejections(self, last: int) -> None:

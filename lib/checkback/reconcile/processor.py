@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,13 +26,30 @@ STATE_SCHEMA = "block BINARY"
 STATE_NAME = "segment"
 
 
+#: Timers of segments that were put off are multiples of it (ms): by that they are known without reading their state.
+#: One in so many others is taken for one of them, and then waits behind them: a prime, so that it is another each time.
+PUT_OFF_MS = 17
+
+
+class _Turn(Enum):
+    """Why a segment is looked at."""
+
+    EVENTS = "events"
+    PUT_OFF = "put off"
+    DUE = "due"
+
+
 class SegmentProcessor(StatefulProcessor):
     """Decides the segments. Input: PACKED_SCHEMA grouped by segment. Output: ACTIONS_SCHEMA.
 
-    ``max_checks``: checks and discards of a batch in one partition, None = all that are due. Once they are reached, the
-    partition's further segments only apply ops: what is due there waits for the next batch, so that commits do not
-    wait for a million checks. A segment without ops is not even read then. Spark gives a batch's segments in the same
-    order each time: a batch that is done again does the same.
+    ``max_checks``: checks and discards of a batch in one partition, about; None = all that are due. Once they are
+    reached, the partition's further segments only apply ops: what is due there waits for the next batch, so that
+    commits do not wait for a million checks. A segment without ops is not even read then. Spark gives a batch's
+    segments in the same order each time: a replayed batch does the same.
+
+    No segment starves: those that were put off keep their order, and a quarter of ``max_checks`` is reserved for them,
+    another for segments that have just come due. Checks that are due in segments with events, as those of half messages
+    born long ago, get a quarter and no more.
     """
 
     def __init__(self, rules: Rules, segment_size: int, max_checks: int | None = None) -> None:
@@ -40,7 +59,8 @@ class SegmentProcessor(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state variable; Spark makes a processor for each partition of each batch."""
-        self._checks = 0
+        self._checks = Counter[_Turn]()
+        self._checked_segments = self._put_off_segments = 0
         self._unseen = EarlyOpLimit()
         self._told_of_others = False
         self._handle = handle
@@ -54,7 +74,7 @@ class SegmentProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """Decide a segment that the batch brought events for."""
         blocks = [block for frame in rows for block in frame["events"]]
-        return self._step(key[0], unpack(blocks), timerValues.getCurrentProcessingTimeInMs())
+        return self._step(key[0], unpack(blocks), timerValues.getCurrentProcessingTimeInMs(), _Turn.EVENTS)
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
         """Take over a segment that `rebuild` has restored: a frame of one row, its block."""
@@ -69,27 +89,38 @@ class SegmentProcessor(StatefulProcessor):
         expiredTimerInfo: ExpiredTimerInfo,
     ) -> Iterator[pd.DataFrame]:
         """Decide a segment in which something is due."""
-        now = timerValues.getCurrentProcessingTimeInMs()
-        if self._enough:
+        now, fired = timerValues.getCurrentProcessingTimeInMs(), expiredTimerInfo.getExpiryTimeInMs()
+        turn = _Turn.DUE if fired % PUT_OFF_MS else _Turn.PUT_OFF
+        if not self._may_check(turn):
             return self._put_off(key[0], now)
-        return self._step(key[0], np.empty(0, EVENT), now, expiredTimerInfo.getExpiryTimeInMs())
+        return self._step(key[0], np.empty(0, EVENT), now, turn, fired)
 
     def close(self) -> None:
         """Nothing to let go of."""
 
-    @property
-    def _enough(self) -> bool:
-        return self._max_checks is not None and self._checks >= self._max_checks
+    def _may_check(self, turn: _Turn) -> bool:
+        if self._max_checks is None or self._checks[turn] < self._max_checks // 4:
+            return True
+        return turn != _Turn.EVENTS and self._checks.total() < self._max_checks
+
+    def _later(self, now: int) -> int:
+        """The timer of a segment that is put off: after those that were put off before it.
+
+        A quarter of what a batch manages has the same time: the next batch, however soon it is, finds enough.
+        """
+        place = self._put_off_segments // max(1, self._checked_segments // 4)
+        self._put_off_segments += 1
+        return (now // PUT_OFF_MS + 1 + place) * PUT_OFF_MS
 
     def _put_off(self, key: str, now: int) -> Iterator[pd.DataFrame]:
         """Let the segment's timer fire in the next batch again. One segment tells it for all of the partition."""
-        self._handle.registerTimer(now + 1)
+        self._handle.registerTimer(self._later(now))
         if not self._told_of_others:
             self._told_of_others = True
             queue_id, base = parse_key(key, self._size)
             yield self._frame((queue_id, base // self._size, AS_BEFORE, 0, AT_ONCE, now), np.empty(0, ACTION))
 
-    def _step(self, key: str, events: Records, now: int, fired: int = NO_TIMER) -> Iterator[pd.DataFrame]:
+    def _step(self, key: str, events: Records, now: int, turn: _Turn, fired: int = NO_TIMER) -> Iterator[pd.DataFrame]:
         queue_id, base = parse_key(key, self._size)
         stored = self._state.get()
         crowded: Collection[int] = ()
@@ -100,26 +131,29 @@ class SegmentProcessor(StatefulProcessor):
             segment, timer = decode(bytes(stored[0]), base, self._size)
         if fired != NO_TIMER and timer <= now:
             timer = fired  # the segment was put off since: its own timer has fired, too
-        check = not self._enough
+        check = self._may_check(turn)
         segment, actions = decide(segment, events, now, self._rules, check, crowded)
-        self._checks += int(((actions["action"] == Action.CHECK) | (actions["action"] == Action.DISCARD)).sum())
+        checks = int(((actions["action"] == Action.CHECK) | (actions["action"] == Action.DISCARD)).sum())
+        self._checks[turn] += checks
+        self._checked_segments += checks > 0
         wake = NO_TIMER
         if segment.forgettable(now):
             self._set_timer(timer, NO_TIMER, fired)
             if stored is not None:
                 self._state.clear()
         else:
-            wake = self._keep(segment, timer, fired, now)
-            if not check and segment.wake_at(self._rules) <= now:
+            put_off = not check and segment.wake_at(self._rules) <= now
+            wake = self._keep(segment, timer, fired, now, put_off)
+            if put_off:
                 wake = AT_ONCE
         births = segment.pending["born"]
         oldest = int(births.min()) if len(births) else 0
         yield self._frame((queue_id, base // self._size, len(births), oldest, wake, now), actions)
 
-    def _keep(self, segment: Segment, timer: int, fired: int, now: int) -> int:
+    def _keep(self, segment: Segment, timer: int, fired: int, now: int, put_off: bool = False) -> int:
         """Returns when the segment's timer is set for."""
         # Strictly in the future: the engine deletes a timer that fired after its handler has run.
-        wake = max(segment.wake_at(self._rules), now + 1)
+        wake = self._later(now) if put_off else max(segment.wake_at(self._rules), now + 1)
         self._set_timer(timer, wake, fired)
         self._state.update((encode(segment, wake),))
         return wake
