@@ -7,7 +7,10 @@ same one, and the first op stands.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from enum import Enum
+from heapq import heapify, heapreplace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -129,6 +132,7 @@ class DeduplicationCache:
         # In the order of landing: the oldest are forgotten first.
         self._by_offset: dict[tuple[int, int], CachedHalf] = {}
         self._by_name: dict[str, tuple[int, int]] = {}
+        self._by_group: dict[str, list[tuple[int, int]]] = {}
         self._recalled: dict[tuple[int, int], CachedHalf] = {}
 
     def __len__(self) -> int:
@@ -169,6 +173,7 @@ class DeduplicationCache:
             if place not in self._by_offset:
                 self._by_offset[place] = half
                 self._by_name[half.name] = place
+                self._by_group.setdefault(whose(half)[0], []).append(place)
 
     def recalled(self, halves: Iterable[CachedHalf], now: int) -> None:
         """Remember half messages that were looked up, from ``now`` (ms) on. Known ones stay as they are."""
@@ -186,12 +191,26 @@ class DeduplicationCache:
                 known[place] = replace(half, state=state)
 
     def forget(self, before: int, most: int) -> int:
-        """Forget what was stored or looked up before a time (ms), and the oldest beyond ``most``. Returns how many."""
-        old = _taken(self._by_offset, before, most)
-        for half in old:
-            if self._by_name.get(half.name) == (half.queue_id, half.queue_offset):
-                del self._by_name[half.name]
-        return len(old) + len(_taken(self._recalled, before, min(most, RECALLED_MAX)))
+        """Forget what was stored or looked up before a time (ms), and what is beyond ``most``. Returns how many.
+
+        Beyond it the group that holds the most loses its oldest first: whoever sends many makes no other one forgotten.
+        """
+        old = takewhile(lambda half: half.stored < before, self._by_offset.values())
+        gone = Counter(whose(half)[0] for half in old)
+        beyond = len(self._by_offset) - gone.total() - most
+        if beyond > 0:
+            gone += _beyond({group: len(places) - gone[group] for group, places in self._by_group.items()}, beyond)
+        for group, count in gone.items():
+            places = self._by_group[group]
+            for place in places[:count]:
+                half = self._by_offset.pop(place)
+                if self._by_name.get(half.name) == place:
+                    del self._by_name[half.name]
+            del places[:count]
+            if not places:
+                del self._by_group[group]
+        # Those that were looked up are found again by another look-up: the oldest go first, whosever they are.
+        return gone.total() + len(_taken(self._recalled, before, min(most, RECALLED_MAX)))
 
 
 def _taken(known: dict[tuple[int, int], CachedHalf], before: int, most: int) -> list[CachedHalf]:
@@ -205,3 +224,15 @@ def _taken(known: dict[tuple[int, int], CachedHalf], before: int, most: int) -> 
     for half in old:
         del known[half.queue_id, half.queue_offset]
     return old
+
+
+def _beyond(held: Mapping[str, int], beyond: int) -> Counter[str]:
+    """How many each group loses, ``beyond`` in all: one after the other, of the group that holds the most by then."""
+    gone: Counter[str] = Counter()
+    most = [(-count, group) for group, count in held.items()]
+    heapify(most)
+    for _ in range(beyond):
+        count, group = most[0]
+        gone[group] += 1
+        heapreplace(most, (count + 1, group))
+    return gone
