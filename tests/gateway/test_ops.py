@@ -81,6 +81,20 @@ def test_look_ups_of_one_token_leave_room_to_others(tmp_path: Path) -> None:
     with_door(tmp_path, act)
 
 
+def test_half_message_that_is_sent_again_is_known_whatever_others_send(tmp_path: Path) -> None:
+    """Of the groups in `producers` the one that sends the most is forgotten first."""
+
+    async def act(door: GatewayService, _: SlowOlder) -> None:
+        mine = json_decoder.half(half("t-1"), 1)
+        others = [json_decoder.half(half(f"x-{n}", producer_group="many"), 1) for n in range(20)]
+        (first,) = await door.halves.take([mine], None)
+        await door.halves.take(others, None)
+        door.ledger.forget(0, 10)
+        assert await door.halves.take([mine], None) == [first]
+
+    with_door(tmp_path, act, {"orders": {}, "many": {}}, remember="1h", remember_max=100)
+
+
 async def sent(door: GatewayService, state: str, **fields: Any) -> tuple[str | None, Any]:
     """The problem's code, and the first state or whether it is repeated, of an op for the half message t-1 at 0."""
     (answer,) = await door.ops.take([json_decoder.op(op(0, **{"state": state} | fields), 1)], None)
