@@ -38,11 +38,15 @@ class SlowOlder(DeduplicationHistory):
         return super().named(producer_group, transaction_id)
 
 
-def with_door(root: Path, act: Callable[[GatewayService, SlowOlder], Awaitable[None]], **gateway: object) -> SlowOlder:
+def with_door(
+    root: Path,
+    act: Callable[[GatewayService, SlowOlder], Awaitable[None]],
+    producers: dict[str, object] | None = None,
+    **gateway: object,
+) -> SlowOlder:
     """A real door on real tables, whose questions are slow, while ``act`` runs; it forgets half messages at once."""
-    settings = Settings.model_validate(
-        {"storage": {"root": str(root)}, "gateway": {"gather": "0s", "remember": "1ms", "remember_max": 1} | gateway}
-    )
+    own = {"gather": "0s", "remember": "1ms", "remember_max": 1} | gateway
+    settings = Settings.model_validate({"storage": {"root": str(root)}, "gateway": own, "producers": producers or {}})
     older = SlowOlder(root)
 
     async def run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
@@ -18,6 +19,7 @@ from checkback.gateway.deduplication import (
     judge_half,
     judge_op,
     name_of,
+    whose,
 )
 from checkback.messages import Half, Op
 
@@ -75,6 +77,14 @@ def test_same_content_is_the_same_message() -> None:
     assert judge_half(None, fingerprint(again)) is Verdict.NEW
 
 
+#: The groups that have a share each.
+GROUPS = {"g", "h", "few"}
+
+
+def share(half: CachedHalf) -> str:
+    return whose(half)[0] if whose(half)[0] in GROUPS else ""
+
+
 @dataclass
 class Model:
     """The ledger in plain words: lists of what has landed and of what was looked up, searched from the front."""
@@ -104,15 +114,20 @@ class Model:
 
     def forget(self, before: int, most: int) -> None:
         for known in (self.known, self.recalled):
-            while known and (known[0].stored < before or len(known) > most):
+            while known and known[0].stored < before:
                 known.pop(0)
+        while len(self.known) > most:
+            held = Counter(map(share, self.known))
+            loser = min(held, key=lambda one: (-held[one], one))
+            self.known.remove(next(half for half in self.known if share(half) == loser))
+        del self.recalled[: max(0, len(self.recalled) - most)]
 
 
 _QUEUES = st.sampled_from([0, 5])
 _OFFSETS = st.integers(0, 8)
 _STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("land"), _QUEUES, st.sampled_from("abcd"), st.integers(0, 5)),
+        st.tuples(st.just("land"), _QUEUES, st.sampled_from("abcd"), st.sampled_from("gghxy")),
         st.tuples(st.just("recall"), _QUEUES, _OFFSETS, st.integers(0, 5)),
         st.tuples(st.just("end"), _QUEUES, _OFFSETS, st.sampled_from(["COMMIT", "ROLLBACK"])),
         st.tuples(st.just("forget"), st.integers(0, 9), st.integers(0, 6), st.none()),
@@ -122,15 +137,16 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
-@example([("land", 0, "a", 0), ("end", 0, 0, "COMMIT"), ("end", 0, 0, "ROLLBACK")])
-@example([("land", 0, "a", 0), ("land", 0, "a", 0), ("forget", 0, 1, None)])
-@example([("land", 0, "a", 0), ("forget", 0, 0, None), ("land", 0, "a", 0), ("recall", 0, 0, "a")])
+@example([("land", 0, "a", "g"), ("end", 0, 0, "COMMIT"), ("end", 0, 0, "ROLLBACK")])
+@example([("land", 0, "a", "g"), ("land", 0, "a", "g"), ("forget", 0, 1, None)])
+@example([("land", 0, "a", "g"), ("forget", 0, 0, None), ("land", 0, "a", "g"), ("recall", 0, 0, "a")])
+@example([("land", 0, "a", "h"), ("land", 0, "a", "g"), ("land", 5, "b", "g"), ("forget", 0, 1, None)])
 def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]]) -> None:
     """Whatever lands, ends and is forgotten: offsets go up without a gap, and lookups find what the model has."""
-    model, ledger = Model(), DeduplicationCache({0: 0, 5: 3})
+    model, ledger = Model(), DeduplicationCache({0: 0, 5: 3}, GROUPS)
     for now, (step, first, second, third) in enumerate(steps):
         if step == "land":
-            half = CachedHalf(first, ledger.next_offset(first), name_of("g", str(second)), now, "topic", 0, now)
+            half = CachedHalf(first, ledger.next_offset(first), name_of(str(third), str(second)), now, "topic", 0, now)
             ledger.landed([half])
             model.landed(half)
         elif step == "recall" and ledger.assigned(first, int(str(second))):
@@ -153,6 +169,15 @@ def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]]) -> No
         for half in model.known:
             found = ledger.named(half.name)
             assert found == next(one for one in reversed(model.known) if one.name == half.name)
+
+
+def test_who_sends_many_makes_no_other_group_forgotten() -> None:
+    """Else a half message that another group sends again would land twice, for all that it is sent in time."""
+    ledger = DeduplicationCache({0: 0}, GROUPS)
+    names = [f"few/{n}" for n in range(3)] + [f"made-up-{n % 9}/{n}" for n in range(97)]
+    ledger.landed(CachedHalf(0, offset, name, 1, "topic", 0, 10) for offset, name in enumerate(names))
+    assert ledger.forget(5, 10) == 90
+    assert [name for name in names if ledger.named(name)] == names[:3] + names[-7:]
 
 
 def test_lookups_do_not_make_it_forget_what_landed_lately() -> None:

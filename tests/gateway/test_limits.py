@@ -112,6 +112,91 @@ def test_head_that_never_ends_is_cut_off(gateway: Gateway) -> None:
     )
 
 
+def chunked(gateway: Gateway, head: bytes, *parts: bytes) -> bytes:
+    """What a client hears that sends its head, each part in a packet of its own, and waits for the hanging up."""
+    with socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(head + b"Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n")
+        heard = b""
+        while not heard.endswith(b"\r\n\r\n"):
+            heard += connection.recv(1)
+        assert heard == b"HTTP/1.1 100 Continue\r\n\r\n"
+        for part in parts:
+            connection.sendall(part)
+        heard = b""
+        while more := connection.recv(65536):
+            heard += more
+    return heard
+
+
+CLOSING = HEAD + b"Connection: close\r\n"
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b""], ids=["many", "one"])
+@pytest.mark.parametrize("override", ["gateway.gather=0s", "producers.orders.token=env:ORDERS_TOKEN"])
+def test_trailers_that_never_end_are_cut_off(tmp_path: Path, end: bytes, override: str) -> None:
+    """Nobody reads them, so nothing would hold them up; also of one who has been told that a token is needed."""
+    part = 1000 * (b"x: " + b"y" * 1000 + end)
+    with (
+        Gateway(tmp_path, override, environ={"ORDERS_TOKEN": "t" * 32}) as gateway,
+        socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S) as connection,
+    ):
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\nx: ")
+        with pytest.raises(ConnectionError):
+            connection.sendall(40 * part)  # more than the sockets hold
+        assert gateway.get("/healthz").status_code == 200
+
+
+def test_body_in_chunks_is_no_trailer(gateway: Gateway) -> None:
+    """Each chunk's header at the end of a packet, and more bytes of them all than trailers may have."""
+    content = json.dumps(half("chunks", body="QUJD" * 10_000)).encode()
+    chunks = [content[start : start + 4000] for start in range(0, len(content), 4000)]
+    parts = [part for chunk in chunks for part in (b"%x\r\n" % len(chunk), chunk + b"\r\n")]
+    heard = chunked(gateway, CLOSING, *parts, b"0\r\nx: " + b"y" * 1000 + b"\r\n\r\n")
+    assert heard.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "right", "code"),
+    [
+        (b"Host", b"evil.example", b"localhost", "wrong_host"),
+        (b"Content-Type", b"text/plain", b"application/json", "unsupported_media_type"),
+    ],
+)
+def test_trailers_are_no_headers(gateway: Gateway, name: bytes, wrong: bytes, right: bytes, code: str) -> None:
+    """Else a page in a browser that is kept out by a header would get in by a trailer."""
+    line = b"%s: %s\r\n"
+    head = CLOSING.replace(line % (name, right), line % (name, wrong)) + b"Transfer-Encoding: chunked\r\n\r\n"
+    content = json.dumps(half(code)).encode()
+    body = b"%x\r\n%s\r\n0\r\n" % (len(content), content)
+    assert problem(spoken(gateway, head + body + line % (name, right) + b"\r\n"))["code"] == code
+
+
+#: as Java's HttpClient sends them with every request
+H2C = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\nUpgrade: h2c\r\n"
+
+
+@pytest.mark.parametrize("offer", [H2C, b"Connection: Upgrade\r\nUpgrade: websocket\r\n"])
+def test_upgrade_is_ignored(gateway: Gateway, offer: bytes) -> None:
+    """The requests are answered as without it, also in one packet; the last one closes."""
+    content = json.dumps(half("upgrade")).encode()
+    request = b"Content-Length: %d\r\n\r\n" % len(content) + content
+    head = HEAD + offer
+    closing = head.replace(b"Connection: ", b"Connection: close, ")
+    heard = spoken(gateway, 3 * (head + request) + closing + request)
+    assert heard.count(b"HTTP/1.1 200") == heard.count(b"HTTP/1.1 ") == 4
+    assert chunked(gateway, closing, b"%x\r\n" % len(content), content, b"\r\n0\r\n\r\n").startswith(b"HTTP/1.1 200")
+
+
+def test_body_behind_an_upgrade_is_no_request(gateway: Gateway) -> None:
+    """Also when it comes in a packet of its own."""
+    head = HEAD + H2C.replace(b"Connection: ", b"Connection: close, ")
+    inner = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    heard = chunked(gateway, head, b"%x\r\n" % len(inner), inner, b"\r\n0\r\n\r\n")
+    assert problem(heard)["code"] == "malformed"
+    assert heard.count(b"HTTP/1.1 ") == 1
+
+
 def test_what_is_no_http_is_told_and_not_logged(tmp_path: Path) -> None:
     """Whoever reaches the port could fill the log with it."""
     with Gateway(tmp_path) as gateway:
@@ -119,6 +204,7 @@ def test_what_is_no_http_is_told_and_not_logged(tmp_path: Path) -> None:
             b"\0junk\r\n\r\n",
             b"POST /v1/half HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
             b"GET / HTTP/9.9\r\n\r\n",
+            b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
         ):
             assert problem(spoken(gateway, junk))["code"] == "malformed"
         assert gateway.stop() == (0, "")

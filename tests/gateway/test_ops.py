@@ -6,10 +6,17 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from checkback.errors import StorageError
 from checkback.gateway import json_decoder
 from checkback.gateway.batch_decoder import BATCH_MAX
-from gateway.process import PATIENCE_S, half, op
+from checkback.gateway.health import now_ms
+from checkback.gateway.problems import Problem
+from checkback.storage.schemas import arrow_schema
+from gateway.process import PATIENCE_S, half, op, rows
 from gateway.services import SlowOlder, code, with_door
+from gateway.test_deduplication_history import T0, land
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -72,6 +79,144 @@ def test_look_ups_of_one_token_leave_room_to_others(tmp_path: Path) -> None:
         assert [code(answer) for answer in await door.ops.take(ops[-1:], mine)] == [None]
 
     with_door(tmp_path, act)
+
+
+def test_half_message_that_is_sent_again_is_known_whatever_others_send(tmp_path: Path) -> None:
+    """Of the groups in `producers` the one that sends the most is forgotten first."""
+
+    async def act(door: GatewayService, _: SlowOlder) -> None:
+        mine = json_decoder.half(half("t-1"), 1)
+        others = [json_decoder.half(half(f"x-{n}", producer_group="many"), 1) for n in range(20)]
+        (first,) = await door.halves.take([mine], None)
+        await door.halves.take(others, None)
+        door.ledger.forget(0, 10)
+        assert await door.halves.take([mine], None) == [first]
+
+    with_door(tmp_path, act, {"orders": {}, "many": {}}, remember="1h", remember_max=100)
+
+
+async def sent(door: GatewayService, state: str, **fields: Any) -> tuple[str | None, Any]:
+    """The problem's code, and the first state or whether it is repeated, of an op for the half message t-1 at 0."""
+    (answer,) = await door.ops.take([json_decoder.op(op(0, **{"state": state} | fields), 1)], None)
+    if isinstance(answer, Problem):
+        return answer.code, answer.more.get("first_state")
+    return None, answer["repeated"]
+
+
+@pytest.mark.parametrize("forgotten_again", [False, True])
+def test_op_that_lands_while_another_is_looked_up_stands(tmp_path: Path, forgotten_again: bool) -> None:
+    """The look-up has read `op` before it; by the time that it ends, the gateway may have forgotten both."""
+
+    async def act(door: GatewayService, _: SlowOlder) -> None:
+        await door.halves.take([json_decoder.half(half("t-1"), 1)], None)
+        write, find = door.ops.write, door.ops._find
+        writing, write_on, found, find_on = (threading.Event() for _ in range(4))
+
+        def slow_write(prepared: Any) -> None:
+            writing.set()
+            assert write_on.wait(PATIENCE_S)
+            write(prepared)
+
+        def slow_find(places: Collection[Place]) -> dict[Place, CachedHalf]:
+            halves = find(places)
+            found.set()
+            assert find_on.wait(PATIENCE_S)
+            return halves
+
+        # What looks it up came before the op that is on its way, and waits behind another look-up.
+        door.ops._find = slow_find
+        door.ledger.forget(2**62, 0)
+        second = asyncio.ensure_future(sent(door, "ROLLBACK"))
+        await asyncio.to_thread(found.wait, PATIENCE_S)
+        door.ops.write = slow_write  # type: ignore[method-assign]
+        door.ledger.recalled(find([(0, 0)]).values(), now_ms())
+        first = asyncio.ensure_future(sent(door, "COMMIT"))
+        await asyncio.to_thread(writing.wait, PATIENCE_S)
+        door.ledger.forget(2**62, 0)
+        write_on.set()
+        assert await first == (None, False)
+        if forgotten_again:
+            door.ledger.forget(2**62, 0)
+        find_on.set()
+        assert await second == ("contradiction", "COMMIT")
+        for state, answer in (("ROLLBACK", ("contradiction", "COMMIT")), ("COMMIT", (None, True))):
+            assert await sent(door, state) == answer
+        assert [row["state"] for row in rows(tmp_path, "op")] == ["COMMIT"]
+
+    with_door(tmp_path, act, remember="1h", remember_max=100)
+
+
+def test_op_on_its_way_is_known_though_its_half_message_is_forgotten(tmp_path: Path) -> None:
+    """Nothing is looked up for the ops behind it."""
+
+    async def act(door: GatewayService, _: SlowOlder) -> None:
+        await door.halves.take([json_decoder.half(half("t-1"), 1)], None)
+        write, writing, write_on = door.ops.write, threading.Event(), threading.Event()
+
+        def slow_write(prepared: Any) -> None:
+            writing.set()
+            assert write_on.wait(PATIENCE_S)
+            write(prepared)
+
+        door.ops.write = slow_write  # type: ignore[method-assign]
+        find, looked_up = door.ops._find, list[tuple[int, int]]()
+
+        def noted_find(places: Collection[Place]) -> dict[Place, CachedHalf]:
+            looked_up.extend(places)
+            return find(places)
+
+        door.ops._find = noted_find
+        first = asyncio.ensure_future(sent(door, "COMMIT"))
+        await asyncio.to_thread(writing.wait, PATIENCE_S)
+        door.ledger.forget(2**62, 0)
+        second = asyncio.ensure_future(sent(door, "ROLLBACK"))
+        assert await sent(door, "ROLLBACK", transaction_id="t-2") == ("wrong_transaction_id", None)
+        write_on.set()
+        assert (await first, await second) == ((None, False), ("contradiction", "COMMIT"))
+        assert looked_up == []
+
+    with_door(tmp_path, act, remember="1h", remember_max=100)
+
+
+@pytest.mark.parametrize("wrong", [{"producer_group": "other"}, {"transaction_id": "t-2"}, {}])
+def test_refused_op_does_not_hide_a_decision(tmp_path: Path, wrong: dict[str, str]) -> None:
+    """A half message that was looked up in vain is looked up again: it may have been discarded since."""
+
+    async def act(door: GatewayService, _: SlowOlder) -> None:
+        await door.halves.take([json_decoder.half(half("t-1"), 1)], None)
+        door.ledger.forget(2**62, 0)
+        if wrong:
+            refused, _first = await sent(door, "COMMIT", **wrong)
+            assert refused in ("wrong_group", "wrong_transaction_id")
+        else:
+            write = door.ops.write
+            door.ops.write = _no_disk  # type: ignore[method-assign]
+            assert await sent(door, "COMMIT") == ("storage_unavailable", None)
+            door.ops.write = write  # type: ignore[method-assign]
+        assert len(door.ledger) == 0
+        land(tmp_path, "decisions", DISCARDED)
+        for state in ("COMMIT", "ROLLBACK"):
+            assert await sent(door, state) == ("contradiction", "DISCARD")
+
+    with_door(tmp_path, act, remember="1h", remember_max=100)
+
+
+def _no_disk(prepared: Any) -> None:
+    raise StorageError("no space", "op")
+
+
+DISCARDED = dict.fromkeys(arrow_schema("decisions").names) | {
+    "queue_id": 0,
+    "queue_offset": 0,
+    "transaction_id": "t-1",
+    "producer_group": "orders",
+    "real_topic": "payments",
+    "state": "DISCARD",
+    "source": "checkback",
+    "check_times": 15,
+    "decided_at": T0,
+    "batch_id": 1,
+}
 
 
 def test_ops_behind_one_that_failed_are_not_tried_one_by_one(tmp_path: Path) -> None:

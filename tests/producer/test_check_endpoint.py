@@ -415,6 +415,38 @@ def test_endless_head_is_cut_off(listener: Listener) -> None:
         received(connection)
 
 
+def test_endless_trailers_are_cut_off(listener: Listener) -> None:
+    app = check_app(listener, secret=SECRET, timeout_s=600)
+    with CheckServer(app, timeout_s=600) as server, connected(server) as connection:
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n")
+        try:
+            for number in range(10_000):
+                connection.sendall(b"x-%d: %s\r\n" % (number, b"y" * 1000))
+        except OSError:
+            return
+        received(connection)
+
+
+def test_upgrade_is_ignored(server: CheckServer, listener: Listener, caplog: pytest.LogCaptureFixture) -> None:
+    """The check behind it is answered, and nothing is logged of it."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in signed(BODY).items())
+    upgrade = "Connection: close, Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+    with connected(server) as connection:
+        connection.sendall(HEAD + f"{lines}{upgrade}Content-Length: {len(BODY)}\r\n\r\n{BODY}".encode())
+        assert received(connection).startswith(b"HTTP/1.1 200")
+    assert len(listener.checks) == 1
+    assert not caplog.records
+
+
+def test_trailers_are_no_headers(server: CheckServer, listener: Listener) -> None:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in signed(BODY).items())
+    head = HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connected(server) as connection:
+        connection.sendall(head + f"{len(BODY):x}\r\n{BODY}\r\n0\r\n{lines}\r\n".encode())
+        assert received(connection).startswith(b"HTTP/1.1 401")
+    assert not listener.checks
+
+
 def test_connections_beyond_the_bound_are_closed_and_the_others_answered(listener: Listener) -> None:
     with (
         CheckServer(check_app({"orders": listener}, secret=SECRET), timeout_s=600, max_connections=2) as server,

@@ -7,7 +7,10 @@ same one, and the first op stands.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from enum import Enum
+from heapq import heapify, heapreplace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,7 +19,7 @@ from msgspec.structs import replace
 from checkback.storage.first_op import misfit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from checkback.messages import Half, Op
 
@@ -123,12 +126,17 @@ class DeduplicationCache:
     a name stands for the half message that was sent last under it.
     """
 
-    def __init__(self, next_offsets: Mapping[int, int]) -> None:
-        """``next_offsets``: by queue, the first offset that no half message has."""
+    def __init__(self, next_offsets: Mapping[int, int], groups: Collection[str] = ()) -> None:
+        """``next_offsets``: by queue, the first offset that no half message has.
+
+        ``groups``: each has a share of the memory; all others together have one, because anybody may make up many.
+        """
         self._next = dict(next_offsets)
+        self._groups = frozenset(groups)
         # In the order of landing: the oldest are forgotten first.
         self._by_offset: dict[tuple[int, int], CachedHalf] = {}
         self._by_name: dict[str, tuple[int, int]] = {}
+        self._by_share: dict[str, list[tuple[int, int]]] = {}
         self._recalled: dict[tuple[int, int], CachedHalf] = {}
 
     def __len__(self) -> int:
@@ -169,6 +177,7 @@ class DeduplicationCache:
             if place not in self._by_offset:
                 self._by_offset[place] = half
                 self._by_name[half.name] = place
+                self._by_share.setdefault(self._share(half), []).append(place)
 
     def recalled(self, halves: Iterable[CachedHalf], now: int) -> None:
         """Remember half messages that were looked up, from ``now`` (ms) on. Known ones stay as they are."""
@@ -186,12 +195,28 @@ class DeduplicationCache:
                 known[place] = replace(half, state=state)
 
     def forget(self, before: int, most: int) -> int:
-        """Forget what was stored or looked up before a time (ms), and the oldest beyond ``most``. Returns how many."""
-        old = _taken(self._by_offset, before, most)
-        for half in old:
-            if self._by_name.get(half.name) == (half.queue_id, half.queue_offset):
-                del self._by_name[half.name]
-        return len(old) + len(_taken(self._recalled, before, min(most, RECALLED_MAX)))
+        """Forget what was stored or looked up before a time (ms), and what is beyond ``most``. Returns how many.
+
+        Beyond it the share that holds the most loses its oldest first: who sends many makes no other one's forgotten.
+        """
+        old = takewhile(lambda half: half.stored < before, self._by_offset.values())
+        gone = Counter(map(self._share, old))
+        beyond = len(self._by_offset) - gone.total() - most
+        if beyond > 0:
+            gone += _beyond({share: len(places) - gone[share] for share, places in self._by_share.items()}, beyond)
+        for share, count in gone.items():
+            places = self._by_share[share]
+            for place in places[:count]:
+                half = self._by_offset.pop(place)
+                if self._by_name.get(half.name) == place:
+                    del self._by_name[half.name]
+            del places[:count]
+        # Those that were looked up are found again by another look-up: the oldest go first, whosever they are.
+        return gone.total() + len(_taken(self._recalled, before, min(most, RECALLED_MAX)))
+
+    def _share(self, half: CachedHalf) -> str:
+        group, _ = whose(half)
+        return group if group in self._groups else ""
 
 
 def _taken(known: dict[tuple[int, int], CachedHalf], before: int, most: int) -> list[CachedHalf]:
@@ -205,3 +230,15 @@ def _taken(known: dict[tuple[int, int], CachedHalf], before: int, most: int) -> 
     for half in old:
         del known[half.queue_id, half.queue_offset]
     return old
+
+
+def _beyond(held: Mapping[str, int], beyond: int) -> Counter[str]:
+    """How many each share loses, ``beyond`` in all: one after the other, of the share that holds the most by then."""
+    gone: Counter[str] = Counter()
+    most = [(-count, share) for share, count in held.items()]
+    heapify(most)
+    for _ in range(beyond):
+        count, share = most[0]
+        gone[share] += 1
+        heapreplace(most, (count + 1, share))
+    return gone

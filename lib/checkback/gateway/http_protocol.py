@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from checkback.gateway.problems import Problem
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """A connection. From a request's first byte (for the first one: from the connect) to its last runs a timer."""
+    """A connection. From a request's first byte (for the first one: from the connect) to its last runs a timer.
+
+    What comes as trailers is dropped: they are no headers of the request. ``Upgrade`` is ignored (RFC 9110, 7.8).
+    """
 
     timeout_s = 10.0
     max_head = 64 << 10
@@ -26,6 +30,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer: TimerHandle | None = None
         self._unread: TimerHandle | None = None
         self._head: int | None = 0
+        #: bytes since a chunk's header that no body came behind: they are trailers
+        self._trailers: int | None = None
+        self._plain_head = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """As uvicorn's."""
@@ -62,14 +69,38 @@ class LimitedProtocol(HttpToolsProtocol):
         self._start_unread()
 
     def data_received(self, data: bytes) -> None:
-        """As uvicorn's; a head that grows too large before it ends is answered 431."""
+        """As uvicorn's; a head that grows too large before it ends is answered 431, and so are trailers."""
         if self._timer is None:
             self._start()
-        super().data_received(data)
-        if self._head is not None and self._timer is not None:
+        # Before it is parsed: what ends, or begins, in these bytes is not held to account for all of them.
+        if self._head is not None:
             self._head += len(data)
-            if self._head > self.max_head:
-                self._refuse(Problem("headers_too_large", f"more than {self.max_head} bytes"))
+        if self._trailers is not None:
+            self._trailers += len(data)
+        self._unset_keepalive_if_required()
+        try:
+            while data:
+                data = self._parse(data)
+        except HttpParserError:
+            self.send_400_response("")
+            return
+        if (self._head or 0) > self.max_head or (self._trailers or 0) > self.max_head:
+            self._refuse(Problem("headers_too_large", f"more than {self.max_head} bytes"))
+
+    def _parse(self, data: bytes) -> bytes:
+        """Parse what came; what is left of it. Raises HttpParserError.
+
+        At a head that offers an upgrade httptools ends the message, whatever body follows, and may read no other one:
+        a new parser reads the head again, without the offer, and goes on behind it.
+        """
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade as offered:
+            self.parser = HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+            self.parser.feed_data(self._plain_head)
+            return data[offered.args[0] :]
+        return b""
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - it is the same for all that is no HTTP
         """Instead of uvicorn's: a problem, as all errors."""
@@ -81,16 +112,46 @@ class LimitedProtocol(HttpToolsProtocol):
             self._start()
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """As uvicorn's; not for trailers."""
+        if self._head is not None:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        """As uvicorn's."""
+        """As uvicorn's; not for a head that `_parse` reads again."""
+        if self.parser.should_upgrade():
+            self._plain_head = self._without_upgrade()
+            return
         self._head = None
         super().on_headers_complete()
 
+    def on_chunk_header(self) -> None:
+        """What comes next are trailers, if it is no body."""
+        self._trailers = 0
+
+    def on_body(self, body: bytes) -> None:
+        """As uvicorn's."""
+        self._trailers = None
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         """As uvicorn's."""
+        if self.parser.should_upgrade():
+            return
         self._stop()
         self._head = 0
+        self._trailers = None
         super().on_message_complete()
+
+    def _without_upgrade(self) -> bytes:
+        """The head, without what it offers. Raises HttpParserError when that is a tunnel (CONNECT)."""
+        headers = [(name, value) for name, value in self.headers if name != b"upgrade"]
+        if len(headers) == len(self.headers):
+            raise HttpParserError("there is none to ignore")
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%s: %s" % header for header in headers]
+        return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def _start(self) -> None:
         self._timer = self.loop.call_later(self.timeout_s, self._late)

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from checkback.errors import CheckbackError
 from checkback.gateway.batch_decoder import BATCH_MAX
 from checkback.gateway.deduplication import CachedHalf, Verdict, judge_op
@@ -38,10 +40,11 @@ _SIZE = 1024
 
 @dataclass(eq=False)
 class _Entry:
-    """An op on its way into the table."""
+    """An op on its way into the table, and the half message that it was judged by."""
 
     op: Op
     remark: str | None
+    half: CachedHalf | None = None
     done: asyncio.Future[None] | None = None
     problem: Problem | None = None
 
@@ -73,6 +76,8 @@ class OpWriter:
         self._find = find
         self._thread = thread
         self._on_the_way: dict[Place, _Entry] = {}
+        #: Of each look-up that runs, how its half messages have ended since it began: it may have read `op` before.
+        self._looking_up: list[dict[Place, str | None]] = []
         #: By token: who asks for many keeps others waiting for no more than one request of his.
         self._looked_up: Counter[Groups] = Counter()
         self._max_looked_up = gateway.max_waiting
@@ -116,12 +121,14 @@ class OpWriter:
     def _admit(self, entry: _Entry, recalled: dict[Place, CachedHalf] | Problem, new: list[_Entry]) -> Answer | _Entry:
         """The answer if it is known, else the op that is on its way for the half message."""
         op, place = entry.op, entry.place
-        known = self._ledger.at(*place)
+        known = self._remembered(place)
         if known is None and self._ledger.assigned(*place):
             if isinstance(recalled, Problem):
                 return recalled
             known = recalled.get(place)
         verdict = judge_op(known, op)
+        if verdict in (Verdict.REPEATED, Verdict.CONTRADICTION) and known is not None:
+            self._ledger.recalled([known], now_ms())
         if verdict is not Verdict.NEW:
             return _judged(op, verdict, known)
         if place in self._on_the_way:
@@ -129,28 +136,39 @@ class OpWriter:
         refusal = self.commits.refusal(len(new) + 1, _SIZE)
         if refusal is not None:
             return refusal
+        entry.half = known
         self._on_the_way[place] = entry
         new.append(entry)
         return entry
 
+    def _remembered(self, place: Place) -> CachedHalf | None:
+        """The half message there, if it is remembered, or an op of it is on its way."""
+        entry = self._on_the_way.get(place)
+        return self._ledger.at(*place) or (None if entry is None else entry.half)
+
     async def _known(self, places: set[Place], groups: Groups) -> dict[Place, CachedHalf] | Problem:
-        """The half messages at those of the places that are forgotten, looked up in the tables and remembered again."""
-        forgotten = [place for place in places if self._ledger.at(*place) is None and self._ledger.assigned(*place)]
+        """The half messages at those of the places that are forgotten, looked up in the tables.
+
+        They are remembered again only by an op of their own that has landed: one without an op may be discarded at any
+        time, and whoever names it in vain is not to hide that.
+        """
+        forgotten = [place for place in places if self._remembered(place) is None and self._ledger.assigned(*place)]
         if not forgotten:
             return {}
         looked_up, share = self._looked_up[groups], self._max_looked_up if groups is None else BATCH_MAX
         if looked_up + len(forgotten) > share:
             return Problem("queue_full", f"{looked_up} older half messages are being looked up; send it again")
         self._looked_up[groups] += len(forgotten)
+        ended: dict[Place, str | None] = dict.fromkeys(forgotten)
+        self._looking_up.append(ended)
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._thread, self._find, forgotten)
         except (CheckbackError, OSError) as error:
             return self._condition.failed(error)
         finally:
             self._looked_up[groups] -= len(forgotten)
-        # One that has come to be known meanwhile stays: it knows the ops that came meanwhile, too.
-        self._ledger.recalled(found.values(), now_ms())
-        return found
+            self._looking_up = [one for one in self._looking_up if one is not ended]
+        return {place: half if half.state else replace(half, state=ended[place]) for place, half in found.items()}
 
     def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Op], list[str | None], int]:
         """The ops, their remarks, and the time."""
@@ -165,6 +183,11 @@ class OpWriter:
         """Remember them."""
         for entry in batch:
             self._ledger.ended(*entry.place, entry.op.state)
+            if entry.half is not None and self._ledger.at(*entry.place) is None:
+                self._ledger.recalled([replace(entry.half, state=entry.op.state)], now_ms())
+            for ended in self._looking_up:
+                if entry.place in ended:
+                    ended[entry.place] = entry.op.state
             del self._on_the_way[entry.place]
         self._condition.worked()
         self._metrics.committed("op", len(batch))

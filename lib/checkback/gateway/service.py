@@ -45,7 +45,8 @@ class GatewayService:
         # Claimed first: from here on nobody else gives out offsets, so what is read next stays true.
         claim(half, op)
         older = DeduplicationHistory(root, settings.storage.sync)
-        self.ledger = DeduplicationCache({queue_id: older.next_offset(queue_id) for queue_id in gateway.queues})
+        next_offsets = {queue_id: older.next_offset(queue_id) for queue_id in gateway.queues}
+        self.ledger = DeduplicationCache(next_offsets, settings.producers)
         since = datetime.now(timezone.utc) - gateway.remember
         self.ledger.landed(older.recent(gateway.queues, since, gateway.remember_max))
         self.tokens = BearerTokens(settings.producers)

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     import asyncio
 
-# httptools' protocol where it is installed, else h11's: what is used here, both have.
-_Protocol: Any = AutoHTTPProtocol
-
-
-#: h11's own limit; httptools has none
+#: h11's own limit, which holds for trailers, too
 HEAD_MAX = 64 * 1024
 
 
-class LimitedConnection(_Protocol):  # type: ignore[misc]
+class LimitedConnection(H11Protocol):
     """A connection that is closed unless a whole request head came within ``timeout_s`` of its start or last answer.
 
     It is closed as well when more than HEAD_MAX bytes came that are no such head. While a request is being answered,
     the application's own limits hold. Of more than ``max_connections`` the newest are closed.
+
+    Always h11, also where httptools is installed: with that, trailers are headers, without a limit, and at a head with
+    ``Upgrade``, which a server may ignore (RFC 9110, 7.8), the request ends without its body.
     """
 
     timeout_s: float
     max_connections: int
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """As uvicorn's."""
         super().connection_made(transport)
         self._unanswered = 0
@@ -55,6 +54,10 @@ class LimitedConnection(_Protocol):  # type: ignore[misc]
         """As uvicorn's."""
         super().on_response_complete()
         self._again()
+
+    def _should_upgrade(self) -> bool:
+        """Never, and without the warning of uvicorn's: whoever reaches the port could fill the log with it."""
+        return False
 
     def _late(self) -> None:
         if self.cycle is None or self.cycle.response_complete:
