@@ -266,9 +266,11 @@ def test_blank_lines(text: bytes) -> None:
         ({"half_offsets": "12,13,"}, [12, 13]),
         ({"half_offsets": "12"}, [12]),
         ({"half_offsets": "0,9223372036854775807"}, [0, 2**63 - 1]),
-        ({"half_offsets": "1," * OFFSETS_MAX}, [1] * OFFSETS_MAX),
+        ({"half_offsets": ",".join(map(str, range(OFFSETS_MAX)))}, list(range(OFFSETS_MAX))),
+        ({"half_offsets": "3,12,03,12,1,"}, [3, 12, 1]),
+        ({"half_offsets": "1," * OFFSETS_MAX}, [1]),
     ],
-    ids=["two", "one", "limits", "many"],
+    ids=["two", "one", "limits", "many", "repeats", "one so often"],
 )
 def test_batched_op_is_one_op_an_offset(changes: dict[str, Any], offsets: list[int]) -> None:
     assert parse_ops(line(BATCHED, **changes)) == [
@@ -306,7 +308,8 @@ REJECTED_OPS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {"half_offsets": "1,9223372036854775808"},
         "half_offsets: 9223372036854775808 is over 9223372036854775807",
     ),
-    (BATCHED, {"half_offsets": "1," * (OFFSETS_MAX + 1)}, "half_offsets: more than 100000 offsets"),
+    (BATCHED, {"half_offsets": "1," * (OFFSETS_MAX + 1)}, "half_offsets: more than 10000 offsets"),
+    (BATCHED, {"half_offsets": "1," * OFFSETS_MAX + "1"}, "half_offsets: more than 10000 offsets"),
     (BATCHED, {"half_offsets": "1," * 99 + "x"}, "half_offsets: a string is no list"),
     (BATCHED, {"half_offsets": [12, 13]}, "half_offsets: an array, not a string"),
     (BATCHED, {"half_offsets": None}, "half_offsets: null, not a string"),

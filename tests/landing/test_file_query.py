@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import pytest
 from checkback.errors import CheckbackError, SettingsError
 from checkback.landing import file_source
 from checkback.landing.batch import Landing
+from checkback.landing.duplicates import COPIES_MAX
 from checkback.landing.parser import RAW_MAX
 from checkback.landing.run import Landed
 from checkback.messages import LINE_MAX, parse_half, parse_ops
@@ -201,6 +203,34 @@ def test_faulty_files_are_rejected_in_one_line_and_hold_nothing_up(
     # Under another name, as a whole: what has landed is known.
     (inbox / "again.gz").write_bytes(gzip.compress(f"{half(2)}\n{half(4)}\n".encode()))
     assert house.land(half=inbox) == Landed(half=1, rejected=1)
+
+
+def test_op_that_comes_over_and_over_again_lands_some_times(house: House, inbox: Path) -> None:
+    """A small packed file must not fill a batch. Kept is what was born first: that decides."""
+    batch = json.loads(op(0)) | {"half_offsets": "2,3,2,"}
+    del batch["half_offset"], batch["transaction_id"]
+    lines = [op(0, born_timestamp=1_700_000_000_000 - born) for born in range(30)]
+    lines += [op(1)] * COPIES_MAX + [op(0, state="ROLLBACK"), "nonsense"] + [json.dumps(batch)] * (COPIES_MAX + 2)
+    (inbox / "ops.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    landed = Landed(op=4 * COPIES_MAX + 1, rejected=3)
+    assert house.land(op=inbox) == landed
+    versions = house.versions()
+    counts = Counter(house.rows("op", "half_offset", "state"))
+    assert counts == {
+        **{(offset, "COMMIT"): COPIES_MAX for offset in range(4)},
+        (0, "ROLLBACK"): 1,
+    }
+    born = house.tables.read(house.spark, "op").where("half_offset = 0").selectExpr("min(unix_millis(born_timestamp))")
+    assert born.collect() == [(1_700_000_000_000 - 29,)]
+    told = f"repeated: {{}} ops of the batch that come after {COPIES_MAX} like them"
+    assert house.rows("rejected", "reason", "raw") == [
+        ("not JSON: Expecting value at character 0", "nonsense"),
+        (told.format(30 - COPIES_MAX), lines[0]),
+        (told.format(2 * 2), json.dumps(batch)),
+    ]
+    house.forget_last_batch("land-op")
+    house.land(op=inbox)
+    assert house.versions() == versions
 
 
 def test_queues_of_the_gateway_and_the_operator_take_no_lines(house: House, inbox: Path) -> None:

@@ -32,6 +32,17 @@ def test_blocks_of_all_segments_become_one_array() -> None:
     assert segments.tolist() == [(1, 0, 7, 3, 4, 9), (2, 0, 7, 3, 4, 9)]
 
 
+def test_copies_of_a_refusal_are_one() -> None:
+    """Of ops that nothing tells apart one action finds all rows; what differs in a field stays, as do decisions."""
+    kinds = [Action.REJECT_OP, Action.CHECK, Action.REJECT_OP, Action.LATE_OP, Action.REJECT_OP, Action.CHECK]
+    records = np.zeros(len(kinds), ACTION)
+    records["action"] = kinds
+    records["store"][4] = 1
+    found, _ = Actions.of(_rows(pack((1, 0, 7, 3, 4, 9), records)))
+    kept = [(kind, store) for place, (kind, store) in enumerate(records[["action", "store"]].tolist()) if place != 2]
+    assert found.records[["action", "store"]].tolist() == kept
+
+
 def test_batch_without_actions_is_empty() -> None:
     """No rows, no actions, no ranges."""
     found, _ = Actions.of(_rows())
@@ -43,8 +54,8 @@ def test_ranges_cover_all_actions(keys: list[tuple[int, int]], size: int) -> Non
     """And no range spans a gap between segments."""
     found = actions(*(action(Action.COMMIT, offset, queue=queue) for queue, offset in keys)).ranges(size, 99)
     for queue, offset in keys:
-        assert any(span.queue_id == queue and span.first <= offset <= span.last for span in found)
+        assert any(box.first_queue == queue == box.last_queue and box.first <= offset <= box.last for box in found)
     used = {(queue, offset // size) for queue, offset in keys}
-    for span in found:
-        for number in range(span.first // size, span.last // size + 1):
-            assert (span.queue_id, number) in used
+    for box in found:
+        for number in range(box.first // size, box.last // size + 1):
+            assert (box.first_queue, number) in used

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
 from deltalake import DeltaTable
@@ -16,10 +17,10 @@ from checkback.reconcile.half_lookup import HalfLookup
 from checkback.reconcile.publish import Publisher
 from checkback.reconcile.segment import Action, Reason, Source
 from checkback.storage.parquet_files import FileWriter
-from checkback.storage.schemas import SCHEMAS
+from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 from reconcile.frames import half_frame
-from reconcile.messages import BATCH_ID, T0_US, T1, action, actions, half, halves
+from reconcile.messages import BATCH_ID, T0, T0_US, T1, action, actions, half, halves
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,6 +138,23 @@ def test_few_of_many_are_found(house: House) -> None:
     house.land(*(half(offset, "a", queue=queue) for queue in (0, 1) for offset in range(100)))
     house.publish(action(Action.COMMIT, 0), action(Action.COMMIT, 99), action(Action.COMMIT, 50, queue=1))
     assert house.offsets("topics/a") == [0, 50, 99]
+
+
+def test_batch_of_thousands_of_queues_is_published(house: House) -> None:
+    """What skips files stays small: Spark plans a predicate of a term for each queue until its stack ends."""
+    queues = range(100_000, 103_000)
+    house.land(*(half(0, queue=queue) for queue in queues))
+    same = {"half_offset": 0, "producer_group": "other", "state": "COMMIT", "source": "producer", "store_timestamp": T0}
+    ops = pa.Table.from_pylist([same | {"queue_id": queue} for queue in queues], schema=arrow_schema("op"))
+    house.files.append_arrow(house.spark, ops, "op")
+    group, transaction = house.tables.read(house.spark, "op").select(*identity_columns()).first() or (0, 0)
+    refused = {"detail": Reason.WRONG_GROUP, "group": group, "transaction": transaction}
+    house.publish(
+        *(action(Action.CHECK, 0, queue=queue) for queue in queues),
+        *(action(Action.REJECT_OP, 0, queue=queue, **refused) for queue in queues),
+    )
+    for name in ("check_requests", "rejected"):
+        assert house.tables.read(house.spark, name).count() == len(queues)
 
 
 def test_table_that_somebody_clustered_is_written_by_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -50,6 +50,14 @@ def test_spark_settings_of_a_console_session() -> None:
     assert not LOCAL_CHECKPOINTS.keys() & elsewhere.keys()
 
 
+def test_size_of_a_batch_is_limited_by_the_drivers_memory_alone() -> None:
+    """A batch is fetched whole. On a cluster the limit is whose the cluster is."""
+    assert spark_settings(settings())["spark.driver.maxResultSize"] == "0"
+    own = {"spark.driver.maxResultSize": "2g"}
+    assert spark_settings(settings(spark=own))["spark.driver.maxResultSize"] == "2g"
+    assert "spark.driver.maxResultSize" not in spark_settings(settings(spark={"spark.master": "yarn"}))
+
+
 def test_lists_of_spark_settings_are_joined() -> None:
     own = {"spark.sql.extensions": "org.x.Mine", "spark.jars.packages": "org.x:mine:1"}
     conf = spark_settings(settings(spark=own))

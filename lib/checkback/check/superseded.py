@@ -7,6 +7,7 @@ request comes a check_interval later at the soonest, so the tables are only look
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from checkback.check.wire import SKIPPED
-from checkback.storage.offset_ranges import MAX_RANGES, Range, merge_ranges, within
+from checkback.storage.offset_ranges import MAX_RANGES, Box, Range, merge_ranges, within
 from checkback.storage.schemas import CHECK_REQUESTS, arrow_schema
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 #: names a transaction
 _HALF = ["queue_id", "queue_offset"]
+_SPAN = ("queue_id", "queue_offset_min", "queue_offset_max")
 _UTC = pa.timestamp("us", "UTC")
 #: what `superseding_rows` returns, without rows
 NEWER = pa.table({"queue_id": pa.array([], pa.int32()), "queue_offset": pa.array([], pa.int64())})
@@ -92,14 +94,11 @@ def not_sent(
     )
 
 
-def offset_ranges(requests: pa.Table) -> list[Range]:
-    """The offsets of the requests: one range a queue."""
-    queue_id, offset = (requests.column(name).to_numpy() for name in _HALF)
-    spans = []
-    for queue in np.unique(queue_id):
-        offsets = offset[queue_id == queue]
-        spans.append(Range(int(queue), int(offsets.min()), int(offsets.max())))
-    return merge_ranges(spans, MAX_RANGES)
+def offset_ranges(requests: pa.Table) -> list[Box]:
+    """Boxes that the requests lie in: one range a queue, or fewer."""
+    of_queue = requests.group_by("queue_id").aggregate([("queue_offset", "min"), ("queue_offset", "max")])
+    spans = zip(*(of_queue.column(name).to_pylist() for name in _SPAN), strict=True)
+    return merge_ranges((Range(*span) for span in spans), MAX_RANGES)
 
 
 def _later(
@@ -115,15 +114,18 @@ def _later(
 
 
 def _rows(
-    spark: SparkSession, tables: Tables, name: str, ranges: Sequence[Range], time: str, oldest: datetime, detail: str
+    spark: SparkSession, tables: Tables, name: str, ranges: Sequence[Box], time: str, oldest: datetime, detail: str
 ) -> pa.Table:
     """Rows of a table that lie in the ranges and are not older than ``oldest``; maybe others."""
     names = [*_HALF, time, detail]
     schema = pa.schema([arrow_schema(name).field(column) for column in names])
     if tables.by_files and tables.log(name).readable():
-        spans = {"queue_offset": (min(span.first for span in ranges), max(span.last for span in ranges))}
-        spans["queue_id"] = (min(span.queue_id for span in ranges), max(span.queue_id for span in ranges))
-        since: Mapping[str, tuple[Any, Any]] = {**spans, time: (oldest, _END)}
+        box = reduce(Box.joined, ranges)
+        since: Mapping[str, tuple[Any, Any]] = {
+            "queue_id": (box.first_queue, box.last_queue),
+            "queue_offset": (box.first, box.last),
+            time: (oldest, _END),
+        }
         found = [
             pq.read_table(file.path, columns=names, partitioning=None, coerce_int96_timestamp_unit="us").cast(schema)
             for file in tables.log(name).data_files(since)

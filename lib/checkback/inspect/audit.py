@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError
@@ -24,7 +22,7 @@ from checkback.storage.schemas import SCHEMAS
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from checkback.settings import Settings
 
@@ -170,20 +168,20 @@ def _published_again(fixed: FixedTables, resumed_queues: list[int]) -> DataFrame
 
     Where these are one discarded message that was resumed twice, a promise is broken.
     """
-    topics = [fixed.read(name) for name in fixed.topics or ("topics/",)]
+    topics = fixed.read_topics()
     place = F.struct(F.col("half_queue_id").alias("queue_id"), F.col("half_queue_offset").alias("queue_offset"))
     owner, origin = F.xxhash64("producer_group", "transaction_id"), F.element_at("properties", RESUMED_FROM)
-    ids = [topic.select(place.alias("place"), owner.alias("who")) for topic in topics]
-    resumed = [topic.where(F.col("half_queue_id").isin(resumed_queues)) for topic in topics]
-    origins = [topic.select(place.alias("place"), origin.alias("who")).where("who IS NOT NULL") for topic in resumed]
+    ids = topics.select(place.alias("place"), owner.alias("who"))
+    resumed = topics.where(F.col("half_queue_id").isin(resumed_queues))
+    origins = resumed.select(place.alias("place"), origin.alias("who")).where("who IS NOT NULL")
     return _several(ids, "id_published_twice").unionByName(_several(origins, "resumed_twice"))
 
 
-def _several(rows: list[DataFrame], name: str) -> DataFrame:
+def _several(rows: DataFrame, name: str) -> DataFrame:
     """As `_labelled`: the first ``place`` of each ``who`` that has more than one."""
-    groups = reduce(DataFrame.unionByName, rows).groupBy("who")
-    places = groups.agg(F.min("place").alias("first"), F.max("place").alias("last")).where("first != last")
-    return places.select("first.*", F.lit(None).cast("bigint").alias("born"), F.lit(name).alias("name"))
+    places = rows.groupBy("who").agg(F.min("place").alias("first"), F.max("place").alias("last"))
+    found = places.where("first != last")
+    return found.select("first.*", F.lit(None).cast("bigint").alias("born"), F.lit(name).alias("name"))
 
 
 def _summary(labelled: DataFrame) -> DataFrame:

@@ -6,10 +6,8 @@ where they lie, and no table is joined with another but `op` with the owners of 
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from checkback.inspect.check_intervals import timed
@@ -17,10 +15,10 @@ from checkback.inspect.pending_transactions import born
 from checkback.reconcile.event_columns import identity_columns, store_us
 from checkback.reconcile.rejected import REJECTION
 from checkback.reconcile.segment import NOT_STATED, Reason, Source
-from checkback.storage.schemas import TOPIC_PREFIX
+from checkback.storage.dataframes import union
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
     from checkback.inspect.check_intervals import RulesHistory
     from checkback.inspect.table_versions import FixedTables
@@ -81,10 +79,10 @@ def facts(fixed: FixedTables, rules: DataFrame, ever: RulesHistory) -> DataFrame
         _timed_rows(timed(fixed.read("check_requests"), fixed.read("decisions"), rules, ever)),
         _rejected_rows(fixed.read("rejected")),
         _rows(fixed.read("unpublished").withColumnsRenamed(_OF_HALF), _UNPUBLISHED),
-        *(_topic_rows(fixed.read(name), name, fixed.ignores_case) for name in fixed.topics),
+        _topic_rows(fixed.read_topics(), fixed.ignores_case),
     ]
     # Moved first, then grouped: the rows are narrow, what they are grouped to is wide, and few of them share a key.
-    moved = reduce(DataFrame.unionByName, rows).repartition(*KEY)
+    moved = union(rows).repartition(*KEY)
     return moved.groupBy(*KEY).agg(*_half_facts(), *_op_facts(), *_other_facts(), *_timed_facts())
 
 
@@ -208,10 +206,9 @@ def _discarded_rows(discarded: DataFrame, ignore_case: bool) -> DataFrame:
     return _rows(discarded, _DISCARDED, content=content)
 
 
-def _topic_rows(topic: DataFrame, name: str, ignore_case: bool) -> DataFrame:
-    named = topic.withColumnsRenamed(_OF_HALF)
-    real_topic = F.lit(name.removeprefix(TOPIC_PREFIX))
-    content = _content(real_topic, "real_queue_id", "half_store_timestamp", ignore_case)
+def _topic_rows(topics: DataFrame, ignore_case: bool) -> DataFrame:
+    named = topics.withColumnsRenamed(_OF_HALF)
+    content = _content(F.col("topic"), "real_queue_id", "half_store_timestamp", ignore_case)
     return _rows(named, _TOPIC, content=content)
 
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from checkback.inspect.batches import APPLICATION, BatchFault, faults, first_intervals
 from checkback.inspect.whole_batches import NAME, batch_time, place_of
-from checkback.storage.schemas import SCHEMAS
+from checkback.storage.dataframes import union
+from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
     from checkback.inspect.batches import Records
     from checkback.inspect.table_versions import FixedTables
@@ -105,19 +105,19 @@ def _compared(fixed: FixedTables) -> DataFrame:
     sums = (F.when(F.count(name) == F.count("*"), F.sum(name)).alias(f"told_{name}") for name in _COUNTS)
     ruled = F.count("check_interval_ms") == F.count("*")
     told = counted.agg(F.count("*").alias("told"), ruled.alias("ruled"), *sums)
-    tables = {name for name in (*SCHEMAS, *fixed.topics) if batch_time(name)}
-    found = reduce(DataFrame.unionByName, (_counted(fixed, name) for name in sorted(tables)))
-    found = found.groupBy(*_BATCH).agg(*(F.sum(name).alias(name) for name in _COUNTS))
-    return told.join(found, on=list(_BATCH), how="full")
+    found = [_counted(fixed.all_rows(name), name) for name in SCHEMAS if batch_time(name)]
+    all_found = union([*found, _counted(fixed.all_topic_rows(), TOPIC_PREFIX)])
+    by_batch = all_found.groupBy(*_BATCH).agg(*(F.sum(name).alias(name) for name in _COUNTS))
+    return told.join(by_batch, on=list(_BATCH), how="full")
 
 
-def _counted(fixed: FixedTables, name: str) -> DataFrame:
-    """The rows of a table by batch: batch_id, ms, and the counts."""
+def _counted(rows: DataFrame, name: str) -> DataFrame:
+    """The rows of a table, or of all topics', by batch: batch_id, ms, and the counts."""
     counts = (
         (F.expr(f"count_if({which})") if name == table else F.lit(0)).cast("bigint").alias(count)
         for count, (table, which) in _COUNTS.items()
     )
-    rows = fixed.all_rows(name).withColumn("ms", F.unix_millis(str(batch_time(name))))
+    rows = rows.withColumn("ms", F.unix_millis(str(batch_time(name))))
     return rows.groupBy(*_BATCH).agg(F.count("*").alias("rows"), *counts).drop("rows")
 
 

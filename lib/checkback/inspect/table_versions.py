@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from checkback.inspect.topic_scan import read_topics
 from checkback.inspect.whole_batches import BatchTable, batch_time, read_batches
 from checkback.storage.checkpoint import Batch, batches_since, last_done, read_checkpoint
-from checkback.storage.schemas import SCHEMAS, schema_of
+from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -100,8 +101,13 @@ class FixedTables:
 
     def read(self, name: str) -> DataFrame:
         """A table without the rows of batches under way; without any when there is no such table."""
-        rows = self.all_rows(name)
-        time = batch_time(name)
+        return self._done_rows(self.all_rows(name), batch_time(name))
+
+    def read_topics(self) -> DataFrame:
+        """As `read`, all topics' tables at once (`topic_scan.read_topics`)."""
+        return self._done_rows(self.all_topic_rows(), batch_time(TOPIC_PREFIX))
+
+    def _done_rows(self, rows: DataFrame, time: str | None) -> DataFrame:
         if time is None or not self.under_way:
             return rows
         of_batch = (
@@ -115,6 +121,10 @@ class FixedTables:
         if version is None:
             return self.spark.createDataFrame([], schema_of(name))
         return self.tables.read(self.spark, name, version)
+
+    def all_topic_rows(self) -> DataFrame:
+        """As `read_topics`, with the rows of batches under way."""
+        return read_topics(self.spark, self.tables, {name: self.versions[name] for name in self.topics})
 
     def half_read_until(self) -> int | None:
         """The time (ms) of landing up to which the batch ``done`` has read `half`; None when that is not known.

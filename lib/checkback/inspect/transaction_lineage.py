@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from checkback.errors import StorageError
 from checkback.inspect.pending_transactions import KEY
 from checkback.inspect.view import View
+from checkback.storage.dataframes import union
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from checkback.settings import Settings
 
@@ -69,7 +68,7 @@ def lineage(
         if name in read:
             tables[name] = of(read[name], places, transaction_id, group)
     events = [_events(name, rows) for name, rows in tables.items()]
-    found = _with_versions(view, reduce(DataFrame.unionByName, events), list(tables))
+    found = _with_versions(view, union(events), list(tables))
     order = F.array_position(F.array(*map(F.lit, _ORDER)), F.col("event"))
     return found.orderBy("at", order, *KEY).select(*COLUMNS)
 
@@ -225,7 +224,7 @@ def _with_versions(view: View, events: DataFrame, names: list[str]) -> DataFrame
         nothing = F.lit(None)
         columns = {"table_version": nothing.cast("bigint"), "version_exact": nothing.cast("boolean")}
         return events.withColumns(columns | {"committed_at": nothing.cast("timestamp")})
-    added = reduce(DataFrame.unionByName, logs)
+    added = union(logs)
     return events.join(added, on=["table", "_file"], how="left")
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from checkback.inspect.view import View
 from checkback.reconcile.topic_tables import IDENTITY, own_failure, without
+from checkback.storage.dataframes import union
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from checkback.settings import Settings
 
@@ -66,7 +65,7 @@ def outstanding(view: View) -> DataFrame:
         mine = rows.where(F.col("real_topic").eqNullSafe(F.lit(topic)))
         there = None if topic is None else _published(view, TOPIC_PREFIX + topic)
         parts.append(mine if there is None else without(mine, there))
-    left = reduce(DataFrame.unionByName, parts, rows.limit(0))
+    left = union([rows.limit(0), *parts])
     named = left.drop("queue_id").withColumnsRenamed({"half_queue_id": "queue_id", "half_queue_offset": "queue_offset"})
     columns = ("transaction_id", "producer_group", "real_topic", "reason", "unpublished_at", "batch_id")
     return named.select("queue_id", "queue_offset", *columns)

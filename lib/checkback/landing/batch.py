@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from checkback.errors import FencedError
 from checkback.landing.chunked_reader import FAULT
-from checkback.landing.duplicates import find_repeats, summarize
+from checkback.landing.duplicates import COPIES_MAX, find_repeats, split_copies, summarize, summarize_ops
 from checkback.landing.parser import RAW_MAX, SCHEMAS, Kind, Reader, parser
 
 if TYPE_CHECKING:
@@ -104,17 +104,20 @@ class Landing:
             self._write(good, census.good - number, bad, census.rejected + number, app, batch_id)
 
     def _op(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
-        counts = parsed.agg(F.count("*"), F.count("reason"), F.collect_set("queue_id")).first()
-        rows, rejected, queues = counts or (0, 0, [])
+        summary = summarize_ops(parsed)
         self.confirm()
-        good, bad, taken = _good(parsed), _bad(parsed), rows - rejected
-        foreign = self._foreign(parsed, queues, ["queue_id", "half_offset"], app, batch_id)
+        good, bad, taken, rejected = _good(parsed), _bad(parsed), summary.good, summary.rejected
+        foreign = self._foreign(parsed, summary.queues, ["queue_id", "half_offset"], app, batch_id)
         if foreign is not None:
             # A line may hold several ops; its queue is one.
             foreign = foreign.distinct()
             good = good.join(F.broadcast(foreign.select("row")), on="row", how="left_anti")
             bad = bad.unionByName(_told(lines, foreign))
             taken, rejected = good.count(), rejected + foreign.count()
+        if summary.copies > COPIES_MAX:
+            good, surplus = split_copies(good)
+            bad = bad.unionByName(_told(lines, surplus))
+            taken, rejected = good.count(), rejected + surplus.count()
         good = good.withColumns({"source": F.lit("producer"), "remark": F.lit(None).cast("string")})
         self._write(good, taken, bad, rejected, app, batch_id)
 

@@ -1,4 +1,7 @@
-"""Half messages whose (queue_id, queue_offset) is taken: found on narrow columns, so that no body is shuffled."""
+"""What a batch of inputs repeats: half messages whose (queue_id, queue_offset) is taken, and ops over and over again.
+
+Half messages are found on narrow columns, so that no body is shuffled.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
 _KEY = ("queue_id", "queue_offset")
 #: The first of several wins: the older file, then by path, then by position.
 _ORDER = ("file_time", "file", "file_block", "row")
+_OP_KEY = ("queue_id", "half_offset", "transaction_id", "producer_group", "state")
+#: Copies of an op that one batch lands. Producers send an op again when they had no answer; a packed file of a few KB
+#: can have millions, and `reconcile` takes all ops that there are into its next batch.
+COPIES_MAX = 8
 #: Queues fall into so many ranges at most: what is collected must not grow with the batch.
 _RANGES = 64
 
@@ -32,6 +39,15 @@ class BatchSummary(NamedTuple):
     rejected: int
     queues: frozenset[int]
     ranges: Sequence[Row]
+
+
+class OpSummary(NamedTuple):
+    """What a parsed batch of ops holds: how many good rows, rejected lines, and at most copies of one op."""
+
+    good: int
+    rejected: int
+    copies: int
+    queues: Sequence[int]
 
 
 def summarize(parsed: DataFrame) -> BatchSummary:
@@ -85,6 +101,33 @@ def find_repeats(parsed: DataFrame, census: BatchSummary, half: DataFrame) -> Da
         .where(F.col("known") | (F.col("place") > 1))
         .select("row", *_KEY, "file")
     )
+
+
+def summarize_ops(parsed: DataFrame) -> OpSummary:
+    """Count a batch of op rows in one pass."""
+    ops = parsed.groupBy(*_OP_KEY).agg(F.count("*").alias("rows"), F.count("reason").alias("rejected"))
+    good = F.col("rows") - F.col("rejected")
+    counts = ops.agg(F.sum(good), F.sum("rejected"), F.max(good), F.collect_set("queue_id")).first()
+    good_rows, rejected, copies, queues = counts or (0, 0, 0, [])
+    return OpSummary(good_rows or 0, rejected or 0, copies or 0, queues)
+
+
+def split_copies(good: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """The ops without those that come after COPIES_MAX of their like; and what tells of these: row, file, reason.
+
+    The copies that were born first are kept: so nothing is decided otherwise (docs/protocol.md, rule 1). One row for
+    the first line of each that has ops with more copies: what tells of them must not grow with their number.
+    """
+    turn = F.row_number().over(Window.partitionBy(*_OP_KEY).orderBy("born_timestamp", *_ORDER))
+    numbered = good.withColumn("turn", turn)
+    kept = numbered.where(F.col("turn") <= COPIES_MAX).drop("turn")
+    first = F.struct(*_ORDER)
+    surplus = numbered.groupBy(*_OP_KEY).agg(
+        F.min_by(F.struct("row", "file"), first).alias("line"), F.count_if(F.col("turn") > COPIES_MAX).alias("left")
+    )
+    lines = surplus.where("left > 0").groupBy("line").agg(F.sum("left").alias("left"))
+    reason = F.format_string(f"repeated: %d ops of the batch that come after {COPIES_MAX} like them", "left")
+    return kept, lines.select("line.*", reason.alias("reason"))
 
 
 def _within(found: Row) -> Column:

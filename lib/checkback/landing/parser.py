@@ -54,7 +54,7 @@ _OF_LINES = ("line", "fault")
 LINES: Mapping[Kind, Reader] = {"half": Reader(_OF_LINES, _half_of_line), "op": Reader(_OF_LINES, _ops_of_line)}
 #: Bytes that are kept of an input that is rejected.
 RAW_MAX = 8 * 1024 * 1024
-#: A line of ops may bring 100,000 rows: batches are cut so that no column outgrows Arrow's 2 GiB.
+#: A line of ops may bring 10,000 rows: batches are cut so that no column outgrows Arrow's 2 GiB.
 _ROWS_MAX = 10_000
 
 #: Where an input stood, and the time of the batch that read it. Its rows keep them.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from checkback.reconcile.segment import ACTION, Action, Records
-from checkback.storage.offset_ranges import Range, merge_ranges
+from checkback.storage.offset_ranges import Box, Range, merge_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,8 +43,26 @@ ACTED_ON = (*DECISIONS, Action.CHECK)
 
 
 def pack(segment: tuple[int, int, int, int, int, int], actions: Records) -> bytes:
-    """A row of ACTIONS_SCHEMA, of the fields of a SEGMENT record and ACTION records."""
-    return np.array([segment], SEGMENT).tobytes() + actions.tobytes()
+    """A row of ACTIONS_SCHEMA, of the fields of a SEGMENT record and ACTION records; of equal refusals one."""
+    return np.array([segment], SEGMENT).tobytes() + _without_copies(actions).tobytes()
+
+
+def _without_copies(actions: Records) -> Records:
+    """The actions, of ops that are not obeyed each once.
+
+    Ops that landed together and agree in all that names them have equal actions. One of them finds all their rows in
+    `op` (`rejected.rejected_ops`), and the driver must hold what a batch has.
+    """
+    refused = np.flatnonzero(np.isin(actions["action"], (Action.REJECT_OP, Action.LATE_OP)))
+    if len(refused) < 2:
+        return actions
+    names = ("action", "offset", "detail", "store", "group", "transaction")
+    rows = actions[refused]
+    order = np.lexsort([rows[name] for name in names])
+    same = np.logical_and.reduce([rows[name][order][1:] == rows[name][order][:-1] for name in names])
+    kept = np.ones(len(actions), bool)
+    kept[refused[order[1:][same]]] = False
+    return actions if kept.all() else actions[kept]
 
 
 @dataclass(frozen=True)
@@ -96,8 +114,8 @@ class Actions:
         """Does `half` hold a second row that only its content tells from one that is acted on?"""
         return bool(self.records["repeated"].any())
 
-    def ranges(self, segment_size: int, most: int) -> list[Range]:
-        """The offset ranges that the actions lie in: one a segment, or fewer."""
+    def ranges(self, segment_size: int, most: int) -> list[Box]:
+        """Boxes that the actions lie in: one a segment, or fewer."""
         order = np.lexsort((self.records["offset"], self.records["queue_id"]))
         queue_id, offset = self.records["queue_id"][order], self.records["offset"][order]
         segment = offset // segment_size

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import uuid
 from enum import Enum
-from functools import partial, reduce
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from checkback.errors import StateError
 from checkback.reconcile import interrupted_batch, unpublished
 from checkback.reconcile.topic_tables import TopicTables, own_failure
+from checkback.storage.dataframes import union
 from checkback.storage.schemas import DECISIONS, DISCARDED, TOPIC, TOPIC_PREFIX, UNPUBLISHED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from checkback.storage.tables import Tables
 
@@ -174,7 +175,7 @@ def _published(spark: SparkSession, tables: Tables, topics: Collection[str]) -> 
         return table.select(*_IDENTITY, "real_topic", F.col(time).alias("decided_at"), "batch_id")
 
     parts = [rows(name, F.lit(name.removeprefix(TOPIC_PREFIX)), "committed_at") for name in topics]
-    return reduce(DataFrame.unionByName, parts, rows(unpublished.TABLE, F.col("real_topic"), "unpublished_at"))
+    return union([rows(unpublished.TABLE, F.col("real_topic"), "unpublished_at"), *parts])
 
 
 def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> DataFrame:

@@ -7,10 +7,8 @@ the last that has a row. Times alone do not tell, because clocks are set back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from checkback.errors import StorageError
@@ -18,11 +16,12 @@ from checkback.reconcile.batches import TABLE
 from checkback.reconcile.ownership import NAME, committed
 from checkback.reconcile.topic_tables import own_failure
 from checkback.storage.checkpoint import read_checkpoint
+from checkback.storage.dataframes import union
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from checkback.storage.tables import Tables
 
@@ -115,7 +114,7 @@ def _unconcluded(spark: SparkSession, tables: Tables, batches: DataFrame) -> lis
     found = [_batches_of(tables.read(spark, name), time) for name, time in _TIMES.items()]
     found += [rows for name in tables.topics(spark) if (rows := _of_topic(spark, tables, name)) is not None]
     concluded = batches.select("batch_id", F.unix_millis("batch_time").alias("time"))
-    lacking = reduce(DataFrame.union, found).distinct().join(concluded, on=["batch_id", "time"], how="left_anti")
+    lacking = union(found).distinct().join(concluded, on=["batch_id", "time"], how="left_anti")
     return [BatchRows(row["batch_id"], row["time"]) for row in lacking.dropna().collect()]
 
 

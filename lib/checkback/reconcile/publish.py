@@ -173,7 +173,7 @@ class Publisher:
         """
         ranges = actions.ranges(self._size, MAX_RANGES)
         half = self._tables.read(spark, "half").where(within(ranges, "queue_offset"))
-        if sum(span.last - span.first + 1 for span in ranges) > _FEW * len(wanted.records):
+        if sum(box.offsets for box in ranges) > _FEW * len(wanted.records):
             half = half.join(F.broadcast(_offsets(spark, wanted)), on=["queue_id", "queue_offset"], how="left_semi")
         names: list[str] = list(HALF.names)
         if wanted.identity is not None:

@@ -15,6 +15,7 @@ from checkback.errors import CheckbackError, FencedError, all_lines, of_machine,
 from checkback.reconcile import unpublished
 from checkback.reconcile.unpublished import Parked, Parking, Waiting, as_reason, unfit
 from checkback.spark.shutdown import LOST
+from checkback.storage.recent import Recent
 from checkback.storage.schemas import TOPIC, TOPIC_PREFIX
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from checkback.storage.tables import Tables
 
 _T = TypeVar("_T")
+#: Topics whose tables are known to be there. More than logs are kept open (`Tables.log`): a table that was made anew is
+#: noticed by its open log, and must be known then.
+_MADE = 4096
 #: what one row of `half` is called in a topic's table and in `unpublished`
 IDENTITY = ("half_queue_id", "half_queue_offset", "half_store_timestamp", "transaction_id", "producer_group")
 #: a second application writes the same batches: by the class, which no topic's name can be
@@ -40,7 +44,7 @@ class TopicTables:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._made: set[str] = set()
+        self._made: Recent[str] = Recent(_MADE)
         self._kept: frozenset[str] = frozenset()
         self._waiting: Waiting | None = None
 
@@ -90,11 +94,11 @@ class TopicTables:
         try:
             if not known:
                 self._tables.create(spark, name)
-                self._made.add(name)
+            self._made.get(name, lambda: name)
             work()
         except BaseException as error:  # noqa: BLE001 - delta-rs may panic, which is no Exception
             self._tables.forget(name)
-            self._made.discard(name)
+            self._made.forget(name)
             found = own_failure(error)
             return self.attempt(spark, name, work) if known else found
         return None

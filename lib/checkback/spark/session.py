@@ -62,6 +62,9 @@ LOCAL: Mapping[str, str] = {
     # What goes wrong comes as an error, in one line; its stack is for --debug.
     "spark.log.level": "FATAL",
     "spark.driver.memory": "4g",
+    # No limit: a batch is fetched whole, and one that is too large now is so at every start. 1g, as Spark has it, would
+    # end `reconcile` for good where the driver's memory still holds the batch.
+    "spark.driver.maxResultSize": "0",
     # On a few cores G1's own threads take time from the batch.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.driver.bindAddress": "127.0.0.1",

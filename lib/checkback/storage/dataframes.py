@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
@@ -29,3 +31,14 @@ def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     finally:
         if before is not None:
             SparkSession._activeSession = before
+
+
+def union(frames: Sequence[DataFrame]) -> DataFrame:
+    """The rows of all of them, of which there must be one, by the names of the columns.
+
+    As a balanced tree: Spark analyses each union with all that is under it, and its recursion is as deep as the plan.
+    """
+    if len(frames) == 1:
+        return frames[0]
+    middle = len(frames) // 2
+    return union(frames[:middle]).unionByName(union(frames[middle:]))

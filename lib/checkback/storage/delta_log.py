@@ -165,6 +165,22 @@ class DeltaLog:
         except (DeltaError, OSError) as error:
             raise _unreadable(self._place, error) from error
 
+    def plain_files(self, version: int) -> list[str] | None:
+        """Absolute paths of the files whose rows, read by the schema of Checkback, are the table's in a ``version``.
+
+        Each lies in the table's folder itself. None: only a reader of Delta can tell the rows. Raises StorageError.
+        """
+        try:
+            table = self._table if self._table.version() == version else DeltaTable(self._place, version=version)
+            columns = _columns(table.schema())
+            plain = table.protocol().min_reader_version == 1 and not table.metadata().partition_columns
+            names = pa.table(table.get_add_actions()).column("path").to_pylist()
+        except (DeltaError, OSError) as error:
+            raise _unreadable(self._place, error) from error
+        if not plain or not set(_columns(_schema(self._name))) <= set(columns) or any("/" in name for name in names):
+            return None
+        return [os.path.join(self._place, name) for name in names]
+
     def history(self, commits: int) -> dict[int, int]:
         """The last ``commits``: version and when it was made (ms)."""
         self._update()

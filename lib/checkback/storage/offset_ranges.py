@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
+from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -10,7 +13,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-#: most ranges in the predicate that lets Delta skip files; more make planning slow
+#: most boxes in the predicate that lets Delta skip files; more make planning slow
 MAX_RANGES = 64
 
 
@@ -22,38 +25,92 @@ class Range(NamedTuple):
     last: int
 
 
-def within(ranges: Sequence[Range], offset_column: str) -> Column:
-    """Does a row of `half` or `op` lie in one of the ranges?"""
+class Box(NamedTuple):
+    """Offsets ``first`` .. ``last`` of the half queues ``first_queue`` .. ``last_queue``, all included."""
+
+    first_queue: int
+    last_queue: int
+    first: int
+    last: int
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets lie in it."""
+        return (self.last_queue - self.first_queue + 1) * (self.last - self.first + 1)
+
+    def joined(self, other: Box) -> Box:
+        """The least box that covers both."""
+        return Box(
+            min(self.first_queue, other.first_queue),
+            max(self.last_queue, other.last_queue),
+            min(self.first, other.first),
+            max(self.last, other.last),
+        )
+
+
+def within(boxes: Sequence[Box], offset_column: str) -> Column:
+    """Does a row of `half` or `op` lie in one of the boxes?"""
     from pyspark.sql import functions as F
 
-    inside = F.lit(False)
-    for queue_id, first, last in ranges:
-        inside = inside | ((F.col("queue_id") == queue_id) & F.col(offset_column).between(first, last))
-    return inside
-
-
-def merge_ranges(spans: Iterable[Range], most: int) -> list[Range]:
-    """Ranges that cover the spans: those that touch are merged, then the nearest of a queue, down to ``most``.
-
-    There are more than ``most`` only when there are more queues than that.
-    """
-    touching: list[Range] = []
-    for span in sorted(spans):
-        before = touching[-1] if touching else None
-        if before and before.queue_id == span.queue_id and span.first <= before.last + 1:
-            touching[-1] = before._replace(last=max(before.last, span.last))
-        else:
-            touching.append(span)
-    gaps = sorted(
-        (after.first - before.last, index)
-        for index, (before, after) in enumerate(pairwise(touching), start=1)
-        if before.queue_id == after.queue_id
+    return _any(
+        [
+            F.col("queue_id").between(box.first_queue, box.last_queue)
+            & F.col(offset_column).between(box.first, box.last)
+            for box in boxes
+        ]
+        or [F.lit(False)]
     )
-    closed = {index for _, index in gaps[: max(0, len(touching) - most)]}
-    result: list[Range] = []
-    for index, span in enumerate(touching):
-        if index in closed:
-            result[-1] = result[-1]._replace(last=span.last)
+
+
+def _any(conditions: Sequence[Column]) -> Column:
+    """Is one of them true? As a balanced tree: Spark's recursion is as deep as the expression."""
+    if len(conditions) <= 2:
+        return reduce(or_, conditions)
+    middle = len(conditions) // 2
+    return _any(conditions[:middle]) | _any(conditions[middle:])
+
+
+def merge_ranges(spans: Iterable[Range], most: int) -> list[Box]:
+    """At most ``most`` boxes that cover the spans, however many queues there are.
+
+    Spans that touch are merged, then of all neighbours, in the order of queues and offsets, always the two whose box
+    has the fewest offsets besides theirs.
+    """
+    touching = _touching(spans)
+    found: list[Box | None] = [*touching]
+    before, after = list(range(-1, len(found) - 1)), [*range(1, len(found)), -1]  # -1: there is none
+    merges = [(_growth(one, other), at, at + 1) for at, (one, other) in enumerate(pairwise(touching))]
+    heapify(merges)
+    for new in range(len(touching), 2 * len(touching) - most):  # each makes one of two
+        one = other = None
+        while one is None or other is None:  # else one of them is merged already
+            _, first, second = heappop(merges)
+            one, other = found[first], found[second]
+        merged = one.joined(other)
+        found[first] = found[second] = None
+        found.append(merged)
+        before.append(before[first])
+        after.append(after[second])
+        if (at := before[new]) >= 0 and (neighbour := found[at]) is not None:
+            after[at] = new
+            heappush(merges, (_growth(neighbour, merged), at, new))
+        if (at := after[new]) >= 0 and (neighbour := found[at]) is not None:
+            before[at] = new
+            heappush(merges, (_growth(merged, neighbour), new, at))
+    return sorted(box for box in found if box is not None)
+
+
+def _touching(spans: Iterable[Range]) -> list[Box]:
+    """The spans as boxes of one queue each, in order; those that touch are one."""
+    boxes: list[Box] = []
+    for queue_id, first, last in sorted(spans):
+        if boxes and boxes[-1].first_queue == queue_id and first <= boxes[-1].last + 1:
+            boxes[-1] = boxes[-1]._replace(last=max(boxes[-1].last, last))
         else:
-            result.append(span)
-    return result
+            boxes.append(Box(queue_id, queue_id, first, last))
+    return boxes
+
+
+def _growth(one: Box, other: Box) -> int:
+    """Offsets that the box of both has besides theirs."""
+    return one.joined(other).offsets - one.offsets - other.offsets

@@ -18,7 +18,8 @@ from checkback.storage.delta_log import DeltaLog
 from checkback.storage.fsync import LogFlush, QueryFlush
 from checkback.storage.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter, files_of, to_files
 from checkback.storage.paths import local_path
-from checkback.storage.schemas import TOPIC_PREFIX, properties_of, schema_of
+from checkback.storage.recent import Recent
+from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, properties_of, schema_of
 from checkback.storage.torn_commits import recover_log, refuse_torn
 
 if TYPE_CHECKING:
@@ -42,8 +43,14 @@ def _absolute(place: str) -> str:
 _log = logging.getLogger(__name__)
 #: application of the versions without rows, see Tables.mark
 _MARK = "mark"
+#: Logs of topics' tables that are kept open: some 100 KB each, and producers may name ever new topics.
+_OPEN_TOPICS = 256
 #: commits of a table that Spark writes among which an application's last one is looked for
 _RECENT = 50
+
+
+def _open_logs() -> Recent[DeltaLog]:
+    return Recent(_OPEN_TOPICS, SCHEMAS.__contains__)
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ class Tables:
     checkpoints: str = ""
     by_files: bool = False
     sync: bool = False
-    _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False, compare=False)
+    _logs: Recent[DeltaLog] = field(default_factory=_open_logs, repr=False, compare=False)
     _seen: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @classmethod
@@ -83,7 +90,7 @@ class Tables:
 
     def __getstate__(self) -> dict[str, Any]:
         """As a batch function takes it along to another process: open logs stay here."""
-        return {**vars(self), "_logs": {}}
+        return {**vars(self), "_logs": _open_logs()}
 
     def location(self, name: str) -> str:
         """Path of a table, or its quoted three-level name."""
@@ -364,12 +371,13 @@ class Tables:
 
     def forget(self, name: str) -> None:
         """Open the table's log anew when it is next asked for: somebody may have put another table in its place."""
-        self._logs.pop(name, None)
+        self._logs.forget(name)
 
     def log(self, name: str) -> DeltaLog:
-        """The table's log, opened once. Raises StorageError when there is no such table."""
-        if name not in self._logs:
-            if not self.by_files:
-                raise StorageError("its log is Spark's", self.location(name))
-            self._logs[name] = DeltaLog(name, self.location(name), self.sync)
-        return self._logs[name]
+        """The table's log, opened once, or anew if a topic's was not used lately.
+
+        Raises StorageError when there is no such table.
+        """
+        if not self.by_files:
+            raise StorageError("its log is Spark's", self.location(name))
+        return self._logs.get(name, lambda: DeltaLog(name, self.location(name), self.sync))
