@@ -6,6 +6,7 @@ import bz2
 import errno
 import gzip
 import os
+import threading
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkback.landing import chunked_reader
+from checkback.landing import chunked_reader, opening
 from checkback.landing.chunked_reader import OPEN_COST, File, FileChunk, fault_of, reader, shared
 from checkback.messages import LINE_MAX
 
@@ -30,9 +31,9 @@ def file_of(path: Path, data: bytes, time: int = 0) -> File:
     return File(f"file:{path}", time, len(data))
 
 
-def read(lists: list[list[FileChunk]]) -> list[dict[str, Any]]:
+def read(lists: list[list[FileChunk]], inside: str | None = None) -> list[dict[str, Any]]:
     numbers = pa.RecordBatch.from_pydict({"id": list(range(len(lists)))})
-    rows = [row for batch in reader(lists, 7)(iter([numbers])) for row in batch.to_pylist()]
+    rows = [row for batch in reader(lists, 7, inside)(iter([numbers])) for row in batch.to_pylist()]
     assert all(row["store_timestamp"].microsecond == 7 for row in rows)
     return rows
 
@@ -155,8 +156,7 @@ def test_what_follows_a_stream_and_is_none_is_a_fault_after_its_lines(
     more = pack(b"more\n")[:5] if isinstance(rest, str) else rest
     packed = pack(b"\n".join([*lines, b""])) + more
     *good, last = read(shared([file_of(tmp_path / f"a{end}", packed)], 1, MIB, fault_of))
-    # Arrow's reader of zstd gives nothing of a read that ends in a fault.
-    assert [row["line"] for row in good] == ([] if end == ".zst" else lines)
+    assert [row["line"] for row in good] == lines
     assert last["fault"].startswith("file: its packed data ")
 
 
@@ -244,6 +244,64 @@ def test_what_is_no_readable_file_is_a_fault_and_is_not_waited_for(tmp_path: Pat
         "gone": "file: cannot be read: no such file or directory",
         "a.lz4": "file: packed in a way that is not read; give it as .gz, .bz2 or .zst",
     }
+
+
+OUTSIDE = "file: is a link that leads out of the folder that is landed; put the file itself there"
+
+
+def test_link_out_of_the_folder_is_not_read_even_if_it_became_one_later(tmp_path: Path) -> None:
+    inbox, inside = tmp_path / "in", str((tmp_path / "in").resolve())
+    (inbox / "sub").mkdir(parents=True)
+    (tmp_path / "in-another").mkdir()
+    for path in ("secret", "in-another/secret", "in/sub/own"):
+        (tmp_path / path).write_text("password")
+    for name, target in (("out", "../secret"), ("beside", "../in-another/secret"), ("own", "sub/own")):
+        (inbox / name).symlink_to(target)
+    (inbox / "sub2").symlink_to("..")
+    names = ["own", "sub/own", "out", "beside", "sub2/secret"]
+    found = [File(f"file:{inbox}/{name}", 0, 8) for name in names]
+    assert [fault_of(file, inside) for file in found] == [None, None, OUTSIDE, OUTSIDE, OUTSIDE]
+    assert fault_of(found[2], str(tmp_path / "secret")) is None
+
+    judged = shared(found[1:2], 1, MIB, lambda file: fault_of(file, inside))
+    (inbox / "sub" / "own").unlink()
+    (inbox / "sub" / "own").symlink_to("../../secret")
+    (row,) = read(judged, inside)
+    assert (row["line"], row["fault"]) == (None, OUTSIDE)
+
+
+def test_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    judged = shared([file_of(tmp_path / "a", b"line")], 1, MIB, fault_of)
+    (tmp_path / "a").unlink()
+    os.mkfifo(tmp_path / "a")
+    rows: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: rows.extend(read(judged)), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert [row["fault"] for row in rows] == ["file: is no regular file"]
+
+
+def test_file_of_holes_costs_no_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sparse(name: str, size: int) -> File:
+        file = file_of(tmp_path / name, b"line\n")
+        os.truncate(tmp_path / name, size)
+        return file._replace(size=size)
+
+    monkeypatch.setattr(opening, "HOLES_MAX", 4 * MIB)
+    assert (fault_of(sparse("holes", 15 << 30)) or "").startswith("file: is over 4 MiB and has holes")
+    assert (fault_of(sparse("large", (1 << 40) + 1)) or "").startswith("file: is over 1 TiB")
+    assert fault_of(file_of(tmp_path / "full", b"0" * 5 * MIB)) is None
+    # A small one is read, and a line no further than its limit.
+    file = sparse("small", 3 * MIB)
+    assert fault_of(file) is None
+    assert next(row["line"] for row in read(shared([file], 1, MIB, fault_of))) == b"line"
+
+
+def test_line_that_is_too_long_is_read_no_further() -> None:
+    stream = Endless(1 << 50)
+    (line,) = [line for lines in chunked_reader._lines(stream.read, 10, None) for line in lines]
+    assert len(line) == LINE_MAX + 1
+    assert stream.left > (1 << 50) - 2 * LINE_MAX
 
 
 def test_trouble_of_the_system_is_no_fault_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

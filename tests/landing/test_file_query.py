@@ -304,6 +304,75 @@ def test_changed_files_are_not_read_again_and_are_told_of(
     assert house.rows("rejected", "file", "raw") == [(f"{inbox}/d", half(ord("c")))]
 
 
+def test_one_file_or_link_of_somebody_holds_nobody_s_files_up(
+    house: House, inbox: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "secret").write_text("password\n")
+    (tmp_path / "home").mkdir()
+    for name, target in (("a", "."), ("b", "."), ("home", "../home"), ("secret", "../secret"), ("own", "0")):
+        (inbox / name).symlink_to(target)
+    os.truncate(os.open(inbox / "holes", os.O_CREAT | os.O_RDWR), 15 << 30)
+    (inbox / "0").write_text(half(0))
+    (inbox / "future").write_text(half(1))
+    os.utime(inbox / "future", (2**33, 2**33))  # the year 2242
+    assert house.land(half=inbox) == Landed(half=2, rejected=3)
+    rejected = [
+        (f"{inbox}/holes", "file: is over 256 MiB and has holes, which were never written; copy it without", None),
+        (f"{inbox}/own", "repeated (queue_id, queue_offset) 0/0", half(0)),
+        (
+            f"{inbox}/secret",
+            "file: is a link that leads out of the folder that is landed; put the file itself there",
+            None,
+        ),
+    ]
+    assert house.rows("rejected", "file", "reason", "raw") == rejected
+    assert f"{inbox}/home: passed over: a link that leads out of the folder that is landed" in caplog.messages
+    # The future has been seen.
+    (inbox / "2").write_text(half(2))
+    os.utime(inbox / "2", (-(2**31), -(2**31)))
+    (tmp_path / "link").symlink_to(inbox)
+    assert house.land(half=inbox) == Landed(half=1)
+    # The operator's own links, and globs.
+    (tmp_path / "file").symlink_to(inbox / "0")
+    assert house.land(half=tmp_path / "link" / "2").rejected == 1
+    assert house.land(half=tmp_path / "file").rejected == 1
+    (tmp_path / "in").symlink_to(inbox)
+    (inbox / "3, file:").write_text(half(3))
+    assert house.land(half=f"{tmp_path}/in/3*") == Landed(half=1)
+
+
+def test_files_that_spark_has_listed_itself_are_not_taken_again(house: House, inbox: Path) -> None:
+    """As it did in checkpoints of before: the URIs are the same."""
+    for number, name in enumerate(
+        ["a b%20", "ü😀", "n\nl", "[x]{a,b}*?\\", "\u00a0\u2028", ":@&=+$,;~!()'\"<>#^`|", "sub/c"]
+    ):
+        (inbox / name).parent.mkdir(exist_ok=True)
+        (inbox / name).write_text(half(number))
+    pattern, schema = file_source._as_glob(str(inbox)), file_source._BINARY_FILE
+    rows = house.spark.readStream.format("binaryFile").schema(schema).options(**file_source._OPTIONS).load(pattern)
+    query = rows.select("path").writeStream.option("checkpointLocation", house.tables.checkpoint("land-half"))
+    query.trigger(availableNow=True).foreachBatch(lambda *_: None).start().awaitTermination()
+    (inbox / "new").write_text(half(9))
+    assert house.land(half=inbox) == Landed(half=1)
+
+
+def test_folder_is_looked_at_again_while_it_is_watched(
+    house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Landing.__call__
+
+    def take_and_go_on(landing: Landing, batch: DataFrame, batch_id: int) -> None:
+        take(landing, batch, batch_id)
+        if batch_id == 0:
+            (inbox / "b.jsonl").write_text(half(1))
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Landing, "__call__", take_and_go_on)
+    (inbox / "a.jsonl").write_text(half(0))
+    assert house.land(half=inbox, available_now=False) == Landed(half=2)
+
+
 def test_elsewhere_hadoop_reads_no_line_beyond_a_limit(
     spark: SparkSession, inbox: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from checkback.errors import SettingsError
-from checkback.spark.jvm import java_check
+from checkback.spark.jvm import java_check, names_locale
 
 
 def java(folder: Path, says: str, code: int = 0) -> str:
@@ -55,3 +56,23 @@ def test_no_java_is_told(tmp_path: Path) -> None:
         java_check({"PATH": str(tmp_path)})
     with pytest.raises(SettingsError, match="JAVA_HOME has no bin/java; install Java 17 or 21"):
         java_check({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
+
+
+@pytest.mark.parametrize(
+    ("environ", "python", "added"),
+    [
+        ({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}, "utf-8", True),
+        ({}, "utf-8", True),
+        ({"LC_ALL": "", "LANG": "POSIX"}, "utf-8", True),
+        ({"LANG": "de_DE.utf8"}, "utf-8", False),
+        ({"LC_CTYPE": "C.UTF-8", "LANG": "C"}, "utf-8", False),
+        ({"LANG": "de_DE.ISO-8859-1"}, "iso8859-1", False),
+    ],
+)
+def test_jvm_reads_names_as_python_does(environ: dict[str, str], python: str, added: bool) -> None:
+    more = names_locale(environ, python)
+    assert bool(more) == added
+    if added:
+        command = [java_check(), "-XshowSettings:properties", "-version"]
+        run = subprocess.run(command, env=environ | more, capture_output=True, text=True, check=True)
+        assert "sun.jnu.encoding = UTF-8\n" in run.stderr

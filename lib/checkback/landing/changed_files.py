@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from checkback.landing.chunked_reader import plain_path
+from checkback.landing.file_listing import time_of
 from checkback.storage.paths import local_path
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def changed_since_read(checkpoint: str) -> list[str]:
 def _time(path: str) -> int | None:
     """When the file was last changed (ms), as Spark is told of it; None = it is not there."""
     try:
-        return os.stat(path).st_mtime_ns // 1_000_000
+        return time_of(os.stat(path).st_mtime_ns)
     except OSError:
         return None
 

@@ -7,16 +7,16 @@ end gives the lines before that, and its fault.
 from __future__ import annotations
 
 import bz2
-import errno
 import gzip
 import os
-import stat
 import zlib
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 
+from checkback.landing.opening import UnfitFileError, opened
 from checkback.messages import LINE_MAX
 
 if TYPE_CHECKING:
@@ -101,35 +101,31 @@ def _pieces(file: File, block: int, fault: str | None) -> list[FileChunk]:
     return [FileChunk(file.uri, file.time, start, min(start + step, file.size), fault) for start in starts]
 
 
-def fault_of(file: File) -> str | None:
-    """Why a file cannot be read at all; None = it can.
+def fault_of(file: File, inside: str | None = None) -> str | None:
+    """Why a file cannot be read at all; None = it can. ``inside``: see `opening.opened`.
 
     Raises OSError when that is no fault of the file's, so that it is read later.
     """
     if file.uri.endswith(_FOREIGN):
         return f"{FAULT}packed in a way that is not read; give it as .gz, .bz2 or .zst"
     try:
-        descriptor = os.open(plain_path(file.uri), os.O_RDONLY | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno not in _ITS_OWN:
-            raise
-        return f"{FAULT}cannot be read: {os.strerror(error.errno or 0).lower()}"
-    try:
-        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-    finally:
-        os.close(descriptor)
-    return None if regular else f"{FAULT}is no regular file"
+        os.close(opened(plain_path(file.uri), inside))
+    except UnfitFileError as error:
+        return f"{FAULT}{error}"
+    return None
 
 
-_ITS_OWN = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENOTDIR})
+def reader(
+    lists: Sequence[Sequence[FileChunk]], store_timestamp: int, inside: str | None = None
+) -> Callable[[Any], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow: numbers of the lists -> LINES_SCHEMA. ``store_timestamp`` in us.
 
-
-def reader(lists: Sequence[Sequence[FileChunk]], store_timestamp: int) -> Callable[[Any], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow: numbers of the lists -> LINES_SCHEMA. ``store_timestamp`` in us."""
+    ``inside``: see `opening.opened`.
+    """
 
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for piece in (piece for batch in numbers for number in batch.column(0).to_pylist() for piece in lists[number]):
-            for lines, fault in _read(piece):
+            for lines, fault in _read(piece, inside):
                 yield _rows(lines, fault, piece, store_timestamp)
 
     return read
@@ -152,19 +148,21 @@ def _rows(lines: Sequence[bytes | None], fault: str | None, piece: FileChunk, st
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _read(piece: FileChunk) -> Iterator[tuple[list[bytes | None], str | None]]:
+def _read(piece: FileChunk, inside: str | None) -> Iterator[tuple[list[bytes | None], str | None]]:
     """Lines without a fault, some together; at the end none, and the fault of the file, if it has one."""
     fault = piece.fault
     gathered: list[bytes | None] = []
     size = 0
     if fault is None:
         try:
-            for lines in lines_of(piece):
+            for lines in lines_of(piece, inside):
                 gathered += lines
                 size += sum(map(len, lines))
                 if size >= _TOGETHER:
                     yield gathered, None
                     gathered, size = [], 0
+        except UnfitFileError as error:
+            fault = f"{FAULT}{error}"
         except CutShortError as error:
             fault = f"{FAULT}{error}; its lines before that are taken, the whole file must come under another name"
     if gathered:
@@ -173,15 +171,15 @@ def _read(piece: FileChunk) -> Iterator[tuple[list[bytes | None], str | None]]:
         yield [None], fault
 
 
-def lines_of(piece: FileChunk) -> Iterator[list[bytes]]:
+def lines_of(piece: FileChunk, inside: str | None = None) -> Iterator[list[bytes]]:
     r"""Lines without their ``\n``, some together. Of one that is longer than LINE_MAX the first LINE_MAX + 1 bytes.
 
-    Raises CutShortError when a packed file is corrupt, or unpacks to far more than a file of lines would; OSError when
-    the system cannot read it.
+    Raises UnfitFileError when it is no file to land (any more); CutShortError when a packed file is corrupt, or unpacks
+    to far more than a file of lines would; OSError when the system cannot read it.
     """
     path = plain_path(piece.uri)
     unpacker = _unpacker(path)
-    with open(path, "rb", buffering=0) as file:
+    with open(opened(path, inside), "rb", buffering=0) as file:
         if unpacker is None:
             yield from _lines(file.read, piece.end, skip=_seek(file, piece.start))
         else:
@@ -214,8 +212,8 @@ def _lines(read: Callable[[int], bytes], end: int | None, skip: int | None) -> I
         rest = lines.pop()
         if lines:
             yield lines
-    while end is not None and rest and (chunk := read(CHUNK)):
-        # The last line began before the end.
+    while end is not None and 0 < len(rest) <= LINE_MAX and (chunk := read(CHUNK)):
+        # The last line began before the end. Of one that is too long nothing more is wanted.
         line, ended, _ = chunk.partition(b"\n")
         rest = _joined(rest, line)
         if ended:
@@ -255,8 +253,46 @@ def _unpacker(path: str) -> Callable[[Any], Any] | None:
     return next((unpacker for end, unpacker in _UNPACKERS.items() if path.endswith(end)), None)
 
 
-def _zstd(file: Any) -> Any:
-    return pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
+class _Zstd:
+    """Streams of zstd, to the last byte before a damage: of a read that meets one, Arrow's reader gives nothing."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._given = 0
+        self._damage: OSError | None = None
+        self._stream = self._begun()
+
+    def _begun(self) -> Any:
+        self._file.seek(0)
+        # Arrow closes what it has read.
+        own = open(os.dup(self._file.fileno()), "rb", buffering=0)  # noqa: SIM115
+        return pa.CompressedInputStream(pa.PythonFile(own, "r"), "zstd")
+
+    def read(self, size: int) -> bytes:
+        if self._damage is not None:
+            raise self._damage
+        try:
+            data: bytes = self._stream.read(size)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            self._damage = error
+            more = b"".join(part for step in (1 << 10, 1) for part in self._before_damage(step))
+            if not more:
+                raise
+            return more
+        self._given += len(data)
+        return data
+
+    def _before_damage(self, step: int) -> Iterator[bytes]:
+        """What comes after all that was given, in reads of ``step`` bytes: of the one that meets the damage nothing."""
+        stream = self._begun()
+        for start in range(0, self._given, CHUNK):
+            stream.read(min(CHUNK, self._given - start))
+        with suppress(OSError):
+            while data := stream.read(step):
+                self._given += len(data)
+                yield data
 
 
 class _Streams:
@@ -299,7 +335,7 @@ class _Streams:
 _UNPACKERS: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file, mode="rb"),
     ".bz2": lambda file: _Streams(file, bz2.BZ2Decompressor),
-    ".zst": _zstd,
+    ".zst": _Zstd,
     ".deflate": lambda file: _Streams(file, zlib.decompressobj),
 }
 #: Hadoop's own framings, which nobody else writes.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError
@@ -43,13 +45,19 @@ def land(spark: SparkSession, settings: Settings, half: str | None, op: str | No
         raise SettingsError("no files to land", fix="give --half PATH, --op PATH or both")
     for kind in sources:
         _warn_of_changed(Tables.of(settings.storage).checkpoint(f"land-{kind}"))
-    inlets = {
-        kind: LandingStream(source.stream(spark), f"land-{kind}", LINES[kind], source.lines)
-        for kind, source in sources.items()
-    }
-    return run(
-        spark, settings, inlets, QueueOwner.FILES, available_now, meanwhile=lambda: check_all(spark, sources.values())
-    )
+    with tempfile.TemporaryDirectory(prefix="checkback-land-") as folder:
+        listings = {kind: source.listing(spark, os.path.join(folder, kind)) for kind, source in sources.items()}
+        inlets = {
+            kind: LandingStream(source.stream(spark, listings[kind]), f"land-{kind}", LINES[kind], source.lines)
+            for kind, source in sources.items()
+        }
+
+        def look() -> None:
+            check_all(spark, sources.values())
+            for listing in filter(None, listings.values()):
+                listing.refresh()
+
+        return run(spark, settings, inlets, QueueOwner.FILES, available_now, meanwhile=look)
 
 
 def _warn_of_changed(checkpoint: str) -> None:

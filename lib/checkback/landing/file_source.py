@@ -16,11 +16,13 @@ from pyspark.sql import functions as F
 
 from checkback.errors import CheckbackError, SettingsError, one_line
 from checkback.landing.chunked_reader import LINES_SCHEMA, File, fault_of, reader, shared
+from checkback.landing.file_listing import HIDDEN, SparkListing
+from checkback.landing.hadoop_glob import matching
 from checkback.messages import LINE_MAX
 from checkback.storage.paths import local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -29,8 +31,9 @@ _OPTIONS = {
     "mapreduce.input.linerecordreader.line.maxlength": str(4 * LINE_MAX),
     # Only \n ends a line; the default also splits at a lone \r.
     "lineSep": "\n",
-    # A file older than this (a century) would be passed over without a word; the default is 7 days.
-    "maxFileAge": "36500d",
+    # A file that is so much older than the newest ever seen would be passed over without a word, and anybody can give
+    # a file a time that is to come. The default is 7 days; this is the most that Spark can count in ms.
+    "maxFileAge": "106751991167d",
     # Oldest first: of repeated half messages the first is kept.
     "latestFirst": "false",
     # Without it Spark reads each file of a batch twice when another one's path has a glob's character in it
@@ -43,20 +46,21 @@ _BINARY_FILE = "path STRING, modificationTime TIMESTAMP, length BIGINT, content 
 _TIME = pa.timestamp("us", tz="UTC")
 _GLOB = re.compile(r"([{}\[\]*?\\])")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_HIDDEN = ("_", ".")
 
 
 @dataclass(frozen=True)
 class Source:
     """Where lines come from: ``path`` as it was given, ``full`` = not relative, ``pattern`` as Spark takes it.
 
-    ``local``: on this machine, for Hadoop as well.
+    ``local``: on this machine, for Hadoop as well. ``base``: nothing that is read lies outside of it: the folder, of a
+    glob the one above its first special character, of a file its real path.
     """
 
     path: str
     full: str
     pattern: str
     local: bool
+    base: str
     folder: bool = False
 
     @classmethod
@@ -69,25 +73,49 @@ class Source:
         status, local = _status(spark, path, full)
         if status is None:
             if _GLOB.search(path):
-                return cls(path, full, full, local)
+                return cls(path, full, full, local, os.path.dirname(_GLOB.split(full)[0]))
             raise SettingsError("no such file or folder", where=path, fix="check the path")
         folder = bool(status.isDirectory())
-        if not folder and os.path.basename(full).startswith(_HIDDEN):
+        if not folder and os.path.basename(full).startswith(HIDDEN):
             raise SettingsError("files whose names begin with _ or . are passed over", where=path, fix="rename it")
-        return cls(path, full, _as_glob(full.rstrip("/")), local, folder)
+        base = full if folder else os.path.realpath(full)
+        return cls(path, full, _as_glob(full.rstrip("/")), local, base, folder)
 
-    def stream(self, spark: SparkSession) -> DataFrame:
+    @property
+    def inside(self) -> str:
+        """The real path of ``base``. Folders are the operator's, who may have a link lead to another one."""
+        return os.path.realpath(self.base) if self.folder or self.pattern == self.full else self.base
+
+    def listing(self, spark: SparkSession, folder: str) -> SparkListing | None:
+        """What ``stream`` lists files by, in a folder of its own, refreshed once; None where Spark itself does.
+
+        Raises CheckbackError when the system cannot list.
+        """
+        if not self.local:
+            return None
+        jvm: Any = spark.sparkContext._jvm
+        # As the JVM reads names; not the coding of what is in files.
+        encoding = str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))
+        listing = SparkListing(folder, self._roots, lambda: self.inside, encoding, self.path)
+        listing.refresh()
+        return listing
+
+    def _roots(self, unreadable: Callable[[str, OSError], object]) -> list[str]:
+        path = local_path(self.full) or self.full
+        return matching(path, unreadable) if self.pattern == self.full else [path]
+
+    def stream(self, spark: SparkSession, listing: SparkListing | None = None) -> DataFrame:
         """The stream of what ``lines`` reads: file, file_time, file_size, store_timestamp (time of the batch).
 
-        Elsewhere than on this machine it is of the lines themselves.
+        Elsewhere than on this machine it is of the lines themselves, and there is no listing.
         """
         place = [
             F.col("_metadata.file_path").alias("file"),
             F.col("_metadata.file_modification_time").alias("file_time"),
             F.current_timestamp().alias("store_timestamp"),
         ]
-        if self.local:
-            files = spark.readStream.format("binaryFile").schema(_BINARY_FILE).options(**_OPTIONS).load(self.pattern)
+        if listing is not None:
+            files = spark.readStream.format("binaryFile").schema(_BINARY_FILE).options(**_OPTIONS).load(listing.folder)
             return files.select(*place, F.col("_metadata.file_size").alias("file_size"))
         text = F.col("value")
         # Bytes, because Arrow takes no text that is not UTF-8. What is far too long (a binary file) is cut here.
@@ -127,9 +155,10 @@ class Source:
         # What Spark itself goes by.
         state: Any = spark._jsparkSession.sessionState()
         largest = int(state.conf().filesMaxPartitionBytes())
-        lists = shared(files, spark.sparkContext.defaultParallelism, largest, fault_of)
+        inside = self.inside
+        lists = shared(files, spark.sparkContext.defaultParallelism, largest, lambda file: fault_of(file, inside))
         numbers = spark.range(0, len(lists), 1, len(lists))
-        return numbers.mapInArrow(reader(lists, times[1][0]), LINES_SCHEMA)
+        return numbers.mapInArrow(reader(lists, times[1][0], inside), LINES_SCHEMA)
 
 
 def check_all(spark: SparkSession, sources: Iterable[Source]) -> None:

@@ -7,12 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError, SettingsError, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from checkback.spark.stderr import HeldStderr
 
@@ -50,6 +51,33 @@ def quick_start(conf: Mapping[str, str], java: str) -> dict[str, str]:
     return class_data_archive.with_archive(jars.on_class_path(conf), java)
 
 
+def names_locale(environ: Mapping[str, str], python: str) -> dict[str, str]:
+    """What to add to the JVM's environment so that it reads file names as Python does (``python``: its encoding).
+
+    In the locale C, that of cron, services and containers, Java can name no file whose name is not ASCII, and has no
+    option for it; Python reads UTF-8 there.
+    """
+    locale = next(filter(None, map(environ.get, ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
+    if python.lower() != "utf-8" or re.search(r"utf-?8", locale, re.IGNORECASE):
+        return {}
+    return {"LC_ALL": "C.UTF-8"}
+
+
+@contextmanager
+def _environment(more: Mapping[str, str]) -> Iterator[None]:
+    """This process's environment with more, for the children that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in more}
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def start_jvm(conf: Mapping[str, str], held: HeldStderr, kafka: bool) -> None:
     """Start the JVM of this process, without Ivy's and Spark's talk.
 
@@ -64,7 +92,8 @@ def start_jvm(conf: Mapping[str, str], held: HeldStderr, kafka: bool) -> None:
     try:
         # Its stdout, too: ours is for what a command prints.
         told = {"stdout": held.fileno(), "stderr": held.fileno()}
-        gateway = launch(SparkConf().setAll(list(conf.items())), told)
+        with _environment(names_locale(os.environ, sys.getfilesystemencoding())):
+            gateway = launch(SparkConf().setAll(list(conf.items())), told)
     except Exception as error:
         lines = held.lines()
         if any("unresolved dependency" in line or "download failed" in line for line in lines):
