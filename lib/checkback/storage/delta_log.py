@@ -127,6 +127,11 @@ class DeltaLog:
         self._update()
         return str(self._table.metadata().id)
 
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        self._update()
+        return {key: value for key, value in self._table.metadata().configuration.items() if value is not None}
+
     def data_files(self, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
         """The files that the table consists of now, without those that by their statistics hold no row ``within``.
 
