@@ -12,7 +12,7 @@ from checkback.errors import CheckbackError
 from checkback.gateway.batch_decoder import BATCH_MAX
 from checkback.gateway.deduplication import CachedHalf, Verdict, judge_op
 from checkback.gateway.group_commit import GroupCommit
-from checkback.gateway.health import now_ms
+from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.tables import op_rows
 
@@ -149,7 +149,7 @@ class OpWriter:
         finally:
             self._looked_up[groups] -= len(forgotten)
         # One that has come to be known meanwhile stays: it knows the ops that came meanwhile, too.
-        self._ledger.recalled(found.values(), now_ms())
+        self._ledger.recalled(found.values(), steady_ms())
         return found
 
     def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Op], list[str | None], int]:
