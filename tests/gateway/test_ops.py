@@ -7,8 +7,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from checkback.gateway import json_decoder
 from checkback.gateway.batch_decoder import BATCH_MAX
 from gateway.process import PATIENCE_S, half, op
@@ -17,6 +15,8 @@ from gateway.services import SlowOlder, code, with_door
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
+
+    import pytest
 
     from checkback.gateway.deduplication import CachedHalf
     from checkback.gateway.deduplication_history import Place

@@ -12,8 +12,9 @@ from deltalake.schema import PrimitiveType
 
 from checkback.errors import CheckbackError, FencedError, StorageError
 from checkback.gateway.health import HealthState
-from checkback.gateway.tables import AlteredError, Appender, OutcomeUnknownError, half_rows
+from checkback.gateway.tables import Appender, OutcomeUnknownError, half_rows
 from checkback.messages import Half
+from checkback.storage.delta_log import AlteredError
 from gateway.process import Gateway, half, rows
 
 if TYPE_CHECKING:
@@ -124,7 +125,9 @@ def test_table_that_is_altered_under_a_gateway_is_told_at_once(tmp_path: Path) -
     _append(appender, 0)
     Appender(str(tmp_path), "half", [0])
     DeltaTable(tmp_path / "half").alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
-    with pytest.raises(AlteredError, match="half: somebody has .*altered the table: the gateway cannot append") as raised:
+    with pytest.raises(
+        AlteredError, match=r"half: somebody has .*altered the table: the gateway cannot append"
+    ) as raised:
         _append(appender, 2)
     stopped: list[CheckbackError] = []
     assert HealthState(stopped.append).failed(raised.value).code == "stopping"

@@ -69,7 +69,10 @@ def _altered(table: DeltaTable) -> None:
 
 
 def _retyped(table: DeltaTable) -> None:
-    fields = [Field(field.name, "long" if field.name == "queue_id" else field.type) for field in table.schema().fields]
+    fields = [
+        Field(field.name, PrimitiveType("long") if field.name == "queue_id" else field.type)
+        for field in table.schema().fields
+    ]
     DeltaTable.create(table.table_uri, Schema(fields), mode="overwrite")
 
 

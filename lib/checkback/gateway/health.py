@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError, FencedError
 from checkback.gateway.problems import Problem
-from checkback.gateway.tables import AlteredError, OutcomeUnknownError
+from checkback.gateway.tables import OutcomeUnknownError
+from checkback.storage.delta_log import AlteredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,9 @@ class HealthState:
         whether it was made, ends the gateway: to go on could give an offset twice. So does a table that takes no files
         any more.
         """
-        if isinstance(error, FencedError | OutcomeUnknownError | AlteredError) or not isinstance(error, CheckbackError | OSError):
+        if isinstance(error, FencedError | OutcomeUnknownError | AlteredError) or not isinstance(
+            error, CheckbackError | OSError
+        ):
             self.stopping = True
             if not self._lost:
                 self._lost = True

@@ -87,7 +87,8 @@ class Appender:
         """Commit the rows.
 
         Raises FencedError when the queues are another gateway's now, AlteredError when the table takes no files any
-        more, OutcomeUnknownError when nobody knows whether the rows are there, and StorageError or OSError when nothing was committed.
+        more, OutcomeUnknownError when nobody knows whether the rows are there, and StorageError or OSError when nothing
+        was committed.
         """
         versions = {app: (version or 0) + 1 for app, version in self._versions.items()}
         with FileWriter(self._root, sync=self._sync) as writer:

@@ -186,7 +186,7 @@ def _kept(rows: DataFrame) -> Iterator[DataFrame]:
 
 
 def _known(lines: DataFrame, parsed: DataFrame, rejected: DataFrame) -> DataFrame:
-    """row of the inputs that `rejected` has of this batch: by their file, the batch's time and what they say.
+    """The column row of the inputs that `rejected` has of this batch: by file, time of the batch, and text.
 
     Of several alike as many as are there, first those that are no messages now.
     """

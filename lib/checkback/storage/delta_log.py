@@ -242,7 +242,8 @@ class DeltaLog:
         Without files only the versions are committed. So an application whose every commit names the version that it
         wrote itself has no second writer: whoever writes a version between, seen or not, makes the next commit fail.
         Raises FencedError, or AlteredError when the table takes no files any more: nothing is committed then. Raises
-        StorageError when the log cannot be read or written; ``versions`` tells afterwards whether the commit was made. Raises UnflushedError: it was, and cannot be flushed.
+        StorageError when the log cannot be read or written; ``versions`` tells afterwards whether the commit was made.
+        Raises UnflushedError: it was, and cannot be flushed.
         """
         found = self.versions(expected)
         if found != dict(expected):
