@@ -30,6 +30,14 @@ Rows are appended, and that is all that Checkback does. An update is never right
 the others, each section says what becomes of it when rows are deleted. In local folders delete with delta-rs
 (`DeltaTable(path).delete("...")`), or while nothing else is at work: Spark's commits there are safe in one JVM only.
 
+Columns of your own may be added: `ALTER TABLE ... ADD COLUMN`, nullable, without a default, a constraint or an
+expression. Checkback leaves them null, and in local folders it appends as before; a stream that reads the table ends
+once, and goes on when it is run again. `maintain` then no longer makes the table's small files few. A column of
+Checkback's own must stay as it is: its name, its type, and that it may be null. After any other change (clustering,
+partitions, change data feed, row tracking, column mapping, deletion vectors, constraints) files cannot be appended as
+they are: `reconcile` and `land` write that table by Spark, which in a local folder is safe only while nothing else
+commits to it, and the gateway ends with a line that names the table.
+
 Small files, old files and old log entries are another matter, and no row's: [maintain.md](maintain.md).
 
 | table | written by | read by |

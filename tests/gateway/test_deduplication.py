@@ -209,3 +209,14 @@ def test_offsets_of_others_queues_are_not_ours() -> None:
     assert ledger.assigned(1, 9)
     assert not ledger.assigned(0, 0)
     assert not ledger.assigned(1, 10)
+
+
+def test_half_message_of_a_queue_given_up_is_known_by_its_name_only() -> None:
+    """How it ended is looked up each time: another gateway may own the queue."""
+    ledger = DeduplicationCache({1: 10}, others={0: 8})
+    ledger.landed([KEPT])
+    ledger.recalled([KEPT], 0)
+    assert ledger.named(KEPT.name) == KEPT
+    assert (ledger.at(0, 7), ledger.assigned(0, 7), ledger.assigned(0, 8)) == (None, True, False)
+    ledger.forget(KEPT.stored + 1, 10)
+    assert (ledger.named(KEPT.name), len(ledger)) == (None, 0)

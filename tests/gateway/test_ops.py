@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -50,6 +51,23 @@ def test_late_op_leaves_the_name_to_the_half_message_that_was_sent_last(tmp_path
             assert ended["repeated"] is repeated
 
     with_door(tmp_path, act, remember="1h", remember_max=100)
+
+
+def test_clock_that_is_set_forward_makes_nothing_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A half message that is sent again keeps its offset: it landed a moment ago."""
+    now = time.time_ns
+
+    async def act(door: GatewayService, _: SlowOlder) -> None:
+        places = []
+        for ahead in (0, 11 * 60 * 10**9, 0):
+            monkeypatch.setattr(time, "time_ns", lambda ahead=ahead: now() + ahead)
+            door.forget()
+            (stored,) = await door.halves.take([json_decoder.half(half("t-1"), 1)], None)
+            assert isinstance(stored, dict)
+            places.append(stored["queue_offset"])
+        assert places == [0, 0, 0]
+
+    with_door(tmp_path, act, remember="10m", remember_max=100)
 
 
 def test_look_ups_of_one_token_leave_room_to_others(tmp_path: Path) -> None:

@@ -73,6 +73,24 @@ def test_queues_take_turns(tmp_path: Path) -> None:
         assert gateway.post("/v1/half", half("u")).json() == {"transaction_id": "u", "queue_id": 7, "queue_offset": 3}
 
 
+def test_queue_that_is_given_up_is_known_all_the_same(tmp_path: Path) -> None:
+    """What landed there keeps its place when it is sent again, and takes its op, once; new ones land in the others."""
+    with Gateway(tmp_path, "gateway.queues=[0,1,5000]", "gateway.gather=0s") as gateway:
+        places = {n: gateway.post("/v1/half", half(f"t-{n}")).json() for n in range(6)}
+    given_up = [n for n, place in places.items() if place["queue_id"] != 0]
+    assert len(given_up) == 4
+    with Gateway(tmp_path, "gateway.queues=[0]") as gateway:
+        for n, place in places.items():
+            assert gateway.post("/v1/half", half(f"t-{n}")).json() == place
+            ended = op(place["queue_offset"], f"t-{n}", queue_id=place["queue_id"])
+            for repeated in (False, True):
+                assert gateway.post("/v1/op", ended).json()["repeated"] is repeated
+            assert gateway.post("/v1/op", ended | {"state": "ROLLBACK"}).json()["first_state"] == "COMMIT"
+        assert gateway.post("/v1/op", op(2, "t", queue_id=1)).json()["code"] == "unknown_offset"
+        assert gateway.post("/v1/half", half("u")).json() == {"transaction_id": "u", "queue_id": 0, "queue_offset": 2}
+    assert sorted(landed(tmp_path, "op")) == [f"t-{n}" for n in range(6)]
+
+
 def test_second_gateway_takes_the_queue_over(tmp_path: Path) -> None:
     """The first one's next commit fails: 503, one line, exit 1; and no offset is given twice."""
     with Gateway(tmp_path) as first:

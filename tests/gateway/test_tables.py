@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 
 from checkback.errors import CheckbackError, FencedError, StorageError
+from checkback.gateway.health import HealthState
 from checkback.gateway.tables import Appender, OutcomeUnknownError, half_rows
 from checkback.messages import Half
+from checkback.storage.delta_log import AlteredError
 from gateway.process import Gateway, half, rows
 
 if TYPE_CHECKING:
@@ -113,6 +116,23 @@ def test_altered_table_is_refused(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "half"), arrow_schema("half").empty_table(), partition_by=["queue_id"])
     with pytest.raises(CheckbackError, match="cannot append to it"):
         Appender(str(tmp_path), "half", [0])
+
+
+def test_table_that_is_altered_under_a_gateway_is_told_at_once(tmp_path: Path) -> None:
+    """It ends with a line, and not at its next start; a further column that may be null disturbs nobody."""
+    appender = _appender(tmp_path)
+    DeltaTable(tmp_path / "half").alter.add_columns([Field("note", PrimitiveType("string"))])
+    _append(appender, 0)
+    Appender(str(tmp_path), "half", [0])
+    DeltaTable(tmp_path / "half").alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    with pytest.raises(
+        AlteredError, match=r"half: somebody has .*altered the table: the gateway cannot append"
+    ) as raised:
+        _append(appender, 2)
+    stopped: list[CheckbackError] = []
+    assert HealthState(stopped.append).failed(raised.value).code == "stopping"
+    assert stopped == [raised.value]
+    assert _offsets(tmp_path) == [0, 1]
 
 
 def test_versions_that_delta_forgets_are_no_other_gateway(tmp_path: Path) -> None:

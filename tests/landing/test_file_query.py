@@ -22,12 +22,14 @@ from checkback.landing.run import Landed
 from checkback.messages import LINE_MAX, parse_half, parse_ops
 from checkback.storage.queue_owners import Queues
 from checkback.storage.schemas import HALF, OP, REJECTED
+from checkback.storage.tables import Tables
 from conftest import TRACE
 from landing.fixtures import House, half, op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+    from typing import Any
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -264,6 +266,58 @@ def test_queues_of_the_gateway_and_the_operator_take_no_lines(house: House, inbo
     house.forget_last_batch("land-op")
     assert house.land(halves, ops).half == 1
     assert house.rows("rejected", "source", "reason", "raw") == rejected
+
+
+@pytest.mark.parametrize("killed", ["half", "op", "rejected"])
+def test_batch_that_is_done_again_under_other_settings_has_each_line_once(
+    house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    """Killed before one of its commits; what was refused then is taken now, and the other way round."""
+    kind = "op" if killed == "op" else "half"
+    line = op if kind == "op" else half
+    told = "queue_id: {} is the operator's, whose messages come by no other door".format
+    texts = [line(0), line(0, queue_id=7), line(0, queue_id=8), line(1, queue_id=8), "nonsense", "nonsense", line(1)]
+    (inbox / "a.jsonl").write_text("\n".join(texts))
+    append, fenced = Tables.append, Tables.append_fenced
+
+    def dying(work: Callable[..., None]) -> Callable[..., None]:
+        def killing(*given: Any) -> None:
+            if given[2] == killed:
+                raise RuntimeError
+            work(*given)
+
+        return killing
+
+    def land(house: House) -> Landed:
+        return house.land(op=inbox) if kind == "op" else house.land(half=inbox)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tables, "append", dying(append))
+        patch.setattr(Tables, "append_fenced", dying(fenced))
+        with pytest.raises(CheckbackError):
+            land(_with_operator(house, 7))
+    now = _with_operator(house, 8)
+    taken, rejected = {"half": (2, 5), "op": (2, 5), "rejected": (3, 4)}[killed]
+    landed = Landed(op=taken, rejected=rejected) if kind == "op" else Landed(half=taken, rejected=rejected)
+    assert land(now) == landed
+    after = now.rows(kind, "queue_id"), now.rows("rejected", "reason", "raw")
+    raws = [row.raw for row in after[1]]
+    assert sorted(raws + [text for text in texts if text not in raws]) == sorted(texts)
+    assert len(after[0]) == taken
+    assert {row.reason for row in after[1]} == {
+        told(8),
+        *([] if killed == "rejected" else [told(7)]),
+        "not JSON: Expecting value at character 0",
+    }
+    # Whole, and done again under the first settings: nothing moves.
+    house.forget_last_batch(f"land-{kind}")
+    assert land(_with_operator(house, 7)) == landed
+    assert (now.rows(kind, "queue_id"), now.rows("rejected", "reason", "raw")) == after
+
+
+def _with_operator(house: House, queue: int) -> House:
+    operator = house.settings.operator.model_copy(update={"queue": queue})
+    return replace(house, settings=house.settings.model_copy(update={"operator": operator}))
 
 
 def test_gateway_that_claims_a_queue_during_a_batch_keeps_it(

@@ -135,6 +135,11 @@ def test_failures_in_one_line() -> None:
     )
     line = "query check: No space left on device: Job aborted: [CANNOT_WRITE_X] it failed.; make room on the disk"
     assert str(failure("check", full)).startswith(line)
+    altered = RuntimeError("[DELTA_SCHEMA_CHANGED_WITH_VERSION] Detected schema change in version 2:\nstreaming ..")
+    assert str(failure("reconcile", altered)) == (
+        "query reconcile: [DELTA_SCHEMA_CHANGED_WITH_VERSION] Detected schema change in version 2; "
+        "a table that it reads was altered, as by a new column: run again, and it goes on"
+    )
     own = CheckbackError("gone", where="half")
     assert failure("check", own) is own
 

@@ -180,6 +180,38 @@ def test_tables_that_cannot_be_written_stop_no_other(house: House) -> None:
     assert house.published("renamed")[-1] == (2 * number, 5)
 
 
+def test_what_was_published_late_stays_with_the_table_that_is_moved_away(house: House) -> None:
+    """It is not published to the new one: not by the same run, nor by the next; what waits again is."""
+    house.land(dict.fromkeys(range(6), "t"))
+    place = house.root / "topics/t"
+    place.parent.mkdir()
+
+    def waits(batch_id: int) -> None:
+        place.write_text("in the way")
+        house.start()
+        assert house.publish(batch_id, batch_id) == 1
+        place.unlink()
+
+    def published(batch_id: int, *offsets: int) -> list[int]:
+        house.publish(batch_id, *offsets)
+        return [offset for offset, _ in house.published("t")]
+
+    waits(0)
+    house.start()
+    assert published(1, 1) == [0, 1]
+    place.rename(house.root / "_old")
+    house.start()
+    assert published(2, 2) == [2]
+    shutil.rmtree(place)
+    waits(3)
+    house.start()
+    assert published(4, 4) == [3, 4]
+    shutil.rmtree(place)
+    writer = "auto" if house.tables.by_files else "spark"
+    settings = Settings.model_validate({"storage": {"root": str(house.root), "writer": writer}})
+    assert unpublished(house.spark, settings).collect() == []
+
+
 class Killed(BaseException):
     """What kill -9 does: no code may take it for an error of a table."""
 

@@ -69,6 +69,8 @@ class World:
         self.topics = {topic: Table() for topic in TOPICS}
         self.unpublished: list[tuple[str, str, int, Message]] = []
         self.versions: dict[str, int] = {}
+        self.notes: dict[tuple[str, str], int] = {}
+        self.moved: list[tuple[str, Table]] = []
         self.decided: dict[Message, tuple[str, int]] = {}
         self.plans: list[dict[Message, str]] = []
         self.done = self.first = self.apps = 0
@@ -91,7 +93,8 @@ class World:
         if self.waiting is None:
             parked: dict[tuple[str, str], list[int]] = {}
             for topic, app, batch, _ in self.unpublished:
-                parked.setdefault((topic, app), []).append(batch)
+                if batch > self.notes.get((topic, app), -1):
+                    parked.setdefault((topic, app), []).append(batch)
             fit = [(topic, app, batches) for (topic, app), batches in parked.items() if unfit(topic) is None]
             found = [Parked(topic, app, max(some), len(some), min(some), "") for topic, app, some in fit]
             self.waiting = Waiting(found)
@@ -132,18 +135,23 @@ class World:
 
     def late(self) -> None:
         """What waits, where it is time to try."""
-        for topic in self.known().due(self.clock):
-            if self.took(topic):
+        due, done = self.known().due(self.clock), dict[tuple[str, str], int]()
+        took = {topic: self.took(topic, done) for topic in due}
+        self.step()
+        self.notes |= done
+        for topic in due:
+            if took[topic]:
                 self.known().published(topic)
             else:
                 self.known().failed(topic, self.clock, "again")
 
-    def took(self, topic: str) -> bool:
+    def took(self, topic: str, done: dict[tuple[str, str], int]) -> bool:
         """Has the table taken all that waits for it?"""
         try:
             for one in self.known().of(topic):
                 self.step()
                 self.publish_late(topic, one)
+                done[topic, one.application] = one.last
         except TableError:
             return False
         return True
@@ -154,12 +162,23 @@ class World:
         if last >= one.last:
             return
         there = {message for message, _, _ in table.rows}
+        after = max(last, self.notes.get((topic, one.application), -1))
         rows = [
             (message, self.decided[message][1], self.done)
             for name, app, batch, message in self.unpublished
-            if (name, app) == (topic, one.application) and batch > last and message not in there
+            if (name, app) == (topic, one.application) and batch > after and message not in there
         ]
         table.append(rows, one.application, one.last)
+
+    def move_away(self, topic: str) -> None:
+        """Somebody moves a table away that nothing waits for, between two batches of a run; a new one is made."""
+        if self.waiting is not None and self.done == len(self.plans) and not self.waiting.of(topic):
+            self.moved.append((topic, self.topics[topic]))
+            self.topics[topic] = Table()
+
+    def rows(self, topic: str) -> list[tuple[Message, int, int]]:
+        """Of a topic, also in the tables that were moved away."""
+        return [row for name, table in [*self.moved, *self.topics.items()] if name == topic for row in table.rows]
 
     def rebuild(self) -> None:
         """The checkpoint is lost. As `batch_recovery.finish`, then a new application; the undecided are pending."""
@@ -192,7 +211,7 @@ class World:
 
     def check(self) -> None:
         """Nothing twice, ever; a message that is decided by a whole batch is somewhere."""
-        there = Counter(message for table in self.topics.values() for message, _, _ in table.rows)
+        there = Counter(message for topic in TOPICS for message, _, _ in self.rows(topic))
         assert max(there.values(), default=1) == 1, "published twice"
         waits = {message for *_, message in self.unpublished}
         for plan in self.plans[: self.done]:
@@ -225,6 +244,8 @@ def _history(random: Random) -> tuple[World, dict[Message, str], bool]:
             world.topics[random.choice(TOPICS)].state = random.choice([FINE, FINE, REFUSES, DARK, LIES])
         elif kind < 0.9:
             world.clock += random.choice([1, FIRST_PAUSE, LONGEST_PAUSE])
+        elif kind < 0.93:
+            world.move_away(random.choice(TOPICS))
         elif kind < 0.97 or not rebuilds:
             world.waiting = None
         else:
@@ -245,7 +266,7 @@ def test_each_message_is_published_once_whatever_breaks() -> None:
     for seed in range(4000):
         world, sent, rebuilt = _history(Random(seed))
         for topic in ("a", "b"):
-            rows = world.topics[topic].rows
+            rows = world.rows(topic)
             assert sorted(row[0] for row in rows) == sorted(one for one in sent if sent[one] == topic), seed
             for place in () if rebuilt else (1, 2):  # its own batch, and that of which it is a row
                 batches = [row[place] for row in rows]

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
 
 from checkback.errors import CheckbackError, FencedError, StorageError
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.delta_log import AlteredError, DeltaLog
 from checkback.storage.parquet_files import FileWriter, ParquetFile
 from checkback.storage.schemas import SCHEMAS, arrow_schema, properties_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 
 def _file(root: Path, number: int = 0, name: str = "op") -> ParquetFile:
@@ -46,6 +47,63 @@ def test_table_has_its_columns_and_properties(tmp_path: Path, name: str) -> None
     assert [field.name for field in table.schema().fields] == arrow_schema(name).names
     assert all("comment" in field.metadata for field in table.schema().fields)
     assert table.metadata().configuration == properties_of(name)
+
+
+_NOTE = Field("note", PrimitiveType("string"))
+
+
+def test_further_column_that_may_be_null_is_no_hindrance(tmp_path: Path) -> None:
+    """A user's own: our files lack it, and its values are null. Such files are not made one: others may hold more."""
+    log = _log(tmp_path)
+    log.commit([_file(tmp_path, 1)], "app", 1)
+    DeltaTable(str(tmp_path / "op")).alter.add_columns([_NOTE])
+    log.commit_after([_file(tmp_path, 2)], {"app": 1}, {"app": 2})
+    assert (log.appendable(), log.rewritable()) == (True, False)
+    assert _log(tmp_path).appendable()
+    assert _queues(tmp_path) == [1, 2]
+    assert DeltaTable(str(tmp_path / "op")).to_pyarrow_table().column("note").null_count == 2
+
+
+def _altered(table: DeltaTable) -> None:
+    table.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+
+
+def _retyped(table: DeltaTable) -> None:
+    fields = [
+        Field(field.name, PrimitiveType("long") if field.name == "queue_id" else field.type)
+        for field in table.schema().fields
+    ]
+    DeltaTable.create(table.table_uri, Schema(fields), mode="overwrite")
+
+
+def _dropped(table: DeltaTable) -> None:
+    DeltaTable.create(table.table_uri, Schema(table.schema().fields[1:]), mode="overwrite")
+
+
+def _required(table: DeltaTable) -> None:
+    note = Field("note", PrimitiveType("string"), nullable=False)
+    DeltaTable.create(table.table_uri, Schema([*table.schema().fields, note]), mode="overwrite")
+
+
+def _with_rule(table: DeltaTable) -> None:
+    note = Field("note", PrimitiveType("string"), metadata={"delta.invariants": "{}"})
+    DeltaTable.create(table.table_uri, Schema([*table.schema().fields, note]), mode="overwrite")
+
+
+def _partitioned(table: DeltaTable) -> None:
+    DeltaTable.create(table.table_uri, table.schema(), mode="overwrite", partition_by=["queue_id"])
+
+
+@pytest.mark.parametrize("alter", [_altered, _retyped, _dropped, _required, _with_rule, _partitioned])
+def test_table_that_takes_no_files_any_more_is_named_at_the_next_commit(
+    tmp_path: Path, alter: Callable[[DeltaTable], None]
+) -> None:
+    log = _log(tmp_path)
+    alter(DeltaTable(str(tmp_path / "op")))
+    with pytest.raises(AlteredError, match=r"op: somebody has clustered, partitioned or altered"):
+        log.commit_after([_file(tmp_path, 2)], {}, {"app": 2})
+    assert not log.appendable()
+    assert log.versions(["app"]) == {"app": None}
 
 
 def test_version_is_committed_once(tmp_path: Path) -> None:

@@ -97,6 +97,21 @@ def test_without_sync_nothing_is_put_aside_without_a_word(tmp_path: Path) -> Non
     assert _file(log, 2).exists()
 
 
+def test_commit_that_is_empty_below_whole_ones_is_seen(tmp_path: Path) -> None:
+    """Without sync by whoever opens the table, however far it is below; with sync by `maintain --repair`."""
+    log = _table(tmp_path, 45)
+    _file(log, 41).write_bytes(b"")
+    place = str(tmp_path / "ticks")
+    said = "version 41 of the table's log is empty or cut off"
+    for read in (lambda: DeltaLog("ticks", place, sync=False), lambda: DeltaLog.create("ticks", place, sync=False)):
+        with pytest.raises(StorageError, match=rf"ticks: {said}.*checkback maintain --repair"):
+            read()
+    (line,) = Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage).recover(force=True)
+    assert line.startswith(f"ticks: {said}")
+    assert find_torn(place, checksums=False) is None
+    assert _last(tmp_path) == 40
+
+
 def test_checkpoint_that_is_cut_off_goes_and_the_commits_stay(tmp_path: Path) -> None:
     log = _table(tmp_path, 21)
     checkpoint = next(log.glob("*.checkpoint.parquet"))

@@ -123,15 +123,22 @@ class DeduplicationCache:
     """The half messages that the gateway remembers, and the next offset of each queue.
 
     Those that landed lately are known by name and by place; older ones that an op made it look up by their place only:
-    a name stands for the half message that was sent last under it.
+    a name stands for the half message that was sent last under it. Those of other gateways' queues, or of this one's
+    before, are known by name only: how they ended another gateway may know better.
     """
 
-    def __init__(self, next_offsets: Mapping[int, int], groups: Collection[str] = ()) -> None:
-        """``next_offsets``: by queue, the first offset that no half message has.
+    def __init__(
+        self,
+        next_offsets: Mapping[int, int],
+        groups: Collection[str] = (),
+        others: Mapping[int, int] | None = None,
+    ) -> None:
+        """``next_offsets``: by queue, the first offset that no half message has; ``others``: of queues not owned.
 
         ``groups``: each has a share of the memory; all others together have one, because anybody may make up many.
         """
         self._next = dict(next_offsets)
+        self._others = dict(others or {})
         self._groups = frozenset(groups)
         # In the order of landing: the oldest are forgotten first.
         self._by_offset: dict[tuple[int, int], CachedHalf] = {}
@@ -153,8 +160,8 @@ class DeduplicationCache:
         return self._next[queue_id]
 
     def assigned(self, queue_id: int, queue_offset: int) -> bool:
-        """Has the offset been given out? Others' queues: no."""
-        return 0 <= queue_offset < self._next.get(queue_id, 0)
+        """Has a gateway given out the offset? In the queues of others: before this one's start."""
+        return 0 <= queue_offset < self._next.get(queue_id, self._others.get(queue_id, 0))
 
     def named(self, name: str) -> CachedHalf | None:
         """The half message of a transaction, if it is remembered."""
@@ -162,7 +169,9 @@ class DeduplicationCache:
         return None if place is None else self._by_offset[place]
 
     def at(self, queue_id: int, queue_offset: int) -> CachedHalf | None:
-        """The half message at an offset, if it is remembered."""
+        """The half message at an offset of an own queue, if it is remembered."""
+        if queue_id not in self._next:
+            return None
         place = (queue_id, queue_offset)
         return self._by_offset.get(place) or self._recalled.get(place)
 
@@ -173,7 +182,8 @@ class DeduplicationCache:
         """
         for half in halves:
             place = (half.queue_id, half.queue_offset)
-            self._next[half.queue_id] = max(self._next[half.queue_id], half.queue_offset + 1)
+            if half.queue_id in self._next:
+                self._next[half.queue_id] = max(self._next[half.queue_id], half.queue_offset + 1)
             if place not in self._by_offset:
                 self._by_offset[place] = half
                 self._by_name[half.name] = place
@@ -183,7 +193,7 @@ class DeduplicationCache:
         """Remember half messages that were looked up, from ``now`` (ms) on. Known ones stay as they are."""
         for half in halves:
             place = (half.queue_id, half.queue_offset)
-            if self.at(*place) is None:
+            if half.queue_id in self._next and self.at(*place) is None:
                 self._recalled[place] = replace(half, stored=now)
 
     def ended(self, queue_id: int, queue_offset: int, state: str) -> None:

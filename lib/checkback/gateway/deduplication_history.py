@@ -16,6 +16,7 @@ from checkback.messages import LONG_MAX, Half
 from checkback.storage import first_op
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.parquet_files import read_rows, row_batches
+from checkback.storage.queue_owners import QueueOwner, owners_of, versions_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ _OP = (*_OP_KEY, *first_op.COLUMNS)
 _DECISION = (*_KEY, *_IDENTITY, "state", "reason", "check_times", "decided_at")
 #: Offsets that a queue must have left when a gateway starts: in its life it does not get through them.
 LEFT = 2**32
+#: A file whose queues are so close is not read to see which there are.
+_CLOSE = 1000
 #: Half messages of one name that are looked at to find the first that was taken.
 _OF_ONE_NAME = 100
 
@@ -66,6 +69,29 @@ class DeduplicationHistory:
 
     def next_offset(self, queue_id: int) -> int:
         """The first offset of the queue that no row of `half` has. Raises StorageError when fewer than LEFT remain."""
+        last = self._last_offset(queue_id)
+        if last > LONG_MAX - LEFT:
+            what = f"a half message of the queue {queue_id} has the offset {last}: too few can come after it"
+            raise StorageError(what, f"{self._root}/half", "give the gateway other gateway.queues")
+        return last + 1
+
+    def others(self, own: Collection[int]) -> dict[int, int]:
+        """Queues that a gateway has ever owned, but for the own ones, with what `next_offset` says of each."""
+        found: set[int] = set()
+        for file in self._files("half"):
+            least, most = file.spans.get("queue_id", (0, LONG_MAX))
+            if most - least <= _CLOSE:
+                found.update(range(least, most + 1))
+            else:
+                rows = read_rows(file.path, "half", _KEY[:1], pc.field("queue_id").is_valid())
+                found.update(pc.unique(rows.column(0)).to_pylist())
+        candidates = found.difference(own)
+        owners = owners_of(versions_of(self._logs.get("half"), candidates)) if candidates else {}
+        queues = sorted(queue for queue, owner in owners.items() if owner is QueueOwner.GATEWAY)
+        return {queue_id: self._last_offset(queue_id) + 1 for queue_id in queues}
+
+    def _last_offset(self, queue_id: int) -> int:
+        """The greatest offset of a row of the queue in `half`; -1 = there is none."""
         last = -1
         files = self._files("half", {"queue_id": (queue_id, queue_id)})
         for file in sorted(files, key=lambda file: _greatest(file, "queue_offset"), reverse=True):
@@ -77,10 +103,7 @@ class DeduplicationHistory:
                 rows = read_rows(file.path, "half", _KEY, pc.field("queue_id") == queue_id)
                 found = pc.max(rows.column("queue_offset")).as_py()
             last = max(last, -1 if found is None else found)
-        if last > LONG_MAX - LEFT:
-            what = f"a half message of the queue {queue_id} has the offset {last}: too few can come after it"
-            raise StorageError(what, f"{self._root}/half", "give the gateway other gateway.queues")
-        return last + 1
+        return last
 
     def recent(self, queues: Collection[int], since: datetime, most: int) -> list[CachedHalf]:
         """The last ``most`` half messages stored since then, in the order of landing, with their first op."""

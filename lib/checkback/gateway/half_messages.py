@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.gateway.deduplication import CachedHalf, Verdict, fingerprint, judge_half, name_of
 from checkback.gateway.group_commit import GroupCommit
-from checkback.gateway.health import now_ms
+from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.tables import half_rows
 
@@ -129,9 +129,9 @@ class HalfMessageWriter:
         with self._metrics.commit_seconds("half"):
             self._table.append(half_rows(*prepared))
 
-    def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:
+    def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:  # noqa: ARG002 - as Book has it
         """Remember them."""
-        stored = prepared[-1]
+        stored = steady_ms()
         self._ledger.landed(
             CachedHalf(
                 entry.queue_id,

@@ -9,16 +9,23 @@ from typing import TYPE_CHECKING
 from checkback.errors import CheckbackError, FencedError
 from checkback.gateway.problems import Problem
 from checkback.gateway.tables import OutcomeUnknownError
+from checkback.storage.delta_log import AlteredError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_BEGAN = time.time_ns() - time.monotonic_ns()
 _log = logging.getLogger("checkback.gateway")
 
 
 def now_ms() -> int:
     """The time, in ms since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+def steady_ms() -> int:
+    """The time of the process's start and what has passed since, in ms: setting the clock does not move it."""
+    return (_BEGAN + time.monotonic_ns()) // 1_000_000
 
 
 class HealthState:
@@ -42,9 +49,12 @@ class HealthState:
         """What those are told whose messages were not committed.
 
         What the disk or the log refuses may work the next time. A lost queue, or a commit of which nobody knows
-        whether it was made, ends the gateway: to go on could give an offset twice.
+        whether it was made, ends the gateway: to go on could give an offset twice. So does a table that takes no files
+        any more.
         """
-        if isinstance(error, FencedError | OutcomeUnknownError) or not isinstance(error, CheckbackError | OSError):
+        if isinstance(error, FencedError | OutcomeUnknownError | AlteredError) or not isinstance(
+            error, CheckbackError | OSError
+        ):
             self.stopping = True
             if not self._lost:
                 self._lost = True

@@ -14,7 +14,7 @@ from checkback.errors import CheckbackError
 from checkback.gateway.batch_decoder import BATCH_MAX
 from checkback.gateway.deduplication import CachedHalf, Verdict, judge_op
 from checkback.gateway.group_commit import GroupCommit
-from checkback.gateway.health import now_ms
+from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.tables import op_rows
 
@@ -128,7 +128,7 @@ class OpWriter:
             known = recalled.get(place)
         verdict = judge_op(known, op)
         if verdict in (Verdict.REPEATED, Verdict.CONTRADICTION) and known is not None:
-            self._ledger.recalled([known], now_ms())
+            self._ledger.recalled([known], steady_ms())
         if verdict is not Verdict.NEW:
             return _judged(op, verdict, known)
         if place in self._on_the_way:
@@ -184,7 +184,7 @@ class OpWriter:
         for entry in batch:
             self._ledger.ended(*entry.place, entry.op.state)
             if entry.half is not None and self._ledger.at(*entry.place) is None:
-                self._ledger.recalled([replace(entry.half, state=entry.op.state)], now_ms())
+                self._ledger.recalled([replace(entry.half, state=entry.op.state)], steady_ms())
             for ended in self._looking_up:
                 if entry.place in ended:
                     ended[entry.place] = entry.op.state

@@ -11,7 +11,7 @@ from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.deduplication import DeduplicationCache
 from checkback.gateway.deduplication_history import DeduplicationHistory
 from checkback.gateway.half_messages import HalfMessageWriter
-from checkback.gateway.health import HealthState, now_ms
+from checkback.gateway.health import HealthState, steady_ms
 from checkback.gateway.ops import OpWriter
 from checkback.gateway.tables import Appender, claim, folder_of
 from checkback.gateway.transaction_queries import TransactionQueries
@@ -45,10 +45,11 @@ class GatewayService:
         # Claimed first: from here on nobody else gives out offsets, so what is read next stays true.
         claim(half, op)
         older = DeduplicationHistory(root, settings.storage.sync)
+        others = older.others(gateway.queues)
         next_offsets = {queue_id: older.next_offset(queue_id) for queue_id in gateway.queues}
-        self.ledger = DeduplicationCache(next_offsets, settings.producers)
+        self.ledger = DeduplicationCache(next_offsets, settings.producers, others)
         since = datetime.now(timezone.utc) - gateway.remember
-        self.ledger.landed(older.recent(gateway.queues, since, gateway.remember_max))
+        self.ledger.landed(older.recent([*gateway.queues, *others], since, gateway.remember_max))
         self.tokens = BearerTokens(settings.producers)
         self.condition = HealthState(stop)
         self._remember_ms = gateway.remember // timedelta(milliseconds=1)
@@ -86,7 +87,11 @@ class GatewayService:
         self.halves.commits.close()
         self.ops.commits.close()
 
+    def forget(self) -> None:
+        """Forget what is old, however the clock was set meanwhile."""
+        self.ledger.forget(steady_ms() - self._remember_ms, self._remember_max)
+
     async def _forget(self) -> None:
         while True:
             await asyncio.sleep(_FORGET_EVERY_S)
-            self.ledger.forget(now_ms() - self._remember_ms, self._remember_max)
+            self.forget()

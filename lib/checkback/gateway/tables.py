@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from checkback.errors import FencedError, SettingsError, StorageError
 from checkback.messages import LONG_MAX
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.delta_log import AlteredError, DeltaLog
 from checkback.storage.fsync import UnflushedError
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.paths import local_path
@@ -61,11 +61,7 @@ class Appender:
         DeltaLog.create(name, self.place, sync)
         self._log = DeltaLog(name, self.place, sync)
         if not self._log.appendable():
-            raise StorageError(
-                "somebody has clustered, partitioned or altered the table: the gateway cannot append to it",
-                self.place,
-                "land from files or Kafka",
-            )
+            raise _altered(self.place)
         self._apps = [f"gateway/{queue_id}" for queue_id in queues]
         self._versions: dict[str, int | None] = {}
 
@@ -90,8 +86,9 @@ class Appender:
     def append(self, rows: pa.Table) -> None:
         """Commit the rows.
 
-        Raises FencedError when the queues are another gateway's now, OutcomeUnknownError when nobody knows, and
-        StorageError or OSError when nothing was committed.
+        Raises FencedError when the queues are another gateway's now, AlteredError when the table takes no files any
+        more, OutcomeUnknownError when nobody knows whether the rows are there, and StorageError or OSError when nothing
+        was committed.
         """
         versions = {app: (version or 0) + 1 for app, version in self._versions.items()}
         with FileWriter(self._root, sync=self._sync) as writer:
@@ -103,6 +100,8 @@ class Appender:
                 self._log.commit_after(files, self._versions, versions)
             except FencedError as error:
                 raise _fenced(self.place) from error
+            except AlteredError as error:
+                raise _altered(self.place) from error
             except UnflushedError:
                 raise
             except StorageError as error:
@@ -178,6 +177,11 @@ def _maps(dicts: Sequence[dict[str, str]]) -> pa.Array:
     names = pa.array(itertools.chain.from_iterable(dicts), pa.string())
     texts = pa.array(itertools.chain.from_iterable(map(dict.values, dicts)), pa.string())
     return pa.MapArray.from_arrays(pa.array(ends), names, texts)
+
+
+def _altered(place: str) -> AlteredError:
+    what = "somebody has clustered, partitioned or altered the table: the gateway cannot append to it"
+    return AlteredError(what, place, "undo it, or land from files or Kafka")
 
 
 def _fenced(place: str) -> FencedError:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import functions as F
 
 from checkback.inspect.view import View
+from checkback.reconcile.published_notes import read_notes, without_noted
 from checkback.reconcile.topic_tables import IDENTITY, own_failure, without
 from checkback.storage.dataframes import union
 from checkback.storage.schemas import TOPIC_PREFIX
@@ -57,8 +58,14 @@ def topics(view: View) -> list[Topic]:
 
 
 def outstanding(view: View) -> DataFrame:
-    """As `unpublished`, in any order. A topic's table that cannot be read has none of its messages."""
-    rows = view.read(TABLE).dropDuplicates([*IDENTITY, "real_topic"])
+    """As `unpublished`, in any order. A topic's table that cannot be read has none of its messages.
+
+    Now those do not wait either that were published to a table which somebody has moved away since.
+    """
+    rows = view.read(TABLE)
+    if view.at is None and view.version(TABLE):
+        rows = without_noted(rows, read_notes(view.spark, view.tables, rows))
+    rows = rows.dropDuplicates([*IDENTITY, "real_topic"])
     names = [row["real_topic"] for row in rows.select("real_topic").distinct().collect()]
     parts = []
     for topic in names:

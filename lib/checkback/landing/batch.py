@@ -1,4 +1,9 @@
-"""What one batch of inputs becomes: rows of `half` or `op`, and rows of `rejected`."""
+"""What one batch of inputs becomes: rows of `half` or `op`, and rows of `rejected`.
+
+Each input is in exactly one of both, also where a batch is broken off and done again under other settings, or by a
+release that parses otherwise: `rejected` is committed first, and what it has of the batch stays rejected, whatever is
+found this time; once `half` or `op` has the batch, nothing of it is left to do.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,12 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from checkback.errors import FencedError
 from checkback.landing.chunked_reader import FAULT
-from checkback.landing.duplicates import COPIES_MAX, find_repeats, split_copies, summarize, summarize_ops
+from checkback.landing.duplicates import COPIES_MAX, SURPLUS, find_repeats, split_copies, summarize, summarize_ops
 from checkback.landing.parser import RAW_MAX, SCHEMAS, Kind, Reader, parser
 
 if TYPE_CHECKING:
@@ -33,7 +39,7 @@ class Landing:
     """Batch function of a landing query; ``taken`` and ``rejected`` count the rows it has seen since its start.
 
     Step 1: parse the lines and keep the rows. Step 2: count them, find those of others' queues and repeated half
-    messages. Step 3: write good rows. Step 4: write rejected ones. Each write is skipped when the batch has done it
+    messages. Step 3: write rejected rows. Step 4: write good ones. Each write is skipped when the batch has done it
     before. ``confirm`` is called before anything is written: what it raises ends the query.
     """
 
@@ -57,6 +63,8 @@ class Landing:
         self.confirm = confirm
         self.taken = 0
         self.rejected = 0
+        #: may a try before have committed something of the batch?
+        self._again = True
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Take a batch: what ``lines`` makes of it are lines, their places, and what the reader wants besides."""
@@ -67,23 +75,53 @@ class Landing:
             return
         lines = found.withColumn("row", F.monotonically_increasing_id())
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
-        take, before = self._half if self.kind == "half" else self._op, self.rejected
+        before = self.rejected
         with _kept(lines.mapInArrow(parser(self.kind, self.reader), SCHEMAS[self.kind])) as parsed:
             for left in reversed(range(_TRIES)):
                 try:
-                    take(lines, parsed, f"land/{query}", batch_id)
+                    self._take(lines, parsed, f"land/{query}", batch_id)
                 except FencedError:  # noqa: PERF203 - a batch has few tries
                     if not left or not self.queues.changed():
                         raise
+                    self.rejected, self._again = before, True
                 else:
+                    self._again = False
                     if self.rejected > before:
                         _warn(parsed)
                     return
 
+    def _take(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
+        """One try: what tries before have committed stays as it is, the rest is judged as things are now."""
+        take = self._half if self.kind == "half" else self._op
+        if not self._again or not self._has(parsed, "rejected", app, batch_id):
+            if self._again and self._has(parsed, self.kind, app, batch_id):
+                self.taken += _good(parsed).count()
+            else:
+                take(lines, parsed, app, batch_id)
+            return
+        # What tells of surplus copies says nothing of its line, whose other ops are good.
+        there = self.tables.read(parsed.sparkSession, "rejected").where(
+            (F.col("source") == self.kind) & ~F.coalesce(F.col("reason").startswith(SURPLUS), F.lit(False))
+        )
+        with _kept(_known(lines, parsed, there)) as known:
+            self.rejected += known.count()
+            left = parsed.join(F.broadcast(known), on="row", how="left_anti")
+            if self._has(parsed, self.kind, app, batch_id):
+                self.taken += _good(left).count()
+            else:
+                take(lines, left, app, batch_id)
+
+    def _has(self, parsed: DataFrame, name: str, app: str, batch_id: int) -> bool:
+        """Has a try before committed to the table?"""
+        if self.tables.by_files:
+            return self.tables.log(name).has(f"{app}/{name}", batch_id)
+        last = self.tables.last_version(parsed.sparkSession, name, f"{app}/{name}")
+        return last is not None and last >= batch_id
+
     def _half(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
         census = summarize(parsed)
         self.confirm()
-        foreign = self._foreign(parsed, census.queues, ["queue_id", "queue_offset"], app, batch_id)
+        foreign = self._foreign(parsed, census.queues)
         ours, kept = parsed, census
         if foreign is not None:
             ours = parsed.join(F.broadcast(foreign.select("row")), on="row", how="left_anti")
@@ -107,7 +145,7 @@ class Landing:
         summary = summarize_ops(parsed)
         self.confirm()
         good, bad, taken, rejected = _good(parsed), _bad(parsed), summary.good, summary.rejected
-        foreign = self._foreign(parsed, summary.queues, ["queue_id", "half_offset"], app, batch_id)
+        foreign = self._foreign(parsed, summary.queues)
         if foreign is not None:
             # A line may hold several ops; its queue is one.
             foreign = foreign.distinct()
@@ -116,35 +154,31 @@ class Landing:
             taken, rejected = good.count(), rejected + foreign.count()
         if summary.copies > COPIES_MAX:
             good, surplus = split_copies(good)
-            bad = bad.unionByName(_told(lines, surplus))
-            taken, rejected = good.count(), rejected + surplus.count()
+            taken = good.count()
+            if not (self._again and self._has(parsed, "rejected", app, batch_id)):  # else they are told of already
+                bad = bad.unionByName(_told(lines, surplus))
+                rejected += surplus.count()
         good = good.withColumns({"source": F.lit("producer"), "remark": F.lit(None).cast("string")})
         self._write(good, taken, bad, rejected, app, batch_id)
 
-    def _foreign(
-        self, parsed: DataFrame, queues: Collection[int], key: list[str], app: str, batch_id: int
-    ) -> DataFrame | None:
-        """row, file, reason of the messages that belong to queues of other doors; None: there are none.
-
-        When this batch is done again its rows in the table are no others': they landed before the queue had an owner.
-        """
+    def _foreign(self, parsed: DataFrame, queues: Collection[int]) -> DataFrame | None:
+        """row, file, reason of the messages that belong to queues of other doors; None: there are none."""
         reasons = self.queues.refused(queues)
         if not reasons:
             return None
         rows = _good(parsed).where(F.col("queue_id").isin(list(reasons)))
-        if self.tables.by_files and self.tables.log(self.kind).has(f"{app}/{self.kind}", batch_id):
-            there = self.tables.read(parsed.sparkSession, self.kind).select(*key, "store_timestamp")
-            rows = rows.join(there, on=[*key, "store_timestamp"], how="left_anti")
         told = F.create_map(*(F.lit(part) for reason in reasons.items() for part in reason))
         return rows.select("row", "file", told[F.col("queue_id")].alias("reason"))
 
     def _write(self, good: DataFrame, taken: int, bad: DataFrame, rejected: int, app: str, batch_id: int) -> None:
+        if rejected:
+            rows, name = bad.withColumn("source", F.lit(self.kind)), f"{app}/rejected"
+            more = self._again and self._has(rows, "rejected", app, batch_id)
+            # What a try before has rejected is none of these: they come on top.
+            self.tables.append(rows, "rejected", None if more else name, batch_id)
         if taken:
             fence = self.queues.fence() if self.kind == "half" else ({}, {})
             self.tables.append_fenced(good, self.kind, f"{app}/{self.kind}", batch_id, *fence)
-        if rejected:
-            rows = bad.withColumn("source", F.lit(self.kind))
-            self.tables.append(rows, "rejected", app=f"{app}/rejected", version=batch_id)
         self.taken += taken
         self.rejected += rejected
 
@@ -157,6 +191,24 @@ def _kept(rows: DataFrame) -> Iterator[DataFrame]:
         yield rows
     finally:
         rows.unpersist()
+
+
+def _known(lines: DataFrame, parsed: DataFrame, rejected: DataFrame) -> DataFrame:
+    """The column row of the inputs that `rejected` has of this batch: by file, time of the batch, and text.
+
+    Of several alike as many as are there, first those that are no messages now.
+    """
+    # Of an input that was a message once the table has so many characters, of another so many bytes.
+    same = F.lit(RAW_MAX // 4)
+    found = parsed.groupBy("row", "file").agg(F.max("raw").alias("raw"), (F.count("reason") == 0).alias("good"))
+    text = F.when(F.col("good"), F.left(F.col("line").cast("string"), same)).otherwise(F.left("raw", same))
+    key = ["file", "at", "text"]
+    inputs = found.join(lines.select("row", "line", F.col("store_timestamp").alias("at")), on="row", how="inner")
+    inputs = inputs.select("row", "good", "file", "at", F.xxhash64(text).alias("text"))
+    inputs = inputs.withColumn("place", F.row_number().over(Window.partitionBy(*key).orderBy("good", "row")))
+    there = rejected.select("file", F.col("rejected_at").alias("at"), F.xxhash64(F.left("raw", same)).alias("text"))
+    counts = there.groupBy(*key).agg(F.count("*").alias("number"))
+    return inputs.join(counts, on=key, how="inner").where(F.col("place") <= F.col("number")).select("row")
 
 
 def _warn(parsed: DataFrame) -> None:

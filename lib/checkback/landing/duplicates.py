@@ -24,6 +24,8 @@ _OP_KEY = ("queue_id", "half_offset", "transaction_id", "producer_group", "state
 #: Copies of an op that one batch lands. Producers send an op again when they had no answer; a packed file of a few KB
 #: can have millions, and `reconcile` takes all ops that there are into its next batch.
 COPIES_MAX = 8
+#: how the reason begins that tells of the others
+SURPLUS = "repeated:"
 #: Queues fall into so many ranges at most: what is collected must not grow with the batch.
 _RANGES = 64
 
@@ -126,7 +128,7 @@ def split_copies(good: DataFrame) -> tuple[DataFrame, DataFrame]:
         F.min_by(F.struct("row", "file"), first).alias("line"), F.count_if(F.col("turn") > COPIES_MAX).alias("left")
     )
     lines = surplus.where("left > 0").groupBy("line").agg(F.sum("left").alias("left"))
-    reason = F.format_string(f"repeated: %d ops of the batch that come after {COPIES_MAX} like them", "left")
+    reason = F.format_string(f"{SURPLUS} %d ops of the batch that come after {COPIES_MAX} like them", "left")
     return kept, lines.select("line.*", reason.alias("reason"))
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: who is at work on the tables
 LOCK = "_maintain.lock"
-_OTHERS = "somebody has clustered, partitioned or altered it; run OPTIMIZE and VACUUM in Spark"
+_OTHERS = "somebody has clustered, partitioned or altered it; stop Checkback, then run OPTIMIZE and VACUUM in Spark"
 REBUILDING = "a rebuild of the checkpoint is under way, or was broken off: nothing is removed until it is done"
 LOST = "reconcile's checkpoint is not in storage.checkpoints, so nothing is removed: name its folder, or rebuild it"
 
@@ -120,7 +120,7 @@ def _maintained(run: Run, name: str) -> TableReport:
     files = log.data_files()
     size, version = sum(file.size for file in files), log.version()
     done = TableReport(name, len(files), len(files), size, size, version, version)
-    if log.appendable():
+    if log.rewritable():
         _compact(run, name, log, done)
         if run.held is not None:
             done.kept = (run.held,)

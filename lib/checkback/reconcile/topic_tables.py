@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pyspark.sql import functions as F
 
 from checkback.errors import CheckbackError, FencedError, all_lines, of_machine, said_by_machine
-from checkback.reconcile import unpublished
+from checkback.reconcile import published_notes, unpublished
 from checkback.reconcile.unpublished import Parked, Parking, Waiting, as_reason, unfit
 from checkback.spark.shutdown import LOST
 from checkback.storage.recent import Recent
@@ -47,6 +47,7 @@ class TopicTables:
         self._made: Recent[str] = Recent(_MADE)
         self._kept: frozenset[str] = frozenset()
         self._waiting: Waiting | None = None
+        self._noted: dict[published_notes.Key, int] = {}
 
     @property
     def next_try(self) -> int | None:
@@ -72,12 +73,16 @@ class TopicTables:
         Raises FencedError, StorageError and what else is not the fault of one table.
         """
         waiting, topics = self._known(spark), self.due(spark, now)
+        done: dict[published_notes.Key, int] = {}
 
         def publish(topic: str) -> str | None:
             name = TOPIC_PREFIX + topic
-            return self.attempt(spark, name, partial(self._late, spark, topic, batch_id, batch_time))
+            return self.attempt(spark, name, partial(self._late, spark, topic, batch_id, batch_time, done))
 
-        for topic, failure in zip(topics, side_by_side(publish, topics), strict=True):
+        failures = side_by_side(publish, topics)
+        published_notes.note(spark, self._tables, done)
+        self._noted |= done
+        for topic, failure in zip(topics, failures, strict=True):
             if failure is None:
                 waiting.published(topic)
             else:
@@ -122,7 +127,8 @@ class TopicTables:
         """What waits: read once, for nobody else writes it."""
         if self._waiting is None:
             self._kept = self._kept_names()
-            self._waiting = Waiting(parked(spark, self._tables, self._kept))
+            found, self._noted = parked(spark, self._tables, self._kept)
+            self._waiting = Waiting(found)
         return self._waiting
 
     def _kept_names(self) -> frozenset[str]:
@@ -134,34 +140,51 @@ class TopicTables:
         odd = [name for name in there if unfit(name) is not None and _NAME.fullmatch(name)]
         return frozenset(name for name in odd if os.path.isdir(f"{folder}/{name}/_delta_log"))
 
-    def _late(self, spark: SparkSession, topic: str, batch_id: int, batch_time: int) -> None:
-        """Publish all that waits of a topic: each application's in one commit, as the last of its batches."""
+    def _late(
+        self, spark: SparkSession, topic: str, batch_id: int, batch_time: int, done: dict[published_notes.Key, int]
+    ) -> None:
+        """Publish all that waits of a topic: each application's in one commit, as the last of its batches.
+
+        What is in the table then is added to ``done``, which is noted when all topics are through: after a crash
+        between, the table's own version tells.
+        """
         name = TOPIC_PREFIX + topic
         for waiting in self._known(spark).of(topic):
-            app = f"{waiting.application}/{name}"
+            app, key = f"{waiting.application}/{name}", (topic, waiting.application)
             last = self._tables.last_version(spark, name, app)
             if last is None or last < waiting.last:
-                rows = outstanding(spark, self._tables, topic, waiting.application, last)
+                after = max((at for at in (last, self._noted.get(key)) if at is not None), default=None)
+                rows = outstanding(spark, self._tables, topic, waiting.application, after)
                 self._tables.append(as_topic_rows(rows, batch_id, batch_time), name, app, waiting.last)
+            done[key] = waiting.last
 
 
-def parked(spark: SparkSession, tables: Tables, kept: Iterable[str] = ()) -> list[Parked]:
-    """What `unpublished` has, of topics that a table can be made for."""
+def parked(
+    spark: SparkSession, tables: Tables, kept: Iterable[str] = ()
+) -> tuple[list[Parked], dict[published_notes.Key, int]]:
+    """What `unpublished` has and is not noted as published, of topics that a table can be made for; and the notes."""
     if tables.by_files and not tables.log(unpublished.TABLE).data_files():
-        return []
-    rows = tables.read(spark, unpublished.TABLE).groupBy("real_topic", "application")
-    found = rows.agg(
-        F.max("batch_id").alias("last"),
-        F.count("*").alias("rows"),
-        F.min(F.unix_millis("unpublished_at")).alias("since"),
-        F.max_by("reason", "batch_id").alias("reason"),
-    ).collect()
+        return [], {}
+    rows = tables.read(spark, unpublished.TABLE)
+    notes = published_notes.read_notes(spark, tables, rows)
+    found = (
+        published_notes.without_noted(rows, notes)
+        .groupBy("real_topic", "application")
+        .agg(
+            F.max("batch_id").alias("last"),
+            F.count("*").alias("rows"),
+            F.min(F.unix_millis("unpublished_at")).alias("since"),
+            F.max_by("reason", "batch_id").alias("reason"),
+        )
+        .collect()
+    )
     fit = [row for row in found if row["real_topic"] in kept or unfit(row["real_topic"]) is None]
-    return [
+    waiting = [
         Parked(row["real_topic"], row["application"], row["last"], row["rows"], row["since"], row["reason"] or "")
         for row in fit
         if None not in (row["application"], row["last"], row["since"])  # not ours
     ]
+    return waiting, notes
 
 
 def outstanding(

@@ -44,6 +44,7 @@ _FIXES = {
     "[FAILED_READ_FILE": "put the file back as it was and run again: the batch that holds it is taken up again",
     NO_SPACE: NO_SPACE_FIX,
     "[CANNOT_WRITE_STATE_STORE": "see that the checkpoint's disk has room and can be written, then run again",
+    "[DELTA_SCHEMA_CHANGED": "a table that it reads was altered, as by a new column: run again, and it goes on",
     "[CONCURRENT_STREAM_LOG_UPDATE]": "another process runs this query: stop one of the two, then run again",
 }
 #: how a call fails when Spark has gone
@@ -202,7 +203,7 @@ def failure(query: str | None, error: BaseException) -> CheckbackError:
     """The error of a query as one line: Checkback's own as it is, else what Spark or Python says first."""
     if isinstance(error, CheckbackError):
         return error
-    what = one_line(error)
+    what = one_line(error).removesuffix(":")
     if NO_SPACE not in what and any(NO_SPACE in text for text in (*causes(error), str(error))):
         what = f"{NO_SPACE}: {what}"  # Spark names first what it was doing
     fix = next((fix for condition, fix in _FIXES.items() if condition in what), "")

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 #: property of a table (PROTOCOL.md of delta-io/delta: Transaction Identifiers are dropped after it)
 _FORGETS = "delta.setTransactionRetentionDuration"
+#: of a column's metadata: what its values must be, or are made of
+_RULES = ("delta.", "CURRENT_DEFAULT", "EXISTS_DEFAULT")
 _ARROW, _COLOUR = "\u21b3", re.compile("\x1b\\[[0-9;]*m")
 #: of a commit that must come right after the version that it has seen; some dozens a second come from others
 _ATTEMPTS = 500
@@ -45,6 +47,10 @@ _ATTEMPTS = 500
 _INTERVAL = 100
 #: A checkpoint is written when the commit is flushed: it must not outlive it.
 _HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+
+
+class AlteredError(StorageError):
+    """Somebody has altered the table so that files cannot be appended to it as they are."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,8 @@ class DeltaLog:
         self._name = name
         self._place = place
         self._sync = LogFlush(place) if sync else None
-        refuse_torn(place)
+        self._judged: tuple[tuple[object, ...], bool] | None = None
+        refuse_torn(place, sync)
         try:
             self._table = DeltaTable(place)
         except TableNotFoundError as error:
@@ -95,7 +102,7 @@ class DeltaLog:
         if sync:
             recover_log(place)
         else:
-            refuse_torn(place)
+            refuse_torn(place, sync)
         if DeltaLog.exists(place):
             return
         try:
@@ -111,11 +118,28 @@ class DeltaLog:
             self._sync.to(int(self._table.version()))
 
     def appendable(self) -> bool:
-        """Can whole files be appended as they are? Not if somebody has clustered, partitioned or altered the table."""
-        protocol = self._table.protocol()
+        """Can whole files be appended as they are? Not if somebody has clustered, partitioned or altered the table.
+
+        Further columns that may be null do no harm: files without them are the table's, too.
+        """
+        now = self._table.protocol(), self._table.metadata().partition_columns, self._table.schema()
+        if self._judged is None or self._judged[0] != now:
+            self._judged = now, self._takes_files()
+        return self._judged[1]
+
+    def _takes_files(self) -> bool:
+        protocol, schema = self._table.protocol(), self._table.schema()
         features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
-        plain = takes_files(protocol.min_writer_version, features) and not self._table.metadata().partition_columns
-        return plain and _columns(self._table.schema()) == _columns(_schema(self._name))
+        if self._table.metadata().partition_columns or not takes_files(protocol.min_writer_version, features):
+            return False
+        ours, found = _columns(_schema(self._name)), _columns(schema)
+        more = {name for name, (_, nullable) in found.items() if name not in ours and nullable}
+        plain = not any(key.startswith(_RULES) for field in schema.fields for key in field.metadata)
+        return plain and {name: column for name, column in found.items() if name not in more} == ours
+
+    def rewritable(self) -> bool:
+        """Is it appendable, and are its columns ours alone? Else files of others may hold more than we know of."""
+        return self.appendable() and len(self._table.schema().fields) == len(_schema(self._name).fields)
 
     def readable(self) -> bool:
         """Are the table's rows simply those of its Parquet files?"""
@@ -126,6 +150,11 @@ class DeltaLog:
         """Delta's id of the table: a new table in the same place has another."""
         self._update()
         return str(self._table.metadata().id)
+
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        self._update()
+        return {key: value for key, value in self._table.metadata().configuration.items() if value is not None}
 
     def data_files(self, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
         """The files that the table consists of now, without those that by their statistics hold no row ``within``.
@@ -228,12 +257,16 @@ class DeltaLog:
 
         Without files only the versions are committed. So an application whose every commit names the version that it
         wrote itself has no second writer: whoever writes a version between, seen or not, makes the next commit fail.
-        Raises FencedError: nothing is committed then. Raises StorageError when the log cannot be read or written;
-        ``versions`` tells afterwards whether the commit was made. Raises UnflushedError: it was, and cannot be flushed.
+        Raises FencedError, or AlteredError when the table takes no files any more: nothing is committed then. Raises
+        StorageError when the log cannot be read or written; ``versions`` tells afterwards whether the commit was made.
+        Raises UnflushedError: it was, and cannot be flushed.
         """
         found = self.versions(expected)
         if found != dict(expected):
             raise self._fenced()
+        if files and not self.appendable():
+            what = "somebody has clustered, partitioned or altered the table: files cannot be appended to it"
+            raise AlteredError(what, self._place, "undo it, or run again: where Spark can append, it does")
         self._append(files, versions)
 
     def replace(self, old: Collection[str], new: Sequence[ParquetFile]) -> bool:
@@ -383,9 +416,9 @@ def _schema_of(kind: str) -> Schema:
     return Schema.from_json(schema_of(kind).json())
 
 
-def _columns(schema: Schema) -> list[tuple[str, str, bool]]:
-    """Name, type, and whether it may be null. Whether parts of a value may be, who made the table said otherwise."""
-    return [(field.name, field.type.to_json().replace("false", "true"), field.nullable) for field in schema.fields]
+def _columns(schema: Schema) -> dict[str, tuple[str, bool]]:
+    """By name, type and whether it may be null. Whether parts of a value may be, who made the table said otherwise."""
+    return {field.name: (field.type.to_json().replace("false", "true"), field.nullable) for field in schema.fields}
 
 
 def _unreadable(place: str, error: Exception) -> StorageError:

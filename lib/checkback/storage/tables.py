@@ -248,7 +248,7 @@ class Tables:
         place = self.location(name)
         folder = None if self.catalog else local_path(place)
         if folder is not None and name not in self._seen:
-            refuse_torn(folder)
+            refuse_torn(folder, self.sync)
             self._seen.add(name)
         return place
 

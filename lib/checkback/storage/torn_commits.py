@@ -4,7 +4,8 @@ Delta's writers make a commit visible and flush it afterwards, if at all. What a
 versions at the end of a log: a commit that is empty or cut off, or one that is missing below others. With
 `storage.sync` nobody relies on a version before it and all before it are flushed (`fsync`), so such versions, and those
 above them, were never acknowledged, and go. A version whose checksum file is there was flushed once: that it is torn
-now has another cause, and what to do then a person decides.
+now has another cause, and what to do then a person decides. Without `storage.sync`, and for `maintain --repair`, such a
+file proves nothing: all commits since the last checkpoint are looked at.
 """
 
 from __future__ import annotations
@@ -53,9 +54,12 @@ class Torn:
     said: str
 
 
-def refuse_torn(place: str) -> None:
-    """Return if the log of the table in the folder, if there is one, is not torn. Raises StorageError."""
-    torn = find_torn(place)
+def refuse_torn(place: str, sync: bool = True) -> None:
+    """Return if the log of the table in the folder, if there is one, is not torn. Raises StorageError.
+
+    ``sync``: are commits flushed here?
+    """
+    torn = find_torn(place, sync)
     if torn is not None:
         raise StorageError(torn.said, place, _REPAIR)
 
@@ -63,15 +67,15 @@ def refuse_torn(place: str) -> None:
 def recover_log(place: str, force: bool = False) -> Torn | None:
     """Put aside what is torn of a table's log, and say so; None: nothing is.
 
-    Safe beside others that do the same, or write. ``force``: also what was on the disk once. Raises StorageError
-    where that is so, and when a file cannot be put aside.
+    Safe beside others that do the same, or write. ``force``: also what was on the disk once, and however far back since
+    the last checkpoint. Raises StorageError where that is so, and when a file cannot be put aside.
     """
-    if find_torn(place) is None and not _misleading(place):
+    if find_torn(place, not force) is None and not _misleading(place):
         return None
     try:
         with _alone(os.path.join(place, LOG)):
             # Another process may have done it. What is torn stays as it is: nobody writes a version that is there.
-            torn = find_torn(place)
+            torn = find_torn(place, not force)
             if torn is not None:
                 if torn.flushed and not force:
                     what = f"{torn.said}, but was on the disk once: the disk may be broken"
@@ -93,19 +97,22 @@ def last_checkpoint(place: str) -> int:
     return -1 if found is None else found
 
 
-def find_torn(place: str) -> Torn | None:
-    """What is torn of the log of the table in a folder; None: nothing, or there is no table. Raises StorageError."""
+def find_torn(place: str, checksums: bool = True) -> Torn | None:
+    """What is torn of the log of the table in a folder; None: nothing, or there is no table. Raises StorageError.
+
+    ``checksums``: does a checksum file say that its version, and all before it, are on the disk?
+    """
     log = os.path.join(place, LOG)
     try:
         # A folder that is written to meanwhile may be listed with a file and without one that was there before.
-        return _find(log) and _find(log)
+        return _find(log, checksums) and _find(log, checksums)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StorageError(f"the table's log cannot be read: {error.strerror}", place) from error
 
 
-def _find(log: str) -> Torn | None:
+def _find(log: str, believed: bool) -> Torn | None:
     names = os.listdir(log)
     commits, checksums, checkpoints = (_versions(kind, names) for kind in (COMMIT, _CHECKSUM, _CHECKPOINT))
     torn = [name for name in sorted(checkpoints, reverse=True) if not _readable(os.path.join(log, name))]
@@ -113,11 +120,11 @@ def _find(log: str) -> Torn | None:
     # Below a checkpoint the log may be removed, in any order.
     whole = max((version for name, version in checkpoints.items() if name not in torn), default=-1)
     bad: int | None = None
-    for version in range(newest, max(whole, newest - BEHIND - 1, -1), -1):
+    for version in range(newest, max(whole, newest - BEHIND - 1 if believed else -1, -1), -1):
         file = os.path.join(log, f"{version:020}.json")
         if is_torn(file, version):
             bad = version
-        elif f"{version:020}.crc" in checksums:
+        elif believed and f"{version:020}.crc" in checksums:
             break  # it and all before it were flushed
     if bad is not None:
         above = {

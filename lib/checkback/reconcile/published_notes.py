@@ -1,0 +1,85 @@
+"""What was published late, noted with the table `unpublished`: by application and topic, up to which batch.
+
+The topic's table says so, too, by its own application versions; but it may be moved away, and a new one is made. Where
+delta-rs writes, a note is a version of an application of Delta's transaction identifiers. SQL cannot read these: where
+Spark writes `unpublished`, it is a property of that table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from checkback.reconcile.unpublished import TABLE
+from checkback.storage import spark_log
+from checkback.storage.dataframes import frame
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.storage.tables import Tables
+
+#: a topic, and the application that parked its messages
+Key = tuple[str, str]
+
+
+def note(spark: SparkSession, tables: Tables, published: Mapping[Key, int]) -> None:
+    """Write down that rows of `unpublished` are published, up to these batches, in one commit without rows.
+
+    Nobody else may append to the table meanwhile. Raises FencedError, StorageError.
+    """
+    if not published:
+        return
+    if tables.by_files and tables.log(TABLE).appendable():
+        log, versions = tables.log(TABLE), {_app(key): last for key, last in published.items()}
+        found = log.versions(versions)
+        if found != versions:
+            log.commit_after([], found, versions)
+    else:
+        properties = {_property(key): str(last) for key, last in published.items()}
+        spark_log.set_properties(spark, tables.in_sql(TABLE), properties)
+
+
+def read_notes(spark: SparkSession, tables: Tables, rows: DataFrame) -> dict[Key, int]:
+    """Of what parked the rows of `unpublished`, up to which batch it is noted as published. Raises StorageError."""
+    pairs = rows.select("real_topic", "application").where("real_topic IS NOT NULL AND application IS NOT NULL")
+    keys = [(row[0], row[1]) for row in pairs.distinct().collect()]
+    versions: dict[str, int | None] = {}
+    if tables.by_files:
+        log = tables.log(TABLE)
+        versions, properties = log.versions(map(_app, keys)), log.properties()
+    else:
+        properties = spark_log.properties(spark, tables.in_sql(TABLE))
+    found: dict[Key, int] = {}
+    for key in keys:
+        # Both where the table was written by Spark once.
+        both = versions.get(_app(key)), properties.get(_property(key))
+        last = max((int(one) for one in both if one is not None), default=None)
+        if last is not None:
+            found[key] = last
+    return found
+
+
+def without_noted(rows: DataFrame, notes: Mapping[Key, int]) -> DataFrame:
+    """Those of the rows of `unpublished` that are not noted as published."""
+    if not notes:
+        return rows
+    topics, applications = zip(*notes, strict=True)
+    last = pa.table({"real_topic": topics, "application": applications, "_last": pa.array(notes.values(), pa.int64())})
+    noted = F.broadcast(frame(rows.sparkSession, last))
+    left = rows.join(noted, on=["real_topic", "application"], how="left")
+    return left.where("_last IS NULL OR batch_id > _last").select(*rows.columns)
+
+
+def _app(key: Key) -> str:
+    topic, application = key
+    return f"published/{application}/{topic}"
+
+
+def _property(key: Key) -> str:
+    topic, application = key
+    return f"checkback.published.{application}/{topic}"
