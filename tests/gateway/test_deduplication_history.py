@@ -121,6 +121,16 @@ def test_queue_with_offsets_left_goes_on(tmp_path: Path) -> None:
     assert DeduplicationHistory(str(tmp_path)).next_offset(0) == LONG_MAX - LEFT + 1
 
 
+def test_offset_that_is_decided_is_not_given_out_again(tmp_path: Path) -> None:
+    """`half` was put back to an older state: what was decided of it since stays decided."""
+    land(tmp_path, "half", half(2), half(9, queue_id=1))
+    decided = {"transaction_id": "tx", "producer_group": "orders", "state": "COMMIT", "decided_at": T0, "batch_id": 0}
+    places = [(0, 2), (0, 4), (1, 7), (2, 20)]
+    land(tmp_path, "decisions", *({"queue_id": queue, "queue_offset": offset} | decided for queue, offset in places))
+    older = DeduplicationHistory(str(tmp_path))
+    assert [older.next_offset(queue) for queue in range(4)] == [5, 10, 21, 0]
+
+
 def test_no_half_message_goes_past_the_last_offset() -> None:
     """The last one is given; a commit that needs one more is refused as a whole."""
     rows = half_rows([HALF, HALF], 0, LONG_MAX - 1, T0_MS)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checkback.errors import CheckbackError, SettingsError
-from checkback.landing import file_source
+from checkback.errors import CheckbackError, SettingsError, StateError
+from checkback.landing import file_source, run
 from checkback.landing.batch import Landing
 from checkback.landing.duplicates import COPIES_MAX
 from checkback.landing.parser import RAW_MAX
@@ -280,11 +280,11 @@ def test_batch_that_is_done_again_under_other_settings_has_each_line_once(
     (inbox / "a.jsonl").write_text("\n".join(texts))
     append, fenced = Tables.append, Tables.append_fenced
 
-    def dying(work: Callable[..., None]) -> Callable[..., None]:
-        def killing(*given: Any) -> None:
+    def dying(work: Callable[..., Any]) -> Callable[..., Any]:
+        def killing(*given: Any) -> Any:
             if given[2] == killed:
                 raise RuntimeError
-            work(*given)
+            return work(*given)
 
         return killing
 
@@ -461,3 +461,35 @@ def test_wrong_path_is_refused_before_anything_starts(house: House, tmp_path: Pa
 def test_nothing_to_land_is_refused(house: House) -> None:
     with pytest.raises(SettingsError, match="give --half PATH, --op PATH or both"):
         house.land()
+
+
+def test_checkpoint_and_table_that_do_not_belong_together_are_refused(
+    house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them was put back from a backup: new files would be taken for landed. Begun anew, nothing is lost."""
+    place, backup = house.tables.checkpoint("land-half"), inbox.with_name("backup")
+    for offset in (0, 1):
+        (inbox / f"{offset}.jsonl").write_text(half(offset))
+        house.land(inbox)
+        if not offset:
+            shutil.copytree(house.root, backup)
+    (inbox / "2.jsonl").write_text(half(2))
+    shutil.rmtree(place)
+    shutil.copytree(backup / os.path.relpath(place, house.root), place)
+    with pytest.raises(
+        StateError, match=r"land-half: the checkpoint is older than the tables.*move this checkpoint away"
+    ):
+        house.land(inbox)
+    with monkeypatch.context() as patch:  # as if the other batch had come since the start
+        patch.setattr(run, "_refuse_misfit", lambda *_: None)
+        patch.setattr(Landing, "_first", property(lambda _: False, lambda *_: None), raising=False)
+        with pytest.raises(CheckbackError, match="half has a batch 1 of this query already"):
+            house.land(inbox)
+    shutil.rmtree(place)
+    assert house.land(inbox) == Landed(half=1, rejected=2)
+    assert house.rows("half", "queue_offset") == [(0,), (1,), (2,)]
+
+    shutil.rmtree(house.root / "half")
+    shutil.copytree(backup / "half", house.root / "half")
+    with pytest.raises(StateError, match="the table half was put back to an older state"):
+        house.land(inbox)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from checkback.errors import StateError
-from checkback.reconcile.preconditions import DecisionFacts, StartFacts, TableLog, refuse
+from checkback.reconcile.preconditions import DecisionFacts, StartFacts, refuse
 from checkback.storage.checkpoint import Batch, Checkpoint, StreamPosition
+from checkback.storage.checkpoint_fit import TableLog
 
 HALF = TableLog("h", oldest=0, newest=9)
 GOOD = StartFacts(
@@ -30,6 +31,7 @@ GOOD = StartFacts(
         {"checkpoint": Checkpoint("q"), "ledger": DecisionFacts(written=False)},
         {"ledger": replace(GOOD.ledger, last_batch=4)},
         {"ledger": replace(GOOD.ledger, last_batch=None)},
+        {"done": 5, "ledger": replace(GOOD.ledger, concluded=5)},
         {"ledger": replace(GOOD.ledger, owner=0, owned=None)},
         {"ledger": DecisionFacts(written=False, owner=3)},
         {"ledger": replace(GOOD.ledger, segment_size=None)},
@@ -53,6 +55,8 @@ def test_what_belongs_together_starts(changes: dict[str, Any]) -> None:
         ({"ledger": replace(GOOD.ledger, owned=None)}, "belong to another checkpoint"),
         ({"ledger": replace(GOOD.ledger, owner=0, owned=None, last_batch=None)}, "belong to another checkpoint"),
         ({"ledger": replace(GOOD.ledger, last_batch=6)}, "it knows 5 as the last batch, they hold 6"),
+        ({"done": 5, "ledger": replace(GOOD.ledger, concluded=4)}, "batch 5 is done, they end with 4"),
+        ({"replaced": "half"}, "the table half was put back"),
         ({"partitions": 8}, "reconcile.partitions: is 8, but the checkpoint .* made with 4"),
         ({"segment_size": 100}, "reconcile.segment_size: is 100, but the checkpoint .* made with 4096"),
         ({"logs": {"half": replace(HALF, table="x")}}, "the table half is another one"),

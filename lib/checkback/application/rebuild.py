@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from checkback.application.run import tick, without_no_data_batches
+from checkback.check.renewal import renew
 from checkback.reconcile import interrupted_batch
 from checkback.reconcile.batch_recovery import Deleted, finish
 from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 BLOCKS_SCHEMA = f"segment STRING, {STATE_SCHEMA}"
 _KEY = ["queue_id", "offset"]
+_OWN = ["queue_id", "queue_offset"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ def _rebuild(
         tables.recover()
     tables.create(spark, *SCHEMAS)
     filesystem.make(spark, mark)
+    renew(spark, tables)
     tell("finishing what a batch has left half done")
     finished = finish(spark, tables, deleted)
     _conclude(spark, tables)
@@ -162,26 +166,44 @@ def segment_blocks(
 
 
 def _halves(read: Mapping[str, DataFrame], since: int, rules: Rules) -> DataFrame:
-    """Half messages: all that have no decision, and those that landed or were decided ``since`` (ms)."""
+    """Half messages: all that have no decision, and those that landed or were decided ``since`` (ms).
+
+    A decision at a place none of whose half messages it is about decides nothing there: `half` was put back to an older
+    state, and the offset given out again. Nor were its checks of these.
+    """
     decided_at = F.max(F.unix_millis("decided_at")).alias("decided_at")
-    decided = read["decisions"].groupBy("queue_id", F.col("queue_offset").alias("offset")).agg(decided_at)
+    group, transaction = identity_columns()
+    group = F.when(F.col("producer_group").isNotNull(), group).alias("group_hash")
+    whose = F.collect_set(F.struct(group, transaction)).alias("whose")
+    decided = read["decisions"].groupBy("queue_id", F.col("queue_offset").alias("offset")).agg(decided_at, whose)
+    about = F.exists("whose", _is_about)
+    about = F.max(F.coalesce(about, F.lit(False))).over(Window.partitionBy(*_KEY))
     checks = checks_so_far(read["check_requests"], read["op"], rules.count_undelivered)
     halves = (
         half_events(read["half"])
-        .join(decided.withColumn("known", _known(Known.DECIDED)), on=_KEY, how="left")
+        .join(decided, on=_KEY, how="left")
+        .withColumn("decided", about)
         .join(checks, on=_KEY, how="left")
+        .withColumn("others", F.col("whose").isNotNull() & ~F.col("decided"))
         .withColumns(
             {
-                "known": F.coalesce("known", _known(Known.UNDECIDED)),
-                "check_times": F.coalesce("check_times", F.lit(0)),
-                "asked": F.coalesce("asked", F.lit(0)),
-                "at": F.coalesce("decided_at", "checked", F.lit(0).cast("bigint")),
+                "known": F.when(F.col("decided"), _known(Known.DECIDED)).otherwise(_known(Known.UNDECIDED)),
+                "check_times": F.when(F.col("others"), 0).otherwise(F.coalesce("check_times", F.lit(0))),
+                "asked": F.when(F.col("others"), 0).otherwise(F.coalesce("asked", F.lit(0))),
+                "at": F.when(F.col("others"), 0).otherwise(F.coalesce("decided_at", "checked", F.lit(0))),
             }
         )
-        .drop("decided_at", "checked")
+        .withColumn("at", F.col("at").cast("bigint"))
+        .drop("decided_at", "whose", "decided", "others", "checked")
     )
     recent = (F.col("store") >= since * 1000) | (F.col("at") >= since)
     return halves.where((F.col("known") == Known.UNDECIDED) | recent)
+
+
+def _is_about(decision: Column) -> Column:
+    """Is a decision about the half message of the row? Null: there is none. What names nobody is about any."""
+    group = decision["group_hash"].isNull() | (decision["group_hash"] == F.col("group"))
+    return group & decision["transaction_hash"].isin(F.col("transaction"), F.lit(NOT_STATED))
 
 
 def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
@@ -197,16 +219,11 @@ def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
     op = op.where(F.col("_until").isNull() | (F.col("store_timestamp") > F.col("_until")))
     left = op_events(op).where(F.col("kind") < Kind.UNDELIVERED)
     group, transaction = identity_columns()
-    decided = (
-        read["decisions"]
-        .select("queue_id", F.col("queue_offset").alias("offset"), group, transaction)
-        .dropDuplicates(_KEY)
-    )
-    own = (F.col("group") == F.col("group_hash")) & (
-        (F.col("transaction") == F.col("transaction_hash")) | (F.col("transaction") == NOT_STATED)
-    )
-    ops = left.join(decided, on=_KEY, how="left").where(F.col("group_hash").isNull() | ~own)
-    return ops.drop("group_hash", "transaction_hash").withColumns(
+    decided = read["decisions"].select(*_OWN, group, transaction)
+    same = [left[name] == decided[own] for name, own in zip(_KEY, _OWN, strict=True)]
+    own = (F.col("transaction") == F.col("transaction_hash")) | (F.col("transaction") == NOT_STATED)
+    ops = left.join(decided, on=[*same, F.col("group") == F.col("group_hash"), own], how="left_anti")
+    return ops.withColumns(
         {"known": _known(Known.OP), "check_times": F.lit(0), "asked": F.lit(0), "at": F.lit(0).cast("bigint")}
     )
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from checkback.application.observability import observed
 from checkback.check.query import check_query, decisive_answers
+from checkback.check.renewal import renew
 from checkback.errors import reason
 from checkback.reconcile import scheduled_run
 from checkback.reconcile.batch_rules import batch_rules, begun_with, keep
@@ -58,6 +59,7 @@ def reconcile(
     with exclusive_lock(tables), stop_on_signal() as stopper:
         put_right(tables)
         tables.create(spark, *SCHEMAS)
+        renew(spark, tables)
         found = facts(spark, settings, tables)
         refuse(found)
         if found.checkpoint is not None:

@@ -22,7 +22,7 @@ from checkback.check.endpoint_health import EndpointHealth
 from checkback.check.message_bodies import wanting, with_messages
 from checkback.check.partitions import ANSWERS_SCHEMA, answers_of, check_partitions, check_rows, partition_requests
 from checkback.check.rate_limit import Rate
-from checkback.check.superseded import not_sent, possibly_superseded, superseded_by, superseding_rows
+from checkback.check.superseded import not_sent, possibly_superseded, superseded_by, superseding_rows, undecided
 from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, nobody_of
 from checkback.check.worker import CheckWorker
 from checkback.spark.connect import parallelism, query_id
@@ -173,8 +173,8 @@ class CheckBatches:
         Step 1: fetch the requests, each once, and the answers that some may have already.
         Step 2: ask the others, but those that were overtaken, and append the answers to `check_answers`.
         Step 3: append to `op` what the answers decide: those of step 1 as they are recorded, so that a crash between
-        steps 2 and 3 changes nothing, even if a producer would by now answer otherwise. And, if others do not count,
-        which checks were received.
+        steps 2 and 3 changes nothing, even if a producer would by now answer otherwise, and only if nothing has decided
+        their transactions meanwhile. And, if others do not count, which checks were received.
         """
         spark, app = batch.sparkSession, f"{NAME}/{query_id(batch, NAME)}"
         # Step 1
@@ -182,13 +182,15 @@ class CheckBatches:
         self._flush()
         if requests.num_rows:
             answers = self._answered(spark, requests, app, batch_id)
+            deciding = undecided(spark, self._tables, requests, answers)
             # Step 2
-            asked, answered = key_numbers(requests, answers)
-            unanswered = requests.filter(pa.array(~np.isin(asked, answered)))
+            wanted, answered = key_numbers(requests, answers)
+            unanswered = requests.filter(pa.array(~np.isin(wanted, answered)))
             if unanswered.num_rows:
-                answers = pa.concat_tables([answers, self.ask(spark, unanswered, app, batch_id)])
+                asked = self.ask(spark, unanswered, app, batch_id)
+                answers, deciding = (pa.concat_tables([before, asked]) for before in (answers, deciding))
             # Step 3
-            self.send_ops(spark, answers, app, batch_id)
+            self.send_ops(spark, deciding, app, batch_id)
             if self.observer is not None:
                 self.observer.asked(answers, batch_id)
         self._first = False

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
+from checkback.check.answers import key_numbers
 from checkback.check.wire import SKIPPED
 from checkback.storage.offset_ranges import MAX_RANGES, Box, Range, merge_ranges, within
 from checkback.storage.schemas import CHECK_REQUESTS, arrow_schema
@@ -67,6 +68,19 @@ def superseded_by(requests: pa.Table, newer: pa.Table, decisions: pa.Table) -> p
     by_request = _later(requests, both, "requested_at", "check_times", "overtaken by check ", pc.greater)
     by_decision = _later(requests, decisions, "decided_at", "state", "overtaken by the decision ", pc.greater_equal)
     return pc.coalesce(by_decision, by_request)
+
+
+def undecided(spark: SparkSession, tables: Tables, requests: pa.Table, answers: pa.Table) -> pa.Table:
+    """Those of ``answers`` (CHECK_ANSWERS) to ``requests`` whose transactions nothing has decided since these."""
+    if not answers.num_rows:
+        return answers
+    wanted, answered = key_numbers(requests, answers)
+    asked = requests.filter(pa.array(np.isin(wanted, answered)))
+    oldest = pc.min(asked.column("requested_at")).as_py()
+    decisions = _rows(spark, tables, "decisions", offset_ranges(asked), "decided_at", oldest, "state")
+    decided = asked.filter(pc.is_valid(_later(asked, decisions, "decided_at", "state", "", pc.greater_equal)))
+    ended, answered = key_numbers(decided, answers)
+    return answers.filter(pa.array(~np.isin(answered, ended)))
 
 
 def not_sent(

@@ -68,8 +68,12 @@ class DeduplicationHistory:
         self.closed = False
 
     def next_offset(self, queue_id: int) -> int:
-        """The first offset of the queue that no row of `half` has. Raises StorageError when fewer than LEFT remain."""
-        last = self._last_offset(queue_id)
+        """The first offset of the queue that is after all that `half` and `decisions` have.
+
+        `half` may have been put back to an older state: what was decided there stays decided. Raises StorageError when
+        fewer than LEFT remain.
+        """
+        last = self._last_offset("decisions", queue_id, self._last_offset("half", queue_id, -1))
         if last > LONG_MAX - LEFT:
             what = f"a half message of the queue {queue_id} has the offset {last}: too few can come after it"
             raise StorageError(what, f"{self._root}/half", "give the gateway other gateway.queues")
@@ -88,19 +92,18 @@ class DeduplicationHistory:
         candidates = found.difference(own)
         owners = owners_of(versions_of(self._logs.get("half"), candidates)) if candidates else {}
         queues = sorted(queue for queue, owner in owners.items() if owner is QueueOwner.GATEWAY)
-        return {queue_id: self._last_offset(queue_id) + 1 for queue_id in queues}
+        return {queue_id: self._last_offset("half", queue_id, -1) + 1 for queue_id in queues}
 
-    def _last_offset(self, queue_id: int) -> int:
-        """The greatest offset of a row of the queue in `half`; -1 = there is none."""
-        last = -1
-        files = self._files("half", {"queue_id": (queue_id, queue_id)})
+    def _last_offset(self, table: str, queue_id: int, last: int) -> int:
+        """The greatest offset of the queue in the table, ``last`` if none is greater."""
+        files = self._files(table, {"queue_id": (queue_id, queue_id), "queue_offset": (last + 1, LONG_MAX)})
         for file in sorted(files, key=lambda file: _greatest(file, "queue_offset"), reverse=True):
             if _greatest(file, "queue_offset") <= last:
                 break
             if file.spans.get("queue_id") == (queue_id, queue_id) and "queue_offset" in file.spans:
                 found = file.spans["queue_offset"][1]
             else:
-                rows = read_rows(file.path, "half", _KEY, pc.field("queue_id") == queue_id)
+                rows = read_rows(file.path, table, _KEY, pc.field("queue_id") == queue_id)
                 found = pc.max(rows.column("queue_offset")).as_py()
             last = max(last, -1 if found is None else found)
         return last

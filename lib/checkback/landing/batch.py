@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from checkback.errors import FencedError
+from checkback.errors import FencedError, StateError
 from checkback.landing.chunked_reader import FAULT
 from checkback.landing.duplicates import COPIES_MAX, SURPLUS, find_repeats, split_copies, summarize, summarize_ops
 from checkback.landing.parser import RAW_MAX, SCHEMAS, Kind, Reader, parser
@@ -22,10 +22,11 @@ from checkback.landing.parser import RAW_MAX, SCHEMAS, Kind, Reader, parser
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from checkback.storage.fsync import QueryFlush
     from checkback.storage.queue_owners import Queues
+    from checkback.storage.seen_commits import SeenCommits
     from checkback.storage.tables import Tables
 
 _log = logging.getLogger("checkback.land")
@@ -33,6 +34,8 @@ _log = logging.getLogger("checkback.land")
 _WARNINGS = 20
 #: Each is another door's claim to a queue that came between; it claims a queue once.
 _TRIES = 100
+#: what to do where a checkpoint is not that of the tables
+ANEW = "move this checkpoint away: what is still there lands again, and what has landed is known"
 
 
 class Landing:
@@ -40,7 +43,8 @@ class Landing:
 
     Step 1: parse the lines and keep the rows. Step 2: count them, find those of others' queues and repeated half
     messages. Step 3: write rejected rows. Step 4: write good ones. Each write is skipped when the batch has done it
-    before. ``confirm`` is called before anything is written: what it raises ends the query.
+    before, which only the first of a run can have. ``confirm`` is called before anything is written: what it raises
+    ends the query.
     """
 
     def __init__(
@@ -51,10 +55,12 @@ class Landing:
         queues: Queues,
         lines: Callable[[DataFrame], DataFrame | None],
         confirm: Callable[[], object],
+        seen: SeenCommits,
         flush: QueryFlush | None = None,
     ) -> None:
-        """``flush``: of the query's checkpoint."""
+        """``flush``: of the query's checkpoint. ``seen``: what that notes of the table that is written."""
         self._flush = flush
+        self._seen = seen
         self.tables = tables
         self.kind = kind
         self.reader = reader
@@ -178,9 +184,21 @@ class Landing:
             self.tables.append(rows, "rejected", None if more else name, batch_id)
         if taken:
             fence = self.queues.fence() if self.kind == "half" else ({}, {})
-            self.tables.append_fenced(good, self.kind, f"{app}/{self.kind}", batch_id, *fence)
+            new = self.tables.append_fenced(good, self.kind, f"{app}/{self.kind}", batch_id, *fence)
+            if not (new or self._again):
+                what = f"{self.kind} has a batch {batch_id} of this query already, with other rows: nothing was landed"
+                raise StateError(what, self._seen.place, ANEW)
+            self._note(good.sparkSession)
         self.taken += taken
         self.rejected += rejected
+
+    def _note(self, spark: SparkSession) -> None:
+        """Note the table's newest version, which has what has landed, so that it is known if it is put back."""
+        if self.tables.by_files:
+            log = self.tables.log(self.kind)
+            version = log.version()
+            log.flush()
+            self._seen.keep(spark, {self.kind: version})
 
 
 @contextmanager

@@ -6,9 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from checkback.landing.batch import Landing
+from checkback.errors import StateError
+from checkback.landing.batch import ANEW, Landing
 from checkback.spark.shutdown import stop_on_signal
+from checkback.storage.checkpoint_facts import fit
+from checkback.storage.checkpoint_fit import misfit
 from checkback.storage.queue_owners import Queues
+from checkback.storage.seen_commits import SeenCommits
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
@@ -67,12 +71,13 @@ def run(
 
     With ``available_now`` what is there is taken, one stream after the other; else the streams run side by side until
     SIGINT or SIGTERM, which let the running batch finish, and ``meanwhile`` is called once a second.
-    Raises CheckbackError when a query fails.
+    Raises CheckbackError when a query fails, StateError when its checkpoint does not belong to the tables.
     """
     tables = Tables.of(settings.storage)
     tables.create(spark, *inlets, "rejected")
-    for inlet in inlets.values():
+    for kind, inlet in inlets.items():
         tables.recover_query(inlet.query)
+        _refuse_misfit(spark, tables, kind, inlet.query)
     landings = {
         kind: _landing(tables, kind, inlet, Queues(tables, kind, door, settings.operator.queue, mark))
         for kind, inlet in inlets.items()
@@ -91,8 +96,16 @@ def run(
     return Landed(**taken, rejected=sum(landing.rejected for landing in landings.values()))
 
 
+def _refuse_misfit(spark: SparkSession, tables: Tables, kind: Kind, query: str) -> None:
+    found = fit(spark, tables, query, (kind, "rejected"))
+    why = None if found is None else misfit(found)
+    if why is not None:
+        raise StateError(why.what, tables.checkpoint(query), ANEW)
+
+
 def _landing(tables: Tables, kind: Kind, inlet: LandingStream, queues: Queues) -> Landing:
-    return Landing(tables, kind, inlet.reader, queues, inlet.lines, inlet.confirm, tables.flush_of(inlet.query, "half"))
+    flush, seen = tables.flush_of(inlet.query, "half"), SeenCommits(tables, inlet.query)
+    return Landing(tables, kind, inlet.reader, queues, inlet.lines, inlet.confirm, seen, flush)
 
 
 def _writer(inlet: LandingStream, tables: Tables) -> DataStreamWriter:

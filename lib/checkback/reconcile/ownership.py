@@ -8,19 +8,19 @@ are properties of the table, ``checkback.checkpoint`` (the owner's query id) and
 
 from __future__ import annotations
 
-import os
-import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError
-from checkback.reconcile.preconditions import DecisionFacts, StartFacts, TableLog
+from checkback.reconcile.preconditions import DecisionFacts, StartFacts
 from checkback.storage import filesystem, spark_log
-from checkback.storage.checkpoint import PARTITIONS, Checkpoint, StreamPosition, read_checkpoint
+from checkback.storage.checkpoint import PARTITIONS, Checkpoint, StreamPosition, last_done, read_checkpoint
+from checkback.storage.checkpoint_facts import logs
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.fsync import flush_owner
 from checkback.storage.paths import local_path
 from checkback.storage.schemas import SOURCES
+from checkback.storage.seen_commits import replaced
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,9 +34,10 @@ NAME = "reconcile"
 REBUILDING = f"{NAME}.rebuilding"
 #: application whose version counts the owners there were
 OWNERS = "checkpoint"
-_WRITTEN = ("decisions", "discarded", "check_requests", "rejected", "unpublished", "batches")
+#: the table to which each batch commits, last
+_CONCLUDED = "batches"
+_WRITTEN = ("decisions", "discarded", "check_requests", "rejected", "unpublished", _CONCLUDED)
 _OWNER, _SIZE = "checkback.checkpoint", "checkback.segment_size"
-_COMMIT = re.compile(r"([0-9]{20})\.json")
 
 
 def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts:
@@ -50,7 +51,9 @@ def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts
         partitions=int(spark.conf.get(PARTITIONS) or settings.reconcile.partitions),
         segment_size=settings.reconcile.segment_size,
         rebuilding=filesystem.exists(spark, tables.checkpoint(REBUILDING)),
-        logs=_logs(spark, tables, checkpoint),
+        logs=logs(spark, tables, _positions(tables, checkpoint)),
+        done=last_done(spark, place),
+        replaced=replaced(spark, tables, NAME),
     )
 
 
@@ -112,12 +115,13 @@ def _ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) 
     query_id = checkpoint.query_id
     own, size = f"{OWNERS}/{query_id}", f"segment_size/{query_id}"
     found = log.versions([OWNERS, own, size])
-    batches = [tables.log(name).versions([f"{query_id}/{name}"]) for name in _WRITTEN]
+    batches = {name: tables.log(name).versions([f"{query_id}/{name}"])[f"{query_id}/{name}"] for name in _WRITTEN}
     return DecisionFacts(
         written,
         owner=found[OWNERS] or 0,
         owned=found[own],
-        last_batch=max((batch for one in batches for batch in one.values() if batch is not None), default=None),
+        last_batch=max((batch for batch in batches.values() if batch is not None), default=None),
+        concluded=batches[_CONCLUDED],
         segment_size=found[size],
     )
 
@@ -129,40 +133,23 @@ def _spark_ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | 
     properties = spark_log.properties(spark, tables.in_sql("decisions"))
     query_id = checkpoint.query_id
     with ThreadPoolExecutor() as pool:
-        batches = list(pool.map(lambda name: tables.last_version(spark, name, f"{query_id}/{name}"), _WRITTEN))
+        last = pool.map(lambda name: tables.last_version(spark, name, f"{query_id}/{name}"), _WRITTEN)
+        batches = dict(zip(_WRITTEN, last, strict=True))
     # Without an owner they are of an older Checkback, which wrote none down.
     ours = properties.get(_OWNER, query_id) == query_id
     return DecisionFacts(
         written,
         owner=1,
         owned=1 if ours else None,
-        last_batch=max((batch for batch in batches if batch is not None), default=None),
+        last_batch=max((batch for batch in batches.values() if batch is not None), default=None),
+        concluded=batches[_CONCLUDED],
         segment_size=int(properties[_SIZE]) if ours and _SIZE in properties else None,
     )
 
 
-def _logs(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> dict[str, TableLog]:
-    """The logs of the sources, by name, in the query's order."""
-    names, newest = SOURCES[NAME], None if checkpoint is None else checkpoint.newest
-    if tables.by_files:
-        return {name: _log(tables, name) for name in names}
-    if newest is None:
-        return {}  # nothing to compare them with
-    with ThreadPoolExecutor() as pool:
-        logs = pool.map(lambda name, position: _spark_log(spark, tables, name, position), names, newest.positions)
-        return dict(zip(names, logs, strict=False))
-
-
-def _spark_log(spark: SparkSession, tables: Tables, name: str, position: StreamPosition | None) -> TableLog:
-    """Its log, back to where the checkpoint goes on from: of older versions nothing is asked."""
-    newest = max(tables.history(spark, name, 1))
-    behind = 1 if position is None else newest - max(position.version, 0) + 1
-    oldest = newest if behind <= 1 else min(tables.history(spark, name, behind))
-    return TableLog(spark_log.table_id(spark, tables.in_sql(name)), oldest, newest)
-
-
-def _log(tables: Tables, name: str) -> TableLog:
-    log = tables.log(name)
-    found = [_COMMIT.fullmatch(file) for file in os.listdir(f"{tables.location(name)}/_delta_log")]
-    versions = [int(match.group(1)) for match in found if match]
-    return TableLog(log.table_id(), oldest=min(versions, default=0), newest=max(versions, default=0))
+def _positions(tables: Tables, checkpoint: Checkpoint | None) -> dict[str, StreamPosition | None]:
+    """Where the checkpoint stands in the sources, by name, in the query's order."""
+    newest, names = None if checkpoint is None else checkpoint.newest, SOURCES[NAME]
+    if newest is None:  # nothing to compare with, which only costs nothing where files tell
+        return dict.fromkeys(names) if tables.by_files else {}
+    return dict(zip(names, newest.positions, strict=False))

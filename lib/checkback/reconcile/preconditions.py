@@ -10,22 +10,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from checkback.errors import StateError
+from checkback.storage.checkpoint_fit import Fit, misfit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from checkback.storage.checkpoint import Batch, Checkpoint
+    from checkback.storage.checkpoint_fit import TableLog
 
 _REBUILD = "or run `checkback rebuild`"
-
-
-@dataclass(frozen=True)
-class TableLog:
-    """A table's log: Delta's id of the table, the oldest version that can still be read from, the newest."""
-
-    table: str
-    oldest: int
-    newest: int
 
 
 @dataclass(frozen=True)
@@ -34,13 +27,15 @@ class DecisionFacts:
 
     ``written``: it has rows; where there is no checkpoint also: another table has rows that only batches write.
     ``owner``: how many checkpoints have owned the tables; ``owned``: the number of the one at hand, None = not one of
-    them. ``last_batch``: the newest batch of its query in any table; ``segment_size`` that it was begun with.
+    them. ``last_batch``: the newest batch of its query in any table; ``concluded``: in `batches`, None = none is
+    there; ``segment_size`` that it was begun with.
     """
 
     written: bool
     owner: int = 0
     owned: int | None = None
     last_batch: int | None = None
+    concluded: int | None = None
     segment_size: int | None = None
 
 
@@ -48,7 +43,8 @@ class DecisionFacts:
 class StartFacts:
     """What a start finds. ``rebuilding``: a rebuild has begun and not ended.
 
-    ``logs``: of the sources, by name, in the query's order; those that nobody has looked at are left out.
+    ``logs``: of the sources, by name, in the query's order; those that nobody has looked at are left out. ``done``:
+    the last batch that is done; -1 = none. ``replaced``: see `Fit`.
     """
 
     place: str
@@ -58,6 +54,8 @@ class StartFacts:
     segment_size: int
     rebuilding: bool = False
     logs: Mapping[str, TableLog] = field(default_factory=dict)
+    done: int = -1
+    replaced: str | None = None
 
 
 def refuse(facts: StartFacts) -> None:
@@ -78,9 +76,8 @@ def refuse(facts: StartFacts) -> None:
             )
         return
     _refuse_others(facts)
-    _refuse_older(facts, newest)
+    _refuse_misfit(facts, newest)
     _refuse_other_shape(facts, newest)
-    _refuse_gaps(facts, newest)
 
 
 def _refuse_others(facts: StartFacts) -> None:
@@ -94,14 +91,21 @@ def _refuse_others(facts: StartFacts) -> None:
         )
 
 
-def _refuse_older(facts: StartFacts, newest: Batch) -> None:
-    last = facts.ledger.last_batch
-    if last is not None and last > newest.batch_id:
-        raise StateError(
-            f"the checkpoint is older than the tables: it knows {newest.batch_id} as the last batch, they hold {last}",
-            facts.place,
-            f"put the newest checkpoint back, {_REBUILD}",
+def _refuse_misfit(facts: StartFacts, newest: Batch) -> None:
+    found = misfit(
+        Fit(
+            begun=newest.batch_id,
+            done=facts.done,
+            written=facts.ledger.last_batch,
+            concluded=facts.ledger.concluded,
+            positions=dict(zip(facts.logs, newest.positions, strict=False)),
+            logs=facts.logs,
+            replaced=facts.replaced,
         )
+    )
+    if found is not None:
+        without = "run `checkback rebuild`: it goes by the tables, which hold every row"
+        raise StateError(found.what, facts.place, f"{found.fix}, {_REBUILD}" if found.fix else without)
 
 
 def _refuse_other_shape(facts: StartFacts, newest: Batch) -> None:
@@ -114,29 +118,4 @@ def _refuse_other_shape(facts: StartFacts, newest: Batch) -> None:
                 f"is {set_to}, but the checkpoint {facts.place} was made with {made_with}",
                 f"reconcile.{name}",
                 f"set it to {made_with}, {_REBUILD}",
-            )
-
-
-def _refuse_gaps(facts: StartFacts, newest: Batch) -> None:
-    for (name, log), position in zip(facts.logs.items(), newest.positions, strict=False):
-        if position is None:
-            continue
-        if position.table != log.table:
-            raise StateError(
-                f"the table {name} is another one than the checkpoint was made with",
-                facts.place,
-                f"put the table back, {_REBUILD}",
-            )
-        if position.version > log.newest + 1:
-            raise StateError(
-                f"the table {name} ends with version {log.newest}, the checkpoint goes on from {position.version}",
-                facts.place,
-                f"the table was put back to an older state: put it forward again, {_REBUILD}",
-            )
-        if position.version < log.oldest:
-            raise StateError(
-                f"the log of {name} begins with version {log.oldest}, the checkpoint goes on from {position.version}: "
-                "reconcile was stopped for longer than delta.logRetentionDuration",
-                facts.place,
-                "run `checkback rebuild`: it goes by the tables, which hold every row",
             )

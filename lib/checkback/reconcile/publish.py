@@ -33,6 +33,7 @@ from checkback.storage.dataframes import frame, is_connect
 from checkback.storage.offset_ranges import MAX_RANGES, within
 from checkback.storage.parquet_files import FILES_SCHEMA, files_of
 from checkback.storage.schemas import HALF, SOURCES, TOPIC_PREFIX, schema_of
+from checkback.storage.seen_commits import SeenCommits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from checkback.reconcile.segment import Records
     from checkback.reconcile.timers import WakeTimers
     from checkback.reconcile.unpublished import Parking
+    from checkback.storage.checkpoint import Batch
     from checkback.storage.parquet_files import ParquetFile
     from checkback.storage.tables import Tables
 
@@ -86,6 +88,7 @@ class Publisher:
         self._wakes = wakes
         self._topics = TopicTables(tables)
         self._flush = tables.flush_of(NAME, *SOURCES[NAME])
+        self._seen = SeenCommits(tables, NAME)
         self._claimed = tables.by_files  # by the command, then
         self._concluded = False  # the first batch may be one that is done again
 
@@ -99,6 +102,8 @@ class Publisher:
             spark.conf.set(_ADAPTIVE, "false")
         actions, segments = Actions.of(batch.toArrow())
         self._flush()  # its state is computed, and nothing of it is in a table yet
+        if self._tables.by_files:
+            self._seen.keep(spark, _seen(read_batch(spark, self._tables.checkpoint(NAME), batch_id)))
         written = Written()
         if len(actions.records) or self._topics.due(spark, _now()):
             written = self.publish(spark, actions, batch_id, app)
@@ -334,6 +339,12 @@ def _offsets(spark: SparkSession, wanted: HalfLookup) -> DataFrame:
     fields = {"queue_id": wanted.records["queue_id"], "queue_offset": wanted.records["offset"]}
     rows = pa.table({name: pa.array(values) for name, values in fields.items()})
     return frame(spark, rows)
+
+
+def _seen(batch: Batch) -> dict[str, int]:
+    """Up to where a batch has read what others write: nobody else writes `ticks`."""
+    positions = zip(SOURCES[NAME], batch.positions, strict=False)
+    return {name: at.seen for name, at in positions if at is not None and at.seen >= 0 and name != "ticks"}
 
 
 def _now() -> int:

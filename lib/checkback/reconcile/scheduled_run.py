@@ -23,6 +23,7 @@ from checkback.storage.checkpoint import Checkpoint, last_done, read_checkpoint
 from checkback.storage.commit_files import Commits
 from checkback.storage.paths import local_path
 from checkback.storage.schemas import SCHEMAS, SOURCES
+from checkback.storage.seen_commits import replaced
 
 if TYPE_CHECKING:
     from checkback.settings import Settings
@@ -84,6 +85,8 @@ def _has_read_all(tables: Tables, query: str, found: Checkpoint | None) -> bool:
     batch = None if found is None else found.newest
     if batch is not None and last_done(None, tables.checkpoint(query)) != batch.batch_id:
         return False
+    if replaced(None, tables, query) is not None:
+        return False
     for place, name in enumerate(SOURCES[query]):
         commits = Commits.of(tables.location(name))
         if commits is None:
@@ -95,6 +98,7 @@ def _has_read_all(tables: Tables, query: str, found: Checkpoint | None) -> bool:
         elif (
             position.starting
             or position.table != tables.log(name).table_id()
+            or position.seen > commits.newest
             or commits.anything_after(position.version, position.index)
         ):
             return False

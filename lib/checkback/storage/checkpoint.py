@@ -36,6 +36,11 @@ class StreamPosition:
     starting: bool = False
 
     @property
+    def seen(self) -> int:
+        """Newest version that something was read of; -1 = none."""
+        return self.version if self.starting or self.index >= 0 else self.version - 1
+
+    @property
     def unread(self) -> int:
         """First version that is not known to have been read whole."""
         return 0 if self.starting else self.version

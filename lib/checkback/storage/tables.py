@@ -288,18 +288,22 @@ class Tables:
         version: int,
         expected: Mapping[str, int | None],
         marks: Mapping[str, int],
-    ) -> None:
+    ) -> bool:
         """As ``append``, and with the rows applications of others are taken from ``expected`` versions to ``marks``.
 
-        Raises FencedError, and nothing is appended, when one of them has another version by then. Where Spark writes
-        the table, and where there are no marks, it is ``append``.
+        False: (app, version) was there already. Where Spark writes nobody can say so. Raises FencedError, and nothing
+        is appended, when one of them has another version by then. Where Spark writes the table, and where there are no
+        marks, it is ``append``.
         """
+        if self.by_files and self.log(name).has(app, version):
+            return False
         if not marks or not self.by_files or not self.log(name).appendable():
             self.append(rows, name, app, version)
-        elif not self.log(name).has(app, version):
+        else:
             rows = rows.select(*schema_of(name).names)
             files, _ = files_of(rows.mapInArrow(to_files(name, self.root, self.sync), FILES_SCHEMA).toArrow())
             self.log(name).commit_after(files, expected, {**marks, app: version})
+        return True
 
     def append_arrow(
         self, spark: SparkSession, rows: pa.Table, name: str, app: str | None = None, version: int = 0

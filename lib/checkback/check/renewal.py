@@ -1,0 +1,39 @@
+"""The checkpoint of the check query, begun anew where it does not belong to the tables.
+
+It holds nothing that the tables do not: answers are found again in `check_answers`. But its batches would be taken for
+done, and their answers be left out, where the tables hold batches of the same ids, and lost requests would stop it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from checkback.check.query import NAME
+from checkback.storage import filesystem
+from checkback.storage.checkpoint_facts import fit
+from checkback.storage.checkpoint_fit import misfit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from checkback.storage.tables import Tables
+
+_log = logging.getLogger(__name__)
+
+
+def renew(spark: SparkSession, tables: Tables) -> str | None:
+    """Put the checkpoint aside unless it fits; the place where it is now, None = it stays.
+
+    The tables must be there, and no check query may run. Raises StorageError.
+    """
+    found = fit(spark, tables, NAME, ("check_answers", "op"))
+    why = None if found is None else misfit(found)
+    if why is None:
+        return None
+    place = tables.checkpoint(NAME)
+    aside = f"{place}.before-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    filesystem.move(spark, place, aside)
+    _log.warning("%s: %s: put aside as %s, the query begins anew", place, why.what, aside)
+    return aside

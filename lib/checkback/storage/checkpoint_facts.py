@@ -1,0 +1,73 @@
+"""What `checkpoint_fit` goes by: a query's checkpoint, and what the tables say of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from checkback.storage import filesystem, spark_log
+from checkback.storage.checkpoint import last_done, numbers, parse_metadata, read_batch
+from checkback.storage.checkpoint_fit import Fit, TableLog
+from checkback.storage.schemas import SOURCES
+from checkback.storage.seen_commits import replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from checkback.storage.checkpoint import StreamPosition
+    from checkback.storage.tables import Tables
+
+_COMMIT = re.compile(r"([0-9]{20})\.json")
+
+
+def fit(spark: SparkSession, tables: Tables, query: str, written: Sequence[str]) -> Fit | None:
+    """The checkpoint of a query beside the tables ``written`` by it, which are there; None: there is no checkpoint.
+
+    Its application in each is ``<query>/<query id>/<table>``, the queries that land being one, ``land``. Raises
+    StorageError.
+    """
+    place = tables.checkpoint(query)
+    if not filesystem.exists(spark, f"{place}/metadata"):
+        return None
+    who = f"{query.partition('-')[0]}/{parse_metadata(filesystem.text(spark, f'{place}/metadata'), place)}"
+    begun = max(numbers(spark, f"{place}/offsets"), default=-1)
+    last = [tables.last_version(spark, name, f"{who}/{name}") for name in written]
+    positions: dict[str, StreamPosition | None] = {}
+    if begun >= 0 and query in SOURCES:  # those of files and of Kafka are theirs
+        positions = dict(zip(SOURCES[query], read_batch(spark, place, begun).positions, strict=False))
+    return Fit(
+        begun=begun,
+        done=last_done(spark, place),
+        written=max((batch for batch in last if batch is not None), default=None),
+        positions=positions,
+        logs=logs(spark, tables, positions),
+        replaced=replaced(spark, tables, query),
+    )
+
+
+def logs(spark: SparkSession, tables: Tables, positions: Mapping[str, StreamPosition | None]) -> dict[str, TableLog]:
+    """The logs of these tables, as far back as the positions in them. Raises StorageError."""
+    if tables.by_files:
+        return {name: _log(tables, name) for name in positions}
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(lambda name: _spark_log(spark, tables, name, positions[name]), positions)
+        return dict(zip(positions, found, strict=True))
+
+
+def _spark_log(spark: SparkSession, tables: Tables, name: str, position: StreamPosition | None) -> TableLog:
+    """Its log, back to where the checkpoint goes on from: of older versions nothing is asked."""
+    newest = max(tables.history(spark, name, 1))
+    behind = 1 if position is None else newest - max(position.version, 0) + 1
+    oldest = newest if behind <= 1 else min(tables.history(spark, name, behind))
+    return TableLog(spark_log.table_id(spark, tables.in_sql(name)), oldest, newest)
+
+
+def _log(tables: Tables, name: str) -> TableLog:
+    log = tables.log(name)
+    found = [_COMMIT.fullmatch(file) for file in os.listdir(f"{tables.location(name)}/_delta_log")]
+    versions = [int(match.group(1)) for match in found if match]
+    return TableLog(log.table_id(), oldest=min(versions, default=0), newest=max(versions, default=0))

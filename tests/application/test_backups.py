@@ -1,0 +1,128 @@
+"""A checkpoint or tables that were put back from a backup: nothing is lost without a word, nothing published twice."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from check.servers import Received, Server, Wire, reply, says
+from checkback.application.rebuild import rebuild
+from checkback.errors import StateError
+from checkback.gateway.deduplication_history import DeduplicationHistory
+from checkback.reconcile.scheduled_run import nothing_to_do
+from reconcile.test_batch_rules import House
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from checkback.settings import Settings
+
+
+@pytest.fixture
+def house(spark: SparkSession, tmp_path: Path) -> House:
+    return House(spark, tmp_path / "data")
+
+
+class Backup:
+    """A folder as it was, without the folder of the checkpoints."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder, self._copy = folder, f"{folder}-backup"
+        shutil.copytree(folder, self._copy, ignore=shutil.ignore_patterns("_checkpoints"))
+
+    def put_back(self) -> None:
+        for path in Path(self._folder).iterdir():
+            if path.name != "_checkpoints":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.copytree(self._copy, self._folder, dirs_exist_ok=True)
+
+
+@pytest.fixture
+def commits() -> Iterator[Server]:
+    """A producer that answers COMMIT to every check."""
+
+    def answer(received: Received, wire: Wire) -> bool:
+        wire.send(reply(says("COMMIT", received.json["transaction_id"])))
+        return True
+
+    with Server(answer) as server:
+        yield server
+
+
+def _asking(house: House, server: Server) -> Settings:
+    """Each transaction is checked at once, and then a second later at the soonest."""
+    settings = house.settings(check_interval="1s", check_jitter="0s")
+    producers: dict[str, Any] = {"g": {"endpoints": [server.url]}}
+    return settings.model_validate(settings.model_dump(by_alias=True) | {"producers": producers})
+
+
+def test_check_begins_anew_where_its_checkpoint_does_not_belong_to_the_tables(
+    house: House, commits: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Older than its answers; then its table is lost. No answer is left out, none is asked for or sent twice."""
+    settings, place = _asking(house, commits), house.tables.checkpoint("check")
+    house.half(0)
+    house.run(settings)
+    backup = Backup(place)
+    for offset in (1, 2):
+        house.half(offset)
+        house.run(settings)
+    backup.put_back()
+    house.half(3)
+    house.run(settings)
+    assert f"{place}: the checkpoint is older than the tables" in caplog.text
+    shutil.rmtree(house.tables.location("check_requests"))
+    house.half(4)
+    house.run(settings)
+    assert "the table check_requests is another one" in caplog.text
+    assert house.fates() == {offset: ["topics/t"] for offset in range(5)}
+    assert house.rows("op", "half_offset") == [(offset,) for offset in range(5)]
+    assert len(commits.received) == 5
+    assert house.rows("rejected", "reason") == []
+
+
+def test_tables_that_are_older_than_the_checkpoint_are_refused_until_a_rebuild(house: House) -> None:
+    settings = house.settings()
+    house.half(0, 1)
+    house.commit(0)
+    house.run(settings)
+    backup = Backup(house.root)
+    house.commit(1)
+    house.run(settings)
+    backup.put_back()
+    with pytest.raises(StateError, match=r"the tables are older than the checkpoint.*`checkback rebuild`"):
+        house.run(settings)
+    assert rebuild(house.spark, settings, print) is not None
+    house.commit(1)
+    house.run(settings)
+    assert house.fates() == {0: ["topics/t"], 1: ["topics/t"]}
+
+
+def test_half_that_was_put_back_and_written_since_is_refused_until_a_rebuild(house: House) -> None:
+    """The gateway gives out no offset again that is decided; what had one all the same is pending."""
+    settings = house.settings()
+    house.half(0)
+    house.commit(0, 1)
+    house.run(settings)
+    backup = Backup(house.tables.location("half"))
+    house.half(1)
+    house.run(settings)
+    assert house.fates() == {0: ["topics/t"], 1: ["topics/t"]}
+    assert nothing_to_do(house.tables, settings, 0)
+    backup.put_back()
+    assert not nothing_to_do(house.tables, settings, 0)
+    assert DeduplicationHistory(house.root).next_offset(0) == 2
+    for name in ("other", "another"):
+        house.land("half", {"queue_offset": 1 + (name == "another"), "transaction_id": name, "real_topic": "t"})
+    with pytest.raises(StateError, match=r"the table half was put back .*`checkback rebuild`"):
+        house.run(settings)
+    assert rebuild(house.spark, settings, print) is not None
+    ops = ({"transaction_id": name, "state": "COMMIT", "source": "producer"} for name in ("other", "another"))
+    house.land("op", *({"half_offset": offset} | op for offset, op in enumerate(ops, start=1)))
+    house.run(settings)
+    assert house.rows("topics/t", "transaction_id") == [("another",), ("other",), ("t0",), ("t1",)]
