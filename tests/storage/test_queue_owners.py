@@ -8,7 +8,7 @@ import pytest
 
 from checkback.errors import FencedError, SettingsError, StorageError
 from checkback.gateway.metrics import Metrics
-from checkback.gateway.service import GatewayService as GatewayDoor
+from checkback.gateway.service import GatewayService as GatewayService
 from checkback.gateway.tables import Appender, claim
 from checkback.messages import LONG_MAX
 from checkback.settings import Settings
@@ -94,7 +94,7 @@ def test_gateway_does_not_start_on_the_queue_of_another(tables: Tables, app: str
     tables.log("half").commit_after([], {}, {app: 1})
     settings = Settings.model_validate({"storage": {"root": tables.root}, "gateway": {"queues": [4, 5]}})
     with pytest.raises(SettingsError) as caught:
-        GatewayDoor(settings, Metrics(), print)
+        GatewayService(settings, Metrics(), print)
     told = f"gateway.queues: half queue 5 is {whose} already; give each a queue of its own"
     assert str(caught.value) == told
     assert tables.log("half").versions(["gateway/4"]) == {"gateway/4": None}
@@ -104,7 +104,7 @@ def test_gateway_says_that_a_queue_has_no_offset_left(tmp_path: Path) -> None:
     House(tmp_path).half(LONG_MAX, queue=3)
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "gateway": {"queues": [3]}})
     with pytest.raises(StorageError, match=r"queue 3 has the offset 9223372036854775807: .*give the gateway other"):
-        GatewayDoor(settings, Metrics(), print)
+        GatewayService(settings, Metrics(), print)
 
 
 @pytest.mark.parametrize(
