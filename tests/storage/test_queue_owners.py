@@ -8,7 +8,7 @@ import pytest
 
 from checkback.errors import FencedError, SettingsError, StorageError
 from checkback.gateway.metrics import Metrics
-from checkback.gateway.service import GatewayService as GatewayService
+from checkback.gateway.service import GatewayService
 from checkback.gateway.tables import Appender, claim
 from checkback.messages import LONG_MAX
 from checkback.settings import Settings

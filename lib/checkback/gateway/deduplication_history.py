@@ -96,7 +96,8 @@ class DeduplicationHistory:
 
     def _last_offset(self, table: str, queue_id: int, last: int) -> int:
         """The greatest offset of the queue in the table, ``last`` if none is greater."""
-        files = self._files(table, {"queue_id": (queue_id, queue_id), "queue_offset": (min(last + 1, LONG_MAX), LONG_MAX)})
+        offsets = (min(last + 1, LONG_MAX), LONG_MAX)
+        files = self._files(table, {"queue_id": (queue_id, queue_id), "queue_offset": offsets})
         for file in sorted(files, key=lambda file: _greatest(file, "queue_offset"), reverse=True):
             if _greatest(file, "queue_offset") <= last:
                 break
