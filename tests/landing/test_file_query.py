@@ -482,7 +482,7 @@ def test_checkpoint_and_table_that_do_not_belong_together_are_refused(
         house.land(inbox)
     with monkeypatch.context() as patch:  # as if the other batch had come since the start
         patch.setattr(run, "_refuse_misfit", lambda *_: None)
-        patch.setattr(Landing, "_first", property(lambda _: False, lambda *_: None), raising=False)
+        patch.setattr(Landing, "_again", property(lambda _: False, lambda *_: None), raising=False)
         with pytest.raises(CheckbackError, match="half has a batch 1 of this query already"):
             house.land(inbox)
     shutil.rmtree(place)
