@@ -17,6 +17,7 @@ from checkback.application.run import reconcile
 from checkback.errors import CheckbackError, StateError
 from checkback.reconcile import batch_rules
 from checkback.reconcile.batch_rules import BatchRules, in_force, keep
+from checkback.reconcile.group_hash import GroupHash
 from checkback.reconcile.processor import STATE_NAME
 from checkback.reconcile.publish import Publisher
 from checkback.reconcile.segment import Rules
@@ -170,6 +171,14 @@ def test_batch_that_was_begun_puts_off_the_same_checks(house: House, monkeypatch
     assert {offset for offset, tables in fates.items() if tables == ["topics/t"]} == {9, *left}
 
 
+def _begin(house: House, settings: Settings, version: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run, by the release that `_as_release_before` makes of it."""
+    with monkeypatch.context() as patch:
+        if version is None:
+            patch.setattr(batch_rules, "GROUP_HASH", GroupHash.XXHASH64)
+        house.run(settings)
+
+
 def _as_release_before(house: House, version: int | None) -> None:
     """Let the rules beside the checkpoint be those of a release that decides otherwise; None: that kept none."""
     folder = Path(house.tables.checkpoint("reconcile"), batch_rules.FOLDER)
@@ -187,7 +196,7 @@ def test_batch_of_another_release_that_has_written_is_refused_until_a_rebuild(
 ) -> None:
     settings = house.settings(check_max=1)
     house.half(0, 1)
-    house.run(settings)
+    _begin(house, settings, version, monkeypatch)
     house.commit(1)
     batch = _crash(house, settings, "topics/t", monkeypatch)
     _as_release_before(house, version)
@@ -209,7 +218,7 @@ def test_batch_of_another_release_that_has_written_nothing_is_decided_anew(
     """The state that its first try has written is forgotten, so that nobody takes it up."""
     settings = house.settings(check_max=1)
     house.half(0, 1)
-    house.run(settings)
+    _begin(house, settings, version, monkeypatch)
     house.commit(1)
     with monkeypatch.context() as patch:
         patch.setattr(Publisher, "publish", _never)

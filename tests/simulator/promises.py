@@ -337,12 +337,8 @@ class Promises:
         """Is what the last rebuild has restored due by now?"""
         if not self._rebuilt:
             return True
-        offsets = self.world.reconcile.offsets[self._rebuilt[-1] : last + 1]
-        return any(
-            planned.max_checks is None and planned.time > max(other.time for other in offsets[:place])
-            for place, planned in enumerate(offsets)
-            if place
-        )
+        restored, *others = self.world.reconcile.offsets[self._rebuilt[-1] : last + 1]
+        return any(planned.time >= restored.time + PUT_OFF_MS for planned in others)
 
     def _waits(self, key: Key, life: Life, asked: list[Request], now: int) -> None:
         """P1: what is pending is so rightly."""

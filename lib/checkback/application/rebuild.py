@@ -98,8 +98,7 @@ def _rebuild(
     try:
         segments = blocks.count()
         tell(f"starting with {segments} segments")
-        set_aside = f"{place}.before-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-        aside = filesystem.move(spark, place, set_aside)
+        set_aside = filesystem.put_aside(spark, place)
         with stop_on_signal() as stopper, without_no_data_batches(spark):
             tick(spark, tables)
             decided, restored = batch_rules(settings, is_connect(spark)), Restored(blocks, versions)
@@ -112,7 +111,7 @@ def _rebuild(
         blocks.unpersist()
     claim(spark, tables, query.id, settings.reconcile.segment_size)
     filesystem.delete(spark, mark)
-    return Rebuilt(segments, finished, set_aside if aside else None)
+    return Rebuilt(segments, finished, set_aside)
 
 
 def _conclude(spark: SparkSession, tables: Tables) -> None:

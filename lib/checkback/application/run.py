@@ -15,7 +15,7 @@ from checkback.check.query import check_query, decisive_answers
 from checkback.check.renewal import renew
 from checkback.errors import reason
 from checkback.reconcile import scheduled_run
-from checkback.reconcile.batch_rules import batch_rules, begun_with, keep
+from checkback.reconcile.batch_rules import BatchRules, batch_rules, begun_with, group_hash_of, keep
 from checkback.reconcile.ownership import NAME, claim, facts
 from checkback.reconcile.preconditions import refuse
 from checkback.reconcile.query import reconcile_query
@@ -65,15 +65,15 @@ def reconcile(
         if found.checkpoint is not None:
             claim(spark, tables, found.checkpoint.query_id, settings.reconcile.segment_size)
         with observed(spark, settings, tables) as observer:
-            _finish_begun(spark, settings, tables, found.checkpoint, stopper, observer)
+            decided = _finish_begun(spark, settings, tables, found.checkpoint, stopper, observer)
             if available_now:
-                _drain(spark, settings, tables, stopper, observer)
+                _drain(spark, settings, tables, decided, stopper, observer)
             elif is_connect(spark):
                 # Its batches are done elsewhere and tell nothing here: Spark's own, without data, fire the timers.
-                _run_on(spark, settings, tables, stopper, observer, None, meanwhile)
+                _run_on(spark, settings, tables, decided, stopper, observer, None, meanwhile)
             else:
                 with without_no_data_batches(spark):
-                    _run_on(spark, settings, tables, stopper, observer, WakeTimers(), meanwhile)
+                    _run_on(spark, settings, tables, decided, stopper, observer, WakeTimers(), meanwhile)
 
 
 def put_right(tables: Tables) -> None:
@@ -91,13 +91,14 @@ def _finish_begun(
     checkpoint: Checkpoint | None,
     stopper: GracefulShutdown,
     observer: Observer,
-) -> None:
+) -> BatchRules:
     """Finish a batch that was begun with other settings by these, and keep what the batches after it are decided with.
 
-    A batch that was begun with the same is finished when the query starts.
+    Returns the latter. A batch that was begun with the same is finished when the query starts.
     """
-    place, now = tables.checkpoint(NAME), batch_rules(settings, is_connect(spark))
-    newest = None if checkpoint is None else checkpoint.newest
+    place, newest = tables.checkpoint(NAME), None if checkpoint is None else checkpoint.newest
+    group_hash = group_hash_of(spark, place, None if newest is None else newest.batch_id)
+    now = batch_rules(settings, is_connect(spark), group_hash)
     before = None if checkpoint is None else begun_with(spark, tables, checkpoint, now)
     if newest is not None and before is not None:
         _log.warning("batch %s was begun with other settings and is finished by these", newest.batch_id)
@@ -107,14 +108,16 @@ def _finish_begun(
         stopper.start(*query)
         stopper.wait()
         if stopper.wanted:  # perhaps it is not done
-            return
+            return now
     keep(spark, place, 0 if newest is None else newest.batch_id + 1, now)
+    return now
 
 
 def _run_on(
     spark: SparkSession,
     settings: Settings,
     tables: Tables,
+    decided: BatchRules,
     stopper: GracefulShutdown,
     observer: Observer,
     wakes: WakeTimers | None,
@@ -123,7 +126,7 @@ def _run_on(
     """Both queries, until a stop. With ``wakes`` a row of `ticks` starts a batch when something is due."""
     if wakes is not None:
         tick(spark, tables)  # what was due while nothing ran
-    _start(spark, settings, tables, stopper, observer, available_now=False, wakes=wakes)
+    _start(spark, settings, tables, decided, stopper, observer, available_now=False, wakes=wakes)
     stopper.start(*check_query(spark, settings, tables, available_now=False, observer=observer))
 
     asked = False
@@ -150,7 +153,12 @@ def _learn(spark: SparkSession, tables: Tables, wakes: WakeTimers) -> None:
 
 
 def _drain(
-    spark: SparkSession, settings: Settings, tables: Tables, stopper: GracefulShutdown, observer: Observer
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    decided: BatchRules,
+    stopper: GracefulShutdown,
+    observer: Observer,
 ) -> None:
     """Reconcile and check in turn, until the checks have nothing more to ask.
 
@@ -161,7 +169,7 @@ def _drain(
         since = datetime.now(timezone.utc)
         wakes = None if is_connect(spark) else WakeTimers()  # there nothing is put off: `query`
         while not stopper.wanted:
-            _start(spark, settings, tables, stopper, observer, available_now=True, wakes=wakes)
+            _start(spark, settings, tables, decided, stopper, observer, available_now=True, wakes=wakes)
             stopper.wait()
             if wakes is not None and wakes.at_once(round(time.time() * 1000)):
                 tick(spark, tables)
@@ -171,8 +179,8 @@ def _drain(
             before = decisive_answers(spark, tables, since) if is_connect(spark) else 0
             stopper.start(query, dispatch)
             stopper.wait()
-            decided = decisive_answers(spark, tables, since) - before if is_connect(spark) else dispatch.decided
-            if not decided:
+            decisive = decisive_answers(spark, tables, since) - before if is_connect(spark) else dispatch.decided
+            if not decisive:
                 _leave_note(spark, settings, tables, None if wakes is None else wakes.next_try)
                 return
 
@@ -195,6 +203,7 @@ def _start(
     spark: SparkSession,
     settings: Settings,
     tables: Tables,
+    decided: BatchRules,
     stopper: GracefulShutdown,
     observer: Observer,
     available_now: bool,
@@ -204,7 +213,6 @@ def _start(
 
     Where only Spark writes, the first batch says so: written down beside it, it would make its appends fail.
     """
-    decided = batch_rules(settings, is_connect(spark))
     query = stopper.start(*reconcile_query(spark, settings, tables, available_now, decided, None, observer, wakes))
     if query is not None and tables.by_files:
         claim(spark, tables, query.id, settings.reconcile.segment_size)

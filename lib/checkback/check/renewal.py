@@ -7,7 +7,6 @@ done, and their answers be left out, where the tables hold batches of the same i
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING
 
 from checkback.check.query import NAME
@@ -33,7 +32,6 @@ def renew(spark: SparkSession, tables: Tables) -> str | None:
     if why is None:
         return None
     place = tables.checkpoint(NAME)
-    aside = f"{place}.before-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    filesystem.move(spark, place, aside)
+    aside = filesystem.put_aside(spark, place)
     _log.warning("%s: %s: put aside as %s, the query begins anew", place, why.what, aside)
     return aside

@@ -16,6 +16,7 @@ from checkback.inspect.batches import epochs
 from checkback.inspect.check_intervals import RulesHistory
 from checkback.inspect.table_versions import FixedTables
 from checkback.messages import RESUMED_FROM
+from checkback.reconcile.event_columns import transaction_key
 from checkback.reconcile.segment import CHECKS_AT_LEAST
 from checkback.storage.checkpoint import Batch
 from checkback.storage.schemas import SCHEMAS
@@ -170,7 +171,7 @@ def _published_again(fixed: FixedTables, resumed_queues: list[int]) -> DataFrame
     """
     topics = fixed.read_topics()
     place = F.struct(F.col("half_queue_id").alias("queue_id"), F.col("half_queue_offset").alias("queue_offset"))
-    owner, origin = F.xxhash64("producer_group", "transaction_id"), F.element_at("properties", RESUMED_FROM)
+    owner, origin = transaction_key(), F.element_at("properties", RESUMED_FROM)
     ids = topics.select(place.alias("place"), owner.alias("who"))
     resumed = topics.where(F.col("half_queue_id").isin(resumed_queues))
     origins = resumed.select(place.alias("place"), origin.alias("who")).where("who IS NOT NULL")

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from checkback.inspect.check_intervals import timed
 from checkback.inspect.pending_transactions import born
-from checkback.reconcile.event_columns import identity_columns, store_us
+from checkback.reconcile.event_columns import identity_columns, store_us, transaction_key
 from checkback.reconcile.rejected import REJECTION
 from checkback.reconcile.segment import NOT_STATED, Reason, Source
 from checkback.storage.dataframes import union
@@ -173,10 +173,6 @@ def _rows(table: DataFrame, kind: int | Column, **columns: Column) -> DataFrame:
     return table.select(*KEY, F.lit(kind).cast("tinyint").alias("kind"), *values)
 
 
-def _who() -> Column:
-    return F.xxhash64("producer_group", "transaction_id")
-
-
 def _content(topic: Column, queue: str, landed: str, ignore_case: bool) -> Column:
     """Hash of a message and of where it belongs. Nulls are told from each other: xxhash64 passes over them."""
     # A catalog may have made a table's name lower case.
@@ -196,7 +192,7 @@ def _half_rows(half: DataFrame, ignore_case: bool) -> DataFrame:
         at=F.unix_millis(born()),
         until=F.when(own >= 0, own * 1000),
         store=store_us(),
-        who=_who(),
+        who=transaction_key(),
         content=_content(F.col("real_topic"), "real_queue_id", "store_timestamp", ignore_case),
     )
 
@@ -257,7 +253,9 @@ def _op_rows(op: DataFrame, half: DataFrame) -> DataFrame:
 def _decision_rows(decisions: DataFrame, rules: DataFrame) -> DataFrame:
     of_batch = decisions.withColumn("ms", F.unix_millis("decided_at"))
     of_batch = of_batch.join(rules.select("batch_id", "ms", "turn"), on=["batch_id", "ms"], how="left")
-    return _rows(of_batch, _DECISION, at=F.col("check_times"), number=_state_bits(), who=_who(), store=F.col("turn"))
+    return _rows(
+        of_batch, _DECISION, at=F.col("check_times"), number=_state_bits(), who=transaction_key(), store=F.col("turn")
+    )
 
 
 def _timed_rows(rows: DataFrame) -> DataFrame:

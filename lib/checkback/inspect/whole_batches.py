@@ -12,7 +12,7 @@ import numpy as np
 from pyspark.sql import functions as F
 
 from checkback.inspect.batches import BATCH, UNKNOWN, BatchSelection, cut_at, in_order, members, turns
-from checkback.storage.schemas import TOPIC_PREFIX
+from checkback.storage.schemas import BATCH_TIMES, TOPIC_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from checkback.storage.tables import Tables
 
 NAME = "batches"
-#: by table, the column with the time of the batch that wrote the row; of topics `committed_at`
-_BATCH_TIME = {
-    "decisions": "decided_at",
-    "discarded": "discarded_at",
-    "check_requests": "requested_at",
-    "unpublished": "unpublished_at",
-}
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
@@ -71,7 +64,7 @@ class BatchTable:
 
 def batch_time(name: str) -> str | None:
     """The column with the time of the batch that wrote a row of the table; None = no batch of `reconcile` writes it."""
-    return "committed_at" if name.startswith(TOPIC_PREFIX) else _BATCH_TIME.get(name)
+    return "committed_at" if name.startswith(TOPIC_PREFIX) else BATCH_TIMES.get(name)
 
 
 def read_batches(spark: SparkSession, tables: Tables) -> BatchTable:

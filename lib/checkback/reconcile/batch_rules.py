@@ -8,13 +8,14 @@ the first batch that it holds for: batch N is decided with the newest file whose
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
 from checkback import __version__
 from checkback.errors import StateError
+from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
 from checkback.reconcile.ownership import NAME, committed
 from checkback.reconcile.segment import DECISION_VERSION, Rules
 from checkback.storage import filesystem
@@ -38,24 +39,45 @@ class BatchRules:
     """All that decides a batch besides its offsets, the state and its time.
 
     ``max_checks``: checks and discards of one partition, None = all that are due. ``release``: of Checkback;
-    ``decision_version``: of `segment.decide`.
+    ``decision_version``: of `segment.decide`. ``group_hash``: that of the state, which a checkpoint keeps until
+    `rebuild`; the release before this field knew XXHASH64 alone.
     """
 
     rules: Rules
     max_checks: int | None = None
     release: str = __version__
     decision_version: int = DECISION_VERSION
+    group_hash: GroupHash = GroupHash.XXHASH64
 
     def decides_like(self, other: BatchRules) -> bool:
         """Does a batch come out the same with either? Releases may differ and decide alike."""
-        mine, others = ((each.rules, each.max_checks, each.decision_version) for each in (self, other))
-        return mine == others
+        return self == replace(other, release=self.release)
 
 
-def batch_rules(settings: Settings, connect: bool = False) -> BatchRules:
-    """What the settings decide batches with. ``connect``: on Spark Connect nobody here is told what still waits."""
+def batch_rules(settings: Settings, connect: bool = False, group_hash: GroupHash = GROUP_HASH) -> BatchRules:
+    """What the settings decide batches with. ``connect``: on Spark Connect nobody here is told what still waits.
+
+    ``group_hash``: of the checkpoint, see `group_hash_of`.
+    """
     most = max(1, settings.reconcile.max_checks // settings.reconcile.partitions)
-    return BatchRules(rules_of(settings), None if connect else most)
+    return BatchRules(rules_of(settings), None if connect else most, group_hash=group_hash)
+
+
+def group_hash_of(spark: SparkSession, place: str, begun: int | None) -> GroupHash:
+    """By what the checkpoint in ``place`` tells groups apart. ``begun``: its newest batch; None = none has begun.
+
+    Taken for another than it is, its state refuses to be read (`state_codec`). Raises StateError when nothing that is
+    written down there can be read, StorageError.
+    """
+    if begun is None:
+        return GROUP_HASH
+    kept = sorted((number for number in numbers(spark, f"{place}/{FOLDER}") if number <= begun), reverse=True)
+    for number in kept:
+        if (found := _read(spark, place, number)) is not None:
+            return found.group_hash
+    if kept:
+        raise StateError("what batches are decided with cannot be read", f"{place}/{FOLDER}", "run `checkback rebuild`")
+    return GroupHash.XXHASH64
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -118,12 +140,7 @@ def in_force(spark: SparkSession | None, place: str, batch_id: int) -> BatchRule
     Raises StorageError when the checkpoint cannot be read.
     """
     first = max((number for number in numbers(spark, f"{place}/{FOLDER}") if number <= batch_id), default=None)
-    if first is None:
-        return None
-    try:
-        return _ADAPTER.validate_json(filesystem.text(spark, _file(place, first)))
-    except ValidationError:
-        return None
+    return None if first is None else _read(spark, place, first)
 
 
 def forget_state(spark: SparkSession, place: str, batch_id: int) -> None:
@@ -147,6 +164,13 @@ def forget_state(spark: SparkSession, place: str, batch_id: int) -> None:
 
 
 _ADAPTER = TypeAdapter(BatchRules)
+
+
+def _read(spark: SparkSession | None, place: str, number: int) -> BatchRules | None:
+    try:
+        return _ADAPTER.validate_json(filesystem.text(spark, _file(place, number)))
+    except ValidationError:
+        return None
 
 
 def _file(place: str, batch_id: int) -> str:

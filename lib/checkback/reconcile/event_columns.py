@@ -8,16 +8,29 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
 from checkback.reconcile.segment import NOT_STATED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def identity_columns() -> tuple[Column, Column]:
-    """The 64-bit hashes of producer_group and transaction_id, as the segments compare them."""
-    transaction = F.when(F.col("transaction_id").isNull(), F.lit(NOT_STATED)).otherwise(F.xxhash64("transaction_id"))
-    return F.xxhash64("producer_group").alias("group_hash"), transaction.cast("bigint").alias("transaction_hash")
+def identity_columns(group_hash: GroupHash = GROUP_HASH) -> tuple[Column, Column]:
+    """The 64-bit hashes of producer_group and transaction_id, as the segments compare them.
+
+    A transaction id is compared with those of its own group only: whoever makes two of them collide harms himself.
+    """
+    stated = F.xxhash64("transaction_id")
+    transaction = F.when(F.col("transaction_id").isNull(), F.lit(NOT_STATED)).otherwise(
+        F.when(stated == NOT_STATED, F.lit(~NOT_STATED)).otherwise(stated)
+    )
+    group = F.xxhash64(F.sha1("producer_group") if group_hash is GroupHash.SHA1 else F.col("producer_group"))
+    return group.alias("group_hash"), transaction.cast("bigint").alias("transaction_hash")
+
+
+def transaction_key() -> Column:
+    """A 64-bit hash of (producer_group, transaction_id) that nobody can make equal another transaction's."""
+    return F.xxhash64(F.sha1("producer_group"), F.sha1("transaction_id"))
 
 
 def store_us() -> Column:
@@ -30,13 +43,13 @@ def _has_place(offset_column: str) -> Column:
     return (F.col("queue_id") >= 0) & (F.col(offset_column) >= 0)
 
 
-def half_events(half: DataFrame) -> DataFrame:
+def half_events(half: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
     """Rows of `half` as EVENT_COLUMNS.
 
     Without those that are no half messages, which only another writer can have appended: a place that is null or
     negative, or no transaction id, group or topic. Nobody can be asked about them, and no topic is theirs.
     """
-    group, transaction = identity_columns()
+    group, transaction = identity_columns(group_hash)
     named = [F.col(name).isNotNull() for name in ("transaction_id", "producer_group", "real_topic")]
     return half.where(reduce(and_, named, _has_place("queue_offset"))).select(
         "queue_id",
@@ -51,13 +64,13 @@ def half_events(half: DataFrame) -> DataFrame:
     )
 
 
-def op_events(op: DataFrame) -> DataFrame:
+def op_events(op: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
     """Rows of `op` as EVENT_COLUMNS. immunity is the number of the check that was DELIVERED; else -1.
 
     Only the check query may say that of a check. UNDELIVERED is what it said in a release before. Without those that
     are no ops, which only another writer can have appended: a place that is null or negative, or no group.
     """
-    group, transaction = identity_columns()
+    group, transaction = identity_columns(group_hash)
     of_check = F.when(F.col("state") == "UNDELIVERED", 4).when(F.col("state") == "DELIVERED", 5)
     of_check = F.coalesce(F.when(F.col("source") == "check", of_check), F.lit(3))
     kind = F.when(F.col("state") == "ROLLBACK", 1).when(F.col("state") == "COMMIT", 2).otherwise(of_check)

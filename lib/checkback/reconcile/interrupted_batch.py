@@ -17,6 +17,7 @@ from checkback.reconcile.ownership import NAME, committed
 from checkback.reconcile.topic_tables import own_failure
 from checkback.storage.checkpoint import read_checkpoint
 from checkback.storage.dataframes import union
+from checkback.storage.schemas import BATCH_TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,14 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from checkback.storage.tables import Tables
-
-#: the column with the time of the batch that wrote the row; of a topic's table: committed_at
-_TIMES = {
-    "decisions": "decided_at",
-    "discarded": "discarded_at",
-    "check_requests": "requested_at",
-    "unpublished": "unpublished_at",
-}
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ def find(spark: SparkSession, tables: Tables) -> InterruptedBatch | None:
 
 def _unconcluded(spark: SparkSession, tables: Tables, batches: DataFrame) -> list[BatchRows]:
     """The batches that have rows, and none in `batches`."""
-    found = [_batches_of(tables.read(spark, name), time) for name, time in _TIMES.items()]
+    found = [_batches_of(tables.read(spark, name), time) for name, time in BATCH_TIMES.items()]
     found += [rows for name in tables.topics(spark) if (rows := _of_topic(spark, tables, name)) is not None]
     concluded = batches.select("batch_id", F.unix_millis("batch_time").alias("time"))
     lacking = union(found).distinct().join(concluded, on=["batch_id", "time"], how="left_anti")

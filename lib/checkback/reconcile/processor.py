@@ -12,6 +12,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from checkback.reconcile.actions import AS_BEFORE, pack
 from checkback.reconcile.early_ops import EarlyOpLimit
+from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
 from checkback.reconcile.packed_events import parse_key, unpack
 from checkback.reconcile.segment import ACTION, EVENT, Action, Records, Rules, Segment, decide
 from checkback.reconcile.state_codec import AT_ONCE, NO_TIMER, decode, encode
@@ -29,6 +30,8 @@ STATE_NAME = "segment"
 #: Timers of segments that were put off are multiples of it (ms): by that they are known without reading their state.
 #: One in so many others is taken for one of them, and then waits behind them: a prime, so that it is another each time.
 PUT_OFF_MS = 17
+#: The rest of the timers of segments with ops to apply, as `rebuild` restores them, which are never put off unread.
+_WITH_OPS = 1
 
 
 class _Turn(Enum):
@@ -52,10 +55,14 @@ class SegmentProcessor(StatefulProcessor):
     born long ago, get a quarter and no more.
     """
 
-    def __init__(self, rules: Rules, segment_size: int, max_checks: int | None = None) -> None:
+    def __init__(
+        self, rules: Rules, segment_size: int, max_checks: int | None = None, group_hash: GroupHash = GROUP_HASH
+    ) -> None:
+        """``group_hash``: of the events, and so of the state, which may have been begun with an older one."""
         self._rules = rules
         self._size = segment_size
         self._max_checks = max_checks
+        self._group_hash = group_hash
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Open the state variable; Spark makes a processor for each partition of each batch."""
@@ -79,7 +86,7 @@ class SegmentProcessor(StatefulProcessor):
     def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
         """Take over a segment that `rebuild` has restored: a frame of one row, its block."""
         _, base = parse_key(key[0], self._size)
-        segment, _ = decode(bytes(initialState["block"].iloc[0]), base, self._size)
+        segment, _ = decode(bytes(initialState["block"].iloc[0]), base, self._size, self._group_hash)
         self._keep(segment, NO_TIMER, NO_TIMER, timerValues.getCurrentProcessingTimeInMs())
 
     def handleExpiredTimer(
@@ -91,7 +98,7 @@ class SegmentProcessor(StatefulProcessor):
         """Decide a segment in which something is due."""
         now, fired = timerValues.getCurrentProcessingTimeInMs(), expiredTimerInfo.getExpiryTimeInMs()
         turn = _Turn.DUE if fired % PUT_OFF_MS else _Turn.PUT_OFF
-        if not self._may_check(turn):
+        if fired % PUT_OFF_MS != _WITH_OPS and not self._may_check(turn):
             return self._put_off(key[0], now)
         return self._step(key[0], np.empty(0, EVENT), now, turn, fired)
 
@@ -128,7 +135,7 @@ class SegmentProcessor(StatefulProcessor):
             segment, timer = Segment.empty(base, self._size), NO_TIMER
             crowded = self._unseen.crowded(events)
         else:
-            segment, timer = decode(bytes(stored[0]), base, self._size)
+            segment, timer = decode(bytes(stored[0]), base, self._size, self._group_hash)
         if fired != NO_TIMER and timer <= now:
             timer = fired  # the segment was put off since: its own timer has fired, too
         check = self._may_check(turn)
@@ -153,9 +160,14 @@ class SegmentProcessor(StatefulProcessor):
     def _keep(self, segment: Segment, timer: int, fired: int, now: int, put_off: bool = False) -> int:
         """Returns when the segment's timer is set for."""
         # Strictly in the future: the engine deletes a timer that fired after its handler has run.
-        wake = self._later(now) if put_off else max(segment.wake_at(self._rules), now + 1)
+        wake = segment.wake_at(self._rules)
+        if put_off:
+            wake = self._later(now)
+        elif wake == AT_ONCE:
+            wake = now + 1 + (_WITH_OPS - now - 1) % PUT_OFF_MS
+        wake = max(wake, now + 1)
         self._set_timer(timer, wake, fired)
-        self._state.update((encode(segment, wake),))
+        self._state.update((encode(segment, wake, self._group_hash),))
         return wake
 
     def _set_timer(self, old: int, new: int, fired: int) -> None:

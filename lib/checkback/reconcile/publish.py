@@ -22,6 +22,7 @@ from checkback.reconcile.actions import Actions
 from checkback.reconcile.batches import TABLE as BATCHES
 from checkback.reconcile.batches import Written, application, batch_row
 from checkback.reconcile.event_columns import identity_columns, store_us
+from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
 from checkback.reconcile.half_lookup import HalfLookup
 from checkback.reconcile.ownership import NAME, claim
 from checkback.reconcile.segment import Action
@@ -84,6 +85,7 @@ class Publisher:
         self._tables = tables
         self._size = segment_size
         self._decided = decided
+        self._group_hash = GROUP_HASH if decided is None else decided.group_hash
         self._observer = observer
         self._wakes = wakes
         self._topics = TopicTables(tables)
@@ -182,7 +184,7 @@ class Publisher:
             half = half.join(F.broadcast(_offsets(spark, wanted)), on=["queue_id", "queue_offset"], how="left_semi")
         names: list[str] = list(HALF.names)
         if wanted.identity is not None:
-            half = one_of_each(half)
+            half = one_of_each(half, self._group_hash)
             names += ["group_hash", "transaction_hash"]
         if not actions.need_bodies:
             half = half.withColumn("body", F.lit(None).cast("binary"))
@@ -312,9 +314,9 @@ class Publisher:
         found = []
         if about.count(Action.REJECT_OP, Action.LATE_OP):
             op = self._tables.read(spark, "op").where(within(ranges, "half_offset"))
-            found.append(rejected.rejected_ops(rows, op, half))
+            found.append(rejected.rejected_ops(rows, op, half, self._group_hash))
         if about.count(Action.REJECT_HALF):
-            found.append(rejected.rejected_halves(rows, half))
+            found.append(rejected.rejected_halves(rows, half, self._group_hash))
         # Counted, because a try that finds them committed already would not know how many they are. A late op that only
         # repeats its half's own leaves no row.
         both = reduce(DataFrame.unionByName, found).persist()
@@ -326,11 +328,11 @@ class Publisher:
         return count
 
 
-def one_of_each(half: DataFrame) -> DataFrame:
+def one_of_each(half: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
     """`half` with one row of those that agree in offset, store_timestamp and identity: always the same one."""
     key = ["queue_id", "queue_offset", "store_us", "group_hash", "transaction_hash"]
     names = half.columns
-    half = half.select("*", store_us(), *identity_columns())
+    half = half.select("*", store_us(), *identity_columns(group_hash))
     order = Window.partitionBy(*key).orderBy(F.xxhash64(F.to_json(F.struct(*names))))
     return half.withColumn("_n", F.row_number().over(order)).where(F.col("_n") == 1).drop("_n", "store_us")
 

@@ -48,10 +48,15 @@ def actions(
     The order of the union matters: Spark asks its sources for their newest rows in that order. With `half` first,
     each batch sees every op that landed before any of its half messages did.
     """
-    events = half_events(half).union(op_events(op)).union(_no_events(ticks)).select(*EVENT_COLUMNS)
+    events = (
+        half_events(half, decided.group_hash)
+        .union(op_events(op, decided.group_hash))
+        .union(_no_events(ticks))
+        .select(*EVENT_COLUMNS)
+    )
     packed = events.mapInArrow(packer(size), PACKED_SCHEMA)
     return packed.groupBy("segment").transformWithStateInPandas(
-        statefulProcessor=SegmentProcessor(decided.rules, size, decided.max_checks),
+        statefulProcessor=SegmentProcessor(decided.rules, size, decided.max_checks, decided.group_hash),
         outputStructType=ACTIONS_SCHEMA,
         outputMode="Update",
         timeMode="ProcessingTime",

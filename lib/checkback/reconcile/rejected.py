@@ -8,7 +8,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from checkback.reconcile.event_columns import identity_columns, store_us
-from checkback.reconcile.segment import NOT_STATED, Action, Reason
+from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
+from checkback.reconcile.segment import Action, Reason
 from checkback.storage.dataframes import frame
 from checkback.storage.schemas import HALF
 
@@ -44,7 +45,7 @@ def action_rows(spark: SparkSession, actions: Actions) -> DataFrame:
     return frame(spark, pa.table(columns)).withColumn("batch_time", F.lit(actions.batch_time))
 
 
-def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame) -> DataFrame:
+def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
     """Rows of `rejected` for the ops that were not obeyed.
 
     An op whose half is decided already (LATE_OP) is a harmless repeat if it is the half's own; only if it is not, it
@@ -52,20 +53,19 @@ def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame) -> DataFram
     """
     about = actions.where(F.col("action").isin(int(Action.REJECT_OP), int(Action.LATE_OP)))
     about = about.select(*_ROW_AND_IDENTITY, "action", "detail", "batch_time").distinct()
-    ops = op.withColumnRenamed("half_offset", "queue_offset").select("*", store_us(), *identity_columns())
+    ops = op.withColumnRenamed("half_offset", "queue_offset").select("*", store_us(), *identity_columns(group_hash))
     found = ops.join(F.broadcast(about), on=_ROW_AND_IDENTITY, how="inner")
     # Ops that landed together may agree in all that names them, but for their state.
     known_state = F.coalesce(F.col("state").isin("COMMIT", "ROLLBACK"), F.lit(False))
     about_bad_state = (F.col("action") == Action.REJECT_OP) & (F.col("detail") == Reason.UNKNOWN_STATE)
     found = found.where(known_state != about_bad_state)
     owner = half.groupBy("queue_id", "queue_offset").agg(
-        F.min_by(F.struct(*identity_columns()), store_us()).alias("owner"),
+        F.min_by(F.struct("producer_group", "transaction_id"), store_us()).alias("owner"),
     )
     judged = found.join(owner, on=["queue_id", "queue_offset"], how="left")
     late = F.col("action") == Action.LATE_OP
-    stated = F.col("transaction_hash") != NOT_STATED
-    other_group = late & (F.col("owner.group_hash") != F.col("group_hash"))
-    other_id = late & stated & (F.col("owner.transaction_hash") != F.col("transaction_hash"))
+    other_group = late & (F.col("owner.producer_group") != F.col("producer_group"))
+    other_id = late & (F.col("owner.transaction_id") != F.col("transaction_id"))  # null: it states none
     reason = (
         F.when(other_group, F.lit(REJECTION[Reason.WRONG_GROUP]))
         .when(other_id, F.lit(REJECTION[Reason.WRONG_TRANSACTION_ID]))
@@ -87,10 +87,10 @@ def raw_op(half_offset: Column) -> Column:
     return F.to_json(F.struct("queue_id", half_offset.alias("half_offset"), *columns, born))
 
 
-def rejected_halves(actions: DataFrame, half: DataFrame) -> DataFrame:
+def rejected_halves(actions: DataFrame, half: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
     """Rows of `rejected` for the half messages whose offset was taken before. Without the body."""
     about = actions.where(F.col("action") == Action.REJECT_HALF).select(*_ROW_AND_IDENTITY, "batch_time").distinct()
-    rows = half.select("*", store_us(), *identity_columns())
+    rows = half.select("*", store_us(), *identity_columns(group_hash))
     found = rows.join(F.broadcast(about), on=_ROW_AND_IDENTITY, how="inner").dropDuplicates(_ROW_AND_IDENTITY)
     names = [name for name in HALF.names if name != "body"]
     offset = F.concat_ws("/", "queue_id", "queue_offset")

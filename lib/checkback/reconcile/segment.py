@@ -127,7 +127,7 @@ ACTION = np.dtype(
 )
 
 #: Raised with each change by which `decide` decides a batch otherwise: `batch_rules`.
-DECISION_VERSION = 2
+DECISION_VERSION = 3
 
 #: transaction of an op that names no transaction id (RocketMQ's batched op form): its group alone must fit.
 NOT_STATED = 0

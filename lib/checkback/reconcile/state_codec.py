@@ -15,16 +15,18 @@ import numpy as np
 import pyarrow as pa
 
 from checkback.errors import StateError
+from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
 from checkback.reconcile.segment import EARLY, PENDING, Records, Segment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-VERSION = 3
-#: PENDING as each version has it. 2 did not tell checks that count from the others.
-_PENDING = {
-    2: np.dtype([(name, PENDING[name]) for name in PENDING.names or () if name != "asked"]),
-    VERSION: PENDING,
+#: the layout is the same; a block says which hash its groups have
+VERSIONS = {GroupHash.XXHASH64: 3, GroupHash.SHA1: 4}
+#: PENDING and the hash of groups as each version has them. 2 did not tell checks that count from the others.
+_LAYOUTS = {
+    2: (np.dtype([(name, PENDING[name]) for name in PENDING.names or () if name != "asked"]), GroupHash.XXHASH64),
+    **{version: (PENDING, group_hash) for group_hash, version in VERSIONS.items()},
 }
 # mark, version, segment size, timer, seen_until, number of pending, number of early, compressed bytes
 _HEADER = struct.Struct("<2sHIqqIII")
@@ -39,28 +41,36 @@ NO_TIMER = -1
 AT_ONCE = 0
 
 
-def encode(segment: Segment, timer: int = NO_TIMER) -> bytes:
-    """The block of a segment. ``timer``: the one registered for it (ms), so that nobody need list timers."""
+def encode(segment: Segment, timer: int = NO_TIMER, group_hash: GroupHash = GROUP_HASH) -> bytes:
+    """The block of a segment. ``timer``: the one registered for it (ms), so that nobody need list timers.
+
+    ``group_hash``: that of its records.
+    """
     bits = np.packbits(segment.seen, bitorder="little")
     raw = b"".join((bits.tobytes(), _bytes_of(segment.pending), _bytes_of(segment.early)))
     packed: bytes = pa.compress(raw, _CODEC, asbytes=True)
     counts = len(segment.pending), len(segment.early), len(packed)
-    return _HEADER.pack(_MARK, VERSION, len(segment.seen), timer, segment.seen_until, *counts) + packed
+    return _HEADER.pack(_MARK, VERSIONS[group_hash], len(segment.seen), timer, segment.seen_until, *counts) + packed
 
 
-def decode(block: bytes, base: int, size: int) -> tuple[Segment, int]:
-    """The segment in a block, and its timer.
+def decode(block: bytes, base: int, size: int, group_hash: GroupHash | None = None) -> tuple[Segment, int]:
+    """The segment in a block, and its timer. ``group_hash``: that of the events to come, None = there are none.
 
-    Raises StateError when the block is not whole, of another version, or of another segment size.
+    Raises StateError when the block is not whole, of another version, hash of groups, or segment size.
     """
     if len(block) < _HEADER.size or block[:2] != _MARK:
         raise StateError("a segment's state is not Checkback's", fix=_REBUILD)
     _, version, length, timer, seen_until, n_pending, n_early, n_packed = _HEADER.unpack_from(block)
-    layout = _PENDING.get(version)
-    if layout is None:
+    if version not in _LAYOUTS:
         raise StateError(
-            f"a segment's state has version {version}, this release reads {' and '.join(map(str, _PENDING))}",
+            f"a segment's state has version {version}, this release reads {', '.join(map(str, _LAYOUTS))}",
             fix=f"run the release that wrote it, or {_REBUILD}",
+        )
+    layout, hashed_by = _LAYOUTS[version]
+    if group_hash not in (None, hashed_by):
+        raise StateError(
+            f"the checkpoint names producer groups by {hashed_by.value}, its folder `rules` says {group_hash.value}",
+            fix=f"put that folder back, or {_REBUILD}",
         )
     if length != size:
         raise StateError(

@@ -8,6 +8,7 @@ rights that this process has.
 from __future__ import annotations
 
 import os
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -98,6 +99,12 @@ def move(spark: SparkSession, folder: str, to: str) -> bool:
             raise StorageError(f"cannot be moved to {to}: that is there already", folder, "move it by hand")
         files.move(to)
         return True
+
+
+def put_aside(spark: SparkSession, folder: str) -> str | None:
+    """Keep a folder beside its place, named by the time: returns where, None = there was none. Raises StorageError."""
+    aside = f"{folder}.before-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    return aside if move(spark, folder, aside) else None
 
 
 @contextmanager

@@ -223,6 +223,13 @@ SCHEMAS: Mapping[str, StructType] = {
     "ticks": TICKS,
 }
 TOPIC_PREFIX = "topics/"
+#: by table, the column with the time of the batch that wrote the row; of topics' tables it is committed_at
+BATCH_TIMES: Mapping[str, str] = {
+    "decisions": "decided_at",
+    "discarded": "discarded_at",
+    "check_requests": "requested_at",
+    "unpublished": "unpublished_at",
+}
 #: the tables that each query reads, in the order of its union: so Spark's offset log and progress number them
 SOURCES: Mapping[str, tuple[str, ...]] = {"reconcile": ("half", "op", "ticks"), "check": ("check_requests",)}
 
