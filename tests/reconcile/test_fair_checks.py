@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from checkback.reconcile.actions import Actions
 from checkback.reconcile.processor import SegmentProcessor
-from checkback.reconcile.segment import Action, Rules
+from checkback.reconcile.segment import EARLY, Action, Kind, Rules, Segment, decide
+from checkback.reconcile.state_codec import encode
 from reconcile.segments import SIZE, events, half
 from simulator.store import BatchTime, Handle, State
 
@@ -27,6 +30,16 @@ class Partition:
     def __init__(self) -> None:
         self.state = State()
         self.now = START
+        self.committed: list[int] = []
+
+    def begin(self, segments: dict[str, Segment]) -> None:
+        """A checkpoint that begins with these, as `rebuild` restores them."""
+        handle, processor = Handle(self.state), SegmentProcessor(RULES, SIZE, MOST)
+        processor.init(handle)  # type: ignore[arg-type]
+        for handle.key, segment in segments.items():
+            rows = pd.DataFrame({"block": [encode(segment)]})
+            processor.handleInitialState((handle.key,), rows, BatchTime(self.now))  # type: ignore[arg-type]
+        self.state = handle.state()
 
     def batch(self, halves: dict[str, list[tuple[Any, ...]]] | None = None) -> Counter[tuple[int, int]]:
         """A batch a trigger later: how many checks, by (group, segment)."""
@@ -47,6 +60,7 @@ class Partition:
         self.state = handle.state()
         blocks = pa.array([block for frame in frames for block in frame["block"]], pa.binary())
         records = Actions.of(pa.table({"block": blocks}))[0].records
+        self.committed = records["offset"][records["action"] == Action.COMMIT].tolist()
         checks = records[records["action"] == Action.CHECK]
         return Counter(zip(checks["group"].tolist(), (checks["offset"] // SIZE).tolist(), strict=True))
 
@@ -88,3 +102,22 @@ def test_half_messages_born_long_ago_leave_checks_to_others() -> None:
         for (group, _), count in partition.batch({key: rows for one in old for key, rows in one.items()}).items():
             checks[group] += count
     assert checks[VICTIM] == 1
+
+
+def test_ops_that_rebuild_has_restored_wait_for_no_checks() -> None:
+    """Everything is due after an outage; the segments with a COMMIT to apply are not put off with the others."""
+    segments = {}
+    for number in range(50):
+        first = number * SIZE
+        rows = events(*(half(first + n, START - 10 * RULES.timeout, tx=first + n + 1) for n in range(SIZE)))
+        segment, _ = decide(Segment.empty(first, SIZE), rows, START, RULES, check=False)
+        if number >= 40:
+            op = np.zeros(1, EARLY)
+            op["offset"], op["kind"], op["since"] = first, Kind.COMMIT, START
+            op["group"], op["transaction"] = segment.pending["group"][0], segment.pending["transaction"][0]
+            segment = replace(segment, early=op)
+        segments[f"0/{number}"] = segment
+    partition = Partition()
+    partition.begin(segments)
+    assert sum(partition.batch().values()) <= MOST
+    assert sorted(partition.committed) == [number * SIZE for number in range(40, 50)]
