@@ -88,3 +88,11 @@ def test_batch_is_asked_for_when_a_topics_table_is_tried_again() -> None:
     assert [wakes.due(29), wakes.due(30), wakes.due(31)] == [False, True, False]
     wakes.update(_records({}), next_try=None)
     assert [wakes.due(89), wakes.due(90)] == [False, True]
+
+
+def test_topics_that_were_put_off_are_due_at_once() -> None:
+    wakes = WakeTimers()
+    wakes.update(_records({}), next_try=0)
+    assert wakes.at_once(1)
+    wakes.update(_records({}), next_try=5)
+    assert not wakes.at_once(6)

@@ -14,10 +14,13 @@ from checkback.errors import FencedError, StorageError
 from checkback.inspect import lineage, unpublished
 from checkback.inspect.unpublished_messages import topics
 from checkback.inspect.view import View
+from checkback.reconcile import topic_tables
+from checkback.reconcile import unpublished as unpublished_rules
 from checkback.reconcile.batch_recovery import Deleted, finish
 from checkback.reconcile.publish import Publisher
 from checkback.reconcile.segment import Action
 from checkback.reconcile.topic_tables import own_failure
+from checkback.reconcile.unpublished import LATER
 from checkback.settings import Settings
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.schemas import SCHEMAS, TOPIC
@@ -178,6 +181,21 @@ def test_tables_that_cannot_be_written_stop_no_other(house: House) -> None:
     house.land({2 * number: "renamed"})
     assert house.publish(5, 2 * number) == 0
     assert house.published("renamed")[-1] == (2 * number, 5)
+
+
+def test_flood_of_new_topics_holds_nobody_up(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch makes so many tables and no more; topics that have one go on, the others follow batch by batch."""
+    monkeypatch.setattr(topic_tables, "NEW_TABLES", 2)
+    monkeypatch.setattr(unpublished_rules, "FIRST_TRIES", 1)
+    house.land(dict(enumerate("zabcdez")))
+    assert house.publish(0, 0) == 0
+    assert house.publish(1, *range(1, 7)) == 3
+    assert house.published("z") == [(0, 0), (6, 1)]
+    assert house.unpublished() == dict.fromkeys((3, 4, 5), LATER)
+    house.start()  # what is known of the tables is lost
+    for batch in (2, 3, 4):
+        assert house.publish(batch) == 0
+    assert [house.published(topic) for topic in "abcde"] == [[(1, 1)], [(2, 1)], [(3, 2)], [(4, 3)], [(5, 4)]]
 
 
 def test_what_was_published_late_stays_with_the_table_that_is_moved_away(house: House) -> None:

@@ -210,7 +210,9 @@ class Publisher:
             work = partial(self._tables.commit, spark, name, of_table[name], f"{app}/{name}", wanted.batch_id)
             return self._commit(spark, name, work)
 
-        failed |= _failures(of_table, side_by_side(commit, of_table))
+        failed |= self._topics.put_off(spark, of_table)
+        ready = [name for name in of_table if name not in failed]
+        failed |= _failures(ready, side_by_side(commit, ready))
         rows = _sum(notes)
         if failed:
             more, found = self._files(spark, actions, wanted.committed(), parking.of(_by_topic(failed)))
@@ -255,7 +257,9 @@ class Publisher:
             rows = mine.mapInArrow(selector(wanted, name, parking), schema_of(name))
             self._tables.append(rows, name, f"{app}/{name}", wanted.batch_id)
 
-        failed = _failures(names, side_by_side(lambda name: self._commit(spark, name, partial(append, name)), names))
+        failed = self._topics.put_off(spark, names)
+        ready = [name for name in names if name not in failed]
+        failed |= _failures(ready, side_by_side(lambda name: self._commit(spark, name, partial(append, name)), ready))
         rows = _sum(notes)
         if failed or any(name.startswith(PARKED_PREFIX) for name in rows):
             append(unpublished.TABLE, parking.with_more(_by_topic(failed)))

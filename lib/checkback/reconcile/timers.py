@@ -52,9 +52,9 @@ class WakeTimers:
                     self._told.add(key)
 
     def at_once(self, now: int) -> bool:
-        """Has a batch put off checks to the next, and can that do them at ``now`` (ms)?"""
+        """Has a batch put off something to the next, and can that do it at ``now`` (ms)?"""
         with self._lock:
-            return any(self._at[key] <= now for key in self._put_off)
+            return self._next_try == AT_ONCE or any(self._at[key] <= now for key in self._put_off)
 
     @property
     def next_try(self) -> int | None:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from checkback.errors import CheckbackError, FencedError, all_lines, of_machine, said_by_machine
 from checkback.reconcile import published_notes, unpublished
-from checkback.reconcile.unpublished import Parked, Parking, Waiting, as_reason, unfit
+from checkback.reconcile.unpublished import LATER, Parked, Parking, Waiting, as_reason, unfit
 from checkback.spark.shutdown import LOST
 from checkback.storage.recent import Recent
 from checkback.storage.schemas import TOPIC, TOPIC_PREFIX
@@ -30,6 +30,8 @@ _T = TypeVar("_T")
 #: Topics whose tables are known to be there. More than logs are kept open (`Tables.log`): a table that was made anew is
 #: noticed by its open log, and must be known then.
 _MADE = 4096
+#: Tables that one batch makes for topics that it publishes at once: each takes some 60 ms. Further topics wait.
+NEW_TABLES = 1000
 #: what one row of `half` is called in a topic's table and in `unpublished`
 IDENTITY = ("half_queue_id", "half_queue_offset", "half_store_timestamp", "transaction_id", "producer_group")
 #: a second application writes the same batches: by the class, which no topic's name can be
@@ -89,6 +91,21 @@ class TopicTables:
                 waiting.failed(topic, now, failure)
         still = waiting.reasons()
         return [TOPIC_PREFIX + topic for topic in topics if topic not in still]
+
+    def put_off(self, spark: SparkSession, names: Iterable[str]) -> dict[str, str]:
+        """Why, by name of topic table: those of the names for which this batch makes no table. It makes NEW_TABLES."""
+        unknown = sorted(name for name in names if name.startswith(TOPIC_PREFIX) and name not in self._made)
+        if len(unknown) <= NEW_TABLES:
+            return {}
+
+        def is_new(name: str) -> bool:
+            try:
+                return not self._tables.exists(spark, name)
+            except Exception:  # noqa: BLE001 - it is there, and damaged: `attempt` finds out
+                return False
+
+        new = [name for name, found in zip(unknown, side_by_side(is_new, unknown), strict=True) if found]
+        return dict.fromkeys(new[NEW_TABLES:], LATER)
 
     def attempt(self, spark: SparkSession, name: str, work: Callable[[], object]) -> str | None:
         """Make a topic's table if it is not there, and do the work on it; why it cannot be done, if it cannot.

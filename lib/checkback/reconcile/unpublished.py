@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 TABLE = "unpublished"
 #: After so long (ms) a topic's table is tried again; each time in vain twice as long, up to the second.
 FIRST_PAUSE, LONGEST_PAUSE = 10_000, 600_000
-#: topics that are tried again in one batch; in the first after a start all are
+#: topics that are tried again in one batch
 MOST_TRIES = 16
+#: and after a start, when none of them has been tried
+FIRST_TRIES = 100
+#: why a topic waits whose table nobody has tried to make
+LATER = "a later batch makes its table: many topics are new"
 _LONGEST_REASON = 400
 #: TopicValidator.VALID_PATTERN_STR
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -118,15 +122,15 @@ class Waiting:
 
     @property
     def next_try(self) -> int | None:
-        """When the next topic is to be tried again; None = none waits."""
+        """When the next topic is to be tried; 0 = in the next batch, None = none waits."""
         return min((at for at, _ in self._tries.values()), default=None)
 
     def due(self, now: int) -> list[str]:
-        """Topics to be tried now, those that wait longest for it first; of those tried before at most MOST_TRIES."""
+        """Topics to be tried now, longest waiting first: FIRST_TRIES of the untried, MOST_TRIES of the others."""
         # One that is further ahead than any is put off: the clock was set back.
         passed = [(at, topic) for topic, (at, _) in self._tries.items() if at <= now or at > now + LONGEST_PAUSE]
         found = sorted(passed)
-        new = [topic for at, topic in found if at == 0]
+        new = [topic for at, topic in found if at == 0][:FIRST_TRIES]
         return [*new, *[topic for at, topic in found if at > 0][: max(0, MOST_TRIES - len(new))]]
 
     def failed(self, topic: str, now: int, reason: str) -> None:
@@ -142,7 +146,10 @@ class Waiting:
     def park(self, parked: Parked, now: int) -> None:
         """A batch has put more rows into `unpublished`; the same batch, done again, has not."""
         mine = self._parked.setdefault(parked.topic, [])
-        self._tries.setdefault(parked.topic, (now + FIRST_PAUSE, 2 * FIRST_PAUSE))
+        untried = 0, FIRST_PAUSE
+        self._tries.setdefault(
+            parked.topic, untried if parked.reason == LATER else (now + FIRST_PAUSE, 2 * FIRST_PAUSE)
+        )
         place = next((at for at, one in enumerate(mine) if one.application == parked.application), None)
         if place is None:
             mine.append(parked)
