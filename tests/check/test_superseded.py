@@ -141,9 +141,9 @@ def test_ops_say_delivered_only_if_others_do_not_count() -> None:
     said = [
         {
             (row["half_offset"], row["state"], row["source"], row["remark"])
-            for row in op_rows(rows, T0, count).to_pylist()
+            for row in op_rows(rows, T0, last).to_pylist()
         }
-        for count in (True, False)
+        for last in (15, None)
     ]
     commit = (5, "COMMIT", "check", "check 1")
     assert said[0] == {commit}

@@ -75,14 +75,22 @@ def read(actions: Records) -> list[tuple[Any, ...]]:
 
 
 class Run:
-    """A segment that batches are given to, one after the other."""
+    """A segment that batches are given to, one after the other. ``sends``: `check` sends each check before the next."""
 
-    def __init__(self, rules: Rules = RULES) -> None:
+    def __init__(self, rules: Rules = RULES, sends: bool = False) -> None:
         self.rules = rules
         self.segment = Segment.empty(0, SIZE)
+        self._sends = sends
+        self._sent: list[tuple[Any, ...]] = []
 
     def at(self, now: int, *rows: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """What a batch at this time does."""
-        self.segment, actions = decide(self.segment, events(*rows), now, self.rules)
+        self.segment, actions = decide(self.segment, events(*self._sent, *rows), now, self.rules)
+        if self._sends:
+            checks = actions[actions["action"] == Action.CHECK]
+            self._sent = [
+                delivered(row["offset"], row["check_times"], group=row["group"], tx=row["transaction"])
+                for row in checks
+            ]
         assert actions.dtype == ACTION
         return read(actions)

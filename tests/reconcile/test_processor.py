@@ -13,7 +13,8 @@ from checkback.reconcile.actions import Actions
 from checkback.reconcile.processor import SegmentProcessor
 from checkback.reconcile.segment import Action
 from checkback.reconcile.state_codec import AT_ONCE
-from reconcile.segments import RULES, SIZE, commit, events, half
+from checkback.reconcile.timer_slots import due_timer
+from reconcile.segments import RULES, SIZE, commit, delivered, events, half
 
 KEY = "0/0"
 
@@ -46,10 +47,12 @@ def test_processor_keeps_a_half_until_its_op() -> None:
 
 
 def test_processor_checks_by_timer_and_discards() -> None:
-    """Without any event the timers do it all: three checks, then the discard, then silence."""
+    """Without any event the timers do it all: three checks, the last told of, then the discard, then silence."""
     tester = Batches()
     tester.at(1, half(3))
-    emitted = [action for now in range(2, 100) for action in tester.at(now)]
+    emitted = [action for now in range(2, 30) for action in tester.at(now)]
+    tester.at(30, delivered(3, 3))
+    emitted += [action for now in range(31, 100) for action in tester.at(now)]
     assert emitted == [("CHECK", 3)] * 3 + [("DISCARD", 3)]
 
 
@@ -74,10 +77,10 @@ def test_what_is_due_beyond_the_most_checks_waits_for_the_next_batch() -> None:
     """Ops are applied all the same. The tester has one processor for all batches, Spark one for each."""
     tester = Batches(max_checks=2)
     tester.at(1, half(3), half(4), half(5))
-    due = 2 + RULES.timeout
+    due = due_timer(2 + RULES.timeout)
     assert tester.at(due) == [("CHECK", 3), ("CHECK", 4), ("CHECK", 5)]  # a segment is not divided
-    assert tester.wakes == [due + RULES.check_interval]
-    later = due + RULES.check_interval
+    later = due_timer(due + RULES.check_interval)
+    assert tester.wakes == [later]
     assert tester.at(later) == []
     assert tester.wakes == [AT_ONCE]
     assert tester.at(later + 1, commit(4)) == [("COMMIT", 4)]

@@ -239,7 +239,7 @@ RECEIVED: dict[str, list[Batch]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_segment(name: str) -> None:
     """Each batch does exactly what its line says."""
-    run = Run()
+    run = Run(sends=True)
     for now, rows, expected in CASES[name]:
         assert run.at(now, *rows) == sorted(expected), f"at {now}"
 
@@ -249,6 +249,17 @@ def test_segment_where_only_received_checks_count(name: str) -> None:
     run = Run(replace(RULES, count_undelivered=False))
     for now, rows, expected in RECEIVED[name]:
         assert run.at(now, *rows) == sorted(expected), f"at {now}"
+
+
+def test_nothing_is_discarded_whose_last_check_was_sent_to_nobody() -> None:
+    """It was skipped, because `check` lagged: it is requested again, with its number, until it is told of."""
+    run = Run(replace(RULES, reserved=10**9))
+    run.at(0, half(1))
+    numbers = [number for now in range(10, 100, 10) for _, _, number in run.at(now)]
+    assert numbers == [1, 2, *[3] * 7]
+    assert run.at(100, delivered(1, 2)) == [("CHECK", 1, 3)]
+    assert run.at(105, delivered(1, 3)) == []
+    assert run.at(110) == [("DISCARD", 1, "CHECK_MAX")]
 
 
 @pytest.mark.parametrize("lag", [40_000, 70_000, 500_000])

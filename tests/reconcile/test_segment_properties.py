@@ -103,7 +103,7 @@ class Model:
                 del self.pending[offset]
             else:
                 number = held["times"] + 1
-                held["times"] += self.rules.count_undelivered
+                held["times"] += self.rules.count_undelivered and number < RULES.check_max
                 held["asked"].append(now)
                 held["due"] = now + RULES.check_interval
                 done.append(("CHECK", offset, number))
@@ -127,20 +127,21 @@ def test_segment_does_what_the_model_does(history: list[tuple[int, list[tuple[An
 @given(batches, st.sampled_from([0, 7]), st.sampled_from(ALL_RULES))
 @settings(max_examples=300, deadline=None)
 def test_promises_hold(history: list[tuple[int, list[tuple[Any, ...]], bool]], jitter: int, rules: Rules) -> None:
-    """Each transaction is decided once, checked at most check_max times, never after its decision or too early.
+    """Each transaction is decided once, and never checked after its decision or too early.
 
-    Where only received checks count, each number is asked until somebody has received it, and none is discarded for its
-    checks otherwise. Jitter only adds to the interval.
+    Each number but the last is given to one check; none is discarded for its checks before the last is told of. Where
+    only received checks count, each number is asked until somebody has received it. Jitter only adds to the interval.
     """
     rules = replace(rules, check_jitter=jitter)
     received: dict[int, int] = defaultdict(int)
     segment, now = Segment.empty(0, SIZE), 0
     decisions: dict[int, str] = {}
     checks: dict[int, list[int]] = defaultdict(list)
+    numbers: dict[int, list[int]] = defaultdict(list)
     immune_until: dict[int, int] = {}
     owner: dict[int, tuple[int, int]] = {}
     taken: set[int] = set()
-    for step, rows, check in [*history, *((40, [], True),) * 10]:
+    for step, rows, check in [*history, *((40, [], True),) * 40]:
         now += step
         fresh = sorted((r for r in rows if r[1] == Kind.HALF), key=lambda r: (r[4], r[6], r[7]))
         for offset, _, _, born, store, immunity, group, tx in fresh:
@@ -157,17 +158,19 @@ def test_promises_hold(history: list[tuple[int, list[tuple[Any, ...]], bool]], j
                 assert action[1] not in decisions
                 decisions[action[1]] = action[0]
                 assert action[0] != "DISCARD" or checks[action[1]][-1] <= now - RULES.check_interval
-                if action[2] == "CHECK_MAX" and not rules.count_undelivered:
+                if action[2] == "CHECK_MAX":
                     assert received[action[1]] >= RULES.check_max
             elif action[0] == "CHECK":
                 assert action[1] not in decisions
                 assert now > immune_until[action[1]]
                 assert 1 <= action[2] <= RULES.check_max
                 checks[action[1]].append(now)
+                numbers[action[1]].append(action[2])
         pending = set(segment.pending["offset"].tolist())
         assert pending | set(decisions) == taken
         assert not pending & set(decisions)
     for offset, times in checks.items():
-        assert len(times) <= RULES.check_max or not rules.count_undelivered, offset
+        counted = [number for number in numbers[offset] if number < RULES.check_max]
+        assert len(counted) == len(set(counted)) or not rules.count_undelivered, offset
         assert all(b - a >= RULES.check_interval for a, b in pairwise(times))
     assert set(decisions) == taken  # after the reserved time nothing is left

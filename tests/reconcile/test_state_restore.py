@@ -52,7 +52,9 @@ class Tables:
             if action["action"] in DECISIONS:
                 self.decided[offset] = now
             elif action["action"] == Action.CHECK:
-                self.checks[offset] = (int(action["check_times"]), int(action["check_times"]), now)
+                number, (_, asked, _) = int(action["check_times"]), self.checks.get(offset, (0, 0, 0))
+                # Nobody says here that the last one was sent: it does not count.
+                self.checks[offset] = (min(number, RULES.check_max - 1), asked + 1, now)
             elif action["action"] in (Action.REJECT_OP, Action.LATE_OP):
                 self.rejected.add(_identity(action))
 

@@ -103,8 +103,7 @@ class Check:
         return Answer(*row[:5], outcome, said not in (_SKIPPED, NOBODY), clock, number)
 
     def _ops(self, answers: Sequence[Answer], clock: int, rules: Rules) -> list[Op]:
-        if rules.count_undelivered and not any(answer.outcome in ("COMMIT", "ROLLBACK") for answer in answers):
-            return []
+        last = rules.check_max if rules.count_undelivered else None
         fields = {
             "queue_id": np.array([row.queue for row in answers], np.int32),
             "queue_offset": np.array([row.offset for row in answers]),
@@ -115,7 +114,7 @@ class Check:
             "delivered": pa.array([row.delivered for row in answers], pa.bool_()),
             "answered_at": [_EPOCH + timedelta(milliseconds=row.at) for row in answers],
         }
-        found = op_rows(pa.table(fields), _EPOCH + timedelta(milliseconds=clock), rules.count_undelivered).to_pylist()
+        found = op_rows(pa.table(fields), _EPOCH + timedelta(milliseconds=clock), last).to_pylist()
         return [
             Op(
                 row["queue_id"],

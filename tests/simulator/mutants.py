@@ -33,10 +33,11 @@ FAULTS: dict[str, tuple[str, str]] = {
     "early ops forgotten": ("pending=pending[left], early=early", "pending=pending[left], early=early[:0]"),
     "seen offsets forgotten": ('    seen[places(taken["offset"], len(seen))] = True\n', ""),
     "checked again at once": ("checked + rules.check_interval", "checked + 1"),
-    "check not counted": ('["check_times"][check] += rules.count_undelivered', '["check_times"][check] += 0'),
-    "check that nobody received counted": (
-        '["check_times"][check] += rules.count_undelivered',
-        '["check_times"][check] += 1',
+    "check not counted": ('["check_times"][check] += counts', '["check_times"][check] += 0'),
+    "check that nobody received counted": ('["check_times"][check] += counts', '["check_times"][check] += 1'),
+    "last check counted that was sent to nobody": (
+        "self.count_undelivered & (number < self.check_max)",
+        "self.count_undelivered & (number <= self.check_max)",
     ),
     "received check not counted": ("    known = same &", "    known = ~same &"),
     "received check counted each time it is told": (

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from checkback.reconcile import timer_slots
 from checkback.reconcile.packed_events import parse_key
-from checkback.reconcile.processor import PUT_OFF_MS
 from checkback.reconcile.segment import NOT_STATED, WAITING_OF_GROUP, Kind, Reason
 from checkback.reconcile.state_codec import decode
 from simulator.steps import HOSTILE
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from simulator.world import World
 
 Key = tuple[int, int]
+#: so many places has the window of timers here, in which milliseconds matter
+timer_slots.SLOTS = 4
 #: until then at most, after a batch that put them off, segments wait for the next
-_LATER = 10 * PUT_OFF_MS
+_LATER = 8 * 4 * timer_slots.SLOTS
 _UNKNOWN, _DELIVERED = int(Kind.UNKNOWN), int(Kind.DELIVERED)
 
 
@@ -160,13 +162,13 @@ class Promises:
                 (other.group, other.transaction) == (op.group, op.transaction) and since >= waited
                 for since, other in held
             )
-            # It is given up when its segment has its turn: one that was put off waits for a batch of a later time.
+            # It is given up when its segment has its turn: at a timer, which is odd, or later if that was put off.
             now = query.offsets[number].time
             put_off = any(
                 planned.max_checks is not None and planned.time + _LATER >= now
                 for planned in query.offsets[: number + 1]
             )
-            if (since >= waited or put_off or not self._applied(number)) and not known:
+            if (since + 1 >= waited or put_off or not self._applied(number)) and not known:
                 held.append((since, op))
         elif life.deciding is None and life.is_own(op):
             life.deciding, life.decided_in = op, number
@@ -257,12 +259,15 @@ class Promises:
                 count = max(count, number) if number <= len(counts) else count
             elif what == 2:
                 counts.append(count)
-                count += self._rules(batch).count_undelivered
+                count += _counts_at_once(self._rules(batch), count + 1)
             else:
                 end = self.world.reconcile.offsets[number].op[1]
                 known = max((times for _, place, times in received if place < end), default=0)
                 last = max(((row.at, row.times) for row in asked if row.batch < number), default=(0, 0))[1]
-                count = last if self._rules(number).count_undelivered else min(known, len(counts))
+                rules = self._rules(number)
+                count = min(known, len(counts))
+                if rules.count_undelivered:
+                    count = last if last < rules.check_max or known >= last else rules.check_max - 1
         return [*counts, count]
 
     def _decision(self, key: Key, life: Life, decision: Decision, asked: list[Request]) -> None:
@@ -289,14 +294,21 @@ class Promises:
         count = self._counts(key, asked, decision.batch)[-1]
         _keep("P5", count >= rules.check_max, key, f"is discarded after {count} checks that count")
         answers = self.world.tables.rows["check_answers"]
-        received = {row.times for row in answers if (row.queue, row.offset) == key and row.delivered}
+        answers = [row for row in answers if (row.queue, row.offset) == key]
+        received = {row.times for row in answers if row.delivered}
+        sent = {row.times for row in answers if row.outcome != "SKIPPED"}
+        told = [op for op in self.world.tables.rows["op"] if op.kind == Kind.DELIVERED]
+        received |= sent & {op.number for op in told if (op.queue, op.offset) == key}
         for row in asked:
-            counted = self._rules(row.batch).count_undelivered or any(
-                self._rules(number).count_undelivered for number in self._rebuilt if row.batch < number
-            )
-            if counted:
+            rules_since = [
+                self._rules(number) for number in (row.batch, *(at for at in self._rebuilt if row.batch < at))
+            ]
+            if any(_counts_at_once(each, row.times) for each in rules_since):
                 received.add(row.times)
         _keep("P5", len(received) >= rules.check_max, key, f"is discarded, and only checks {received} were received")
+        in_force = self.world.reconcile.offsets[asked[0].batch : decision.batch + 1]
+        if {planned.rules.check_max for planned in in_force} == {rules.check_max}:
+            _keep("P5", rules.check_max in sent, key, "is discarded, and its last check was sent to nobody")
 
     def _whole(
         self,
@@ -338,7 +350,7 @@ class Promises:
         if not self._rebuilt:
             return True
         restored, *others = self.world.reconcile.offsets[self._rebuilt[-1] : last + 1]
-        return any(planned.time >= restored.time + PUT_OFF_MS for planned in others)
+        return any(planned.time >= restored.time + 4 for planned in others)
 
     def _waits(self, key: Key, life: Life, asked: list[Request], now: int) -> None:
         """P1: what is pending is so rightly."""
@@ -351,7 +363,7 @@ class Promises:
         else:
             due = life.immune(self._in_force(life.taken, last)) + 1
         put_off = [planned.time + _LATER for planned in query.offsets[: last + 1] if planned.max_checks is not None]
-        _keep("P1", due > now or max(put_off, default=-1) >= now, key, f"is due since {due}, and it is {now}")
+        _keep("P1", (due | 1) > now or max(put_off, default=-1) >= now, key, f"is due since {due}, and it is {now}")
 
     def _rejections(self, last: int) -> None:
         """P0: rule 2."""
@@ -375,6 +387,11 @@ class Promises:
             _keep("P0", row.batch == batch, key, "{} is rejected in batch {}, and again in {}", *again)
             _keep("P0", row.reason != "repeated" or places[key] > 1, key, "is rejected as repeated, and is not")
         return rows
+
+
+def _counts_at_once(rules: Rules, number: int) -> bool:
+    """Does a check of this number count when it is requested?"""
+    return rules.count_undelivered and number < rules.check_max
 
 
 def _keep(promise: str, kept: bool, key: Key, what: str, *details: object) -> None:

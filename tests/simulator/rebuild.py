@@ -157,9 +157,12 @@ class Rebuild:
         for row in sorted(self.tables.rows["check_requests"], key=lambda row: (row.at, row.times)):
             key = row.queue, row.offset
             found[key] = row.times, found.get(key, (0, 0, 0))[1] + 1, row.at
-        if not self.query.rules.count_undelivered:
-            received = self.received()
+        received, rules = self.received(), self.query.rules
+        if not rules.count_undelivered:
             return {key: (min(received.get(key, 0), asked), asked, at) for key, (_, asked, at) in found.items()}
+        for key, (last, asked, at) in found.items():
+            if last >= rules.check_max and received.get(key, 0) < last:
+                found[key] = rules.check_max - 1, asked, at
         return found
 
     def received(self) -> dict[Key, int]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simulator.producers import Transaction
 
 #: rounds after which a history must have come to its end
-_ROUNDS = 60
+_ROUNDS = 200
 _ALL = 1 << 30
 
 

@@ -177,7 +177,7 @@ def _halves(read: Mapping[str, DataFrame], since: int, rules: Rules) -> DataFram
     decided = read["decisions"].groupBy("queue_id", F.col("queue_offset").alias("offset")).agg(decided_at, whose)
     about = F.exists("whose", _is_about)
     about = F.max(F.coalesce(about, F.lit(False))).over(Window.partitionBy(*_KEY))
-    checks = checks_so_far(read["check_requests"], read["op"], rules.count_undelivered)
+    checks = checks_so_far(read["check_requests"], read["op"], rules.count_undelivered, rules.check_max)
     halves = (
         half_events(read["half"])
         .join(decided, on=_KEY, how="left")

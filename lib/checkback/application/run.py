@@ -171,16 +171,16 @@ def _drain(
         while not stopper.wanted:
             _start(spark, settings, tables, decided, stopper, observer, available_now=True, wakes=wakes)
             stopper.wait()
-            if wakes is not None and wakes.at_once(round(time.time() * 1000)):
-                tick(spark, tables)
-                continue
+            # Also where checks were put off: those that were not are to be sent before they are due again.
             query, dispatch = check_query(spark, settings, tables, available_now=True, observer=observer)
             # On Spark Connect the batches are done elsewhere, by a copy that tells nothing.
             before = decisive_answers(spark, tables, since) if is_connect(spark) else 0
             stopper.start(query, dispatch)
             stopper.wait()
             decisive = decisive_answers(spark, tables, since) - before if is_connect(spark) else dispatch.decided
-            if not decisive:
+            if wakes is not None and wakes.at_once(round(time.time() * 1000)):
+                tick(spark, tables)
+            elif not decisive:
                 _leave_note(spark, settings, tables, None if wakes is None else wakes.next_try)
                 return
 

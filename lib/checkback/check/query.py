@@ -23,7 +23,7 @@ from checkback.check.message_bodies import wanting, with_messages
 from checkback.check.partitions import ANSWERS_SCHEMA, answers_of, check_partitions, check_rows, partition_requests
 from checkback.check.rate_limit import Rate
 from checkback.check.superseded import not_sent, possibly_superseded, superseded_by, superseding_rows, undecided
-from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, nobody_of
+from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, SKIPPED, nobody_of
 from checkback.check.worker import CheckWorker
 from checkback.spark.connect import parallelism, query_id
 from checkback.storage.schemas import CHECK_REQUESTS, arrow_schema
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NAME = "check"
 _LEAST_PAUSE = timedelta(milliseconds=250)
-#: state of an op that says that somebody has received a check: of this query only, `messages` refuses it from producers
+#: state of an op that says that a check counts: of this query only, `messages` refuses it from producers
 DELIVERED = "DELIVERED"
 #: Bytes of requests in a batch, and the file that goes over them (`parquet_files.MOST_ROWS`): at 18 to 50 bytes a
 #: request 30,000 to 60,000. Their answers count when all have come, and at 2,000/s all are asked in check.batch_time.
@@ -158,7 +158,7 @@ class CheckBatches:
         )
         self._reached = pa.array([name for name, group in self._asker.groups.items() if group.endpoints], pa.string())
         self._check_interval = settings.transaction.check_interval
-        self._count_undelivered = check.count_undelivered
+        self._last = settings.transaction.check_max if check.count_undelivered else None
         self.decided = 0
         self.observer: AnswerListener | None = None
         self._with_body = sorted(name for name, producer in settings.producers.items() if producer.include_body)
@@ -174,7 +174,8 @@ class CheckBatches:
         Step 2: ask the others, but those that were overtaken, and append the answers to `check_answers`.
         Step 3: append to `op` what the answers decide: those of step 1 as they are recorded, so that a crash between
         steps 2 and 3 changes nothing, even if a producer would by now answer otherwise, and only if nothing has decided
-        their transactions meanwhile. And, if others do not count, which checks were received.
+        their transactions meanwhile. And which checks count that do not when they are requested (docs/protocol.md,
+        rule 9).
         """
         spark, app = batch.sparkSession, f"{NAME}/{query_id(batch, NAME)}"
         # Step 1
@@ -256,7 +257,7 @@ class CheckBatches:
 
     def send_ops(self, spark: SparkSession, answers: pa.Table, app: str, batch_id: int) -> None:
         """Append one row to `op` for each of ``answers`` (CHECK_ANSWERS) that decides, or makes its check count."""
-        ops = op_rows(answers, datetime.now(timezone.utc), self._count_undelivered)
+        ops = op_rows(answers, datetime.now(timezone.utc), self._last)
         self.decided += pc.sum(pc.not_equal(ops.column("state"), DELIVERED)).as_py() or 0
         self._tables.append_arrow(spark, ops, "op", f"{app}/op", batch_id)
 
@@ -267,14 +268,19 @@ def has_no_endpoints(groups: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([pa.array(map(nobody_of, coded.dictionary.to_pylist()), pa.string()).take(coded.indices)])
 
 
-def op_rows(answers: pa.Table, now: datetime, count_undelivered: bool = True) -> pa.Table:
+def op_rows(answers: pa.Table, now: datetime, last: int | None) -> pa.Table:
     """OP rows, landed ``now``, of the ``answers`` (CHECK_ANSWERS) that decide: COMMIT and ROLLBACK.
 
-    Unless ``count_undelivered``, also a row DELIVERED for each other check that an endpoint received: then it counts.
+    Also a row DELIVERED for each check that counts by it: from the number ``last`` on those that were not skipped; None
+    = all that an endpoint received.
     """
     decides = pc.is_in(answers.column("outcome"), pa.array([COMMIT, ROLLBACK]))
-    delivered = answers.column("delivered").fill_null(True)
-    answers = answers.filter(decides if count_undelivered else pc.or_(decides, delivered))
+    if last is None:
+        counts = answers.column("delivered").fill_null(True)
+    else:
+        skipped = pc.equal(answers.column("outcome"), SKIPPED)
+        counts = pc.and_(pc.greater_equal(answers.column("check_times"), last), pc.invert(skipped))
+    answers = answers.filter(pc.or_(decides, counts))
     decides = pc.is_in(answers.column("outcome"), pa.array([COMMIT, ROLLBACK]))
     columns = {
         "queue_id": answers.column("queue_id"),

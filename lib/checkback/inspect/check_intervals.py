@@ -57,7 +57,8 @@ def timed(requests: DataFrame, decisions: DataFrame, rules: DataFrame, ever: Rul
             "asked": F.count_if(check).over(before).cast("int"),
             # Checks of the release before may have been counted otherwise: they tell nothing of the jitter.
             "all_known": F.count_if(check & F.col("check_interval").isNull()).over(before) == 0,
-            "uncounted": ~F.col("count_undelivered"),
+            "by_receipt": ~F.col("count_undelivered"),
+            "uncounted": ~F.col("count_undelivered") | (F.col("number") >= F.col("check_max")),
         }
     )
     rows = _with_jitter(rows) if ever.jitter else rows.withColumn("own_jitter", F.lit(0).cast("bigint"))
@@ -66,7 +67,7 @@ def timed(requests: DataFrame, decisions: DataFrame, rules: DataFrame, ever: Rul
     last = F.lag(F.struct("discard", "application", "ms", "due")).over(order)
     same = Window.partitionBy(*_KEY, "number", "discard").orderBy("turn", "ms")
     twin = F.lag(F.struct("application", "uncounted")).over(same)
-    all_uncounted = F.count_if(~F.coalesce("uncounted", F.lit(False))).over(order) == 0
+    all_uncounted = F.count_if(~F.coalesce("by_receipt", F.lit(False))).over(order) == 0
     rows = rows.withColumns({"last": last, "twin": twin, "all_uncounted": all_uncounted})
     interval = F.col("check_interval")
     landed_before = F.col("last.due") - interval - F.col("reserved")
@@ -114,7 +115,7 @@ def _due_since() -> Column:
 
 
 def _counted_before(uncounted: bool) -> Column:
-    """Was there a check of its number, and did both count at once?
+    """Was there a check of its number, and did both count when they were requested?
 
     If there ever were checks that did not (``uncounted``), a rebuild may have forgotten some: then of one application.
     """

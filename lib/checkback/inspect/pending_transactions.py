@@ -58,7 +58,8 @@ def pending(
     """
     view = View.of(spark, settings, as_of)
     halves = undecided(view, bodies)
-    checks = checks_so_far(view.read("check_requests"), view.read("op"), settings.check.count_undelivered)
+    counted = settings.check.count_undelivered, settings.transaction.check_max
+    checks = checks_so_far(view.read("check_requests"), view.read("op"), *counted)
     checks = checks.withColumnRenamed("offset", "queue_offset")
     interval_s = settings.transaction.check_interval.total_seconds()
     first_check = plus_seconds(born(), immunity_s(settings))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from checkback.reconcile.segment import Action
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
     from checkback.reconcile.actions import Actions
 
+#: stands for groups that are not told of by their names: messages may name any
+OTHER = "other"
 _NAMES = {
     "commit": (Action.COMMIT,),
     "rollback": (Action.ROLLBACK,),
@@ -34,3 +39,18 @@ def outcomes(answers: pa.Table) -> dict[tuple[str, str], int]:
     found = answers.group_by(["outcome", "producer_group"]).aggregate([([], "count_all")])
     columns = (found.column(name).to_pylist() for name in ("outcome", "producer_group", "count_all"))
     return {(outcome, group): count for outcome, group, count in zip(*columns, strict=True)}
+
+
+def by_group(outcomes: Mapping[tuple[str, str], int], most: int) -> dict[str, Counter[str]]:
+    """By producer_group its outcomes, for the ``most`` groups with the most checks; all further ones are OTHER.
+
+    Groups are what producers say they are: there may be as many as messages.
+    """
+    checks = Counter[str]()
+    for (_, group), count in outcomes.items():
+        checks[group] += count
+    told = {group for group, _ in checks.most_common(most)}
+    found: dict[str, Counter[str]] = {}
+    for (outcome, group), count in outcomes.items():
+        found.setdefault(group if group in told else OTHER, Counter())[outcome] += count
+    return found

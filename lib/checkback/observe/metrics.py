@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from checkback import __version__
 from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, UNKNOWN
 from checkback.errors import SettingsError
+from checkback.observe.batch import OTHER
 from checkback.storage.schemas import SOURCES
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 _BATCH_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
 _OUTCOMES = (COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER, "SKIPPED")
 _STATES = ("COMMIT", "ROLLBACK", "DISCARD")
-#: label of groups that the settings do not name: messages may name any
-OTHER = "other"
 
 
 class Metrics:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from checkback.reconcile.segment import Records
 
 _log = logging.getLogger(__name__)
+#: groups that a batch of checks tells of, each in a line
+_GROUPS = 100
 
 
 class Observer:
@@ -56,8 +58,8 @@ class Observer:
             found = batches.outcomes(answers)
             if self._metrics is not None:
                 self._metrics.asked(found)
-            for group in sorted({group for _, group in found}):
-                mine = {outcome.lower(): count for (outcome, whose), count in found.items() if whose == group}
+            for group, counts in sorted(batches.by_group(found, _GROUPS).items()):
+                mine = {outcome.lower(): count for outcome, count in counts.items()}
                 event("checks_done", batch_id=batch_id, producer_group=group, **mine)
 
     def started(self, query: str) -> None:

@@ -13,19 +13,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: bool) -> DataFrame:
+def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: bool, check_max: int) -> DataFrame:
     """By offset: checks so far that count, how many there were, and when the last one was.
 
-    Columns queue_id, offset, check_times INT, asked INT, checked BIGINT (ms). Unless ``count_undelivered`` those count
-    that somebody has received (docs/protocol.md, rule 9).
+    Columns queue_id, offset, check_times INT, asked INT, checked BIGINT (ms). With ``count_undelivered`` those count
+    that were requested, and the last of ``check_max`` if it was sent; else those that somebody has received
+    (docs/protocol.md, rule 9).
     """
     key = ["queue_id", "offset"]
     last = F.max(F.struct("requested_at", "check_times")).alias("last")
     number = F.count("*").cast("int").alias("asked")
     asked = check_requests.groupBy("queue_id", F.col("queue_offset").alias("offset")).agg(last, number)
     told = op_events(op)
+    received = told.where(F.col("kind") == Kind.DELIVERED).groupBy(*key).agg(F.max("immunity").alias("received"))
     if not count_undelivered:
-        received = told.where(F.col("kind") == Kind.DELIVERED).groupBy(*key).agg(F.max("immunity").alias("received"))
         times = F.least(F.coalesce("received", F.lit(0)).cast("int"), "asked").alias("check_times")
         checked = F.unix_millis("last.requested_at").alias("checked")
         return asked.join(received, on=key, how="left").select(*key, times, "asked", checked)
@@ -35,9 +36,16 @@ def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: b
     taken_back = (F.col("back.immunity") == F.col("last.check_times")) & (
         F.col("back.store") > F.unix_micros("last.requested_at")
     )
-    return asked.join(back, on=key, how="left").select(
-        *key,
-        (F.col("last.check_times") - F.when(taken_back, 1).otherwise(0)).alias("check_times"),
-        "asked",
-        F.unix_millis("last.requested_at").alias("checked"),
+    number = F.col("last.check_times")
+    not_sent = (number >= check_max) & (F.coalesce("received", F.lit(0)) < number)
+    times = F.when(not_sent, F.lit(check_max - 1)).otherwise(number - F.when(taken_back, 1).otherwise(0))
+    return (
+        asked.join(back, on=key, how="left")
+        .join(received, on=key, how="left")
+        .select(
+            *key,
+            times.cast("int").alias("check_times"),
+            "asked",
+            F.unix_millis("last.requested_at").alias("checked"),
+        )
     )

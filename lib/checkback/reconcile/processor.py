@@ -16,6 +16,7 @@ from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
 from checkback.reconcile.packed_events import parse_key, unpack
 from checkback.reconcile.segment import ACTION, EVENT, Action, Records, Rules, Segment, decide
 from checkback.reconcile.state_codec import AT_ONCE, NO_TIMER, decode, encode
+from checkback.reconcile.timer_slots import TimerKind, due_timer, kind_of, ops_timer, put_off_timer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -27,19 +28,17 @@ STATE_SCHEMA = "block BINARY"
 STATE_NAME = "segment"
 
 
-#: Timers of segments that were put off are multiples of it (ms): by that they are known without reading their state.
-#: One in so many others is taken for one of them, and then waits behind them: a prime, so that it is another each time.
-PUT_OFF_MS = 17
-#: The rest of the timers of segments with ops to apply, as `rebuild` restores them, which are never put off unread.
-_WITH_OPS = 1
-
-
 class _Turn(Enum):
     """Why a segment is looked at."""
 
     EVENTS = "events"
     PUT_OFF = "put off"
     DUE = "due"
+
+    @property
+    def share(self) -> int:
+        """Quarters of ``max_checks`` that are reserved for it."""
+        return 2 if self is _Turn.PUT_OFF else 1
 
 
 class SegmentProcessor(StatefulProcessor):
@@ -50,9 +49,9 @@ class SegmentProcessor(StatefulProcessor):
     commits do not wait for a million checks. A segment without ops is not even read then. Spark gives a batch's
     segments in the same order each time: a replayed batch does the same.
 
-    No segment starves: those that were put off keep their order, and a quarter of ``max_checks`` is reserved for them,
-    another for segments that have just come due. Checks that are due in segments with events, as those of half messages
-    born long ago, get a quarter and no more.
+    No segment starves: of those that were put off the oldest come first, and half of ``max_checks`` is reserved for
+    them, a quarter for segments that have just come due. Checks that are due in segments with events, as those of half
+    messages born long ago, get a quarter and no more.
     """
 
     def __init__(
@@ -97,31 +96,30 @@ class SegmentProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """Decide a segment in which something is due."""
         now, fired = timerValues.getCurrentProcessingTimeInMs(), expiredTimerInfo.getExpiryTimeInMs()
-        turn = _Turn.DUE if fired % PUT_OFF_MS else _Turn.PUT_OFF
-        if fired % PUT_OFF_MS != _WITH_OPS and not self._may_check(turn):
-            return self._put_off(key[0], now)
+        kind = kind_of(fired)
+        turn = _Turn.PUT_OFF if kind is TimerKind.PUT_OFF else _Turn.DUE
+        if kind is not TimerKind.WITH_OPS and not self._may_check(turn):
+            return self._put_off(key[0], now, fired)
         return self._step(key[0], np.empty(0, EVENT), now, turn, fired)
 
     def close(self) -> None:
         """Nothing to let go of."""
 
     def _may_check(self, turn: _Turn) -> bool:
-        if self._max_checks is None or self._checks[turn] < self._max_checks // 4:
+        if self._max_checks is None or self._checks[turn] < self._max_checks * turn.share // 4:
             return True
         return turn != _Turn.EVENTS and self._checks.total() < self._max_checks
 
-    def _later(self, now: int) -> int:
-        """The timer of a segment that is put off: after those that were put off before it.
-
-        A quarter of what a batch manages has the same time: the next batch, however soon it is, finds enough.
-        """
-        place = self._put_off_segments // max(1, self._checked_segments // 4)
+    def _later(self, now: int, fired: int = NO_TIMER) -> int:
+        """The timer of a segment that is put off; ``fired``: the one that has fired."""
+        ahead = self._put_off_segments // max(1, 2 * self._checked_segments)
         self._put_off_segments += 1
-        return (now // PUT_OFF_MS + 1 + place) * PUT_OFF_MS
+        again = fired != NO_TIMER and kind_of(fired) is TimerKind.PUT_OFF
+        return put_off_timer(now, ahead, fired if again else None)
 
-    def _put_off(self, key: str, now: int) -> Iterator[pd.DataFrame]:
-        """Let the segment's timer fire in the next batch again. One segment tells it for all of the partition."""
-        self._handle.registerTimer(self._later(now))
+    def _put_off(self, key: str, now: int, fired: int) -> Iterator[pd.DataFrame]:
+        """Let the segment's timer fire in a batch to come. One segment tells it for all of the partition."""
+        self._handle.registerTimer(self._later(now, fired))
         if not self._told_of_others:
             self._told_of_others = True
             queue_id, base = parse_key(key, self._size)
@@ -148,27 +146,31 @@ class SegmentProcessor(StatefulProcessor):
             self._set_timer(timer, NO_TIMER, fired)
             if stored is not None:
                 self._state.clear()
+        elif check or segment.wake_at(self._rules) > now:
+            wake = self._keep(segment, timer, fired, now)
         else:
-            put_off = not check and segment.wake_at(self._rules) <= now
-            wake = self._keep(segment, timer, fired, now, put_off)
-            if put_off:
-                wake = AT_ONCE
+            self._keep_put_off(segment, timer, fired, now)
+            wake = AT_ONCE
         births = segment.pending["born"]
         oldest = int(births.min()) if len(births) else 0
         yield self._frame((queue_id, base // self._size, len(births), oldest, wake, now), actions)
 
-    def _keep(self, segment: Segment, timer: int, fired: int, now: int, put_off: bool = False) -> int:
+    def _keep(self, segment: Segment, timer: int, fired: int, now: int) -> int:
         """Returns when the segment's timer is set for."""
         # Strictly in the future: the engine deletes a timer that fired after its handler has run.
         wake = segment.wake_at(self._rules)
-        if put_off:
-            wake = self._later(now)
-        elif wake == AT_ONCE:
-            wake = now + 1 + (_WITH_OPS - now - 1) % PUT_OFF_MS
-        wake = max(wake, now + 1)
+        wake = ops_timer(now + 1) if wake == AT_ONCE else due_timer(max(wake, now + 1))
         self._set_timer(timer, wake, fired)
         self._state.update((encode(segment, wake, self._group_hash),))
         return wake
+
+    def _keep_put_off(self, segment: Segment, timer: int, fired: int, now: int) -> None:
+        """Keep a segment in which something is due that waits. A timer that fires after the events is its turn."""
+        wake = timer
+        if fired != NO_TIMER or timer == NO_TIMER or timer > now:
+            wake = self._later(now, fired)
+            self._set_timer(timer, wake, fired)
+        self._state.update((encode(segment, wake, self._group_hash),))
 
     def _set_timer(self, old: int, new: int, fired: int) -> None:
         """One live timer a segment. The one that fired is the engine's to delete."""

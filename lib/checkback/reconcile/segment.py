@@ -34,7 +34,7 @@ class Kind(IntEnum):
     COMMIT = 2
     UNKNOWN = 3  # an op whose state is neither: never obeyed
     UNDELIVERED = 4  # of a release before: nothing comes of it
-    DELIVERED = 5  # somebody has received the check of this number (in the field immunity)
+    DELIVERED = 5  # the check of this number (in the field immunity) counts: it was sent, or received
 
 
 class Source(IntEnum):
@@ -143,7 +143,8 @@ class Rules:
 
     RocketMQ's transactionTimeOut, transactionCheckInterval, transactionCheckMax and fileReservedTime. ``check_jitter``:
     most that is added to an interval, so that half messages that came due together do not stay together.
-    ``count_undelivered``: a check counts when it is requested; else when somebody has received it.
+    ``count_undelivered``: a check counts when it is requested, and the last one when the query `check` says that it was
+    sent; else each counts when somebody has received it.
     """
 
     timeout: int = 6_000
@@ -152,6 +153,14 @@ class Rules:
     reserved: int = 72 * 3_600_000
     check_jitter: int = 0
     count_undelivered: bool = True
+
+    def counts_at_once(self, number: NDArray[Any]) -> Bits:
+        """Which checks of these numbers count when they are requested?
+
+        Not the last one: a `check` that lags skips requests, and nothing is given up that nobody was asked about.
+        """
+        found: Bits = self.count_undelivered & (number < self.check_max)
+        return found
 
     @property
     def enough(self) -> int:
@@ -343,7 +352,7 @@ def _turns(ops: Records, *names: str) -> NDArray[Any]:
 
 
 def _count(segment: Segment, received: Records) -> Segment:
-    """Checks that somebody has received, by their numbers: in any order and as often as they are told (rule 9)."""
+    """Checks that count by what `check` says, by their numbers: in any order, as often as they are told (rule 9)."""
     at, has_half = _find(segment.pending["offset"], received["offset"])
     at, received = at[has_half], received[has_half]
     half = segment.pending[at]
@@ -375,12 +384,13 @@ def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]
     check = due & ~exhausted & ~expired
     pending = pending.copy()
     pending["asked"][check] += 1
-    pending["check_times"][check] += rules.count_undelivered
+    counts = rules.counts_at_once(pending["check_times"][check] + 1)
+    pending["check_times"][check] += counts
     pending["due"][check] = next_check(pending[check], now, rules)
     if check.any():
         asked = _decisions(Action.CHECK, pending[check], 0)
-        # Its number: it keeps that if somebody receives it.
-        asked["check_times"] = pending["check_times"][check] + (not rules.count_undelivered)
+        # Its number: it keeps that if it counts in the end.
+        asked["check_times"] = pending["check_times"][check] + ~counts
         actions.append(asked)
     return replace(segment, pending=pending[~(exhausted | expired)])
 
