@@ -6,13 +6,16 @@ import asyncio
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from checkback.gateway.batch_decoder import BATCH_MAX
 from checkback.gateway.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from checkback.gateway.authentication import Groups
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -45,18 +48,33 @@ class _Ticket(Generic[T]):
 
     messages: Sequence[T]
     size: int
+    groups: Groups
     came: float
     done: asyncio.Future[None]
 
 
+@dataclass
+class _Waiting(Generic[T]):
+    """What of one token is accepted and not yet committed; ``tickets``: what no commit has taken."""
+
+    tickets: deque[_Ticket[T]] = field(default_factory=deque)
+    rows: int = 0
+    size: int = 0
+
+
 class GroupCommit(Generic[T]):
-    """Gathers the messages of requests and commits them, one commit at a time. Belongs to one event loop."""
+    """Gathers the messages of requests and commits them, one commit at a time. Belongs to one event loop.
+
+    Requests are told apart by the producer groups of their token: one token has half of the room at most, and commits
+    take a request of each in turn, so that one that sends much does not shut out the others.
+    """
 
     def __init__(self, name: str, book: CommitTarget[T], gather_s: float, max_waiting: int) -> None:
         self._book = book
         self._max_waiting = max_waiting
+        self._share = min(max_waiting, max(max_waiting // 2, BATCH_MAX))
         self._gather_s = gather_s
-        self._tickets: deque[_Ticket[T]] = deque()
+        self._of: dict[Groups, _Waiting[T]] = {}
         self._came = asyncio.Event()
         self._closed = False
         self._hurry = asyncio.Event()
@@ -65,19 +83,28 @@ class GroupCommit(Generic[T]):
         self.waiting = 0
         self.waiting_bytes = 0
 
-    def refusal(self, more: int, size: int) -> Problem | None:
-        """Why so many more messages, ``size`` bytes, cannot be accepted now; None when they can."""
+    def refusal(self, more: int, size: int, groups: Groups) -> Problem | None:
+        """Why so many more messages, ``size`` bytes, cannot be accepted now; None when they can.
+
+        ``groups``: of the token; None = there are no tokens.
+        """
         if self._closed:
             return Problem("stopping", "the gateway takes nothing more; send it again")
         if self.waiting + more > self._max_waiting or self.waiting_bytes + size > WAITING_BYTES:
             return Problem("queue_full", f"{self.waiting} messages wait to be committed; send it again")
+        mine = self._of.get(groups) if groups is not None else None
+        if mine is not None and (mine.rows + more > self._share or mine.size + size > WAITING_BYTES // 2):
+            return Problem("queue_full", f"{mine.rows} messages of this token wait to be committed; send it again")
         return None
 
-    def submit(self, messages: Sequence[T], size: int) -> asyncio.Future[None]:
+    def submit(self, messages: Sequence[T], size: int, groups: Groups) -> asyncio.Future[None]:
         """Accept messages; the future is done when the book has settled or failed them."""
         loop = asyncio.get_running_loop()
-        ticket = _Ticket(messages, size, loop.time(), loop.create_future())
-        self._tickets.append(ticket)
+        ticket = _Ticket(messages, size, groups, loop.time(), loop.create_future())
+        mine = self._of.setdefault(groups, _Waiting())
+        mine.tickets.append(ticket)
+        mine.rows += len(messages)
+        mine.size += size
         self.waiting += len(messages)
         self.waiting_bytes += size
         self._came.set()
@@ -87,13 +114,13 @@ class GroupCommit(Generic[T]):
         """Commit until ``close``; then what was accepted before it."""
         loop = asyncio.get_running_loop()
         try:
-            while self._tickets or not self._closed:
-                if not self._tickets:
+            while (came := self._oldest()) is not None or not self._closed:
+                if came is None:
                     self._came.clear()
                     await self._came.wait()
                     continue
                 # Those that came while the last commit ran have been gathered already.
-                pause = self._tickets[0].came + self._gather_s - loop.time()
+                pause = came + self._gather_s - loop.time()
                 if pause > 0 and self.waiting < COMMIT_ROWS and not self._hurry.is_set():
                     with suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(self._hurry.wait(), pause)
@@ -111,14 +138,22 @@ class GroupCommit(Generic[T]):
         self.hurry()
         self._came.set()
 
+    def _oldest(self) -> float | None:
+        """When the first of the requests came that no commit has taken."""
+        return min((one.tickets[0].came for one in self._of.values() if one.tickets), default=None)
+
     def _taken(self) -> list[_Ticket[T]]:
         taken: list[_Ticket[T]] = []
+        left = deque(one.tickets for one in self._of.values() if one.tickets)
         rows = size = 0
-        while self._tickets and (not taken or (rows < COMMIT_ROWS and size < COMMIT_BYTES)):
-            ticket = self._tickets.popleft()
+        while left and (not taken or (rows < COMMIT_ROWS and size < COMMIT_BYTES)):
+            tickets = left.popleft()
+            ticket = tickets.popleft()
             taken.append(ticket)
             rows += len(ticket.messages)
             size += ticket.size
+            if tickets:
+                left.append(tickets)
         return taken
 
     async def _commit(self, tickets: list[_Ticket[T]]) -> None:
@@ -133,5 +168,10 @@ class GroupCommit(Generic[T]):
         self.waiting -= len(batch)
         self.waiting_bytes -= sum(ticket.size for ticket in tickets)
         for ticket in tickets:
+            mine = self._of[ticket.groups]
+            mine.rows -= len(ticket.messages)
+            mine.size -= ticket.size
+            if not mine.rows:
+                del self._of[ticket.groups]
             if not ticket.done.done():
                 ticket.done.set_result(None)

@@ -82,9 +82,9 @@ class HalfMessageWriter:
         """
         fit = [self._fit(half, groups) for half in messages]
         new = _New()
-        admitted = [half if isinstance(half, Problem) else self._admit(half, new) for half in fit]
+        admitted = [half if isinstance(half, Problem) else self._admit(half, new, groups) for half in fit]
         if new.entries:
-            done = self.commits.submit(new.entries, new.size)
+            done = self.commits.submit(new.entries, new.size, groups)
             for entry in new.entries:
                 entry.done = done
         return _all_settled(admitted)
@@ -97,7 +97,7 @@ class HalfMessageWriter:
             problem = Problem("transactions_rejected", "gateway.reject_transactions is on: only ops are taken")
         return problem or half
 
-    def _admit(self, half: Half, new: _New) -> Answer | tuple[_Entry, int]:
+    def _admit(self, half: Half, new: _New, groups: Groups) -> Answer | tuple[_Entry, int]:
         """The answer if it is known; else the message that is on its way under this name, and the fingerprint."""
         name, content = name_of(half.producer_group, half.transaction_id), fingerprint(half)
         known = self._ledger.named(name)
@@ -107,7 +107,7 @@ class HalfMessageWriter:
         entry = self._on_the_way.get(name)
         if entry is None:
             size = _size(half)
-            refusal = self.commits.refusal(len(new.entries) + 1, new.size + size)
+            refusal = self.commits.refusal(len(new.entries) + 1, new.size + size, groups)
             if refusal is not None:
                 return refusal
             entry = self._on_the_way[name] = _Entry(half, name, content)

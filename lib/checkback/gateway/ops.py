@@ -91,9 +91,9 @@ class OpWriter:
         while left:
             known = await self._known({entry.place for entry in left.values()}, groups)
             new: list[_Entry] = []
-            admitted = {number: self._admit(entry, known, new) for number, entry in left.items()}
+            admitted = {number: self._admit(entry, known, new, groups) for number, entry in left.items()}
             if new:
-                done = self.commits.submit(new, _SIZE * len(new))
+                done = self.commits.submit(new, _SIZE * len(new), groups)
                 for entry in new:
                     entry.done = done
             behind = {}
@@ -118,7 +118,9 @@ class OpWriter:
             return op
         return self._tokens.refused(op[0].producer_group, groups) or _Entry(*op)
 
-    def _admit(self, entry: _Entry, recalled: dict[Place, CachedHalf] | Problem, new: list[_Entry]) -> Answer | _Entry:
+    def _admit(
+        self, entry: _Entry, recalled: dict[Place, CachedHalf] | Problem, new: list[_Entry], groups: Groups
+    ) -> Answer | _Entry:
         """The answer if it is known, else the op that is on its way for the half message."""
         op, place = entry.op, entry.place
         known = self._remembered(place)
@@ -133,7 +135,7 @@ class OpWriter:
             return _judged(op, verdict, known)
         if place in self._on_the_way:
             return self._on_the_way[place]
-        refusal = self.commits.refusal(len(new) + 1, _SIZE)
+        refusal = self.commits.refusal(len(new) + 1, _SIZE, groups)
         if refusal is not None:
             return refusal
         entry.half = known
