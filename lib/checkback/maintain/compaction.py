@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from checkback.errors import StorageError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from checkback.storage.delta_log import DeltaLog
     from checkback.storage.parquet_files import ParquetFile
 
-#: bytes of a group's rows, as Parquet counts them unpacked: some three times as much is taken up while it is sorted
+#: bytes of a group's rows when they are read: some three times as much is taken up while it is sorted
 MEMORY = 256 << 20
 #: bytes of rows in a row group: a lookup by offsets reads whole row groups
 _ROW_GROUP = 16 << 20
@@ -91,8 +92,34 @@ def _rows(path: str, name: str) -> pa.Table:
 
 
 def _memory(path: str) -> int:
+    """Bytes of a file's rows when they are read. Where values repeat, Parquet has each once: a file may be tiny."""
     try:
         metadata = pq.read_metadata(path)
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
+        repeating = sorted({chunk.path_in_schema for chunk in chunks if _repeats(chunk)})
+        # As dictionaries they are read as small as they are.
+        with pq.ParquetFile(path, read_dictionary=repeating) as file:
+            columns = sorted({name.partition(".")[0] for name in repeating})
+            rows = [file.read_row_group(number, columns).columns for number in range(len(groups)) if columns]
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
-    return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    decoded = sum(_decoded(chunk) for columns in rows for column in columns for chunk in column.chunks)
+    return decoded + int(sum(group.total_byte_size for group in groups))
+
+
+def _repeats(chunk: pq.ColumnChunkMetaData) -> bool:
+    """Is it of strings or bytes, and has it each value once?"""
+    found: bool = chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page
+    return found
+
+
+def _decoded(values: pa.Array) -> int:
+    """Bytes of the strings that dictionaries stand for, also in maps."""
+    if isinstance(values, pa.MapArray):
+        return _decoded(values.keys) + _decoded(values.items)
+    if not isinstance(values, pa.DictionaryArray):
+        return 0
+    lengths = pc.binary_length(values.dictionary).take(values.indices)
+    total: int | None = pc.sum(lengths.cast(pa.int64())).as_py()
+    return total or 0
