@@ -37,9 +37,9 @@ def test_topics_are_read_as_their_tables_were(
 ) -> None:
     """In one scan, with Spark's reader of Delta where only it knows the rows, and with it alone."""
     tables = Tables(root=str(tmp_path / "batch_id=7"), by_files=True)
-    names = {topic: f"{TOPIC_PREFIX}{topic}" for topic in ("a", "b_", "C-1", "none", "gone", "many", "altered")}
+    names = {topic: f"{TOPIC_PREFIX}{topic}" for topic in ("a", "b_", "C-1", "d|e%", "none", "gone", "many", "altered")}
     tables.create(spark, *names.values())
-    for topic in ("a", "b_", "C-1", "gone", "altered"):
+    for topic in ("a", "b_", "C-1", "d|e%", "gone", "altered"):
         _append(spark, tables, names[topic], 1, 2)
     for offset in range(3):
         _append(spark, tables, names["many"], offset)
@@ -52,7 +52,7 @@ def test_topics_are_read_as_their_tables_were(
     _append(spark, tables, names["C-1"], 3)
     monkeypatch.setattr(topic_scan, "_FEW_FILES", 2)
     rows = read_topics(spark, tables, versions)
-    expected = [*((topic, offset) for topic in ("a", "b_", "C-1", "altered") for offset in (1, 2)), ("gone", 2)]
+    expected = [*((topic, offset) for topic in ("a", "b_", "C-1", "d|e%", "altered") for offset in (1, 2)), ("gone", 2)]
     assert _contents(rows) == Counter([*expected, *(("many", offset) for offset in range(3))])
     by_spark = read_topics(spark, Tables(root=tables.root), versions)
     assert _contents(by_spark) == _contents(rows)

@@ -44,6 +44,6 @@ def read_topics(spark: SparkSession, tables: Tables, versions: Mapping[str, int]
     if files:
         # A folder with a "=" above them is no partition.
         scan = spark.read.schema(TOPIC).option("recursiveFileLookup", "true").parquet(*files)
-        folder = F.element_at(F.split("_metadata.file_path", "/"), -2)
+        folder = F.url_decode(F.element_at(F.split("_metadata.file_path", "/"), -2))
         parts.append(scan.select(*TOPIC.names, folder.alias("topic")))
     return union(parts or [spark.createDataFrame([], TOPIC).select("*", F.lit("").alias("topic"))])
