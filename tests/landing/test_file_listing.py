@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import json
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from checkback.errors import CheckbackError, SettingsError
-from checkback.landing import file_listing
+from checkback.landing import file_listing, hadoop_glob
 from checkback.landing.file_listing import Listing, SparkListing, list_files, uri_of
 from checkback.landing.hadoop_glob import matching
 
@@ -76,6 +80,33 @@ def test_globs_are_hadoop_s(inbox: Path, glob: str, expected: str) -> None:
     found = matching(f"{inbox}/{glob}", lambda path, _: told.append(path))
     assert sorted(os.path.relpath(path, inbox) for path in found) == sorted(expected.split())
     assert glob != "closed/*" or told == [f"{inbox}/closed"]
+
+
+texts = st.text("ab-", max_size=12)
+stars = st.lists(st.sampled_from(["*", "*", "?", "a", "b", "-", "[ab]", "[^a]"]), max_size=8).map("".join)
+
+
+@settings(max_examples=500)
+@given(glob=stars, name=texts)
+def test_star_is_any_number_of_characters(glob: str, name: str) -> None:
+    found = re.compile(hadoop_glob._regex(glob, glob), re.DOTALL).fullmatch(name)
+    assert bool(found) == fnmatch.fnmatchcase(name, glob.replace("^", "!"))
+
+
+@pytest.mark.parametrize("glob", ["-".join("*" * 9) + ".json", "?*" * 100 + "a", "*" * 100 + "a"])
+def test_name_makes_no_long_search(glob: str) -> None:
+    """Tried in every way, it would be one beyond anybody's patience."""
+    assert re.compile(hadoop_glob._regex(glob, glob), re.DOTALL).fullmatch("-" * 250) is None
+
+
+def test_globs_look_into_each_folder_once(inbox: Path) -> None:
+    (inbox / "sub").mkdir()
+    (inbox / "sub" / "a").write_text("")
+    for number in range(40):
+        (inbox / f"{number}").symlink_to(".")
+    (inbox / "b-sub").symlink_to("sub")
+    assert matching(f"{inbox}/*/*/*/*/*/a", print) == [f"{inbox}/0/0/0/0/sub/a"]
+    assert matching(f"{inbox}/*/a", print) == [f"{inbox}/sub/a"]
 
 
 @pytest.mark.parametrize("glob", ["{a,b", "[a"])
