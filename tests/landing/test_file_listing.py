@@ -185,6 +185,22 @@ def test_names_that_java_cannot_read_are_told_of_once(
     assert caplog.messages == [f"{inbox}/\\udcff\\udcfe: passed over: {reason}"]
 
 
+TOO_LONG = "its path, as a URI, has over 1000 characters; give it a shorter one"
+
+
+def test_paths_that_cost_much_memory_are_passed_over(inbox: Path) -> None:
+    """Of blanks, each of which takes three characters."""
+    folder = inbox / (" " * 200)
+    deep = folder / ("x" * 200) / (" " * 200)
+    deep.mkdir(parents=True)
+    for name in ("a", "a" * 200, "b" * 100 + " " * 100):
+        (folder / name).write_text("")
+    (deep / "a").write_text("")
+    found = listed(inbox)
+    assert sorted(len(os.path.basename(file.path)) for file in found.files) == [1, 200]
+    assert found.passed == {str(deep): TOO_LONG, f"{folder}/{'b' * 100}{' ' * 100}": TOO_LONG}
+
+
 def test_warnings_have_a_bound(inbox: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(30):
         (inbox / f"{number}").symlink_to(f"{number}")
@@ -193,7 +209,9 @@ def test_warnings_have_a_bound(inbox: Path, tmp_path: Path, caplog: pytest.LogCa
     assert caplog.messages[-1] == "in: 10 more are passed over"
 
 
-def test_log_is_that_of_a_file_sink_and_written_when_files_change(inbox: Path, tmp_path: Path) -> None:
+def test_log_is_that_of_a_file_sink_and_written_when_files_change(
+    inbox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (inbox / "a b").write_text("xy")
     os.utime(inbox / "a b", (5, 5))
     listing = SparkListing(str(tmp_path / "l"), lambda _: [str(inbox)], lambda: str(inbox), "UTF-8", "in")
@@ -207,8 +225,9 @@ def test_log_is_that_of_a_file_sink_and_written_when_files_change(inbox: Path, t
     listing.refresh()
     assert log.stat().st_ino == first
     (inbox / "c").write_text("")
+    monkeypatch.setattr(file_listing, "_entry", lambda file: f"new: {file.path}")
     listing.refresh()
-    assert len(log.read_text().split("\n")) == 3
+    assert log.read_text().split("\n") == ["v1", line, f"new: {inbox}/c"]
     assert os.listdir(log.parent) == ["0"]
 
 
