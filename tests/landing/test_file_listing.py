@@ -45,13 +45,13 @@ def test_files_of_all_folders_but_hidden_ones(inbox: Path) -> None:
         (inbox / name).write_text("xy")
     os.mkfifo(inbox / "pipe")
     (inbox / "dangling").symlink_to("nowhere")
-    os.utime(inbox / "a", ns=(1_234_567_890, 1_234_567_890))
+    changed = os.stat(inbox / "a").st_ctime_ns // 1_000_000
     assert names(inbox) == ["a", "sub/b", "sub/deeper/c"]
-    assert (str(inbox / "a"), 1234, 2) in listed(inbox).files
+    assert (str(inbox / "a"), changed, 2) in listed(inbox).files
     assert listed(inbox).passed == {}
     assert list_files(
         lambda _: [f"{inbox}/a", f"{inbox}/_SUCCESS", f"{inbox}/gone"], os.path.realpath(inbox), "UTF-8"
-    ).files == [(f"{inbox}/a", 1234, 2)]
+    ).files == [(f"{inbox}/a", changed, 2)]
 
 
 @pytest.mark.parametrize(
@@ -213,12 +213,12 @@ def test_log_is_that_of_a_file_sink_and_written_when_files_change(
     inbox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (inbox / "a b").write_text("xy")
-    os.utime(inbox / "a b", (5, 5))
+    changed = os.stat(inbox / "a b").st_ctime_ns // 1_000_000
     listing = SparkListing(str(tmp_path / "l"), lambda _: [str(inbox)], lambda: str(inbox), "UTF-8", "in")
     log = tmp_path / "l" / "_spark_metadata" / "0"
     listing.refresh()
     version, line = log.read_text().split("\n")
-    entry = {"path": f"file://{inbox}/a%20b", "size": 2, "isDir": False, "modificationTime": 5000, "action": "add"}
+    entry = {"path": f"file://{inbox}/a%20b", "size": 2, "isDir": False, "modificationTime": changed, "action": "add"}
     assert version == "v1"
     assert json.loads(line) == entry | {"blockReplication": 1, "blockSize": 1 << 25}
     first = log.stat().st_ino
@@ -231,9 +231,17 @@ def test_log_is_that_of_a_file_sink_and_written_when_files_change(
     assert os.listdir(log.parent) == ["0"]
 
 
+def test_time_that_was_given_to_a_file_puts_it_before_no_other(inbox: Path) -> None:
+    (inbox / "first").write_text("")
+    (inbox / "later").write_text("")
+    os.utime(inbox / "later", (1, 1))
+    times = {os.path.basename(file.path): file.time for file in listed(inbox).files}
+    assert times["first"] <= times["later"]
+
+
 @pytest.mark.parametrize("time", [1 << 62, -(1 << 62)])
 def test_time_beyond_java_s_is_bounded(time: int) -> None:
-    assert abs(file_listing.time_of(time * 10**9)) == 1 << 53
+    assert abs(file_listing.in_ms(time * 10**9)) == 1 << 53
 
 
 def test_uri_is_quoted_as_java_does() -> None:

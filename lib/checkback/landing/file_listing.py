@@ -36,7 +36,11 @@ _WARNINGS = 20
 
 
 class Listed(NamedTuple):
-    """A file: its time in ms, as Spark is told of it, and its size in bytes."""
+    """A file: its time in ms, as Spark is told of it, and its size in bytes.
+
+    The oldest are read first, a thousand a batch. The time is that of the status, which nobody can set: files that were
+    given an old time of change would be read before all others, as long as there come more of them.
+    """
 
     path: str
     time: int
@@ -90,9 +94,9 @@ def list_files(roots: Roots, inside: str, encoding: str) -> Listing:
     return found
 
 
-def time_of(changed: int) -> int:
-    """When a file was last changed (ns), in ms, as Spark is told of it."""
-    return max(-_LATEST, min(_LATEST, changed // 1_000_000))
+def in_ms(time: int) -> int:
+    """A file's time (ns) in ms, within Java's."""
+    return max(-_LATEST, min(_LATEST, time // 1_000_000))
 
 
 def _take(path: str, found: Listing, encoding: str) -> bool:
@@ -106,7 +110,7 @@ def _take(path: str, found: Listing, encoding: str) -> bool:
         return False
     if stat.S_ISREG(status.st_mode) and not _is_hidden(os.path.basename(path)) and not _is_too_long(path, found):
         if _has_form(path, encoding):
-            found.files.append(Listed(path, time_of(status.st_mtime_ns), status.st_size))
+            found.files.append(Listed(path, in_ms(status.st_ctime_ns), status.st_size))
         else:
             found.passed[path] = f"its name is not {encoding}, by which Java reads names; rename it"
     return True
