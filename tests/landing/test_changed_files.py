@@ -42,3 +42,14 @@ def test_newest_note_of_a_file_counts(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(changed_files, "_LAST", 2)
     assert changed_since_read(str(tmp_path)) == [c]
     assert changed_since_read("s3://bucket/checkpoint") == []
+
+
+def test_other_name_and_rights_are_no_change(tmp_path: Path) -> None:
+    """Nor is a time of change that was to come when it was read."""
+    made(tmp_path, "a", 5)
+    future = os.stat(made(tmp_path, "future", 1 << 42)).st_ctime_ns // 1_000_000
+    noted(tmp_path, "0", a=5, future=future)
+    (tmp_path / "a").chmod(0o600)
+    (tmp_path / "a").rename(tmp_path / "b")
+    (tmp_path / "b").rename(tmp_path / "a")
+    assert changed_since_read(str(tmp_path)) == []

@@ -71,7 +71,7 @@ def test_each_line_comes_once_however_the_file_is_cut(
         file = file_of(tmp_path / f"a{end}", PACKERS[end](data) if end else data)
         rows = read(shared([file], 3, block, lambda _: None))
     lines = data.split(b"\n")
-    expected = [line[: longest + 1] for line in (lines if lines[-1] else lines[:-1])]
+    expected = [line[: longest + 1] for line in lines if line]
     assert [row["line"] for row in sorted(rows, key=lambda row: row["file_block"])] == expected
     assert {row["fault"] for row in rows} <= {None}
     assert not end or {row["file_block"] for row in rows} <= {0}
@@ -130,8 +130,7 @@ def test_streams_one_after_another_are_all_read(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(chunked_reader, "_PACKED", size)
         rows = read(shared([file_of(tmp_path / f"a{end}", packed)], 1, MIB, fault_of))
-    lines = b"".join(parts).split(b"\n")
-    assert [row["line"] for row in rows] == (lines if lines[-1] else lines[:-1])
+    assert [row["line"] for row in rows] == [line for line in b"".join(parts).split(b"\n") if line]
     assert {row["fault"] for row in rows} <= {None}
 
 
@@ -141,7 +140,7 @@ def test_packed_file_of_many_blocks_is_whole(
     end: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunked_reader, "_PACKED", size)
-    lines = [os.urandom(500).hex().encode() for _ in range(2_000)] + [b"a" * 2_000_000, *[b""] * 10_000, b"b"]
+    lines = [os.urandom(500).hex().encode() for _ in range(2_000)] + [b"a" * 2_000_000, *[b" "] * 10_000, b"b"]
     found = read(shared([file_of(tmp_path / f"a{end}", PACKERS[end](b"\n".join(lines)))], 1, MIB, fault_of))
     assert [row["line"] for row in found] == lines
 
@@ -223,6 +222,19 @@ def test_archive_that_unpacks_to_far_more_than_lines_is_given_up(
     (fault,) = [row["fault"] for row in rows if row["fault"]]
     assert fault.startswith("file: it unpacks to over 2 times its size; its lines before that are taken, ")
     assert len(of_bomb) < 5 * 1024
+
+
+@pytest.mark.parametrize(("line", "rows"), [(b"", 0), (b"x", 4 * MIB), (b"x" * 100, MIB // 8)])
+def test_small_lines_are_handed_on_by_what_their_rows_take(line: bytes, rows: int, tmp_path: Path) -> None:
+    """A packed file of a few KB has millions of them, and each of their rows names the file."""
+    path = tmp_path / ("f" * 200) / "a.gz"
+    path.parent.mkdir()
+    number = rows or 4 * MIB
+    (piece,) = shared([file_of(path, gzip.compress((line + b"\n") * number, 1))], 1, MIB, fault_of)
+    numbers = pa.RecordBatch.from_pydict({"id": [0]})
+    batches = [(batch.num_rows, batch.nbytes) for batch in reader([piece], 7)(iter([numbers]))]
+    assert sum(count for count, _ in batches) == rows
+    assert all(size < 2 * chunked_reader._TOGETHER for _, size in batches)
 
 
 def test_what_is_no_readable_file_is_a_fault_and_is_not_waited_for(tmp_path: Path) -> None:

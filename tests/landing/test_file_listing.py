@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import json
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from checkback.errors import CheckbackError, SettingsError
-from checkback.landing import file_listing
+from checkback.landing import file_listing, hadoop_glob
 from checkback.landing.file_listing import Listing, SparkListing, list_files, uri_of
 from checkback.landing.hadoop_glob import matching
 
@@ -41,13 +45,13 @@ def test_files_of_all_folders_but_hidden_ones(inbox: Path) -> None:
         (inbox / name).write_text("xy")
     os.mkfifo(inbox / "pipe")
     (inbox / "dangling").symlink_to("nowhere")
-    os.utime(inbox / "a", ns=(1_234_567_890, 1_234_567_890))
+    changed = os.stat(inbox / "a").st_ctime_ns // 1_000_000
     assert names(inbox) == ["a", "sub/b", "sub/deeper/c"]
-    assert (str(inbox / "a"), 1234, 2) in listed(inbox).files
+    assert (str(inbox / "a"), changed, 2) in listed(inbox).files
     assert listed(inbox).passed == {}
     assert list_files(
         lambda _: [f"{inbox}/a", f"{inbox}/_SUCCESS", f"{inbox}/gone"], os.path.realpath(inbox), "UTF-8"
-    ).files == [(f"{inbox}/a", 1234, 2)]
+    ).files == [(f"{inbox}/a", changed, 2)]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +80,33 @@ def test_globs_are_hadoop_s(inbox: Path, glob: str, expected: str) -> None:
     found = matching(f"{inbox}/{glob}", lambda path, _: told.append(path))
     assert sorted(os.path.relpath(path, inbox) for path in found) == sorted(expected.split())
     assert glob != "closed/*" or told == [f"{inbox}/closed"]
+
+
+texts = st.text("ab-", max_size=12)
+stars = st.lists(st.sampled_from(["*", "*", "?", "a", "b", "-", "[ab]", "[^a]"]), max_size=8).map("".join)
+
+
+@settings(max_examples=500)
+@given(glob=stars, name=texts)
+def test_star_is_any_number_of_characters(glob: str, name: str) -> None:
+    found = re.compile(hadoop_glob._regex(glob, glob), re.DOTALL).fullmatch(name)
+    assert bool(found) == fnmatch.fnmatchcase(name, glob.replace("^", "!"))
+
+
+@pytest.mark.parametrize("glob", ["-".join("*" * 9) + ".json", "?*" * 100 + "a", "*" * 100 + "a"])
+def test_name_makes_no_long_search(glob: str) -> None:
+    """Tried in every way, it would be one beyond anybody's patience."""
+    assert re.compile(hadoop_glob._regex(glob, glob), re.DOTALL).fullmatch("-" * 250) is None
+
+
+def test_globs_look_into_each_folder_once(inbox: Path) -> None:
+    (inbox / "sub").mkdir()
+    (inbox / "sub" / "a").write_text("")
+    for number in range(40):
+        (inbox / f"{number}").symlink_to(".")
+    (inbox / "b-sub").symlink_to("sub")
+    assert matching(f"{inbox}/*/*/*/*/*/a", print) == [f"{inbox}/0/0/0/0/sub/a"]
+    assert matching(f"{inbox}/*/a", print) == [f"{inbox}/sub/a"]
 
 
 @pytest.mark.parametrize("glob", ["{a,b", "[a"])
@@ -154,6 +185,22 @@ def test_names_that_java_cannot_read_are_told_of_once(
     assert caplog.messages == [f"{inbox}/\\udcff\\udcfe: passed over: {reason}"]
 
 
+TOO_LONG = "its path, as a URI, has over 1000 characters; give it a shorter one"
+
+
+def test_paths_that_cost_much_memory_are_passed_over(inbox: Path) -> None:
+    """Of blanks, each of which takes three characters."""
+    folder = inbox / (" " * 200)
+    deep = folder / ("x" * 200) / (" " * 200)
+    deep.mkdir(parents=True)
+    for name in ("a", "a" * 200, "b" * 100 + " " * 100):
+        (folder / name).write_text("")
+    (deep / "a").write_text("")
+    found = listed(inbox)
+    assert sorted(len(os.path.basename(file.path)) for file in found.files) == [1, 200]
+    assert found.passed == {str(deep): TOO_LONG, f"{folder}/{'b' * 100}{' ' * 100}": TOO_LONG}
+
+
 def test_warnings_have_a_bound(inbox: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(30):
         (inbox / f"{number}").symlink_to(f"{number}")
@@ -162,28 +209,39 @@ def test_warnings_have_a_bound(inbox: Path, tmp_path: Path, caplog: pytest.LogCa
     assert caplog.messages[-1] == "in: 10 more are passed over"
 
 
-def test_log_is_that_of_a_file_sink_and_written_when_files_change(inbox: Path, tmp_path: Path) -> None:
+def test_log_is_that_of_a_file_sink_and_written_when_files_change(
+    inbox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (inbox / "a b").write_text("xy")
-    os.utime(inbox / "a b", (5, 5))
+    changed = os.stat(inbox / "a b").st_ctime_ns // 1_000_000
     listing = SparkListing(str(tmp_path / "l"), lambda _: [str(inbox)], lambda: str(inbox), "UTF-8", "in")
     log = tmp_path / "l" / "_spark_metadata" / "0"
     listing.refresh()
     version, line = log.read_text().split("\n")
-    entry = {"path": f"file://{inbox}/a%20b", "size": 2, "isDir": False, "modificationTime": 5000, "action": "add"}
+    entry = {"path": f"file://{inbox}/a%20b", "size": 2, "isDir": False, "modificationTime": changed, "action": "add"}
     assert version == "v1"
     assert json.loads(line) == entry | {"blockReplication": 1, "blockSize": 1 << 25}
     first = log.stat().st_ino
     listing.refresh()
     assert log.stat().st_ino == first
     (inbox / "c").write_text("")
+    monkeypatch.setattr(file_listing, "_entry", lambda file: f"new: {file.path}")
     listing.refresh()
-    assert len(log.read_text().split("\n")) == 3
+    assert log.read_text().split("\n") == ["v1", line, f"new: {inbox}/c"]
     assert os.listdir(log.parent) == ["0"]
+
+
+def test_time_that_was_given_to_a_file_puts_it_before_no_other(inbox: Path) -> None:
+    (inbox / "first").write_text("")
+    (inbox / "later").write_text("")
+    os.utime(inbox / "later", (1, 1))
+    times = {os.path.basename(file.path): file.time for file in listed(inbox).files}
+    assert times["first"] <= times["later"]
 
 
 @pytest.mark.parametrize("time", [1 << 62, -(1 << 62)])
 def test_time_beyond_java_s_is_bounded(time: int) -> None:
-    assert abs(file_listing.time_of(time * 10**9)) == 1 << 53
+    assert abs(file_listing.in_ms(time * 10**9)) == 1 << 53
 
 
 def test_uri_is_quoted_as_java_does() -> None:

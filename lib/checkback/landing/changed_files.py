@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from checkback.landing.chunked_reader import plain_path
-from checkback.landing.file_listing import time_of
+from checkback.landing.file_listing import in_ms
 from checkback.storage.paths import local_path
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _COMPACT = ".compact"
 
 
 def changed_since_read(checkpoint: str) -> list[str]:
-    """Paths of files on this machine that have another time than when the query of the checkpoint read them.
+    """Paths of files on this machine that have changed since they were listed for the query of the checkpoint.
 
     Of the last files only; none where the checkpoint is not on this machine.
     """
@@ -31,15 +31,19 @@ def changed_since_read(checkpoint: str) -> list[str]:
     with suppress(OSError, ValueError, KeyError):
         for uri, time in islice(_read_files(os.path.join(folder, "sources", "0")) if folder else (), _LAST):
             found.setdefault(plain_path(uri), time)
-    return [path for path, time in found.items() if _time(path) not in (None, time)]
+    return [path for path, time in found.items() if _has_changed(path, time)]
 
 
-def _time(path: str) -> int | None:
-    """When the file was last changed (ms), as Spark is told of it; None = it is not there."""
+def _has_changed(path: str, time: int) -> bool:
+    """Is it there, and has its content changed since a time (ms)?
+
+    A change of its name or rights alone has a time of its own; a time of change that is to come was set by somebody.
+    """
     try:
-        return time_of(os.stat(path).st_mtime_ns)
+        status = os.stat(path)
     except OSError:
-        return None
+        return False
+    return in_ms(min(status.st_mtime_ns, status.st_ctime_ns)) > time
 
 
 def _read_files(folder: str) -> Iterator[tuple[str, int]]:

@@ -14,17 +14,16 @@ import os
 import stat
 import unicodedata
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from checkback.errors import CheckbackError, printable
 from checkback.landing.opening import is_inside
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 _log = logging.getLogger("checkback.land")
 HIDDEN = ("_", ".")
+#: A path, as a URI, of more characters is passed over: Spark keeps that of each file that it has ever read.
+URI_MAX = 1000
 #: What Hadoop's shell has not copied to its end.
 _UNFINISHED = "._COPYING_"
 #: Times beyond it (ms) are none that Java could count with, but some file systems keep them.
@@ -37,7 +36,11 @@ _WARNINGS = 20
 
 
 class Listed(NamedTuple):
-    """A file: its time in ms, as Spark is told of it, and its size in bytes."""
+    """A file: its time in ms, as Spark is told of it, and its size in bytes.
+
+    The oldest are read first, a thousand a batch. The time is that of the status, which nobody can set: files that were
+    given an old time of change would be read before all others, as long as there come more of them.
+    """
 
     path: str
     time: int
@@ -71,6 +74,8 @@ def list_files(roots: Roots, inside: str, encoding: str) -> Listing:
     seen: set[tuple[int, int]] = set()
     while folders or links:
         path = folders.pop() if folders else links.pop(0)
+        if _is_too_long(path, found):
+            continue
         try:
             status = os.stat(path)
             if (status.st_dev, status.st_ino) in seen:
@@ -89,9 +94,9 @@ def list_files(roots: Roots, inside: str, encoding: str) -> Listing:
     return found
 
 
-def time_of(changed: int) -> int:
-    """When a file was last changed (ns), in ms, as Spark is told of it."""
-    return max(-_LATEST, min(_LATEST, changed // 1_000_000))
+def in_ms(time: int) -> int:
+    """A file's time (ns) in ms, within Java's."""
+    return max(-_LATEST, min(_LATEST, time // 1_000_000))
 
 
 def _take(path: str, found: Listing, encoding: str) -> bool:
@@ -103,11 +108,19 @@ def _take(path: str, found: Listing, encoding: str) -> bool:
         return True
     if stat.S_ISDIR(status.st_mode):
         return False
-    if stat.S_ISREG(status.st_mode) and not _is_hidden(os.path.basename(path)):
+    if stat.S_ISREG(status.st_mode) and not _is_hidden(os.path.basename(path)) and not _is_too_long(path, found):
         if _has_form(path, encoding):
-            found.files.append(Listed(path, time_of(status.st_mtime_ns), status.st_size))
+            found.files.append(Listed(path, in_ms(status.st_ctime_ns), status.st_size))
         else:
             found.passed[path] = f"its name is not {encoding}, by which Java reads names; rename it"
+    return True
+
+
+def _is_too_long(path: str, found: Listing) -> bool:
+    # A URI is no shorter than its path, and of one that is far too long nobody wants to know by how much.
+    if len(path) <= URI_MAX and len(uri_of(path)) <= URI_MAX:
+        return False
+    found.passed[path] = f"its path, as a URI, has over {URI_MAX} characters; give it a shorter one"
     return True
 
 
@@ -132,13 +145,17 @@ def _has_form(path: str, encoding: str) -> bool:
 
 def uri_of(path: str) -> str:
     """The URI by which Hadoop, and so the checkpoint, knows a path of this machine (java.net.URI's quoting)."""
-    return "file://" + "".join(map(_quoted, path))
+    return "file://" + path.translate(_QUOTED)
 
 
 def _quoted(char: str) -> str:
     if char >= "\x80" and unicodedata.category(char) not in ("Cc", "Zs", "Zl", "Zp"):
         return char
     return quote(char, safe="/-_.!~*'():@&=+$,;")
+
+
+#: Of the characters up to the last one that is quoted, U+3000.
+_QUOTED = {code: quoted for code in range(0x3001) if (quoted := _quoted(chr(code))) != chr(code)}
 
 
 class SparkListing:
@@ -151,7 +168,8 @@ class SparkListing:
         self.folder = folder
         self._roots, self._inside, self._encoding, self._where = roots, inside, encoding, where
         self._log = os.path.join(folder, "_spark_metadata", "0")
-        self._files: list[Listed] | None = None
+        #: with the line of each
+        self._files: dict[Listed, str] | None = None
         self._told: set[str] = set()
         os.makedirs(os.path.dirname(self._log), exist_ok=True)
 
@@ -163,26 +181,17 @@ class SparkListing:
             what = f"cannot be listed: {error.strerror}"
             raise CheckbackError(what, where=self._where, fix="mend that and run again") from error
         self._warn(passed)
-        if files != self._files:
-            self._write(files)
-            self._files = files
+        known = self._files or {}
+        found = {file: known.get(file) or _entry(file) for file in files}
+        if self._files is None or found.keys() != known.keys():
+            self._write(found.values())
+            self._files = found
 
-    def _write(self, files: Sequence[Listed]) -> None:
+    def _write(self, entries: Iterable[str]) -> None:
         """In the form of Spark's FileStreamSinkLog; at once, since Spark may be reading it."""
         new = os.path.join(self.folder, "new")
         with open(new, "w", encoding="utf-8") as log:
-            log.write("v1")
-            for file in files:
-                entry = {
-                    "path": uri_of(file.path),
-                    "size": file.size,
-                    "isDir": False,
-                    "modificationTime": file.time,
-                    "blockReplication": 1,
-                    "blockSize": 1 << 25,
-                    "action": "add",
-                }
-                log.write("\n" + json.dumps(entry, ensure_ascii=False))
+            log.write("\n".join(["v1", *entries]))
         os.replace(new, self._log)
 
     def _warn(self, passed: dict[str, str]) -> None:
@@ -192,3 +201,16 @@ class SparkListing:
         if len(new) > _WARNINGS:
             _log.warning("%s: %d more are passed over", self._where, len(new) - _WARNINGS)
         self._told = set(passed)
+
+
+def _entry(file: Listed) -> str:
+    entry = {
+        "path": uri_of(file.path),
+        "size": file.size,
+        "isDir": False,
+        "modificationTime": file.time,
+        "blockReplication": 1,
+        "blockSize": 1 << 25,
+        "action": "add",
+    }
+    return json.dumps(entry, ensure_ascii=False)

@@ -34,7 +34,7 @@ _OPTIONS = {
     # A file that is so much older than the newest ever seen would be passed over without a word, and anybody can give
     # a file a time that is to come. The default is 7 days; this is the most that Spark can count in ms.
     "maxFileAge": "106751991167d",
-    # Oldest first: of repeated half messages the first is kept.
+    # Oldest first, by the times of the listing: of repeated half messages the first is kept.
     "latestFirst": "false",
     # Without it Spark reads each file of a batch twice when another one's path has a glob's character in it
     # (DataSource.checkAndGlobPathIfNecessary gives all paths for every such one).

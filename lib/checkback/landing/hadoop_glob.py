@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+import stat
+from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.errors import SettingsError
 
@@ -23,30 +24,59 @@ _SPECIAL = re.compile(r"[*?\[]")
 def matching(pattern: str, unreadable: Callable[[str, OSError], object]) -> list[str]:
     """Absolute paths that match an absolute glob, each once; ``unreadable`` is told of a folder that cannot be listed.
 
+    A folder to which several paths of one level lead is looked into by one of them, that with the fewest links.
     Raises SettingsError when it is no glob.
     """
     found: dict[str, None] = {}
     for each in _without_braces(pattern):
-        paths = ["/"]
+        paths = [_Path("/", 0)]
         for part in filter(None, each.split("/")):
             matches = re.compile(_regex(part, pattern), re.DOTALL).fullmatch
             # Nothing to look for: the folder above need not be readable.
             named = None if _SPECIAL.search(_ESCAPED.sub("", part)) else _ESCAPED.sub(r"\1", part)
             paths = [
-                os.path.join(path, name)
-                for path in paths
-                for name in (sorted(filter(matches, _names(path, unreadable))) if named is None else [named])
+                inside
+                for folder in _folders(paths, unreadable)
+                for inside in ([folder.to(named)] if named is not None else _entries(folder, matches, unreadable))
             ]
-        found |= dict.fromkeys(filter(os.path.lexists, paths))
+        found |= dict.fromkeys(path.path for path in paths if os.path.lexists(path.path))
     return list(found)
 
 
-def _names(path: str, unreadable: Callable[[str, OSError], object]) -> list[str]:
+class _Path(NamedTuple):
+    """``links``: how many of those that were looked for are in it."""
+
+    path: str
+    links: int
+
+    def to(self, name: str) -> _Path:
+        return _Path(os.path.join(self.path, name), self.links)
+
+
+def _folders(paths: list[_Path], unreadable: Callable[[str, OSError], object]) -> list[_Path]:
+    """The folders among the paths, each once."""
+    found: dict[tuple[int, int], _Path] = {}
+    for path in sorted(paths, key=lambda path: path.links):
+        try:
+            status = os.stat(path.path)
+        except OSError as error:
+            unreadable(path.path, error)
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            found.setdefault((status.st_dev, status.st_ino), path)
+    return list(found.values())
+
+
+def _entries(
+    folder: _Path, matches: Callable[[str], object], unreadable: Callable[[str, OSError], object]
+) -> list[_Path]:
     try:
-        return os.listdir(path)
+        with os.scandir(folder.path) as entries:
+            found = [_Path(entry.path, folder.links + entry.is_symlink()) for entry in entries if matches(entry.name)]
     except OSError as error:
-        unreadable(path, error)
+        unreadable(folder.path, error)
         return []
+    return sorted(found)
 
 
 def _without_braces(pattern: str) -> Iterator[str]:
@@ -74,7 +104,8 @@ def _without_braces(pattern: str) -> Iterator[str]:
 
 
 def _regex(part: str, pattern: str) -> str:
-    regex = ""
+    """What is between two stars is looked for once, where it comes first: else a name could make a search of hours."""
+    runs = [""]
     for found in _PART.finditer(part):
         char, chars = found["char"], found["set"]
         if char == "[":
@@ -82,9 +113,13 @@ def _regex(part: str, pattern: str) -> str:
         if chars:
             negated = chars[0] in "!^" and len(chars) > 1
             inner = re.sub(r"([^\w-])", r"\\\1", re.sub(r"\\(.)", r"\1", chars[negated:]))
-            regex += f"[{'^' * negated}{inner}]"
-        elif char in ("*", "?"):
-            regex += ".*" if char == "*" else "."
+            runs[-1] += f"[{'^' * negated}{inner}]"
+        elif char == "*":
+            runs.append("")
         else:
-            regex += re.escape(found["escaped"] or char)
-    return regex
+            runs[-1] += "." if char == "?" else re.escape(found["escaped"] or char)
+    if len(runs) == 1:
+        return runs[0]
+    # A search does not go back into a lookahead.
+    middle = (f"(?=(?P<run{number}>.*?{run}))(?P=run{number})" for number, run in enumerate(runs[1:-1]) if run)
+    return f"{runs[0]}{''.join(middle)}.*{runs[-1]}"

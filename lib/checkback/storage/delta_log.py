@@ -30,6 +30,7 @@ from checkback.storage.fsync import LogFlush
 from checkback.storage.schemas import TOPIC_PREFIX, properties_of, schema_of
 from checkback.storage.timestamps import python_times
 from checkback.storage.torn_commits import ACTIONS, last_checkpoint, recover_log, refuse_torn
+from checkback.storage.transaction_versions import TransactionVersions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -74,6 +75,7 @@ class DeltaLog:
         self._place = place
         self._sync = LogFlush(place) if sync else None
         self._judged: tuple[tuple[object, ...], bool] | None = None
+        self._versions = TransactionVersions(place)
         refuse_torn(place, sync)
         try:
             self._table = DeltaTable(place)
@@ -244,8 +246,11 @@ class DeltaLog:
         Raises StorageError, also where Delta is told to forget versions: then None says nothing.
         """
         self._update()
-        found = {app: self._table.transaction_version(app) for app in apps}
-        if None in found.values() and _FORGETS in self._table.metadata().configuration:
+        forgets = _FORGETS in self._table.metadata().configuration
+        known = None if forgets else self._versions.at(int(self._table.version()))
+        look_up = self._table.transaction_version if known is None else known.get
+        found = {app: look_up(app) for app in apps}
+        if None in found.values() and forgets:
             fix = f"ALTER TABLE delta.`{self._place}` UNSET TBLPROPERTIES ('{_FORGETS}')"
             raise StorageError(f"{_FORGETS} is set: nobody can tell what was committed", self._place, fix)
         return found

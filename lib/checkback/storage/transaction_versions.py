@@ -1,0 +1,69 @@
+"""Delta's transaction identifiers of a table, all at once: from the log's newest checkpoint and the commits after it.
+
+delta-rs looks them up one by one, and reads the log for each anew: 100,000 of them take it minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from checkback.storage.fsync import LOG
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\.parquet")
+_BEGIN = '{"txn"'
+
+
+class TransactionVersions:
+    """The last version of each application. Commits are read once."""
+
+    def __init__(self, place: str) -> None:
+        """``place``: the table's absolute folder."""
+        self._log = os.path.join(place, LOG)
+        self._begin_at(-1, {})
+
+    def at(self, version: int) -> Mapping[str, int] | None:
+        """As of a version of the table, of applications that have committed; None: only a reader of Delta can tell.
+
+        That is so where the log begins with a checkpoint of several files, and where it cannot be read.
+        """
+        for anew in (not 0 <= self._version <= version, True):
+            try:
+                if anew:
+                    self._begin_at(*self._checkpoint(version))
+                while self._version < version:
+                    self._found |= self._commit(self._version + 1)
+                    self._version += 1
+            except FileNotFoundError:
+                continue  # commits below a checkpoint are removed
+            except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
+                break
+            return self._found
+        self._begin_at(-1, {})
+        return None
+
+    def _begin_at(self, version: int, found: dict[str, int]) -> None:
+        self._version, self._found = version, found
+
+    def _checkpoint(self, most: int) -> tuple[int, dict[str, int]]:
+        """The newest that is one file, and of no later version: its version, -1 = there is none, and what it has."""
+        names = {int(match[1]): match[0] for match in map(_CHECKPOINT.fullmatch, os.listdir(self._log)) if match}
+        version = max((version for version in names if version <= most), default=-1)
+        if version < 0:
+            return version, {}
+        path = os.path.join(self._log, names[version])
+        found = pq.read_table(path, columns=["txn"]).column("txn").drop_null().to_pylist()
+        return version, {action["appId"]: action["version"] for action in found}
+
+    def _commit(self, version: int) -> dict[str, int]:
+        with open(os.path.join(self._log, f"{version:020}.json"), encoding="utf-8") as lines:
+            actions = [json.loads(line)["txn"] for line in lines if line.startswith(_BEGIN)]
+        return {action["appId"]: int(action["version"]) for action in actions}
