@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,9 +56,9 @@ def commits() -> Iterator[Server]:
         yield server
 
 
-def _asking(house: House, server: Server) -> Settings:
-    """Each transaction is checked at once, and then a second later at the soonest."""
-    settings = house.settings(check_interval="1s", check_jitter="0s")
+def _asking(house: House, server: Server, check_interval: str = "1s") -> Settings:
+    """Each transaction is checked at once, and then a ``check_interval`` later at the soonest."""
+    settings = house.settings(check_interval=check_interval, check_jitter="0s")
     producers: dict[str, Any] = {"g": {"endpoints": [server.url]}}
     return settings.model_validate(settings.model_dump(by_alias=True) | {"producers": producers})
 
@@ -84,6 +86,28 @@ def test_check_begins_anew_where_its_checkpoint_does_not_belong_to_the_tables(
     assert house.rows("op", "half_offset") == [(offset,) for offset in range(5)]
     assert len(commits.received) == 5
     assert house.rows("rejected", "reason") == []
+
+
+def test_op_that_was_put_back_has_the_answers_again(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    """A run is stopped after its checks, and `op` put back before the next: the producer is not asked again for it."""
+
+    def answer(received: Received, wire: Wire) -> bool:
+        os.kill(os.getpid(), signal.SIGTERM)
+        wire.send(reply(says("COMMIT", received.json["transaction_id"])))
+        return True
+
+    with Server(answer) as server:
+        settings = _asking(house, server, check_interval="1h")
+        house.half(0)
+        backup = Backup(house.tables.location("op"))
+        house.run(settings)
+        assert house.rows("op", "half_offset", "state") == [(0, "COMMIT")]
+        assert house.fates() == {}
+        backup.put_back()
+        house.run(settings)
+        assert "the table op was put back" in caplog.text
+        assert house.fates() == {0: ["topics/t"]}
+        assert len(server.received) == 1
 
 
 def test_tables_that_are_older_than_the_checkpoint_are_refused_until_a_rebuild(house: House) -> None:

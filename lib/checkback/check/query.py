@@ -27,6 +27,7 @@ from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, SKIPPED, nobody_of
 from checkback.check.worker import CheckWorker
 from checkback.spark.connect import parallelism, query_id
 from checkback.storage.schemas import CHECK_REQUESTS, arrow_schema
+from checkback.storage.seen_commits import SeenCommits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -146,6 +147,7 @@ class CheckBatches:
         check = settings.check
         self._tables = tables
         self._flush = tables.flush_of(NAME, "check_requests", "check_answers", "half", "op")
+        self._seen = SeenCommits(tables, NAME)
         self._tasks = max(1, min(settings.reconcile.partitions, check.concurrency, slots // 2))
         self._asker = CheckWorker(
             groups=groups_of(settings),
@@ -192,9 +194,21 @@ class CheckBatches:
                 answers, deciding = (pa.concat_tables([before, asked]) for before in (answers, deciding))
             # Step 3
             self.send_ops(spark, deciding, app, batch_id)
+            self._note(spark)
             if self.observer is not None:
                 self.observer.asked(answers, batch_id)
         self._first = False
+
+    def _note(self, spark: SparkSession) -> None:
+        """Note which commits have the answers and ops: a table that is put back lacks them, and nobody else has them."""
+        if not self._tables.by_files:
+            return
+        seen: dict[str, int] = {}
+        for name in ("check_answers", "op"):
+            log = self._tables.log(name)
+            seen[name] = log.version()
+            log.flush()
+        self._seen.keep(spark, seen)
 
     def _answered(self, spark: SparkSession, requests: pa.Table, app: str, batch_id: int) -> pa.Table:
         """The answers (CHECK_ANSWERS) that ``requests`` have already.
