@@ -36,8 +36,8 @@ FAULTS: dict[str, tuple[str, str]] = {
     "check not counted": ('["check_times"][check] += counts', '["check_times"][check] += 0'),
     "check that nobody received counted": ('["check_times"][check] += counts', '["check_times"][check] += 1'),
     "last check counted that was sent to nobody": (
-        "self.count_undelivered & (number < self.check_max)",
-        "self.count_undelivered & (number <= self.check_max)",
+        "rules.count_undelivered & (number < rules.check_max)",
+        "rules.count_undelivered & (number <= rules.check_max)",
     ),
     "received check not counted": ("    known = same &", "    known = ~same &"),
     "received check counted each time it is told": (

@@ -154,14 +154,6 @@ class Rules:
     check_jitter: int = 0
     count_undelivered: bool = True
 
-    def counts_at_once(self, number: NDArray[Any]) -> Bits:
-        """Which checks of these numbers count when they are requested?
-
-        Not the last one: a `check` that lags skips requests, and nothing is given up that nobody was asked about.
-        """
-        found: Bits = self.count_undelivered & (number < self.check_max)
-        return found
-
     @property
     def enough(self) -> int:
         """Checks without which nothing is given up, however old it is (rule 7)."""
@@ -384,7 +376,7 @@ def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]
     check = due & ~exhausted & ~expired
     pending = pending.copy()
     pending["asked"][check] += 1
-    counts = rules.counts_at_once(pending["check_times"][check] + 1)
+    counts = _counts_at_once(pending["check_times"][check] + 1, rules)
     pending["check_times"][check] += counts
     pending["due"][check] = next_check(pending[check], now, rules)
     if check.any():
@@ -393,6 +385,15 @@ def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]
         asked["check_times"] = pending["check_times"][check] + ~counts
         actions.append(asked)
     return replace(segment, pending=pending[~(exhausted | expired)])
+
+
+def _counts_at_once(number: NDArray[Any], rules: Rules) -> Bits:
+    """Which checks of these numbers count when they are requested?
+
+    Not the last one: a `check` that lags skips requests, and nothing is given up that nobody was asked about.
+    """
+    found: Bits = rules.count_undelivered & (number < rules.check_max)
+    return found
 
 
 def next_check(pending: Records, checked: int | NDArray[Any], rules: Rules) -> NDArray[Any]:
