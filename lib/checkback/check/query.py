@@ -200,7 +200,7 @@ class CheckBatches:
         self._first = False
 
     def _note(self, spark: SparkSession) -> None:
-        """Note which commits have the answers and ops: a table that is put back lacks them, and nobody else has them."""
+        """Note which commits have answers and ops: a table that is put back lacks them, and no one else has them."""
         if not self._tables.by_files:
             return
         seen: dict[str, int] = {}
