@@ -154,8 +154,8 @@ def test_rows_that_a_restore_takes_away_are_missed(tmp_path: Path, restored: boo
         table.optimize.compact()
     assert table.version() == 4
     if restored:
-        assert "its version 4 has taken rows out of the table op" in (replaced(None, tables, "land-op") or "")
-        with pytest.raises(StateError, match=r"has taken rows out of the table op .*; land anew"):
+        assert "version 4 of the table op has taken rows out" in (replaced(None, tables, "land-op") or "")
+        with pytest.raises(StateError, match=r"version 4 of the table op has taken rows out of it .*; land anew"):
             running.keep(None, {"op": 4})
     else:
         assert replaced(None, tables, "land-op") is None

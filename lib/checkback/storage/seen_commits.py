@@ -101,7 +101,7 @@ def _lost(
         last = None if upto is None else upto.get(name, version)
         removing = _removing(log, version, last)
         if removing is not None:
-            return f"its version {removing} has taken rows out of the table {name} (RESTORE does, append-only or not)"
+            return f"version {removing} of the table {name} has taken rows out of it (RESTORE does, append-only or not)"
     return None
 
 
