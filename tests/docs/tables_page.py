@@ -26,9 +26,11 @@ producer may use twice.
 ## Who may change what
 
 Rows are appended, and that is all that Checkback does. An update is never right: what is written is what happened.
-`half`, `op`, `decisions`, `operations` and `batches` are `delta.appendOnly`: Delta itself refuses UPDATE and DELETE. Of
-the others, each section says what becomes of it when rows are deleted. In local folders delete with delta-rs
-(`DeltaTable(path).delete("...")`), or while nothing else is at work: Spark's commits there are safe in one JVM only.
+`half`, `op`, `decisions`, `operations` and `batches` are `delta.appendOnly`: Delta itself refuses UPDATE and DELETE,
+but not delta-rs's RESTORE: rows of `half` or `op` that it takes away end `reconcile` and `land`
+([faults.md](faults.md)). Of the others, each section says what becomes of it when rows are deleted. In local folders
+delete with delta-rs (`DeltaTable(path).delete("...")`), or while nothing else is at work: Spark's commits there are
+safe in one JVM only.
 
 Columns of your own may be added: `ALTER TABLE ... ADD COLUMN`, nullable, without a default, a constraint or an
 expression. Checkback leaves them null, and in local folders it appends as before; a stream that reads the table ends

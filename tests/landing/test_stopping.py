@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F
 
-from checkback.errors import CheckbackError, StorageError
+from checkback.errors import CheckbackError, FencedError, StorageError
 from checkback.spark.shutdown import GracefulShutdown, failure, stop_on_signal
+from checkback.storage.lock import FILE, exclusive_lock
+from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,6 +160,16 @@ def test_lost_connection_is_one_line_too() -> None:
     stopper._queries.append(Gone())  # type: ignore[arg-type]
     with pytest.raises(CheckbackError, match="lost the connection to Spark; see what Spark says, then run again"):
         stopper.wait()
+
+
+def test_lock_that_is_taken_away_ends_the_queries(counter: Counter, tmp_path: Path) -> None:
+    """After the batch that they are in."""
+    tables = Tables(root=str(tmp_path))
+    with exclusive_lock(tables) as lock, stop_on_signal(lock.confirm) as stopper:
+        counter.start(stopper, act=lambda _: (tmp_path / FILE).unlink(missing_ok=True))
+        with pytest.raises(FencedError, match="the lock's file"):
+            stopper.wait()
+    assert counter.begun == counter.finished
 
 
 def test_stop_outside_the_main_thread() -> None:

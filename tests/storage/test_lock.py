@@ -87,6 +87,41 @@ def test_second_process_is_told_who_is_in_and_what_to_do(tmp_path: Path) -> None
         assert (tmp_path / FILE).read_text().startswith(f"process {os.getpid()} on ")
 
 
+def test_lock_that_is_taken_away_is_noticed(tmp_path: Path) -> None:
+    """With its file, as when the folder is put back, the next one gets in; then the first one is told to end."""
+    tables, path = Tables(root=str(tmp_path)), tmp_path / FILE
+    with exclusive_lock(tables) as first:
+        first.confirm()
+        path.unlink()
+        with pytest.raises(FencedError, match=r"the lock's file away.*another process may work on these tables"):
+            first.confirm()
+        with exclusive_lock(tables) as second:
+            second.confirm()
+            with pytest.raises(FencedError, match="see that nobody works on them"):
+                first.confirm()
+    with exclusive_lock(Tables(root="s3://bucket/tables")) as nowhere:
+        nowhere.confirm()
+
+
+def test_file_that_is_taken_away_before_it_is_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock on a file without a name keeps nobody out."""
+    flock, path = fcntl.flock, tmp_path / FILE
+
+    def taken_away(descriptor: int, operation: int) -> None:
+        monkeypatch.undo()
+        path.unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", taken_away)
+    tables = Tables(root=str(tmp_path))
+    with exclusive_lock(tables) as lock:
+        lock.confirm()
+        with pytest.raises(FencedError), exclusive_lock(tables):
+            pytest.fail("two are in")
+
+
 def test_other_tables_are_free_and_so_are_these_afterwards(tmp_path: Path) -> None:
     """It makes the folder; a second `with` in the same process is kept out, too."""
     tables = Tables(root=str(tmp_path / "a"))

@@ -56,7 +56,7 @@ def reconcile(
     (`preconditions`).
     """
     tables = Tables.of(settings.storage)
-    with exclusive_lock(tables), stop_on_signal() as stopper:
+    with exclusive_lock(tables) as lock, stop_on_signal(lock.confirm) as stopper:
         put_right(tables)
         tables.create(spark, *SCHEMAS)
         renew(spark, tables)

@@ -119,7 +119,7 @@ class Landing:
 
     def _has(self, parsed: DataFrame, name: str, app: str, batch_id: int) -> bool:
         """Has a try before committed to the table?"""
-        if self.tables.by_files:
+        if self.tables.local:
             return self.tables.log(name).has(f"{app}/{name}", batch_id)
         last = self.tables.last_version(parsed.sparkSession, name, f"{app}/{name}")
         return last is not None and last >= batch_id
@@ -194,7 +194,7 @@ class Landing:
 
     def _note(self, spark: SparkSession) -> None:
         """Note the table's newest version, which has what has landed, so that it is known if it is put back."""
-        if self.tables.by_files:
+        if self.tables.local:
             log = self.tables.log(self.kind)
             version = log.version()
             log.flush()

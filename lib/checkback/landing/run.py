@@ -104,7 +104,7 @@ def _refuse_misfit(spark: SparkSession, tables: Tables, kind: Kind, query: str) 
 
 
 def _landing(tables: Tables, kind: Kind, inlet: LandingStream, queues: Queues) -> Landing:
-    flush, seen = tables.flush_of(inlet.query, "half"), SeenCommits(tables, inlet.query)
+    flush, seen = tables.flush_of(inlet.query, "half"), SeenCommits(tables, inlet.query, ANEW)
     return Landing(tables, kind, inlet.reader, queues, inlet.lines, inlet.confirm, seen, flush)
 
 

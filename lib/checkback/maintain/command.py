@@ -9,7 +9,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from checkback.errors import printable
 from checkback.spark.session import running_session
-from checkback.storage.paths import local_path
 
 if TYPE_CHECKING:
     from checkback.maintain.report import TableReport
@@ -26,12 +25,11 @@ def run(settings: Settings, dry_run: bool) -> list[TableReport]:
     from checkback.storage.tables import Tables
 
     tables = Tables.of(settings.storage)
-    local = not tables.catalog and local_path(tables.root) is not None
     with ProgressBar(dry_run) as shown:
-        if local and not needs_spark(tables):
+        if tables.local and not needs_spark(tables):
             return maintained(settings, tables, dry_run, shown)
         with running_session(settings, "checkback-maintain") as spark:
-            if local:
+            if tables.local:
                 return maintained(settings, tables, dry_run, shown, spark)
             from checkback.maintain.spark_maintenance import maintain_by_spark
 

@@ -1,15 +1,16 @@
 """Whose the tables are: the checkpoint that owns them is written down with the table `decisions`.
 
-Where delta-rs writes, as versions of applications in Delta's transaction identifiers, which cost nothing and which no
-reader sees: ``checkpoint`` counts the owners there were, ``checkpoint/<query id>`` is the owner's number, and
-``segment_size/<query id>`` the segment size that it began with. SQL cannot read these: where only Spark writes, they
-are properties of the table, ``checkback.checkpoint`` (the owner's query id) and ``checkback.segment_size``.
+In local folders, whoever writes, as versions of applications in Delta's transaction identifiers, which cost nothing and
+which no reader sees: ``checkpoint`` counts the owners there were, ``checkpoint/<query id>`` is the owner's number, and
+``segment_size/<query id>`` the segment size that it began with. SQL cannot read these: elsewhere, and where delta-rs
+may not commit to the table, they are properties of it, ``checkback.checkpoint`` (the owner's query id),
+``checkback.checkpoints`` (its number) and ``checkback.segment_size``. The owner with the greater number stands.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.errors import StorageError
 from checkback.reconcile.preconditions import DecisionFacts, StartFacts
@@ -23,6 +24,8 @@ from checkback.storage.schemas import SOURCES
 from checkback.storage.seen_commits import replaced
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
     from checkback.settings import Settings
@@ -37,7 +40,7 @@ OWNERS = "checkpoint"
 #: the table to which each batch commits, last
 _CONCLUDED = "batches"
 _WRITTEN = ("decisions", "discarded", "check_requests", "rejected", "unpublished", _CONCLUDED)
-_OWNER, _SIZE = "checkback.checkpoint", "checkback.segment_size"
+_OWNER, _NUMBER, _SIZE = "checkback.checkpoint", "checkback.checkpoints", "checkback.segment_size"
 
 
 def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts:
@@ -47,7 +50,7 @@ def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts
     return StartFacts(
         place=place,
         checkpoint=checkpoint,
-        ledger=_ledger(spark, tables, checkpoint),
+        ledger=ledger(spark, tables, checkpoint),
         partitions=int(spark.conf.get(PARTITIONS) or settings.reconcile.partitions),
         segment_size=settings.reconcile.segment_size,
         rebuilding=filesystem.exists(spark, tables.checkpoint(REBUILDING)),
@@ -60,27 +63,26 @@ def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts
 def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int) -> None:
     """Write down that this query's checkpoint owns the tables, unless it is the owner already.
 
-    Where only Spark writes, nobody may append to `decisions` meanwhile: the append would fail.
+    Where it becomes properties, nobody may append to `decisions` meanwhile: the append would fail.
     Raises FencedError when another one is written down at the same time, StorageError.
     """
-    if not tables.by_files:
-        table = tables.in_sql("decisions")
-        if spark_log.properties(spark, table).get(_OWNER) != query_id:
-            spark_log.set_properties(spark, table, {_OWNER: query_id, _SIZE: str(segment_size)})
+    # its own log: batches may use the tables' meanwhile
+    log = DeltaLog("decisions", tables.location("decisions"), tables.sync) if tables.local else None
+    own = f"{OWNERS}/{query_id}"
+    before = log.versions([OWNERS, own]) if log is not None else {}
+    found = _owner(spark, tables, log, query_id)
+    if found.last and found.own == found.last:
+        if log is not None:
+            log.flush()
         return
-    own, size = f"{OWNERS}/{query_id}", f"segment_size/{query_id}"
-    log = DeltaLog(
-        "decisions", tables.location("decisions"), tables.sync
-    )  # its own: batches may use the tables' meanwhile
-    found = log.versions([OWNERS, own])
-    if found[own] is None or found[own] != found[OWNERS]:
-        number = (found[OWNERS] or 0) + 1
-        place = local_path(tables.checkpoint(NAME))
-        if tables.sync and place is not None:
-            flush_owner(place)
-        log.commit_after([], found, {OWNERS: number, own: number, size: segment_size})
-    else:
-        log.flush()
+    number, place = found.last + 1, local_path(tables.checkpoint(NAME))
+    if log is None or not log.appendable():
+        mine = {_OWNER: query_id, _NUMBER: str(number), _SIZE: str(segment_size)}
+        spark_log.set_properties(spark, tables.in_sql("decisions"), mine)
+        return
+    if tables.sync and place is not None:
+        flush_owner(place)
+    log.commit_after([], before, {OWNERS: number, own: number, f"segment_size/{query_id}": segment_size})
 
 
 def committed(spark: SparkSession, tables: Tables, query_id: str, batch_id: int) -> list[str]:
@@ -103,47 +105,63 @@ def committed(spark: SparkSession, tables: Tables, query_id: str, batch_id: int)
         return [name for name, version in zip(names, found, strict=True) if version is not None and version >= batch_id]
 
 
-def _ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> DecisionFacts:
-    if not tables.by_files:
-        return _spark_ledger(spark, tables, checkpoint)
-    log = tables.log("decisions")
-    written = bool(log.data_files())
-    if checkpoint is None:
-        # The first batch of all may have been broken off when it had published, and decided nothing yet.
-        others = ("discarded", "check_requests", *tables.topics(spark))
-        return DecisionFacts(written or any(tables.log(name).data_files() for name in others))
-    query_id = checkpoint.query_id
+class _Owner(NamedTuple):
+    """``last``: how many owners there were. ``own``: the number of a query's checkpoint, None = it was none.
+
+    ``size``: the segment size that this was begun with, None = not known.
+    """
+
+    last: int
+    own: int | None = None
+    size: int | None = None
+
+
+def _owner(spark: SparkSession, tables: Tables, log: DeltaLog | None, query_id: str) -> _Owner:
+    """``log``: of `decisions`; None: Spark is asked."""
+    if log is None:
+        properties = spark_log.properties(spark, tables.in_sql("decisions"))
+        return _of_properties(properties, query_id)
     own, size = f"{OWNERS}/{query_id}", f"segment_size/{query_id}"
     found = log.versions([OWNERS, own, size])
-    batches = {name: tables.log(name).versions([f"{query_id}/{name}"])[f"{query_id}/{name}"] for name in _WRITTEN}
-    return DecisionFacts(
-        written,
-        owner=found[OWNERS] or 0,
-        owned=found[own],
-        last_batch=max((batch for batch in batches.values() if batch is not None), default=None),
-        concluded=batches[_CONCLUDED],
-        segment_size=found[size],
-    )
+    noted = _Owner(found[OWNERS] or 0, found[own], found[size])
+    # Numbers of both are given out from the greater one on.
+    other = _of_properties(log.properties(), query_id)
+    if other.last <= noted.last:
+        return noted
+    return other if other.own is not None else _Owner(other.last, noted.own, noted.size)
 
 
-def _spark_ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> DecisionFacts:
-    written = bool(tables.read(spark, "decisions").limit(1).count())
+def _of_properties(found: Mapping[str, str], query_id: str) -> _Owner:
+    if _OWNER not in found:
+        return _Owner(0)
+    number = int(found.get(_NUMBER, 1))
+    if found[_OWNER] != query_id:
+        return _Owner(number)
+    return _Owner(number, number, int(found[_SIZE]) if _SIZE in found else None)
+
+
+def ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> DecisionFacts:
+    """What the tables say of a checkpoint. In local folders no Spark is needed. Raises StorageError."""
+    log = tables.log("decisions") if tables.local else None
+    rows = log.data_files() if log is not None else tables.read(spark, "decisions").limit(1).collect()
     if checkpoint is None:
-        return DecisionFacts(written)
-    properties = spark_log.properties(spark, tables.in_sql("decisions"))
+        # The first batch of all may have been broken off when it had published, and decided nothing yet.
+        others = ("discarded", "check_requests", *tables.topics(spark)) if tables.local else ()
+        return DecisionFacts(bool(rows) or any(tables.log(name).data_files() for name in others))
     query_id = checkpoint.query_id
     with ThreadPoolExecutor() as pool:
         last = pool.map(lambda name: tables.last_version(spark, name, f"{query_id}/{name}"), _WRITTEN)
         batches = dict(zip(_WRITTEN, last, strict=True))
-    # Without an owner they are of an older Checkback, which wrote none down.
-    ours = properties.get(_OWNER, query_id) == query_id
+    found = _owner(spark, tables, log, query_id)
+    if log is None and not found.last:  # an older Checkback wrote none down
+        found = _Owner(1, 1)
     return DecisionFacts(
-        written,
-        owner=1,
-        owned=1 if ours else None,
+        bool(rows),
+        owner=found.last,
+        owned=found.own,
         last_batch=max((batch for batch in batches.values() if batch is not None), default=None),
         concluded=batches[_CONCLUDED],
-        segment_size=int(properties[_SIZE]) if ours and _SIZE in properties else None,
+        segment_size=found.size,
     )
 
 

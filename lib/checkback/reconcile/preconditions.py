@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from checkback.errors import StateError
-from checkback.storage.checkpoint_fit import Fit, misfit
+from checkback.storage.checkpoint_fit import PUT_BACK, Fit, misfit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from checkback.storage.checkpoint_fit import TableLog
 
 _REBUILD = "or run `checkback rebuild`"
+#: what to do about a table that is older than what a batch has seen of it
+REPLACED_FIX = f"{PUT_BACK}, {_REBUILD}"
 
 
 @dataclass(frozen=True)

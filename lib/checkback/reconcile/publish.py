@@ -25,6 +25,7 @@ from checkback.reconcile.event_columns import identity_columns, store_us
 from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
 from checkback.reconcile.half_lookup import HalfLookup
 from checkback.reconcile.ownership import NAME, claim
+from checkback.reconcile.preconditions import REPLACED_FIX
 from checkback.reconcile.segment import Action
 from checkback.reconcile.tasks import PARKED_PREFIX, SURVEY_SCHEMA, TaskReport, picker, reader, selector, surveyor
 from checkback.reconcile.topic_tables import TopicTables, side_by_side
@@ -90,7 +91,7 @@ class Publisher:
         self._wakes = wakes
         self._topics = TopicTables(tables)
         self._flush = tables.flush_of(NAME, *SOURCES[NAME])
-        self._seen = SeenCommits(tables, NAME)
+        self._seen = SeenCommits(tables, NAME, REPLACED_FIX)
         self._claimed = tables.by_files  # by the command, then
         self._concluded = False  # the first batch may be one that is done again
 
@@ -104,7 +105,7 @@ class Publisher:
             spark.conf.set(_ADAPTIVE, "false")
         actions, segments = Actions.of(batch.toArrow())
         self._flush()  # its state is computed, and nothing of it is in a table yet
-        if self._tables.by_files:
+        if self._tables.local:
             self._seen.keep(spark, _seen(read_batch(spark, self._tables.checkpoint(NAME), batch_id)))
         written = Written()
         if len(actions.records) or self._topics.due(spark, _now()):
@@ -303,7 +304,8 @@ class Publisher:
                 f"of {len(wanted.records)} half messages that a batch acts on, {missing} are not there as they landed "
                 f"and {doubled} more than once",
                 where=self._tables.location("half"),
-                fix="rows were removed from the table or changed in it: restore it to its last good version",
+                fix="rows were removed from the table or changed in it: put its newest good state back, "
+                "or run `checkback rebuild`",
             )
         return True
 

@@ -1,8 +1,8 @@
 """What was published late, noted with the table `unpublished`: by application and topic, up to which batch.
 
-The topic's table says so, too, by its own application versions; but it may be moved away, and a new one is made. Where
-delta-rs writes, a note is a version of an application of Delta's transaction identifiers. SQL cannot read these: where
-Spark writes `unpublished`, it is a property of that table.
+The topic's table says so, too, by its own application versions; but it may be moved away, and a new one is made. In
+local folders a note is a version of an application of Delta's transaction identifiers, whoever writes the rows. SQL
+cannot read these: elsewhere, and where delta-rs may not commit to `unpublished`, it is a property of that table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def note(spark: SparkSession, tables: Tables, published: Mapping[Key, int]) -> N
     """
     if not published:
         return
-    if tables.by_files and tables.log(TABLE).appendable():
+    if tables.local and tables.log(TABLE).appendable():
         log, versions = tables.log(TABLE), {_app(key): last for key, last in published.items()}
         found = log.versions(versions)
         if found != versions:
@@ -49,14 +49,14 @@ def read_notes(spark: SparkSession, tables: Tables, rows: DataFrame) -> dict[Key
     pairs = rows.select("real_topic", "application").where("real_topic IS NOT NULL AND application IS NOT NULL")
     keys = [(row[0], row[1]) for row in pairs.distinct().collect()]
     versions: dict[str, int | None] = {}
-    if tables.by_files:
+    if tables.local:
         log = tables.log(TABLE)
         versions, properties = log.versions(map(_app, keys)), log.properties()
     else:
         properties = spark_log.properties(spark, tables.in_sql(TABLE))
     found: dict[Key, int] = {}
     for key in keys:
-        # Both where the table was written by Spark once.
+        # Both where delta-rs could not commit to the table at a time.
         both = versions.get(_app(key)), properties.get(_property(key))
         last = max((int(one) for one in both if one is not None), default=None)
         if last is not None:

@@ -58,7 +58,9 @@ class _HeldError(Exception):
 class GracefulShutdown:
     """Made by ``stop_on_signal``: starts queries, waits for them, and stops each after its batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, confirm: Callable[[], object] = bool) -> None:
+        """``confirm`` is called once a second while it waits; what it raises stops the queries and is raised."""
+        self._confirm = confirm
         self._wanted = threading.Event()
         self._hurry = False
         self._queries: list[StreamingQuery] = []
@@ -86,15 +88,17 @@ class GracefulShutdown:
     def wait(self, meanwhile: Callable[[], object] | None = None) -> None:
         """Return when all queries have ended, or when a stop was asked for and each has finished its batch.
 
-        ``meanwhile`` is called once a second; what it raises stops the queries and is raised.
+        ``meanwhile`` is called once a second, too; what it raises stops the queries and is raised.
         Raises CheckbackError when a query fails; the others are stopped after their batch first.
         """
         try:
             due = time.monotonic()
             while not self.wanted and any(query.isActive for query in self._queries):
                 self._raise_failure()
-                if meanwhile is not None and time.monotonic() >= due:
-                    meanwhile()
+                if time.monotonic() >= due:
+                    self._confirm()
+                    if meanwhile is not None:
+                        meanwhile()
                     due = time.monotonic() + 1
                 _pause(self._queries)
             self._raise_failure()
@@ -169,12 +173,13 @@ def _hold(batch: DataFrame) -> None:
 
 
 @contextmanager
-def stop_on_signal() -> Iterator[GracefulShutdown]:
+def stop_on_signal(confirm: Callable[[], object] = bool) -> Iterator[GracefulShutdown]:
     """A Stopper that SIGINT and SIGTERM stop; a second signal interrupts the batches, a third whatever hangs.
 
     Leaving it stops all its queries. Outside the main thread, where Python takes no signals, only ``stop`` stops.
+    ``confirm``: see GracefulShutdown.
     """
-    stopper = GracefulShutdown()
+    stopper = GracefulShutdown(confirm)
     signals = 0
 
     def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the form signal wants

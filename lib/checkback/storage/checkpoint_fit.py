@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from checkback.storage.checkpoint import StreamPosition
 
 
+#: what to do about a table that is older than what the checkpoint has seen of it
+PUT_BACK = "put its newest state back"
+
+
 @dataclass(frozen=True)
 class TableLog:
     """A table's log: Delta's id of the table, the oldest version that can still be read from, the newest."""
@@ -31,8 +35,7 @@ class Fit:
     ``begun``: the newest batch that has begun; ``done``: the newest that is done; -1 = none. ``written``: the newest
     batch of the query in any table; ``concluded``: the newest in the table to which each batch commits last; None =
     none, or not known. ``positions``: up to where the newest batch reads its sources; ``logs``: of these; those that
-    nobody has looked at are left out. ``replaced``: a table that has another commit under a version that the checkpoint
-    has seen.
+    nobody has looked at are left out. ``replaced``: what of a table is no longer as the checkpoint has seen it.
     """
 
     begun: int = -1
@@ -70,10 +73,7 @@ def misfit(fit: Fit) -> Misfit | None:
         if found is not None:
             return found
     if fit.replaced is not None:
-        return Misfit(
-            f"the table {fit.replaced} was put back to an older state: it lacks a commit that the checkpoint has seen",
-            "put its newest state back",
-        )
+        return Misfit(fit.replaced, PUT_BACK)
     return None
 
 

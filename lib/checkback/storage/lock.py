@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from checkback.errors import FencedError, StorageError
@@ -24,32 +25,50 @@ if TYPE_CHECKING:
 FILE = "_reconcile.lock"
 
 
+@dataclass(frozen=True)
+class Lock:
+    """The lock, as whoever is in holds it. ``path`` of its file; None = there is none."""
+
+    path: str | None = None
+    descriptor: int = -1
+
+    def confirm(self) -> None:
+        """Look whether its file is still the one that is there: with another one, another process may be in.
+
+        Raises FencedError, StorageError when nobody can say.
+        """
+        if self.path is not None and not _is_there(self.descriptor, self.path):
+            raise FencedError(
+                "somebody has taken the lock's file away, as with the folder that he put back: "
+                "another process may work on these tables",
+                self.path,
+                "see that nobody works on them, then start again",
+            )
+
+
 @contextmanager
-def exclusive_lock(tables: Tables, file: str = FILE) -> Iterator[None]:
+def exclusive_lock(tables: Tables, file: str = FILE) -> Iterator[Lock]:
     """Inside, no other process gets in for the same tables, whatever its checkpoint. kill -9 lets go of it, too.
 
     ``file``: those that take the same one keep each other out.
 
     It is an advisory lock on a file (flock), so both must see one file system. Where the tables do not lie in a local
     folder it stands beside the checkpoints; where these do not, either, there is none: Spark's and Delta's own fences
-    remain. Raises FencedError when another process is in, StorageError when the file cannot be made.
+    remain. Its file may be taken away by somebody: whoever is in for long looks again (`Lock.confirm`).
+
+    Raises FencedError when another process is in, StorageError when the file cannot be made.
     """
     folder = _folder(tables)
     if folder is None:
-        yield
+        yield Lock()
         return
     path = os.path.join(folder, file)
+    descriptor = _opened(path, folder)
     try:
-        os.makedirs(folder, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StorageError(f"the lock file cannot be made: {error.strerror}", path) from error
-    try:
-        _lock(descriptor, folder)
         with suppress(OSError):  # on a full disk: it only tells others who is in
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-        yield
+        yield Lock(path, descriptor)
     finally:
         os.close(descriptor)
 
@@ -80,6 +99,34 @@ def lock_is_held(tables: Tables) -> str | None:
         return ""
     finally:
         os.close(descriptor)
+
+
+def _opened(path: str, folder: str) -> int:
+    """The lock's file, made if it is not there, and locked. Raises FencedError, StorageError."""
+    while True:
+        try:
+            os.makedirs(folder, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StorageError(f"the lock file cannot be made: {error.strerror}", path) from error
+        try:
+            _lock(descriptor, folder)
+            if _is_there(descriptor, path):  # else it was taken away between the two
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _is_there(descriptor: int, path: str) -> bool:
+    """Is the open file the one under this path? Raises StorageError."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StorageError(f"the lock's file cannot be seen: {error.strerror}", path) from error
 
 
 def _folder(tables: Tables) -> str | None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from checkback.errors import StorageError
+from checkback.errors import StateError, StorageError
 from checkback.storage import filesystem
+from checkback.storage.delta_log import actions_of
 from checkback.storage.fsync import versions
 from checkback.storage.paths import local_path
 
@@ -26,47 +28,94 @@ if TYPE_CHECKING:
 
 #: in the folder of the checkpoint
 FILE = "seen"
-_KEPT = TypeAdapter(dict[str, tuple[int, str]])
+Kept = dict[str, tuple[int, str]]
+_KEPT = TypeAdapter(Kept)
 
 
 class SeenCommits:
     """Keeps what the batches of a query have seen."""
 
-    def __init__(self, tables: Tables, query: str) -> None:
+    def __init__(self, tables: Tables, query: str, fix: str) -> None:
+        """``fix``: what to do where the tables are not those that the query has seen."""
         self._tables = tables
+        self._query = query
+        self._fix = fix
         self.place = tables.checkpoint(query)
-        self._kept: dict[str, int] = {}
+        self._kept: Kept | None = None
 
     def keep(self, spark: SparkSession | None, seen: Mapping[str, int]) -> None:
-        """Write down the newest version that was seen of each table, all of which are flushed. Raises StorageError."""
-        if seen == self._kept:
-            return
-        commits = {name: (version, _commit(self._tables, name, version)) for name, version in seen.items()}
-        known = {name: each for name, each in commits.items() if each[1] is not None}
+        """Write down the newest version that was seen of each table, all of which are flushed.
+
+        Raises StateError when a table lacks what was noted before: the note stays, so that the next start is refused,
+        too. Raises StorageError.
+        """
+        if self._kept is None:
+            self._kept = _noted(spark, self._tables, self._query)
+        self._refuse(self._kept, seen)
+        new = {name: version for name, version in seen.items() if version != self._kept.get(name, (None, ""))[0]}
+        commits = {name: (version, _commit(self._tables, name, version)) for name, version in new.items()}
+        self._refuse(commits, {})
+        known: Kept = {name: (version, commit) for name, (version, commit) in commits.items() if commit is not None}
         if known:
-            filesystem.write(spark, f"{self.place}/{FILE}", json.dumps(known))
-        self._kept = dict(seen)
+            self._kept |= known
+            filesystem.write(spark, f"{self.place}/{FILE}", json.dumps(self._kept))
+
+    def _refuse(self, noted: Mapping[str, tuple[int, str | None]], upto: Mapping[str, int]) -> None:
+        lost = _lost(self._tables, noted, upto)
+        if lost is not None:
+            raise StateError(lost, self.place, self._fix)
 
 
 def replaced(spark: SparkSession | None, tables: Tables, query: str) -> str | None:
-    """The name of a table that no longer has a commit that the query's checkpoint has seen; None = all have theirs.
+    """What of a table is no longer as the query's checkpoint has seen it; None = all is.
 
     What the table's log has cleaned up cannot be compared. Raises StorageError.
     """
+    return _lost(tables, _noted(spark, tables, query))
+
+
+def _noted(spark: SparkSession | None, tables: Tables, query: str) -> Kept:
     file = f"{tables.checkpoint(query)}/{FILE}"
     if not filesystem.exists(spark, file):
-        return None
+        return {}
     try:
-        kept = _KEPT.validate_json(filesystem.text(spark, file))
+        return _KEPT.validate_json(filesystem.text(spark, file))
     except ValidationError as error:
         raise StorageError("cannot be read", file, "remove it: it is written anew") from error
-    for name, (version, commit) in kept.items():
+
+
+def _lost(
+    tables: Tables, noted: Mapping[str, tuple[int, str | None]], upto: Mapping[str, int] | None = None
+) -> str | None:
+    """What of a table is no longer as noted. A commit None is one that was seen, whatever it was.
+
+    ``upto``: the version, by table, up to which rows may have been removed since; none given: the newest.
+    """
+    for name, (version, commit) in noted.items():
         log = _log(tables, name)
         if log is None:
             continue
         found = _commit(tables, name, version)
-        if found != commit and (found is not None or version > max(versions(log), default=-1)):
-            return name
+        if (version > max(versions(log), default=-1)) if found is None else (commit not in (found, None)):
+            return f"the table {name} was put back to an older state: it lacks a commit that the checkpoint has seen"
+        last = None if upto is None else upto.get(name, version)
+        removing = _removing(log, version, last)
+        if removing is not None:
+            return f"version {removing} of the table {name} has taken rows out of it (RESTORE does, append-only or not)"
+    return None
+
+
+def _removing(log: str, after: int, upto: int | None) -> int | None:
+    """The first version after one, and up to another (None = the newest), that removes rows; None = none does.
+
+    Those do not go whose file is only replaced.
+    """
+    later = range(after + 1, upto + 1) if upto is not None else sorted(each for each in versions(log) if each > after)
+    for version in later:
+        if os.path.exists(f"{log}/{version:020}.json"):
+            removed = actions_of(os.path.dirname(log), version, "remove")
+            if any(file.get("dataChange", True) for file in removed):
+                return version
     return None
 
 

@@ -92,6 +92,11 @@ class Tables:
         """As a batch function takes it along to another process: open logs stay here."""
         return {**vars(self), "_logs": _open_logs()}
 
+    @property
+    def local(self) -> bool:
+        """Do they lie in a local folder? Then their logs can be looked into, whoever writes."""
+        return not self.catalog and local_path(self.root) is not None
+
     def location(self, name: str) -> str:
         """Path of a table, or its quoted three-level name."""
         if not self.catalog:
@@ -122,7 +127,7 @@ class Tables:
 
         ``names``: None given = all that there are. ``force``: see `torn_commits`. Raises StorageError.
         """
-        if self.catalog or local_path(self.root) is None:
+        if not self.local:
             return []
         found = []
         for name in names or self._folders():
@@ -187,7 +192,7 @@ class Tables:
         if self.catalog and topic != name and not is_plain(topic):
             properties[TOPIC_PROPERTY] = topic
         spark_log.create(spark, self.in_sql(name), name, properties)
-        if not self.catalog and local_path(self.root) is not None:
+        if self.local:
             self._own_folder(name)
 
     def _own_folder(self, name: str) -> None:
@@ -366,8 +371,8 @@ class Tables:
             self._append_by_spark(nothing, name, _MARK, time.time_ns() // 1_000_000)
 
     def last_version(self, spark: SparkSession, name: str, app: str) -> int | None:
-        """The last version that an application has committed; None = none, or long ago if Spark writes the table."""
-        if self.by_files:
+        """The last version that an application has committed; None = none, or long ago where only Spark can tell."""
+        if self.local:  # delta-rs may have written it before Spark did
             return self.log(name).versions([app])[app]
         notes = [commit.note for commit in spark_log.history(spark, self.in_sql(name), _RECENT)]
         found = [note.rpartition(" ") for note in notes if note is not None]
@@ -380,8 +385,8 @@ class Tables:
     def log(self, name: str) -> DeltaLog:
         """The table's log, opened once, or anew if a topic's was not used lately.
 
-        Raises StorageError when there is no such table.
+        Raises StorageError when there is no such table, and where the tables do not lie in a local folder.
         """
-        if not self.by_files:
+        if not self.local:
             raise StorageError("its log is Spark's", self.location(name))
         return self._logs.get(name, lambda: DeltaLog(name, self.location(name), self.sync))
