@@ -94,6 +94,15 @@ class DeduplicationHistory:
         queues = sorted(queue for queue, owner in owners.items() if owner is QueueOwner.GATEWAY)
         return {queue_id: self._last_offset("half", queue_id, -1) + 1 for queue_id in queues}
 
+    def last_stored(self, queues: Collection[int]) -> int | None:
+        """When the last half message of these queues landed (ms); of each the last is the one of the greatest offset.
+
+        None: they have none. Raises StorageError.
+        """
+        last = ((queue_id, self._last_offset("half", queue_id, -1)) for queue_id in queues)
+        halves = self._first_at([place for place in last if place[1] >= 0])
+        return max((half.stored for half in halves.values()), default=None)
+
     def _last_offset(self, table: str, queue_id: int, last: int) -> int:
         """The greatest offset of the queue in the table, ``last`` if none is greater."""
         offsets = (min(last + 1, LONG_MAX), LONG_MAX)
