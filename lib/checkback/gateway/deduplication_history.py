@@ -17,6 +17,7 @@ from checkback.storage import first_op
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.parquet_files import read_rows, row_batches
 from checkback.storage.queue_owners import QueueOwner, owners_of, versions_of
+from checkback.storage.torn_commits import recover_log
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -223,6 +224,8 @@ class DeduplicationHistory:
     def _files(self, table: str, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
         place = f"{self._root}/{table}"
         if table not in self._logs:
+            if self._sync:
+                recover_log(place)  # of a table that other processes write a power cut may have torn the log, too
             if not DeltaLog.exists(place):
                 return []
             log = DeltaLog(table, place, self._sync)
