@@ -69,12 +69,14 @@ class DeduplicationHistory:
         self.closed = False
 
     def next_offset(self, queue_id: int) -> int:
-        """The first offset of the queue that is after all that `half` and `decisions` have.
+        """The first offset of the queue that is after all that `half`, `decisions` and `check_requests` have.
 
-        `half` may have been put back to an older state: what was decided there stays decided. Raises StorageError when
-        fewer than LEFT remain.
+        `half` may have been put back to an older state: what was decided there stays decided, and checks there were
+        another transaction's. Raises StorageError when fewer than LEFT remain.
         """
-        last = self._last_offset("decisions", queue_id, self._last_offset("half", queue_id, -1))
+        last = -1
+        for table in ("half", "decisions", "check_requests"):
+            last = self._last_offset(table, queue_id, last)
         if last > LONG_MAX - LEFT:
             what = f"a half message of the queue {queue_id} has the offset {last}: too few can come after it"
             raise StorageError(what, f"{self._root}/half", "give the gateway other gateway.queues")
@@ -166,12 +168,14 @@ class DeduplicationHistory:
                     ended[place] = TransactionEnd(row["state"], row["reason"], row["check_times"] or 0, decided_at)
         return ended
 
-    def check_times(self, place: Place) -> int:
+    def check_times(self, half: CachedHalf) -> int:
         """How often the transaction was checked. Raises StorageError."""
+        place, whose_ = (half.queue_id, half.queue_offset), whose(half)
         times = [
             row["check_times"] or 0
-            for rows in self._rows_at("check_requests", _KEY, (*_KEY, "check_times"), [place])
+            for rows in self._rows_at("check_requests", _KEY, (*_KEY, *_IDENTITY, "check_times"), [place])
             for row in rows.to_pylist()
+            if (row["producer_group"], short(row["transaction_id"])) == whose_
         ]
         return max(times, default=0)
 
