@@ -127,6 +127,23 @@ def test_tables_that_are_older_than_the_checkpoint_are_refused_until_a_rebuild(h
     assert house.fates() == {0: ["topics/t"], 1: ["topics/t"]}
 
 
+def test_checks_of_a_lost_transaction_count_for_no_other(house: House) -> None:
+    """`half` was put back, and what was checked is lost: who gets its place is asked as if nobody had been."""
+    settings = house.settings(check_max=1)
+    backup = Backup(house.tables.location("half"))
+    house.half(0)
+    house.run(settings)
+    assert house.rows("check_requests", "transaction_id", "check_times") == [("t0", 1)]
+    backup.put_back()
+    new = {"queue_offset": 0, "transaction_id": "new", "real_topic": "t", "producer_group": "another"}
+    house.land("half", new)
+    assert rebuild(house.spark, settings, print) is not None
+    house.run(settings)
+    assert house.rows("check_requests", "transaction_id", "check_times") == [("new", 1), ("t0", 1)]
+    asked = [("new", "NO_ANSWER"), ("t0", "NO_ANSWER")]
+    assert house.rows("check_answers", "transaction_id", "outcome") == asked
+
+
 def test_half_that_was_put_back_and_written_since_is_refused_until_a_rebuild(house: House) -> None:
     """The gateway gives out no offset again that is decided; what had one all the same is pending."""
     settings = house.settings()

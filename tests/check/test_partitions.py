@@ -53,16 +53,19 @@ def test_births_are_whole_milliseconds(born_us: int | None) -> None:
     assert [row["born_ms"] for row in rows] == [None if born_us is None else born_us // 1000]
 
 
-_KEYS = st.tuples(st.integers(-1, 1), st.integers(-1, 1), st.integers(0, 1))
+_NAMES = st.sampled_from([None, "", "a"])
+_KEYS = st.tuples(st.integers(-1, 1), st.integers(-1, 1), st.integers(0, 1), _NAMES, _NAMES)
+Key = tuple[int, int, int, str | None, str | None]
 
 
 @given(st.lists(_KEYS, max_size=8), st.lists(_KEYS, max_size=8))
-def test_same_key_same_number(one: list[tuple[int, int, int]], other: list[tuple[int, int, int]]) -> None:
-    types = (pa.int32(), pa.int64(), pa.int32())
+def test_same_key_same_number(one: list[Key], other: list[Key]) -> None:
+    types = (pa.int32(), pa.int64(), pa.int32(), pa.string(), pa.string())
     tables = [
         pa.table({name: pa.array([key[at] for key in keys], types[at]) for at, name in enumerate(KEY)})
         for keys in (one, other)
     ]
+    tables[0] = pa.concat_tables([tables[0].slice(0, 2), tables[0].slice(2)])  # in chunks
     first, second = (numbers.tolist() for numbers in key_numbers(*tables))
     of_key = dict(zip(one + other, first + second, strict=True))
     assert [of_key[key] for key in one] == first

@@ -125,6 +125,17 @@ def test_answers_of_a_batch_done_again_are_its_own_whatever_the_clock_says() -> 
     assert answers_to(requests, rows, own=7).column("queue_offset").to_pylist() == [1]
 
 
+def test_answers_of_another_transaction_at_the_place_are_no_answers() -> None:
+    """`half` was put back, and the place given out again: the checks of the lost one bear the same numbers."""
+    lost, other = check(1, 1, 0) | {"transaction_id": "lost"}, check(1, 1, 0) | {"producer_group": "others"}
+    rows = answers((1, 1, 65, "COMMIT", True))
+    for asked_of in (lost, other):
+        assert answers_to(table("check_requests", [asked_of]), rows).num_rows == 0
+    requests = table("check_requests", [lost, check(1, 1, 60), other])
+    assert answers_to(requests, rows).num_rows == 1
+    assert deduplicate_requests(requests).num_rows == 3
+
+
 def test_once_keeps_the_newest_of_one_number() -> None:
     rows = table("check_requests", [check(1, 1, 0), check(1, 1, 60), check(2, 1, 0)])
     assert sorted(deduplicate_requests(rows).column("requested_at").to_pylist()) == [at(0), at(60)]

@@ -131,6 +131,39 @@ def test_offset_that_is_decided_is_not_given_out_again(tmp_path: Path) -> None:
     assert [older.next_offset(queue) for queue in range(4)] == [5, 10, 21, 0]
 
 
+def test_checks_are_the_transactions_own_and_keep_their_offset(
+    tmp_path: Path,
+) -> None:
+    """`half` was put back to an older state: a transaction that was only checked is lost, and its place."""
+    land(tmp_path, "half", half(0), half(1))
+    checked = {"transaction_id": "tx", "producer_group": "orders", "requested_at": T0, "batch_id": 0}
+    places = [(0, 1), (1, 2), (3, 3)]
+    rows = [{"queue_id": 0, "queue_offset": offset, "check_times": times} | checked for offset, times in places]
+    land(tmp_path, "check_requests", *rows, rows[1] | {"transaction_id": "lost", "check_times": 9})
+    older = DeduplicationHistory(str(tmp_path))
+    assert older.next_offset(0) == 4
+    assert [older.check_times(half) for half in (kept(0), kept(1), kept(1, "lost"), kept(2))] == [1, 2, 9, 0]
+
+
+@pytest.mark.parametrize("table", ["half", "op", "decisions"])
+def test_commit_that_a_power_cut_tore_is_put_aside(tmp_path: Path, table: str) -> None:
+    """Also of a table that only others write, and not where nobody flushes: an empty commit proves nothing there."""
+    land(tmp_path, "half", half(2))
+    land(tmp_path, "op", op(2, "COMMIT"))
+    decided = {"queue_id": 0, "queue_offset": 4, "transaction_id": "tx", "producer_group": "orders", "state": "COMMIT"}
+    land(tmp_path, "decisions", decided)
+    torn = tmp_path / table / f"_delta_log/{2:020}.json"
+    torn.touch()
+    with pytest.raises(StorageError, match="maintain --repair"):
+        looked_up(DeduplicationHistory(str(tmp_path), sync=False))
+    assert looked_up(DeduplicationHistory(str(tmp_path))) == (5, "COMMIT")
+    assert not torn.exists()
+
+
+def looked_up(older: DeduplicationHistory) -> tuple[int, str | None]:
+    return older.next_offset(0), older.find({(0, 2)})[0, 2].state
+
+
 def test_no_half_message_goes_past_the_last_offset() -> None:
     """The last one is given; a commit that needs one more is refused as a whole."""
     rows = half_rows([HALF, HALF], 0, LONG_MAX - 1, T0_MS)

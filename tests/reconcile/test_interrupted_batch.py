@@ -1,12 +1,23 @@
-"""Which batch was broken off: pure. The tables are those that a crash, another release or a set-back clock leaves."""
+"""Which batch was broken off. The tables are those that a crash, another release or a set-back clock leaves."""
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from random import Random
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
-from checkback.reconcile.interrupted_batch import BatchRows, InterruptedBatch, LastBatch, broken_off
+from checkback.reconcile.batches import batch_row
+from checkback.reconcile.interrupted_batch import BatchRows, InterruptedBatch, LastBatch, broken_off, find, last_owner
+from checkback.storage.schemas import SCHEMAS, arrow_schema
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
 _LAST = LastBatch("q", 4, 1000)
 
@@ -59,3 +70,42 @@ def test_the_last_one_is_found_whatever_the_clocks_say(seed: int) -> None:
         assert found is not None
         assert (found.application, found.rows.batch_id) == (broken.application, broken.batch_id + 1)
         assert found.rows.time >= 500
+
+
+def test_the_last_owner_is_the_one_of_the_greatest_number(tmp_path: Path) -> None:
+    """Not one that is unknown to `batches`, and none where nobody noted any."""
+    no_spark: Any = None
+    tables = Tables(root=str(tmp_path), by_files=True)
+    tables.create(no_spark, "decisions")
+    assert last_owner(no_spark, tables, ["old", "new"]) is None
+    _own(tables, "old", 1)
+    _own(tables, "new", 2)
+    assert last_owner(no_spark, tables, ["old", "new"]) == "new"
+    assert last_owner(no_spark, tables, ["old"]) is None
+
+
+@pytest.mark.parametrize(("batch_id", "application"), [(4, "new"), (0, None)])
+def test_found_without_the_checkpoint_after_a_clock_was_set_back(
+    spark: SparkSession, tmp_path: Path, batch_id: int, application: str | None
+) -> None:
+    """The owner before began and ended an hour later than the last one, by the clock that it had.
+
+    Also the first batch of a rebuild, which nobody knows the name of.
+    """
+    hour, now = 3_600_000, 1_800_000_000_000
+    tables = Tables(root=str(tmp_path), by_files=True)
+    tables.create(spark, *SCHEMAS)
+    _own(tables, "old", 1)
+    _own(tables, "new", 2)
+    for query, number, at in (("old", 7, now + hour), ("new", 3, now)):
+        tables.append_arrow(spark, batch_row(query, number, at, at), "batches", f"{query}/batches", number)
+    decided_at = datetime.fromtimestamp(now // 1000 + 5, timezone.utc)
+    row = {"queue_id": 0, "queue_offset": 9, "decided_at": decided_at, "batch_id": batch_id}
+    decided = pa.Table.from_pylist([row], schema=arrow_schema("decisions"))
+    tables.append_arrow(spark, decided, "decisions", f"{application or 'unknown'}/decisions", batch_id)
+    assert find(spark, tables) == InterruptedBatch(application, BatchRows(batch_id, now + 5000))
+
+
+def _own(tables: Tables, query: str, number: int) -> None:
+    found = tables.log("decisions").versions(["checkpoint"])
+    tables.log("decisions").commit_after([], found, {"checkpoint": number, f"checkpoint/{query}": number})

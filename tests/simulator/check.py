@@ -26,6 +26,7 @@ APP = "check"
 POINTS = ("before the answers", "before the ops", "before the commit log")
 _SKIPPED = "SKIPPED"
 _KEYS = {"queue_id": "queue", "queue_offset": "offset", "check_times": "times"}
+_KEYS |= {"producer_group": "group", "transaction_id": "transaction"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 

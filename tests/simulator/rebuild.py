@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from simulator.tables import Half, Op, Tables
 
 Key = tuple[int, int]
+#: a place, group and transaction
+Checked = tuple[int, int, int, int]
 #: crash points before those of its batch, and in it
 STEPS, _BATCH = 6, 6
 POINTS = STEPS + _BATCH + 1
@@ -79,14 +81,21 @@ class Rebuild:
         def decided() -> set[Key]:
             return {(row.queue, row.offset) for row in rows["decisions"]}
 
-        checks: dict[Key, int] = {}
+        checks: dict[Checked, int] = {}
         for row in rows["check_requests"]:  # as unfinished._check_times
-            checks[row.queue, row.offset] = max(checks.get((row.queue, row.offset), 0), row.times)
+            checks[row[:4]] = max(checks.get(row[:4], 0), row.times)
         yield (
             "decisions",
             [
                 Decision(
-                    row.queue, row.offset, half.group, half.transaction, "COMMIT", "", checks.get(key, 0), *row[3:]
+                    row.queue,
+                    row.offset,
+                    half.group,
+                    half.transaction,
+                    "COMMIT",
+                    "",
+                    checks.get((*key, half.group, half.transaction), 0),
+                    *row[3:],
                 )
                 for row in rows["topics"]
                 if (key := (row.queue, row.offset)) not in decided()
@@ -144,18 +153,18 @@ class Rebuild:
         since = now - self.query.rules.reserved
         for half in self.tables.rows["half"][:until]:
             key = half.queue, half.offset
-            times, asked, at = checks.get(key, (0, 0, 0))
+            times, asked, at = checks.get((*key, half.group, half.transaction), (0, 0, 0))
             known = Known.DECIDED if key in decided else Known.UNDECIDED
             at = decided.get(key, at)
             if known == Known.UNDECIDED or half.store >= since * 1000 or at >= since:
                 event = Kind.HALF, 0, half.born, half.store, half.immunity, half.group, half.transaction
                 yield (*key, known, *event, times, asked, at)
 
-    def checks(self) -> dict[Key, tuple[int, int, int]]:
+    def checks(self) -> dict[Checked, tuple[int, int, int]]:
         """As checks.checks_so_far: how many count, how many there were, and when the last one was."""
-        found: dict[Key, tuple[int, int, int]] = {}
+        found: dict[Checked, tuple[int, int, int]] = {}
         for row in sorted(self.tables.rows["check_requests"], key=lambda row: (row.at, row.times)):
-            key = row.queue, row.offset
+            key = row.queue, row.offset, row.group, row.transaction
             found[key] = row.times, found.get(key, (0, 0, 0))[1] + 1, row.at
         received, rules = self.received(), self.query.rules
         if not rules.count_undelivered:
@@ -165,12 +174,13 @@ class Rebuild:
                 found[key] = rules.check_max - 1, asked, at
         return found
 
-    def received(self) -> dict[Key, int]:
+    def received(self) -> dict[Checked, int]:
         """The greatest number that somebody has received."""
-        told: dict[Key, int] = {}
+        told: dict[Checked, int] = {}
         for op in self.tables.rows["op"]:
             if op.kind == Kind.DELIVERED:
-                told[op.queue, op.offset] = max(told.get((op.queue, op.offset), 0), op.number)
+                key = op.queue, op.offset, op.group, op.transaction
+                told[key] = max(told.get(key, 0), op.number)
         return told
 
     def ops(self, until: int) -> Iterator[tuple[Any, ...]]:

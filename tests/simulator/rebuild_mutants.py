@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from checkback.reconcile.state_restore import Known
-from simulator.rebuild import Rebuild
+from simulator.rebuild import Checked, Rebuild
 from simulator.reconcile import APP, Reconcile
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ class FinishesNoMessages(Rebuild):
 class CountsChecksAnew(Rebuild):
     """Checks start at 0."""
 
-    def checks(self) -> dict[tuple[int, int], tuple[int, int, int]]:
+    def checks(self) -> dict[Checked, tuple[int, int, int]]:
         return {}
 
 
 class ChecksAtOnce(Rebuild):
     """The number of the last check is known, but not its time."""
 
-    def checks(self) -> dict[tuple[int, int], tuple[int, int, int]]:
+    def checks(self) -> dict[Checked, tuple[int, int, int]]:
         return {key: (times, asked, 0) for key, (times, asked, _) in super().checks().items()}
 
 

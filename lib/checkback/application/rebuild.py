@@ -22,7 +22,7 @@ from checkback.reconcile.batch_recovery import Deleted, finish
 from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of
 from checkback.reconcile.batches import TABLE as BATCHES
 from checkback.reconcile.batches import batch_row
-from checkback.reconcile.check_counts import checks_so_far
+from checkback.reconcile.check_counts import CHECKED, checks_so_far
 from checkback.reconcile.event_columns import half_events, identity_columns, op_events
 from checkback.reconcile.ownership import NAME, REBUILDING, claim
 from checkback.reconcile.packed_events import parse_key
@@ -168,7 +168,7 @@ def _halves(read: Mapping[str, DataFrame], since: int, rules: Rules) -> DataFram
     """Half messages: all that have no decision, and those that landed or were decided ``since`` (ms).
 
     A decision at a place none of whose half messages it is about decides nothing there: `half` was put back to an older
-    state, and the offset given out again. Nor were its checks of these.
+    state, and the offset given out again. Nor do checks of another half message count there.
     """
     decided_at = F.max(F.unix_millis("decided_at")).alias("decided_at")
     group, transaction = identity_columns()
@@ -182,18 +182,17 @@ def _halves(read: Mapping[str, DataFrame], since: int, rules: Rules) -> DataFram
         half_events(read["half"])
         .join(decided, on=_KEY, how="left")
         .withColumn("decided", about)
-        .join(checks, on=_KEY, how="left")
-        .withColumn("others", F.col("whose").isNotNull() & ~F.col("decided"))
+        .join(checks, on=CHECKED, how="left")
         .withColumns(
             {
                 "known": F.when(F.col("decided"), _known(Known.DECIDED)).otherwise(_known(Known.UNDECIDED)),
-                "check_times": F.when(F.col("others"), 0).otherwise(F.coalesce("check_times", F.lit(0))),
-                "asked": F.when(F.col("others"), 0).otherwise(F.coalesce("asked", F.lit(0))),
-                "at": F.when(F.col("others"), 0).otherwise(F.coalesce("decided_at", "checked", F.lit(0))),
+                "check_times": F.coalesce("check_times", F.lit(0)),
+                "asked": F.coalesce("asked", F.lit(0)),
+                "at": F.coalesce(F.when(F.col("decided"), F.col("decided_at")), "checked", F.lit(0)),
             }
         )
         .withColumn("at", F.col("at").cast("bigint"))
-        .drop("decided_at", "whose", "decided", "others", "checked")
+        .drop("decided_at", "whose", "decided", "checked")
     )
     recent = (F.col("store") >= since * 1000) | (F.col("at") >= since)
     return halves.where((F.col("known") == Known.UNDECIDED) | recent)

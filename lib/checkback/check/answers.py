@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from checkback.storage.delta_log import DataFile
     from checkback.storage.tables import Tables
 
-#: names a check: a transaction's n-th
-KEY = ("queue_id", "queue_offset", "check_times")
+#: names a check: a transaction's n-th. Another transaction may have the place of one that `half`, put back, has lost
+KEY = ("queue_id", "queue_offset", "check_times", "producer_group", "transaction_id")
 #: how far the clocks of the machines may be apart
 SKEW = timedelta(minutes=5)
 
 
 def key_numbers(*tables: pa.Table) -> list[np.ndarray[Any, Any]]:
     """For each row of each of the tables a number, the same where the KEY is the same."""
-    keys = [np.concatenate([table.column(name).to_numpy() for table in tables]) for name in KEY]
+    keys = [_codes([table.column(name) for table in tables]) for name in KEY]
     order = np.lexsort(keys)
     other = np.zeros(len(order), bool)
     for key in keys:
@@ -38,6 +38,15 @@ def key_numbers(*tables: pa.Table) -> list[np.ndarray[Any, Any]]:
     numbers = np.empty(len(order), np.int64)
     numbers[order] = np.cumsum(other)
     return np.split(numbers, np.cumsum([table.num_rows for table in tables])[:-1])
+
+
+def _codes(columns: Sequence[pa.ChunkedArray]) -> np.ndarray[Any, Any]:
+    """The values of the columns, one after the other; of those that are not numbers the number of the value."""
+    if all(pa.types.is_integer(column.type) for column in columns):
+        return np.concatenate([column.to_numpy() for column in columns])
+    values = pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
+    coded = values.dictionary_encode().unify_dictionaries().combine_chunks()
+    return np.asarray(coded.indices.fill_null(-1))
 
 
 def deduplicate_requests(requests: pa.Table) -> pa.Table:

@@ -147,7 +147,7 @@ class CheckBatches:
         check = settings.check
         self._tables = tables
         self._flush = tables.flush_of(NAME, "check_requests", "check_answers", "half", "op")
-        self._seen = SeenCommits(tables, NAME)
+        self._seen = SeenCommits(tables, NAME, "start again: what is missing is sent again")
         self._tasks = max(1, min(settings.reconcile.partitions, check.concurrency, slots // 2))
         self._asker = CheckWorker(
             groups=groups_of(settings),

@@ -17,6 +17,7 @@ from checkback.storage import first_op
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.parquet_files import read_rows, row_batches
 from checkback.storage.queue_owners import QueueOwner, owners_of, versions_of
+from checkback.storage.torn_commits import recover_log
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -68,12 +69,14 @@ class DeduplicationHistory:
         self.closed = False
 
     def next_offset(self, queue_id: int) -> int:
-        """The first offset of the queue that is after all that `half` and `decisions` have.
+        """The first offset of the queue that is after all that `half`, `decisions` and `check_requests` have.
 
-        `half` may have been put back to an older state: what was decided there stays decided. Raises StorageError when
-        fewer than LEFT remain.
+        `half` may have been put back to an older state: what was decided there stays decided, and checks there were
+        another transaction's. Raises StorageError when fewer than LEFT remain.
         """
-        last = self._last_offset("decisions", queue_id, self._last_offset("half", queue_id, -1))
+        last = -1
+        for table in ("half", "decisions", "check_requests"):
+            last = self._last_offset(table, queue_id, last)
         if last > LONG_MAX - LEFT:
             what = f"a half message of the queue {queue_id} has the offset {last}: too few can come after it"
             raise StorageError(what, f"{self._root}/half", "give the gateway other gateway.queues")
@@ -93,6 +96,15 @@ class DeduplicationHistory:
         owners = owners_of(versions_of(self._logs.get("half"), candidates)) if candidates else {}
         queues = sorted(queue for queue, owner in owners.items() if owner is QueueOwner.GATEWAY)
         return {queue_id: self._last_offset("half", queue_id, -1) + 1 for queue_id in queues}
+
+    def last_stored(self, queues: Collection[int]) -> int | None:
+        """When the last half message of these queues landed (ms); of each the last is the one of the greatest offset.
+
+        None: they have none. Raises StorageError.
+        """
+        last = ((queue_id, self._last_offset("half", queue_id, -1)) for queue_id in queues)
+        halves = self._first_at([place for place in last if place[1] >= 0])
+        return max((half.stored for half in halves.values()), default=None)
 
     def _last_offset(self, table: str, queue_id: int, last: int) -> int:
         """The greatest offset of the queue in the table, ``last`` if none is greater."""
@@ -156,12 +168,14 @@ class DeduplicationHistory:
                     ended[place] = TransactionEnd(row["state"], row["reason"], row["check_times"] or 0, decided_at)
         return ended
 
-    def check_times(self, place: Place) -> int:
+    def check_times(self, half: CachedHalf) -> int:
         """How often the transaction was checked. Raises StorageError."""
+        place, whose_ = (half.queue_id, half.queue_offset), whose(half)
         times = [
             row["check_times"] or 0
-            for rows in self._rows_at("check_requests", _KEY, (*_KEY, "check_times"), [place])
+            for rows in self._rows_at("check_requests", _KEY, (*_KEY, *_IDENTITY, "check_times"), [place])
             for row in rows.to_pylist()
+            if (row["producer_group"], short(row["transaction_id"])) == whose_
         ]
         return max(times, default=0)
 
@@ -214,6 +228,8 @@ class DeduplicationHistory:
     def _files(self, table: str, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
         place = f"{self._root}/{table}"
         if table not in self._logs:
+            if self._sync:
+                recover_log(place)  # of a table that other processes write a power cut may have torn the log, too
             if not DeltaLog.exists(place):
                 return []
             log = DeltaLog(table, place, self._sync)

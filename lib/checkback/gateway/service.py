@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.deduplication import DeduplicationCache
 from checkback.gateway.deduplication_history import DeduplicationHistory
@@ -18,15 +20,18 @@ from checkback.gateway.transaction_queries import TransactionQueries
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.queue_owners import QueueOwner as OwnerDoor
 from checkback.storage.queue_owners import refuse_foreign
+from checkback.storage.timestamps import LEAST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from checkback.errors import CheckbackError
+    from checkback.gateway.deduplication import CachedHalf
     from checkback.gateway.metrics import Metrics
-    from checkback.settings import Settings
+    from checkback.settings import Gateway, Settings
 
 _FORGET_EVERY_S = 1.0
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 class GatewayService:
@@ -48,22 +53,35 @@ class GatewayService:
         others = older.others(gateway.queues)
         next_offsets = {queue_id: older.next_offset(queue_id) for queue_id in gateway.queues}
         self.ledger = DeduplicationCache(next_offsets, settings.producers, others)
-        since = datetime.now(timezone.utc) - gateway.remember
-        self.ledger.landed(older.recent([*gateway.queues, *others], since, gateway.remember_max))
+        self._remember_ms = gateway.remember // timedelta(milliseconds=1)
+        self.ledger.landed(self._remembered(older, [*gateway.queues, *others], gateway))
         self.tokens = BearerTokens(settings.producers)
         self.condition = HealthState(stop)
-        self._remember_ms = gateway.remember // timedelta(milliseconds=1)
         self._remember_max = gateway.remember_max
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="older")
         self.halves = HalfMessageWriter(gateway, self.tokens, self.ledger, half, metrics, self.condition)
         self.ops = OpWriter(gateway, self.tokens, self.ledger, op, metrics, self.condition, older.find, self._thread)
-        self.questions = TransactionQueries(DeduplicationHistory(root), self.ledger, self.tokens, self.condition)
+        self.questions = TransactionQueries(
+            DeduplicationHistory(root, settings.storage.sync), self.ledger, self.tokens, self.condition
+        )
         metrics.watch(
             {"half": lambda: self.halves.commits.waiting, "op": lambda: self.ops.commits.waiting},
             lambda: len(self.ledger),
         )
         for queue_id in self.ledger.queues:
             metrics.last_offset(queue_id, self.ledger.next_offset(queue_id) - 1)
+
+    def _remembered(self, older: DeduplicationHistory, queues: Sequence[int], gateway: Gateway) -> Iterable[CachedHalf]:
+        """What landed within gateway.remember before the last half message of the own queues, as if that was just now.
+
+        The clock may have been set forward since. The last is the one of the greatest offset: no clock gave it that.
+        """
+        now = steady_ms()
+        last = older.last_stored(gateway.queues)
+        behind = 0 if last is None else max(0, now - last)
+        since = max(now - behind - self._remember_ms, LEAST // 1000)
+        found = older.recent(queues, _EPOCH + timedelta(milliseconds=since), gateway.remember_max)
+        return (replace(half, stored=min(half.stored + behind, now)) for half in found)
 
     async def run(self) -> None:
         """Commit what comes, and forget what is old, until ``close``."""

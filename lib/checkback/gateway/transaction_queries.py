@@ -91,7 +91,7 @@ class TransactionQueries:
         ended = self._older.ended([half]).get(place)
         if ended is None or ended.decided_at is None:
             state = ended.state if ended else half.state or "PENDING"
-            ended = TransactionEnd(state, check_times=self._older.check_times(place))
+            ended = TransactionEnd(state, check_times=self._older.check_times(half))
         return half, ended
 
 

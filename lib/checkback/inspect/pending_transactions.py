@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from checkback.inspect.view import View
 from checkback.reconcile.check_counts import checks_so_far
+from checkback.reconcile.event_columns import identity_columns
 from checkback.storage.timestamps import MOST
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
 
 KEY = ["queue_id", "queue_offset"]
+_NAMES = ["transaction_id", "producer_group"]
 #: what `pending` leaves out unless it is asked for
 CONTENT = ("tags", "keys", "properties", "body")
 
@@ -61,12 +63,14 @@ def pending(
     counted = settings.check.count_undelivered, settings.transaction.check_max
     checks = checks_so_far(view.read("check_requests"), view.read("op"), *counted)
     checks = checks.withColumnRenamed("offset", "queue_offset")
+    group, transaction = identity_columns()
     interval_s = settings.transaction.check_interval.total_seconds()
     first_check = plus_seconds(born(), immunity_s(settings))
     again = plus_seconds(F.timestamp_millis("checked"), F.lit(interval_s))
     known = (
-        halves.join(checks, on=KEY, how="left")
-        .join(_last_answers(view.read("check_answers")), on=KEY, how="left")
+        halves.withColumns({"group": group, "transaction": transaction})
+        .join(checks, on=[*KEY, "group", "transaction"], how="left")
+        .join(_last_answers(view.read("check_answers")), on=[*KEY, *_NAMES], how="left")
         .join(_waiting_ops(view.read("op"), halves), on=KEY, how="left")
         .withColumns(
             {
@@ -129,9 +133,9 @@ def plus_seconds(time: Column, seconds: Column) -> Column:
 
 
 def _last_answers(answers: DataFrame) -> DataFrame:
-    """By offset the newest outcome. By its time: the number of a check that did not count is used again."""
+    """By half message the newest outcome. By its time: the number of a check that did not count is used again."""
     last = F.struct("outcome", "error", "endpoint", "answered_at")
-    return answers.groupBy(*KEY).agg(F.max_by(last, F.struct("answered_at", "check_times")).alias("last"))
+    return answers.groupBy(*KEY, *_NAMES).agg(F.max_by(last, F.struct("answered_at", "check_times")).alias("last"))
 
 
 def _waiting_ops(op: DataFrame, halves: DataFrame) -> DataFrame:

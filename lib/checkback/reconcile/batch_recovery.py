@@ -183,7 +183,7 @@ def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> 
     decided = tables.read(spark, "decisions").select(*_KEY)
     lacking = _published(spark, tables, topics).join(decided, on=_KEY, how="left_anti")
     lacking = lacking.dropDuplicates([*_IDENTITY, "real_topic"])
-    lacking = lacking.join(_check_times(spark, tables), on=_KEY, how="left")
+    lacking = lacking.join(_check_times(spark, tables), on=_IDENTITY, how="left")
     committed = lacking.join(_whose_commit(spark, tables), on=_IDENTITY, how="left").withColumns(
         {
             "state": F.lit("COMMIT"),
@@ -245,7 +245,7 @@ def _order(rows: DataFrame) -> Column:
 
 
 def _check_times(spark: SparkSession, tables: Tables) -> DataFrame:
-    return tables.read(spark, "check_requests").groupBy(*_KEY).agg(F.max("check_times").alias("check_times"))
+    return tables.read(spark, "check_requests").groupBy(*_IDENTITY).agg(F.max("check_times").alias("check_times"))
 
 
 def _whose_commit(spark: SparkSession, tables: Tables) -> DataFrame:

@@ -6,32 +6,37 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from checkback.reconcile.event_columns import op_events
+from checkback.reconcile.event_columns import identity_columns, op_events
 from checkback.reconcile.segment import Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+#: names the half message whose checks are counted
+CHECKED = ["queue_id", "offset", "group", "transaction"]
+
 
 def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: bool, check_max: int) -> DataFrame:
-    """By offset: checks so far that count, how many there were, and when the last one was.
+    """By half message: checks so far that count, how many there were, and when the last one was.
 
-    Columns queue_id, offset, check_times INT, asked INT, checked BIGINT (ms). With ``count_undelivered`` those count
-    that were requested, and the last of ``check_max`` if it was sent; else those that somebody has received
+    Columns CHECKED, check_times INT, asked INT, checked BIGINT (ms): the place, and `identity_columns`, because where
+    `half` was put back another half message may have got the place of one that is lost. With ``count_undelivered``
+    those count that were requested, and the last of ``check_max`` if it was sent; else those that somebody has received
     (docs/protocol.md, rule 9).
     """
-    key = ["queue_id", "offset"]
     last = F.max(F.struct("requested_at", "check_times")).alias("last")
     number = F.count("*").cast("int").alias("asked")
-    asked = check_requests.groupBy("queue_id", F.col("queue_offset").alias("offset")).agg(last, number)
+    group, transaction = identity_columns()
+    whose = "queue_id", F.col("queue_offset").alias("offset"), group.alias("group"), transaction.alias("transaction")
+    asked = check_requests.groupBy(*whose).agg(last, number)
     told = op_events(op)
-    received = told.where(F.col("kind") == Kind.DELIVERED).groupBy(*key).agg(F.max("immunity").alias("received"))
+    received = told.where(F.col("kind") == Kind.DELIVERED).groupBy(*CHECKED).agg(F.max("immunity").alias("received"))
     if not count_undelivered:
         times = F.least(F.coalesce("received", F.lit(0)).cast("int"), "asked").alias("check_times")
         checked = F.unix_millis("last.requested_at").alias("checked")
-        return asked.join(received, on=key, how="left").select(*key, times, "asked", checked)
+        return asked.join(received, on=CHECKED, how="left").select(*CHECKED, times, "asked", checked)
     back = told.where(F.col("kind") == Kind.UNDELIVERED)
-    back = back.groupBy(*key).agg(F.max(F.struct("store", "immunity")).alias("back"))
+    back = back.groupBy(*CHECKED).agg(F.max(F.struct("store", "immunity")).alias("back"))
     # Taken back, by a release before: no endpoint received the last one, and no other has followed.
     taken_back = (F.col("back.immunity") == F.col("last.check_times")) & (
         F.col("back.store") > F.unix_micros("last.requested_at")
@@ -40,10 +45,10 @@ def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: b
     not_sent = (number >= check_max) & (F.coalesce("received", F.lit(0)) < number)
     times = F.when(not_sent, F.lit(check_max - 1)).otherwise(number - F.when(taken_back, 1).otherwise(0))
     return (
-        asked.join(back, on=key, how="left")
-        .join(received, on=key, how="left")
+        asked.join(back, on=CHECKED, how="left")
+        .join(received, on=CHECKED, how="left")
         .select(
-            *key,
+            *CHECKED,
             times.cast("int").alias("check_times"),
             "asked",
             F.unix_millis("last.requested_at").alias("checked"),

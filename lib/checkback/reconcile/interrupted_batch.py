@@ -1,7 +1,8 @@
 """The batch that was broken off: which one it is, by the tables alone. At most one is, the last that began.
 
 Batch ids of an application follow one another, and each batch leaves a row in `batches`, last: so it is the one after
-the last that has a row. Times alone do not tell, because clocks are set back.
+the last that has a row. Times alone do not tell, because clocks are set back: which application was the last one is
+noted with the table `decisions` (`ownership`).
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from pyspark.sql import functions as F
 
 from checkback.errors import StorageError
 from checkback.reconcile.batches import TABLE
-from checkback.reconcile.ownership import NAME, committed
+from checkback.reconcile.ownership import _OWNER as OWNER_PROPERTY
+from checkback.reconcile.ownership import NAME, OWNERS, committed
 from checkback.reconcile.topic_tables import own_failure
+from checkback.storage import spark_log
 from checkback.storage.checkpoint import read_checkpoint
 from checkback.storage.dataframes import union
 from checkback.storage.schemas import BATCH_TIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from checkback.storage.tables import Tables
 
@@ -37,7 +40,10 @@ class BatchRows:
 
 @dataclass(frozen=True)
 class LastBatch:
-    """The last batch of an application that has a row in `batches`; -1 = none has. ``time``: the latest of all (ms)."""
+    """The last batch of an application that has a row in `batches`; -1 = none has.
+
+    ``time``: its own (ms), and where it has none that of the last application's.
+    """
 
     application: str | None
     batch_id: int
@@ -86,14 +92,15 @@ def find(spark: SparkSession, tables: Tables) -> InterruptedBatch | None:
     """
     batches = tables.read(spark, TABLE)
     owner = _owner(spark, tables)
-    newest = batches.orderBy(F.desc("finished_at")).select("application").head()
+    newest = batches.orderBy(F.desc("finished_at")).select("application", _millis("batch_time")).head()
     concluded: list[LastBatch] = []
     if newest is not None:
-        time = batches.agg(F.max(F.unix_millis("batch_time"))).collect()[0][0]
-        for application in dict.fromkeys([owner, newest["application"], None]):
-            mine = batches.where(F.col("application").eqNullSafe(F.lit(application)))
-            last = mine.agg(F.max("batch_id")).collect()[0][0] if application is not None else None
-            concluded.append(LastBatch(application, -1 if last is None else last, time))
+        last = F.max(F.struct("batch_id", _millis("batch_time"))).alias("last")
+        rows = batches.where("application IS NOT NULL").groupBy("application").agg(last).collect()
+        known = {row["application"]: (row["last"]["batch_id"], row["last"]["time"]) for row in rows}
+        latest = last_owner(spark, tables, known) or newest["application"]
+        none = -1, known.get(latest, (-1, newest["time"]))[1]
+        concluded = [LastBatch(name, *known.get(name, none)) for name in dict.fromkeys([owner, latest, None])]
     written = [
         last
         for last in concluded
@@ -102,11 +109,25 @@ def find(spark: SparkSession, tables: Tables) -> InterruptedBatch | None:
     return broken_off(_unconcluded(spark, tables, batches), concluded, written, owner)
 
 
+def last_owner(spark: SparkSession, tables: Tables, applications: Collection[str]) -> str | None:
+    """Which of the applications (query ids) owned the tables last; None: none of them, or nobody noted it.
+
+    Raises StorageError.
+    """
+    if not tables.by_files:
+        noted = spark_log.properties(spark, tables.in_sql("decisions")).get(OWNER_PROPERTY)
+        return noted if noted in applications else None
+    numbers = {name: f"{OWNERS}/{name}" for name in applications}
+    found = tables.log("decisions").versions([OWNERS, *numbers.values()])
+    owner = found[OWNERS]
+    return next((name for name, number in numbers.items() if owner is not None and found[number] == owner), None)
+
+
 def _unconcluded(spark: SparkSession, tables: Tables, batches: DataFrame) -> list[BatchRows]:
     """The batches that have rows, and none in `batches`."""
     found = [_batches_of(tables.read(spark, name), time) for name, time in BATCH_TIMES.items()]
     found += [rows for name in tables.topics(spark) if (rows := _of_topic(spark, tables, name)) is not None]
-    concluded = batches.select("batch_id", F.unix_millis("batch_time").alias("time"))
+    concluded = batches.select("batch_id", _millis("batch_time"))
     lacking = union(found).distinct().join(concluded, on=["batch_id", "time"], how="left_anti")
     return [BatchRows(row["batch_id"], row["time"]) for row in lacking.dropna().collect()]
 
@@ -123,7 +144,11 @@ def _of_topic(spark: SparkSession, tables: Tables, name: str) -> DataFrame | Non
 
 
 def _batches_of(rows: DataFrame, time: str) -> DataFrame:
-    return rows.select("batch_id", F.unix_millis(time).alias("time"))
+    return rows.select("batch_id", _millis(time))
+
+
+def _millis(time: str) -> Column:
+    return F.unix_millis(time).alias("time")
 
 
 def _owner(spark: SparkSession, tables: Tables) -> str | None:
