@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from checkback.reconcile.batches import batch_row
-from checkback.reconcile.interrupted_batch import BatchRows, InterruptedBatch, LastBatch, broken_off, find, last_owner
+from checkback.reconcile.interrupted_batch import BatchRows, InterruptedBatch, LastBatch, broken_off, find
+from checkback.reconcile.ownership import last_owner
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 

@@ -14,16 +14,14 @@ from pyspark.sql import functions as F
 
 from checkback.errors import StorageError
 from checkback.reconcile.batches import TABLE
-from checkback.reconcile.ownership import _OWNER as OWNER_PROPERTY
-from checkback.reconcile.ownership import NAME, OWNERS, committed
+from checkback.reconcile.ownership import NAME, committed, last_owner
 from checkback.reconcile.topic_tables import own_failure
-from checkback.storage import spark_log
 from checkback.storage.checkpoint import read_checkpoint
 from checkback.storage.dataframes import union
 from checkback.storage.schemas import BATCH_TIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -107,20 +105,6 @@ def find(spark: SparkSession, tables: Tables) -> InterruptedBatch | None:
         if last.application is not None and committed(spark, tables, last.application, last.batch_id + 1)
     ]
     return broken_off(_unconcluded(spark, tables, batches), concluded, written, owner)
-
-
-def last_owner(spark: SparkSession, tables: Tables, applications: Collection[str]) -> str | None:
-    """Which of the applications (query ids) owned the tables last; None: none of them, or nobody noted it.
-
-    Raises StorageError.
-    """
-    if not tables.by_files:
-        noted = spark_log.properties(spark, tables.in_sql("decisions")).get(OWNER_PROPERTY)
-        return noted if noted in applications else None
-    numbers = {name: f"{OWNERS}/{name}" for name in applications}
-    found = tables.log("decisions").versions([OWNERS, *numbers.values()])
-    owner = found[OWNERS]
-    return next((name for name, number in numbers.items() if owner is not None and found[number] == owner), None)
 
 
 def _unconcluded(spark: SparkSession, tables: Tables, batches: DataFrame) -> list[BatchRows]:

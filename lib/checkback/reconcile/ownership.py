@@ -24,7 +24,7 @@ from checkback.storage.schemas import SOURCES
 from checkback.storage.seen_commits import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -103,6 +103,19 @@ def committed(spark: SparkSession, tables: Tables, query_id: str, batch_id: int)
     with ThreadPoolExecutor(max_workers=8) as pool:
         found = pool.map(last, names)
         return [name for name, version in zip(names, found, strict=True) if version is not None and version >= batch_id]
+
+
+def last_owner(spark: SparkSession, tables: Tables, applications: Iterable[str]) -> str | None:
+    """Which of the applications (query ids) owned the tables last; None: none of them, or nobody noted it.
+
+    Raises StorageError.
+    """
+    log = tables.log("decisions") if tables.local else None
+    for name in applications:
+        found = _owner(spark, tables, log, name)
+        if found.last and found.own == found.last:
+            return name
+    return None
 
 
 class _Owner(NamedTuple):
