@@ -110,6 +110,23 @@ def test_op_that_was_put_back_has_the_answers_again(house: House, caplog: pytest
         assert len(server.received) == 1
 
 
+def test_checkpoint_of_check_that_cannot_be_read_is_put_aside(
+    house: House, commits: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its answers are found again. One of `land` is refused, in a line that says what helps there."""
+    settings, place = _asking(house, commits), house.tables.checkpoint("check")
+    house.half(0)
+    house.run(settings)
+    newest = max(Path(place, "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
+    newest.write_bytes(bytes(newest.stat().st_size))
+    (newest.parent / f".{newest.name}.crc").unlink()
+    house.half(1)
+    house.run(settings)
+    assert f"{place}: the checkpoint cannot be read: put aside" in caplog.text
+    assert house.fates() == {offset: ["topics/t"] for offset in range(2)}
+    assert len(commits.received) == 2
+
+
 def test_tables_that_are_older_than_the_checkpoint_are_refused_until_a_rebuild(house: House) -> None:
     settings = house.settings()
     house.half(0, 1)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from checkback.check.query import NAME
 from checkback.storage import filesystem
+from checkback.storage.checkpoint import UnreadableCheckpointError
 from checkback.storage.checkpoint_facts import fit
 from checkback.storage.checkpoint_fit import misfit
 
@@ -27,11 +28,19 @@ def renew(spark: SparkSession, tables: Tables) -> str | None:
 
     The tables must be there, and no check query may run. Raises StorageError.
     """
-    found = fit(spark, tables, NAME, ("check_answers", "op"))
-    why = None if found is None else misfit(found)
+    why = _misfit(spark, tables)
     if why is None:
         return None
     place = tables.checkpoint(NAME)
     aside = filesystem.put_aside(spark, place)
-    _log.warning("%s: %s: put aside as %s, the query begins anew", place, why.what, aside)
+    _log.warning("%s: %s: put aside as %s, the query begins anew", place, why, aside)
     return aside
+
+
+def _misfit(spark: SparkSession, tables: Tables) -> str | None:
+    try:
+        found = fit(spark, tables, NAME, ("check_answers", "op"))
+    except UnreadableCheckpointError as error:
+        return error.what
+    why = None if found is None else misfit(found)
+    return None if why is None else why.what

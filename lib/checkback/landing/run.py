@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from checkback.errors import StateError
 from checkback.landing.batch import ANEW, Landing
 from checkback.spark.shutdown import stop_on_signal
+from checkback.storage.checkpoint import UnreadableCheckpointError
 from checkback.storage.checkpoint_facts import fit
 from checkback.storage.checkpoint_fit import misfit
 from checkback.storage.queue_owners import Queues
@@ -97,7 +98,10 @@ def run(
 
 
 def _refuse_misfit(spark: SparkSession, tables: Tables, kind: Kind, query: str) -> None:
-    found = fit(spark, tables, query, (kind, "rejected"))
+    try:
+        found = fit(spark, tables, query, (kind, "rejected"))
+    except UnreadableCheckpointError as error:
+        raise StateError(error.what, error.where, ANEW) from error
     why = None if found is None else misfit(found)
     if why is not None:
         raise StateError(why.what, tables.checkpoint(query), ANEW)

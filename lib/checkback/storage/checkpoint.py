@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 PARTITIONS = "spark.sql.shuffle.partitions"
 
 
+class UnreadableCheckpointError(StorageError):
+    """A file of a checkpoint is not what Spark writes there."""
+
+
 @dataclass(frozen=True)
 class StreamPosition:
     """Up to where a batch reads a source.
@@ -97,7 +101,7 @@ def batches_since(spark: SparkSession, place: str, batch_id: int) -> list[Batch]
 
 
 def parse_metadata(text: str, place: str) -> str:
-    """The query's id. Raises StorageError."""
+    """The query's id. Raises UnreadableCheckpointError."""
     try:
         return str(json.loads(text)["id"])
     except (ValueError, KeyError, TypeError) as error:
@@ -105,7 +109,7 @@ def parse_metadata(text: str, place: str) -> str:
 
 
 def parse_batch(batch_id: int, text: str, place: str) -> Batch:
-    """The batch that a file of the offset log in ``place`` describes. Raises StorageError when it is not one."""
+    """The batch that a file of the offset log in ``place`` describes. Raises UnreadableCheckpointError."""
     try:
         _, metadata, *sources = text.splitlines()
         about = json.loads(metadata)
@@ -134,8 +138,10 @@ def _position(source: str) -> StreamPosition | None:
     )
 
 
-def _unreadable(place: str) -> StorageError:
-    return StorageError("the checkpoint cannot be read", place, "put it back as it was, or run `checkback rebuild`")
+def _unreadable(place: str) -> UnreadableCheckpointError:
+    return UnreadableCheckpointError(
+        "the checkpoint cannot be read", place, "put it back as it was, or run `checkback rebuild`"
+    )
 
 
 def read_batch(spark: SparkSession | None, place: str, number: int) -> Batch:
