@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from checkback.check.query import DELIVERED
 from checkback.check.wire import NO_ANSWER, SKIPPED
 from checkback.producer import LocalTransactionState, SendStatus
 from producer.recorded import DECISIVE, EXCEPTION, GONE, UNKNOWN, immunity_s
@@ -143,7 +144,7 @@ def _faults(part: Part, tx: Transaction, rules: Rules) -> Iterator[str]:
     decision = tx.decisions[0]
     yield from _delivery(part, tx, decision)
     yield from _checks(part, tx, decision, rules)
-    yield from _ops(part, tx)
+    yield from _ops(part, tx, rules)
     yield from _explained(part, tx, decision, rules)
     yield from _told(part, tx, decision)
 
@@ -203,14 +204,16 @@ def _checks(part: Part, tx: Transaction, decision: Row, rules: Rules) -> Iterato
             yield f"check {row['check_times']} was answered {row['outcome']} by {row['endpoint']}, {row['error']}"
 
 
-def _ops(part: Part, tx: Transaction) -> Iterator[str]:
-    """The producer's first op, and one for each answer that decides; nothing else."""
+def _ops(part: Part, tx: Transaction, rules: Rules) -> Iterator[str]:
+    """The producer's first op, one for each answer that decides, and one that tells of the last check."""
     own = [op["state"] for op in tx.ops if op["source"] == "producer"]
     if own != list(part.behaviour.own[:1]):
         yield f"the producer's ops are {own}"
-    told = sorted(row["outcome"] for row in tx.answers if row["outcome"] in DECISIVE)
-    if sorted(op["state"] for op in tx.ops if op["source"] == "check") != told:
-        yield f"the answers were {told}, the ops {[(op['source'], op['state']) for op in tx.ops]}"
+    told = [row["outcome"] for row in tx.answers if row["outcome"] in DECISIVE]
+    last = [row["outcome"] for row in tx.answers if row["check_times"] == rules.check_max]
+    told += [DELIVERED for outcome in last if outcome not in (*DECISIVE, SKIPPED)]
+    if sorted(op["state"] for op in tx.ops if op["source"] == "check") != sorted(told):
+        yield f"the answers told {told}, the ops {[(op['source'], op['state']) for op in tx.ops]}"
 
 
 def _explained(part: Part, tx: Transaction, decision: Row, rules: Rules) -> Iterator[str]:

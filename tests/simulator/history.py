@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
-from simulator.promises import BrokenError, Promises
+from checkback.reconcile import timer_slots
+from simulator.promises import SLOTS, BrokenError, Promises
 from simulator.rebuild import Rebuild
 from simulator.reconcile import Reconcile, StuckError
 from simulator.scheduler import Scenario, scenario
@@ -25,6 +27,7 @@ class Outcome:
     transactions: int = 0
 
 
+@patch.object(timer_slots, "SLOTS", SLOTS)
 def happen(
     plan: Scenario, tell: bool = False, engine: type[Reconcile] = Reconcile, rebuild: type[Rebuild] = Rebuild
 ) -> Outcome:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from checkback.reconcile import timer_slots
 from checkback.reconcile.packed_events import parse_key
 from checkback.reconcile.segment import NOT_STATED, WAITING_OF_GROUP, Kind, Reason
 from checkback.reconcile.state_codec import decode
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
     from simulator.world import World
 
 Key = tuple[int, int]
-#: so many places has the window of timers here, in which milliseconds matter
-timer_slots.SLOTS = 4
+#: places of a window of timers here, where milliseconds matter: `timer_slots.SLOTS`
+SLOTS = 4
 #: until then at most, after a batch that put them off, segments wait for the next
-_LATER = 8 * 4 * timer_slots.SLOTS
+_LATER = 8 * 4 * SLOTS
 _UNKNOWN, _DELIVERED = int(Kind.UNKNOWN), int(Kind.DELIVERED)
 
 

@@ -177,7 +177,7 @@ class CheckBatches:
         Step 3: append to `op` what the answers decide: those of step 1 as they are recorded, so that a crash between
         steps 2 and 3 changes nothing, even if a producer would by now answer otherwise, and only if nothing has decided
         their transactions meanwhile. And which checks count that do not when they are requested (docs/protocol.md,
-        rule 9).
+        rules 6 and 9).
         """
         spark, app = batch.sparkSession, f"{NAME}/{query_id(batch, NAME)}"
         # Step 1
@@ -194,21 +194,11 @@ class CheckBatches:
                 answers, deciding = (pa.concat_tables([before, asked]) for before in (answers, deciding))
             # Step 3
             self.send_ops(spark, deciding, app, batch_id)
-            self._note(spark)
+            if self._tables.by_files:  # a table that is put back lacks them, and no one else has them
+                self._seen.keep_newest(spark, "check_answers", "op")
             if self.observer is not None:
                 self.observer.asked(answers, batch_id)
         self._first = False
-
-    def _note(self, spark: SparkSession) -> None:
-        """Note which commits have answers and ops: a table that is put back lacks them, and no one else has them."""
-        if not self._tables.by_files:
-            return
-        seen: dict[str, int] = {}
-        for name in ("check_answers", "op"):
-            log = self._tables.log(name)
-            seen[name] = log.version()
-            log.flush()
-        self._seen.keep(spark, seen)
 
     def _answered(self, spark: SparkSession, requests: pa.Table, app: str, batch_id: int) -> pa.Table:
         """The answers (CHECK_ANSWERS) that ``requests`` have already.
@@ -294,14 +284,15 @@ def op_rows(answers: pa.Table, now: datetime, last: int | None) -> pa.Table:
     else:
         skipped = pc.equal(answers.column("outcome"), SKIPPED)
         counts = pc.and_(pc.greater_equal(answers.column("check_times"), last), pc.invert(skipped))
-    answers = answers.filter(pc.or_(decides, counts))
-    decides = pc.is_in(answers.column("outcome"), pa.array([COMMIT, ROLLBACK]))
+    states = pc.if_else(decides, answers.column("outcome"), DELIVERED)
+    kept = pc.or_(decides, counts)
+    answers, states = answers.filter(kept), states.filter(kept)
     columns = {
         "queue_id": answers.column("queue_id"),
         "half_offset": answers.column("queue_offset"),
         "transaction_id": answers.column("transaction_id"),
         "producer_group": answers.column("producer_group"),
-        "state": pc.if_else(decides, answers.column("outcome"), DELIVERED),
+        "state": states,
         "source": pa.repeat("check", answers.num_rows),
         "remark": pc.binary_join_element_wise("check", answers.column("check_times").cast(pa.string()), " "),
         "born_timestamp": answers.column("answered_at"),

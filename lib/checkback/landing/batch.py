@@ -22,7 +22,7 @@ from checkback.landing.parser import RAW_MAX, SCHEMAS, Kind, Reader, parser
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from checkback.storage.fsync import QueryFlush
     from checkback.storage.queue_owners import Queues
@@ -188,17 +188,10 @@ class Landing:
             if not (new or self._again):
                 what = f"{self.kind} has a batch {batch_id} of this query already, with other rows: nothing was landed"
                 raise StateError(what, self._seen.place, ANEW)
-            self._note(good.sparkSession)
+            if self.tables.local:  # a table that is put back lacks what has landed
+                self._seen.keep_newest(good.sparkSession, self.kind)
         self.taken += taken
         self.rejected += rejected
-
-    def _note(self, spark: SparkSession) -> None:
-        """Note the table's newest version, which has what has landed, so that it is known if it is put back."""
-        if self.tables.local:
-            log = self.tables.log(self.kind)
-            version = log.version()
-            log.flush()
-            self._seen.keep(spark, {self.kind: version})
 
 
 @contextmanager

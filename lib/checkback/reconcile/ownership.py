@@ -71,7 +71,7 @@ def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int)
     own = f"{OWNERS}/{query_id}"
     before = log.versions([OWNERS, own]) if log is not None else {}
     found = _owner(spark, tables, log, query_id)
-    if found.last and found.own == found.last:
+    if found.stands:
         if log is not None:
             log.flush()
         return
@@ -112,8 +112,7 @@ def last_owner(spark: SparkSession, tables: Tables, applications: Iterable[str])
     """
     log = tables.log("decisions") if tables.local else None
     for name in applications:
-        found = _owner(spark, tables, log, name)
-        if found.last and found.own == found.last:
+        if _owner(spark, tables, log, name).stands:
             return name
     return None
 
@@ -127,6 +126,11 @@ class _Owner(NamedTuple):
     last: int
     own: int | None = None
     size: int | None = None
+
+    @property
+    def stands(self) -> bool:
+        """Is the query's checkpoint the last owner?"""
+        return bool(self.last) and self.own == self.last
 
 
 def _owner(spark: SparkSession, tables: Tables, log: DeltaLog | None, query_id: str) -> _Owner:

@@ -109,5 +109,12 @@ def actions_of(file: str) -> list[dict[str, Any]]:
         raise _unreadable(file) from error
 
 
+def actions_of_kind(file: str, kind: str) -> Iterator[dict[str, Any]]:
+    """Those of a kind (``add``, ``remove``, ``txn``) alone. Raises OSError, ValueError, KeyError."""
+    begin = f'{{"{kind}"'
+    with open(file, encoding="utf-8") as lines:
+        yield from (json.loads(line)[kind] for line in lines if line.startswith(begin))
+
+
 def _unreadable(place: str) -> StorageError:
     return StorageError("the table's log cannot be read", place, "restore the folder _delta_log")

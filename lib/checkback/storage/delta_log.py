@@ -8,7 +8,6 @@ could overwrite one another's commit; delta-rs links its file into place, which 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -26,6 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from checkback.errors import NO_SPACE, NO_SPACE_FIX, FencedError, StorageError
 from checkback.storage.checksum import takes_files, write_checksum
+from checkback.storage.commit_files import actions_of_kind
 from checkback.storage.fsync import LogFlush
 from checkback.storage.schemas import TOPIC_PREFIX, properties_of, schema_of
 from checkback.storage.timestamps import python_times
@@ -394,10 +394,8 @@ class DeltaLog:
 def actions_of(place: str, version: int, kind: str) -> Iterator[dict[str, Any]]:
     """The actions of a kind (``add``, ``remove``) in one commit of the table in ``place``. Raises StorageError."""
     path = f"{place}/_delta_log/{version:020}.json"
-    begin = f'{{"{kind}"'
     try:
-        with open(path, encoding="utf-8") as lines:
-            yield from (json.loads(line)[kind] for line in lines if line.startswith(begin))
+        yield from actions_of_kind(path, kind)
     except (OSError, ValueError, KeyError) as error:
         raise StorageError("a commit of the table's log cannot be read", path, "put it back as it was") from error
 

@@ -60,6 +60,15 @@ class SeenCommits:
             self._kept |= known
             filesystem.write(spark, f"{self.place}/{FILE}", json.dumps(self._kept))
 
+    def keep_newest(self, spark: SparkSession | None, *names: str) -> None:
+        """As `keep`, of the newest versions of tables that the query has just written, which are flushed here."""
+        seen: dict[str, int] = {}
+        for name in names:
+            log = self._tables.log(name)
+            seen[name] = log.version()
+            log.flush()
+        self.keep(spark, seen)
+
     def _refuse(self, noted: Mapping[str, tuple[int, str | None]], upto: Mapping[str, int]) -> None:
         lost = _lost(self._tables, noted, upto)
         if lost is not None:

@@ -5,7 +5,6 @@ delta-rs looks them up one by one, and reads the log for each anew: 100,000 of t
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from typing import TYPE_CHECKING
@@ -13,13 +12,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from checkback.storage.commit_files import actions_of_kind
 from checkback.storage.fsync import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\.parquet")
-_BEGIN = '{"txn"'
 
 
 class TransactionVersions:
@@ -64,6 +63,5 @@ class TransactionVersions:
         return version, {action["appId"]: action["version"] for action in found}
 
     def _commit(self, version: int) -> dict[str, int]:
-        with open(os.path.join(self._log, f"{version:020}.json"), encoding="utf-8") as lines:
-            actions = [json.loads(line)["txn"] for line in lines if line.startswith(_BEGIN)]
+        actions = actions_of_kind(os.path.join(self._log, f"{version:020}.json"), "txn")
         return {action["appId"]: int(action["version"]) for action in actions}
