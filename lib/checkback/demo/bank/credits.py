@@ -11,6 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, func, insert, select, update
 
@@ -55,8 +56,9 @@ def main(arguments: list[str]) -> int:
     version = -1
     while True:
         if DeltaTable.is_deltatable(place) and (table := DeltaTable(place)).version() > version:
-            for row in table.to_pyarrow_table(columns=_COLUMNS).to_pylist():
-                apply(engine, row["half_queue_id"], row["half_queue_offset"], row["body"])
+            for file in table.file_uris():
+                for row in pq.read_table(file, columns=_COLUMNS).to_pylist():
+                    apply(engine, row["half_queue_id"], row["half_queue_offset"], row["body"])
             version = table.version()
         time.sleep(_POLL_S)
 
