@@ -68,6 +68,16 @@ def test_rows_over_the_most_go_into_another_file(tmp_path: Path) -> None:
     assert list(parts.iterdir()) == []
 
 
+def test_refused_line_that_repeats_itself_stays_small(tmp_path: Path) -> None:
+    """It came compressed, and is kept whole."""
+    rows = [{"source": "op", "raw": "x" * 2**20, "reason": "too long", "file": None, "rejected_at": T}] * 8
+    with FileWriter(str(tmp_path)) as writer:
+        writer.write("rejected", pa.Table.from_pylist(rows, schema=arrow_schema("rejected")))
+        (file,) = writer.close()
+    assert file.size < 2**15
+    assert pq.read_table(tmp_path / "rejected" / file.path).column("raw").to_pylist() == ["x" * 2**20] * 8
+
+
 def test_column_with_a_null_has_no_statistics(tmp_path: Path) -> None:
     """Nothing is skipped by what is not known."""
     rows = _ops(1, 2)
