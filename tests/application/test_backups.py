@@ -184,3 +184,18 @@ def test_half_that_was_put_back_and_written_since_is_refused_until_a_rebuild(hou
     house.land("op", *({"half_offset": offset} | op for offset, op in enumerate(ops, start=1)))
     house.run(settings)
     assert house.rows("topics/t", "transaction_id") == [("another",), ("other",), ("t0",), ("t1",)]
+
+
+def test_folder_that_was_moved_is_refused_until_a_rebuild(house: House) -> None:
+    """Spark would look for the state where it was."""
+    house.half(0, 1)
+    house.commit(0)
+    house.run(house.settings(timeout="1h"))
+    moved = House(house.spark, Path(shutil.move(house.root, f"{house.root}-moved")))
+    settings = moved.settings(timeout="1h")
+    moved.commit(1)
+    with pytest.raises(StateError, match=r"the checkpoint was moved or copied.*`checkback rebuild`"):
+        moved.run(settings)
+    assert rebuild(house.spark, settings, print) is not None
+    moved.run(settings)
+    assert moved.fates() == {0: ["topics/t"], 1: ["topics/t"]}

@@ -57,6 +57,7 @@ def test_what_belongs_together_starts(changes: dict[str, Any]) -> None:
         ({"ledger": replace(GOOD.ledger, last_batch=6)}, "it knows 5 as the last batch, they hold 6"),
         ({"done": 5, "ledger": replace(GOOD.ledger, concluded=4)}, "batch 5 is done, they end with 4"),
         ({"replaced": "the table half was put back"}, "the table half was put back"),
+        ({"missing_schema": "file:/a/b"}, "the checkpoint was moved or copied: .*, file:/a/b"),
         ({"partitions": 8}, "reconcile.partitions: is 8, but the checkpoint .* made with 4"),
         ({"segment_size": 100}, "reconcile.segment_size: is 100, but the checkpoint .* made with 4096"),
         ({"logs": {"half": replace(HALF, table="x")}}, "the table half is another one"),

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from checkback.errors import StorageError
 from checkback.reconcile.preconditions import DecisionFacts, StartFacts
 from checkback.storage import filesystem, spark_log
-from checkback.storage.checkpoint import PARTITIONS, Checkpoint, StreamPosition, last_done, read_checkpoint
+from checkback.storage.checkpoint import (
+    PARTITIONS,
+    Checkpoint,
+    StreamPosition,
+    last_done,
+    missing_schema,
+    read_checkpoint,
+)
 from checkback.storage.checkpoint_facts import logs
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.fsync import flush_owner
@@ -57,6 +64,7 @@ def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts
         logs=logs(spark, tables, _positions(tables, checkpoint)),
         done=last_done(spark, place),
         replaced=replaced(spark, tables, NAME),
+        missing_schema=missing_schema(spark, place),
     )
 
 

@@ -46,7 +46,7 @@ class StartFacts:
     """What a start finds. ``rebuilding``: a rebuild has begun and not ended.
 
     ``logs``: of the sources, by name, in the query's order; those that nobody has looked at are left out. ``done``:
-    the last batch that is done; -1 = none. ``replaced``: see `Fit`.
+    the last batch that is done; -1 = none. ``replaced``: see `Fit`. ``missing_schema``: see `checkpoint`.
     """
 
     place: str
@@ -58,6 +58,7 @@ class StartFacts:
     logs: Mapping[str, TableLog] = field(default_factory=dict)
     done: int = -1
     replaced: str | None = None
+    missing_schema: str | None = None
 
 
 def refuse(facts: StartFacts) -> None:
@@ -78,6 +79,12 @@ def refuse(facts: StartFacts) -> None:
             )
         return
     _refuse_others(facts)
+    if facts.missing_schema is not None:
+        raise StateError(
+            f"the checkpoint was moved or copied: Spark keeps the path of its state's schema, {facts.missing_schema}",
+            facts.place,
+            f"put the folder back, {_REBUILD}",
+        )
     _refuse_misfit(facts, newest)
     _refuse_other_shape(facts, newest)
 

@@ -90,6 +90,24 @@ def last_done(spark: SparkSession | None, place: str) -> int:
     return max(numbers(spark, f"{place}/commits"), default=-1)
 
 
+def missing_schema(spark: SparkSession | None, place: str) -> str | None:
+    """A schema of the query's state that is not where the checkpoint says; None: all are, or there is no state.
+
+    Spark keeps their absolute paths (OperatorStateMetadataV2.stateSchemaFilePaths): in a folder that was moved or
+    copied they lead back to the old one. Raises StorageError.
+    """
+    folder = f"{place}/state/0/_metadata/v2"
+    newest = max(numbers(spark, folder), default=None)
+    if newest is None:
+        return None
+    try:
+        stores = json.loads(filesystem.text(spark, f"{folder}/{newest}").partition("\n")[2])["stateStoreInfo"]
+        paths = [str(path) for store in stores for path in store["stateSchemaFilePaths"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unreadable(f"{folder}/{newest}") from error
+    return next((path for path in paths if not filesystem.exists(spark, path)), None)
+
+
 def batches_since(spark: SparkSession, place: str, batch_id: int) -> list[Batch]:
     """The batch with the id, where the log still has it, and all that began after it, in order.
 
