@@ -66,7 +66,7 @@ def figures(root: str, n: int) -> tuple[Seconds, Seconds]:
             (HalfLookup, "of"),
         ):
             _watch(stack, owner, name, seconds)
-        _watch(stack, publish, "_side_by_side", seconds)
+        _watch(stack, publish, "side_by_side", seconds)
         with Stepper(place) as stepper:
             for number in range(WARM_UP + ROUNDS):
                 first = number * n
@@ -89,12 +89,12 @@ def _medians(rounds: list[Seconds]) -> Seconds:
 
 
 def _by_step(seconds: Seconds) -> Seconds:
-    work = seconds["_by_files"] - seconds["_side_by_side"]
+    work = seconds["_by_files"] - seconds["side_by_side"]
     values = (
         seconds["__call__"] - seconds["publish"],
         seconds["publish"] - seconds["_by_files"],
         work,
-        seconds["_side_by_side"],
+        seconds["side_by_side"],
         seconds["all"] - seconds["__call__"],
     )
     return dict(zip(_STEPS, values, strict=True))

@@ -182,6 +182,11 @@ class DeltaLog:
             for row in actions.to_pylist()
         ]
 
+    @property
+    def seen_version(self) -> int:
+        """The newest version when the log was last looked at, or committed to."""
+        return int(self._table.version())
+
     def version(self) -> int:
         """The newest version."""
         self._update()

@@ -242,8 +242,11 @@ class Tables:
         return spark.read.format("delta").option("versionAsOf", version).load(place)
 
     def version(self, spark: SparkSession, name: str) -> int:
-        """The newest version of a table that there is. Raises StorageError."""
-        return self.log(name).version() if self.by_files else max(self.history(spark, name, 1))
+        """The version of a table that the last commit from here has made, or a later one. Raises StorageError."""
+        if not self.by_files:
+            return max(self.history(spark, name, 1))
+        log = self.log(name)
+        return log.seen_version if log.appendable() else log.version()
 
     def _sound(self, name: str) -> str:
         """The table's location. Its log is looked at once: Spark reads on past a commit that is empty.
