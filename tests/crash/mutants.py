@@ -107,7 +107,7 @@ def found_by(fault: str) -> str | None:
             timeout=_PATIENCE_S,
             check=False,
         )
-    failed = re.search(r"^(?:FAILED|ERROR) (.*)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (tests/.*)", done.stdout, re.MULTILINE)
     assert failed or done.returncode == 0, done.stdout + done.stderr
     return failed.group(1) if failed else None
 
