@@ -32,7 +32,7 @@ class Unread:
 
 @dataclass(frozen=True)
 class Commits:
-    """A table's commits when listed. ``oldest``: the first version whose commit is still in the log."""
+    """A table's commits when listed. ``oldest``: the first version that can still be read."""
 
     place: str
     oldest: int
