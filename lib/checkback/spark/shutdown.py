@@ -164,7 +164,7 @@ class GracefulShutdown:
 
 
 def _hold(batch: DataFrame) -> None:
-    """Block the query's JVM thread until ``stop()`` interrupts it; never returns normally."""
+    """Block the query's JVM thread until ``stop()`` interrupts it, then raise _HeldError."""
     jvm: Any = batch.sparkSession.sparkContext._jvm
     with suppress(Exception):
         jvm.java.lang.Thread.sleep(_HOLD_MS)

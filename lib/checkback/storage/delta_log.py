@@ -370,10 +370,7 @@ class DeltaLog:
         self._committed()
 
     def _committed(self) -> None:
-        """Post-commit steps: flush the commit, then write its checksum and, if due, a checkpoint.
-
-        Both describe versions that must not be lost: they come after the flush.
-        """
+        """Flush the commit, then write its checksum and, if due, a checkpoint, which must not outlive it."""
         before = version = int(self._table.version())
         while os.path.exists(f"{self._place}/_delta_log/{version + 1:020}.json"):
             version += 1
