@@ -248,7 +248,7 @@ class DeltaLog:
     def versions(self, apps: Iterable[str]) -> dict[str, int | None]:
         """The last version committed by each application; None if it never committed.
 
-        Raises StorageError, also if the table expires transaction identifiers: then a missing one proves nothing.
+        Raises StorageError, also if one is missing and the table expires transaction identifiers: it may have expired.
         """
         self._update()
         forgets = _FORGETS in self._table.metadata().configuration

@@ -148,7 +148,7 @@ class QueryFlush:
     """Flushes a streaming query's checkpoint in a local folder, and the query's source tables.
 
     Spark writes its checkpoint without flushing it. Called in every batch, even one without rows, after its state is
-    computed and before the first of its rows is committed, this ensures that
+    computed and before its first commit, this ensures that
 
     - a batch's input, offsets and state are durable before any table has rows of it, so that a batch that is in any
       table can be completed;
