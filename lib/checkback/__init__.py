@@ -5,5 +5,5 @@ from importlib.metadata import PackageNotFoundError, version
 try:
     __version__ = version("checkback")
 except PackageNotFoundError:
-    # Out of checkback.zip, which brings no metadata. A test keeps it equal to pyproject.toml's.
+    # In checkback.zip, which has no metadata. A test keeps it equal to pyproject.toml's.
     __version__ = "0.1.0"

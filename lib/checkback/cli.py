@@ -1,7 +1,7 @@
 """The way in: runs a command, turns what goes wrong into one line on stderr and an exit code.
 
-Exit codes: 0 done, 1 failed while running, 2 wrong usage or settings. The commands are in ``commands``: this module
-imports the standard library only, so that a missing package can be told in one line, too.
+Exit codes: 0 success, 1 runtime failure, 2 wrong usage or settings. The commands are in ``commands``; this module
+imports the standard library only, so that a missing package is also reported in one line.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ PROGRAM = "checkback"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command of ``argv`` (default: the process's own) and returns the exit code; it never raises."""
+    """Run the command in ``argv`` (default: the process's arguments); returns the exit code, never raises."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _run(arguments)
     except BrokenPipeError:
-        # The reader of our output has gone (`checkback pending | head`): nobody is left to tell.
+        # The reader closed the pipe (`checkback pending | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SystemExit as error:
-        # Typer's own way out when the output is closed.
+        # Typer exits like this when the output is closed.
         return error.code if isinstance(error.code, int) else 1
     except CheckbackError as error:
         return _failed(str(error), error.exit_code, arguments)
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(command: str) -> None:
-    """Runs a command as a job: ``jobs/COMMAND.py`` under spark-submit takes the command's options."""
+    """Run a command as a job: ``jobs/COMMAND.py`` under spark-submit takes the command's options."""
     code = main([*command.split(), *sys.argv[1:]])
     # Some schedulers count any SystemExit as a failure.
     if code:
@@ -47,7 +47,7 @@ def run(command: str) -> None:
 
 
 def job() -> None:
-    """Runs the command of the process's arguments, as a task of a wheel: it fails by SystemExit, not by a code."""
+    """Run the command in the process's arguments, as a Python wheel task; raises SystemExit on failure."""
     code = main()
     if code:
         sys.exit(code)

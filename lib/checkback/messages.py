@@ -1,8 +1,8 @@
 """Half and op messages as producers send them: one JSON object a line, checked before anything keeps it.
 
 The limits are RocketMQ's: TopicValidator and Validators (names), MessageDecoder and MessageStoreConfig (sizes),
-TransactionalMessageServiceImpl and TransactionalMessageUtil (immunity, batched ops). No Spark, no clock:
-files are landed by these rules, and so is whatever else comes in later.
+TransactionalMessageServiceImpl and TransactionalMessageUtil (immunity, batched ops). No Spark, no clock: every way in
+(gateway, files, Kafka) uses these rules.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ GROUP_MAX = 120  # TopicValidator.GROUP_MAX_LENGTH: %RETRY%<group>_<topic> must 
 TOPIC_MAX = 127  # TopicValidator.TOPIC_MAX_LENGTH
 BODY_MAX = 4 * 1024 * 1024  # MessageStoreConfig.maxMessageSize
 PROPERTIES_MAX = 32 * 1024  # "msg properties length limit 32k", SendMessageProcessor
-#: Four times the largest body: what is longer is no message, and is not worth the memory of parsing it.
+#: Four times the largest body: a longer line cannot be a message, and parsing it would only take memory.
 LINE_MAX = 4 * BODY_MAX
-#: One op row each; RocketMQ itself ends a batch of ops at 4 KiB (transactionOpMsgMaxSize), some 2,000 short offsets.
+#: One op row each; RocketMQ limits a batch of ops to 4 KiB (transactionOpMsgMaxSize), some 2,000 short offsets.
 OFFSETS_MAX = 10_000
 
-#: TopicValidator.SYSTEM_TOPIC_SET; those that begin with SYSTEM_PREFIXES need no entry.
+#: TopicValidator.SYSTEM_TOPIC_SET; topics with one of SYSTEM_PREFIXES need no entry.
 SYSTEM_TOPICS = frozenset(
     {
         "TBW102",
@@ -44,18 +44,18 @@ SYSTEM_TOPICS = frozenset(
     }
 )
 SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_")
-#: Names of devices, which Windows takes for no file in any case of letters (learn.microsoft.com, "Naming Files").
+#: Device names, reserved on Windows in upper and lower case (learn.microsoft.com, "Naming Files").
 DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))})
 STATES = ("COMMIT", "ROLLBACK")
 #: MessageConst.PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS
 IMMUNITY_PROPERTY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-#: Properties of a resumed message: the place it was discarded from, and "ACTOR: REASON".
+#: Properties of a resumed message: queue and offset of the discarded one, and "ACTOR: REASON".
 RESUMED_FROM = "CHECKBACK_RESUMED_FROM"
 RESUMED_BY = "CHECKBACK_RESUMED_BY"
 
 _BOM = b"\xef\xbb\xbf"
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
-#: Without a part for zeros before it: two parts that fit the same digits would be tried in all ways.
+#: No separate group for leading zeros: two groups that match the same digits would backtrack.
 _JAVA_LONG = re.compile(r"([+-]?)([0-9]+)")
 _LONG_DIGITS = len(str(LONG_MAX))
 _OFFSETS = re.compile(r"[0-9]{1,19}(?:,[0-9]{1,19})*,?")
@@ -63,16 +63,16 @@ _QUOTE_MAX = 40
 
 
 class Rejected(CheckbackError):  # noqa: N818 - a verdict on a message, the name of its table
-    """A message that cannot be taken. ``reason`` names the field, what is wrong and the limit, never the body."""
+    """A message is rejected. ``reason`` names the field, the problem and the limit, never the body."""
 
     @property
     def reason(self) -> str:
-        """Why, in one line."""
+        """The reason, in one line."""
         return self.what
 
 
 class Half(NamedTuple):
-    """A half message: the columns of tables.HALF but ``store_timestamp``.
+    """A half message: the columns of schemas.HALF except ``store_timestamp``.
 
     ``born_timestamp`` is in ms since the epoch, ``check_immunity_s`` in seconds (None = transaction.timeout).
     """
@@ -92,7 +92,7 @@ class Half(NamedTuple):
 
 
 class Op(NamedTuple):
-    """An op message: the columns of tables.OP but ``source``, ``remark``, ``store_timestamp``.
+    """An op message: the columns of schemas.OP except ``source``, ``remark``, ``store_timestamp``.
 
     ``born_timestamp`` is in ms since the epoch; ``transaction_id`` None = not stated (batched form).
     """
@@ -106,21 +106,21 @@ class Op(NamedTuple):
 
 
 def is_blank(line: bytes) -> bool:
-    """Is there nothing on the line but white space (or a byte order mark)?"""
+    """True if the line has only white space (or a byte order mark)."""
     return not line.removeprefix(_BOM).strip()
 
 
 def parse_half(line: bytes) -> Half:
-    """The half message on a line of UTF-8 JSON. Fields it does not know are ignored.
+    """Parse a half message from a line of UTF-8 JSON. Unknown fields are ignored.
 
-    Raises Rejected. Topics are held to TopicValidator (without ``%`` and ``|``, which RocketMQ keeps for itself).
+    Raises Rejected. Topics follow TopicValidator (without ``%`` and ``|``, which RocketMQ reserves).
     """
     fields = fields_of(line)
     return half_of(fields, _integer(fields, "queue_id", INT_MAX), _integer(fields, "queue_offset", LONG_MAX))
 
 
 def half_of(fields: Mapping[str, Any], queue_id: int, queue_offset: int) -> Half:
-    """The half message of a JSON object's fields, by ``parse_half``'s rules, where somebody else counts the offsets.
+    """The half message in a JSON object's fields, by ``parse_half``'s rules; the caller assigns queue and offset.
 
     Raises Rejected.
     """
@@ -143,16 +143,16 @@ def half_of(fields: Mapping[str, Any], queue_id: int, queue_offset: int) -> Half
 
 
 def parse_ops(line: bytes) -> list[Op]:
-    """The op messages on a line of UTF-8 JSON: one, or with ``half_offsets`` ("12,13,") one for each other offset.
+    """Parse the op messages from a line of UTF-8 JSON: one, or one for each distinct offset in ``half_offsets``.
 
-    Raises Rejected: a list with one bad offset is rejected whole. The batched form is the body of RocketMQ's own
-    op messages (TransactionalMessageUtil.buildOffsetKey); they state no transaction id, so there it may be left out.
+    Raises Rejected: a list ("12,13,") with one bad offset is rejected as a whole. The batched form is the body of
+    RocketMQ's op messages (TransactionalMessageUtil.buildOffsetKey), which have no transaction id: it is optional.
     """
     return ops_of(fields_of(line))
 
 
 def ops_of(fields: Mapping[str, Any]) -> list[Op]:
-    """The op messages of a JSON object's fields, by ``parse_ops``'s rules. Raises Rejected."""
+    """The op messages in a JSON object's fields, by ``parse_ops``'s rules. Raises Rejected."""
     if "half_offsets" in fields:
         offsets = _offsets(fields)
         stated = fields.get("transaction_id") is not None
@@ -167,10 +167,7 @@ def ops_of(fields: Mapping[str, Any]) -> list[Op]:
 
 
 def op_of(fields: Mapping[str, Any]) -> Op:
-    """The op message of a JSON object's fields that names one half message, with its transaction id.
-
-    Raises Rejected.
-    """
+    """The op message in a JSON object's fields, for one half message, with its transaction id. Raises Rejected."""
     return Op(
         queue_id=_integer(fields, "queue_id", INT_MAX),
         half_offset=_integer(fields, "half_offset", LONG_MAX),
@@ -189,7 +186,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def fields_of(line: bytes) -> dict[str, Any]:
-    """The fields of the JSON object on a line of UTF-8. Raises Rejected."""
+    """Parse the JSON object on a line of UTF-8. Raises Rejected."""
     if len(line) > LINE_MAX:
         raise Rejected(f"line: over {LINE_MAX // 1024**2} MiB")
     try:
@@ -205,7 +202,7 @@ def fields_of(line: bytes) -> dict[str, Any]:
         raise Rejected("not JSON: a number has too many digits") from None
     if type(value) is not dict:
         raise Rejected(f"not a JSON object: {_kind(value)}")
-    if "\\ud" in text or "\\uD" in text:  # only an escape can bring half of a surrogate pair
+    if "\\ud" in text or "\\uD" in text:  # lone surrogates can only come from escapes
         _refuse_lone_surrogates(value)
     return value
 
@@ -234,7 +231,7 @@ def _kind(value: object) -> str:
 
 
 def _quoted(value: object) -> str:
-    """The value as JSON when it is short, else its kind: reasons are read by people, in one line."""
+    """The value as JSON if short, else its kind: reasons are one line, for people."""
     if isinstance(value, (list, dict)) or (isinstance(value, str) and len(value) > _QUOTE_MAX):
         return _kind(value)
     quoted = json.dumps(value)
@@ -277,7 +274,7 @@ def _transaction_id(fields: Mapping[str, Any]) -> str:
 
 
 def _name(fields: Mapping[str, Any], name: str, limit: int) -> str:
-    """A group or topic as Validators.checkGroup and checkTopic want it."""
+    """A group or topic that meets Validators.checkGroup and checkTopic."""
     value = _string(fields, name)
     if not value:
         raise Rejected(f"{name}: empty")
@@ -289,20 +286,20 @@ def _name(fields: Mapping[str, Any], name: str, limit: int) -> str:
 
 
 def is_group(text: str) -> bool:
-    """Is it a producer group's name?"""
+    """True for a valid producer group name."""
     return len(text) <= GROUP_MAX and _NAME.fullmatch(text) is not None
 
 
 def is_topic(text: str) -> bool:
-    """Is it a topic's name, of one that messages may be meant for?"""
+    """True for a valid, unreserved topic name."""
     return len(text) <= TOPIC_MAX and _NAME.fullmatch(text) is not None and reserved(text) is None
 
 
 def reserved(topic: str) -> str | None:
-    """Why no message may be meant for a topic that is spelt as topics are; None: one may.
+    """Why a valid topic name is reserved and takes no messages; None if it is not.
 
-    A topic becomes a folder. Delta and Spark pass over names with an underscore or a dot before them, or keep them for
-    themselves (``_delta_log``, ``_change_data``, DeltaTableUtils.isHiddenDirectory, HadoopFSUtils.shouldFilterOutPath).
+    A topic becomes a folder. Delta and Spark ignore or reserve names that begin with an underscore or a dot
+    (``_delta_log``, ``_change_data``, DeltaTableUtils.isHiddenDirectory, HadoopFSUtils.shouldFilterOutPath).
     """
     if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES):
         return "is a system topic"
@@ -322,7 +319,7 @@ def _topic(fields: Mapping[str, Any]) -> str:
 
 
 def _properties(fields: Mapping[str, Any], tags: str | None, keys: str | None) -> dict[str, str]:
-    """The properties. Their size is that of MessageDecoder.messageProperties2String, with TAGS and KEYS among them."""
+    """The properties. Their size is that of MessageDecoder.messageProperties2String, including TAGS and KEYS."""
     value = fields.get("properties")
     if value is None:
         value = {}
@@ -335,7 +332,7 @@ def _properties(fields: Mapping[str, Any], tags: str | None, keys: str | None) -
     for name, own in (("TAGS", tags), ("KEYS", keys)):
         if own is not None and name not in value:
             texts += (name, own)
-    # Name, \x01, value, \x02: one separator a text.
+    # Name, \x01, value, \x02: one separator for each text.
     size = len("".join(texts).encode("utf-8")) + len(texts)
     if size > PROPERTIES_MAX:
         raise Rejected(f"properties: {size} bytes with tags and keys, over {PROPERTIES_MAX // 1024} KiB")
@@ -346,7 +343,7 @@ def _body(fields: Mapping[str, Any]) -> bytes:
     encoded = _string(fields, "body")
     if len(encoded) % 4:
         raise Rejected(f"body: not base64: {len(encoded)} characters are no multiple of 4")
-    # The size is known from the length: too large a body is not decoded first.
+    # The size follows from the length: an oversized body is not decoded first.
     size = len(encoded) // 4 * 3 - encoded[-2:].count("=")
     if size > BODY_MAX:
         raise Rejected(f"body: {size} bytes, over {BODY_MAX // 1024**2} MiB")
@@ -357,7 +354,7 @@ def _body(fields: Mapping[str, Any]) -> bytes:
 
 
 def _immunity(fields: Mapping[str, Any], properties: Mapping[str, str]) -> int | None:
-    """The field, else the property as TransactionalMessageServiceImpl.getImmunityTime reads it."""
+    """The field, or else the property as parsed by TransactionalMessageServiceImpl.getImmunityTime."""
     value = fields.get("check_immunity_s")
     if value is None:
         return _immunity_property(properties.get(IMMUNITY_PROPERTY))
@@ -371,7 +368,7 @@ def _immunity_property(text: str | None) -> int | None:
     if number is None:
         return None
     sign, digits = number[1], number[2].lstrip("0")
-    # Long.parseLong fails beyond a long, and a failure means "not set".
+    # Long.parseLong fails on overflow, and a failure means "not set".
     seconds = int(digits or 0) if len(digits) <= _LONG_DIGITS else LONG_MAX + 1
     if seconds > LONG_MAX or (sign == "-" and seconds > 0):
         return None

@@ -8,7 +8,7 @@ import requests
 
 
 def postable(url: str) -> bool:
-    """Is it a URL to POST to, without credentials and fragment? requests must agree."""
+    """True for a URL that can be posted to, without credentials or fragment, and that requests accepts."""
     try:
         parts = urlsplit(url)
         requests.Request("POST", url).prepare()

@@ -1,4 +1,4 @@
-"""`checkback config`: what is set, and where."""
+"""`checkback config`: the settings and their origins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`checkback gateway`: the HTTP door for producers."""
+"""`checkback gateway`: the HTTP server for producers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`checkback pending`, `lineage` and `audit`: what the tables say."""
+"""`checkback pending`, `lineage` and `audit`: read-only views of the tables."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from checkback.spark.session import running_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Rows of `pending` that a table shows; --json shows all.
+#: Maximum rows in the table of `pending`; --json shows all.
 SHOWN = 50
-#: Events of one transaction id that `lineage` shows; --json shows all.
+#: Maximum events of a transaction id in the table of `lineage`; --json shows all.
 EVENTS = 500
 
 
@@ -108,7 +108,7 @@ def _lineage_table(rows: list[dict[str, Any]]) -> None:
 def _show(
     rows: DataFrame, as_json: bool, most: int, show: Callable[[list[dict[str, Any]]], None], nothing: str
 ) -> None:
-    """Rows as JSON lines, or the first of them as a table."""
+    """Print all rows as JSON lines, or the first ``most`` as a table."""
     from checkback.inspect.json_lines import json_lines
 
     lines = json_lines(rows)

@@ -1,4 +1,4 @@
-"""`checkback land`: half and op messages from files or from Kafka."""
+"""`checkback land`: lands half and op messages from files or Kafka."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from checkback.errors import SettingsError
 from checkback.spark.session import running_session
 from checkback.storage.paths import local_path, storage_check
 
-# Landing takes globs, too; what they match is its own affair.
+# Globs are allowed, too, and not checked here.
 _GLOB = re.compile(r"[*?\[{]")
 _BROKERS = re.compile(r"[^\s,:/@]+:\d{1,5}(,[^\s,:/@]+:\d{1,5})*|\[[0-9a-fA-F:]+\]:\d{1,5}")
 #: Kafka's org.apache.kafka.common.internals.Topic

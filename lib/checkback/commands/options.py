@@ -1,4 +1,4 @@
-"""What the commands share: the application they belong to, options, settings as the options say."""
+"""Shared by the commands: the typer application, options, and loading settings from the options."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PublishAgain = Annotated[
 
 
 def prepared(config: Path | None, overrides: list[str] | None, debug: bool) -> Loaded:
-    """The settings that the options name, and logging as they wish. Raises SettingsError."""
+    """Load the settings and set up logging, as given by the options. Raises SettingsError."""
     set_up("text", None, debug)
     loaded = load(config, overrides or ())
     set_up(loaded.settings.log.format, loaded.settings.log.level, debug)
@@ -59,9 +59,9 @@ def prepared(config: Path | None, overrides: list[str] | None, debug: bool) -> L
 
 
 def prepared_for_tables(config: Path | None, overrides: list[str] | None, debug: bool) -> Settings:
-    """As ``prepared``, of tables that there are.
+    """Like ``prepared``, for commands that need existing tables.
 
-    Raises SettingsError, also when the tables' folder is to be on this machine and is not there.
+    Raises SettingsError, also if the tables' local folder does not exist.
     """
     loaded = prepared(config, overrides, debug)
     root = local_path(loaded.settings.storage.root)

@@ -1,4 +1,4 @@
-"""How the commands print: tables for people, one row a line for pipes; never what a terminal obeys."""
+"""Output of the commands: tables for people, one row a line for pipes; control characters are escaped."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from checkback.errors import printable
 
 
 def shown(value: object) -> str:
-    """A value as the files write it; ``-`` when there is none."""
+    """A value as in the settings files; ``-`` for None."""
     if value is None:
         return "-"
     return value if isinstance(value, str) else json.dumps(value)
 
 
 class _Table(Table):
-    """A table whose cells are text."""
+    """A table that escapes control characters in its cells."""
 
     def add_row(self, *cells: Any, **options: Any) -> None:
-        """As rich's."""
+        """Like rich's."""
         super().add_row(*map(_printable, cells), **options)
 
 
 class _Console(Console):
-    """A console whose text is text."""
+    """A console that escapes control characters."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich's."""
+        """Like rich's."""
         super().print(*map(_printable, objects), **options)
 
 
@@ -49,7 +49,7 @@ def table_of(*columns: str) -> Table:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table; without titles when they are empty."""
+    """Print a table; without a header if all column names are empty."""
     table = table_of(*columns)
     table.show_header = any(columns)
     for row in rows:
@@ -59,16 +59,16 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def console() -> Console:
     """The console of stdout."""
-    # Values are text, not markup; a file or a pipe gets each row on one line.
+    # No markup in values; in a file or pipe each row is one line.
     return _Console(markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else 10_000)
 
 
 def print_rows(lines: Iterable[str]) -> None:
-    """One row a line."""
+    """Print one row a line."""
     for line in lines:
         print_line(line)
 
 
 def print_line(line: str, flush: bool = False) -> None:
-    """A line, however wide the terminal is."""
+    """Print a line, without wrapping it at the terminal's width."""
     print(printable(line), flush=flush)

@@ -1,4 +1,4 @@
-"""`checkback reconcile` and `checkback rebuild`: the queries, and their checkpoint."""
+"""`checkback reconcile` and `checkback rebuild`: run the queries, rebuild their checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from checkback.storage.paths import storage_check
 if TYPE_CHECKING:
     from checkback.settings import Settings
 
-#: rows that have landed for which a JVM that compiles all it can is worth its start
+#: backlog (rows) from which the JVM's optimising compiler pays off
 _MANY = 200_000
 
 
@@ -35,7 +35,7 @@ def reconcile(
 
 
 def _nothing_to_do(settings: Settings) -> bool:
-    """Told by files, in a moment, while nobody else works on the tables."""
+    """True if there is no work: read from files without Spark, under the lock."""
     from checkback.reconcile.scheduled_run import nothing_to_do
     from checkback.storage.lock import exclusive_lock
     from checkback.storage.tables import Tables
@@ -46,13 +46,13 @@ def _nothing_to_do(settings: Settings) -> bool:
 
 
 def _is_small(settings: Settings) -> bool:
-    """Is what has landed soon done? Not known, it is not."""
+    """True if the backlog is small; false if it is unknown."""
     from checkback.inspect.status import read_status
     from checkback.storage.tables import Tables
 
     try:
         lag = read_status(settings, datetime.now(timezone.utc)).engine.lag
-    except CheckbackError:  # the run itself will say what is wrong
+    except CheckbackError:  # the run itself will report it
         return False
     return Tables.of(settings.storage).by_files and sum(unread.rows for unread in lag.values()) < _MANY
 

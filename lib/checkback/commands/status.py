@@ -1,4 +1,4 @@
-"""`checkback status`: one screen."""
+"""`checkback status`: the state of reconcile and the tables on one screen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from checkback.inspect.status import Status
     from checkback.settings import Settings
 
-#: Seconds between two looks.
+#: Refresh interval in seconds.
 REFRESH_S = 5.0
 
 Watch = Annotated[bool, typer.Option("--watch", help="Look again every few seconds, until Ctrl-C.")]
@@ -47,7 +47,7 @@ def status(
             for found in _looks(settings, watch, lambda _: None):
                 _print(out, found, as_json, watch)
             return
-        # Reconcile's own facts are there at once, the tables' when Spark has started.
+        # Reconcile's own facts are available at once, the tables' once Spark has started.
         with Live(console=out, auto_refresh=False, screen=watch) as live:
             for found in _looks(settings, watch, lambda early: live.update(_screen(early), refresh=True)):
                 live.update(_screen(found), refresh=True)
@@ -56,7 +56,7 @@ def status(
 
 
 def _looks(settings: Settings, watch: bool, early: Callable[[Status], None]) -> Iterator[Status]:
-    """The status, again and again if it is watched; ``early`` is given what is known before Spark has started."""
+    """The status, repeatedly with ``watch``; ``early`` receives what is known before Spark has started."""
     from checkback.inspect.status import read_status
 
     early(read_status(settings, datetime.now(timezone.utc)))

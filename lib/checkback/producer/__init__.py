@@ -1,8 +1,8 @@
 """The producer's side: send a half message, run the local transaction, end it, and answer when asked.
 
-What RocketMQ calls TransactionMQProducer and TransactionListener, over HTTP. Nothing here imports Spark, pandas, Arrow
-or Delta; ``AsyncTransactionProducer`` needs httpx, ``CheckServer`` uvicorn (``checkback[producer]``), ``Barrier`` and
-``consumed`` SQLAlchemy (``checkback[barrier]``), each only when it is used.
+RocketMQ's TransactionMQProducer and TransactionListener, over HTTP. Nothing here imports Spark, pandas, Arrow or Delta;
+``AsyncTransactionProducer`` needs httpx, ``CheckServer`` uvicorn (``checkback[producer]``), ``Barrier`` and
+``consumed`` SQLAlchemy (``checkback[barrier]``), each only when used.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
     "consumed",
 ]
 
-#: what needs SQLAlchemy -> its module
+#: name -> module, for those that need SQLAlchemy
 _LAZY = {
     "Barrier": "barrier",
     "BarrierError": "barrier",

@@ -1,4 +1,4 @@
-"""AsyncTransactionProducer: the same for asyncio, over httpx."""
+"""AsyncTransactionProducer: TransactionProducer for asyncio, with httpx."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AsyncTransactionProducer:
     """TransactionProducer for asyncio: the same arguments and results; needs httpx (``checkback[producer]``).
 
     ``listener``: an AsyncTransactionListener, which runs in the event loop, or a TransactionListener, whose methods
-    run in a thread. A task that is cancelled sends no op: the check-back asks.
+    run in a thread. A cancelled task sends no op: the check-back resolves the transaction.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class AsyncTransactionProducer:
                 trust_env=False,
             )
 
-        # A client for each connection, the last one used first: the pool of httpx looks through all its connections
-        # several times a request, which at 64 of them costs more than all the rest.
+        # One client for each connection, most recently used first: httpx's pool scans all its connections several
+        # times a request, which at 64 connections costs more than everything else.
         self._client = client
         self._clients: list[httpx.AsyncClient] = []
         self._connections = asyncio.Semaphore(connections)
@@ -91,12 +91,12 @@ class AsyncTransactionProducer:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections that are kept alive."""
+        """Close the keep-alive connections."""
         for client in self._clients:
             await client.aclose()
 
     async def send_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
-        """As TransactionProducer.send_in_transaction, step by step."""
+        """See TransactionProducer.send_in_transaction; the steps are the same."""
         message = identified(message)
         transaction_id = message.transaction_id
         half = half_json(self._address.group, message, self._now_ms())
@@ -109,7 +109,7 @@ class AsyncTransactionProducer:
         local_error: Exception | None = None
         try:
             state = state_of(await self._execute(message, arg), transaction_id)
-        except Exception as error:  # noqa: BLE001 - RocketMQ's: whatever it is, the check-back finds out
+        except Exception as error:  # noqa: BLE001 - as in RocketMQ: any error is resolved by the check-back
             state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
         # Step 3
         op_error: GatewayError | None = None
@@ -130,7 +130,7 @@ class AsyncTransactionProducer:
         return int(self._clock() * 1000)
 
     async def _post(self, path: str, body: bytes, transaction_id: str) -> dict[str, Any]:
-        """The object of a 200, of as many tries as patience allows. Raises GatewayError."""
+        """POST with retries; returns the JSON object of a 200. Raises GatewayError."""
         attempts = Attempts(self._patience, self._timer())
         while True:
             timeout_s = self._patience.timeout_s

@@ -1,9 +1,9 @@
-"""The barrier: a local transaction that has been answered ROLLBACK cannot commit any more.
+"""The barrier: once a check was answered ROLLBACK, the local transaction cannot commit any more.
 
-The idea is DTM's branch barrier. A check that finds nothing cannot know whether the local transaction is lost or only
-late. So it does not look, it writes: a rollback mark under the transaction's id, unless there is a commit mark. The
-local transaction writes its commit mark first of all, in the same database transaction as the business's own changes.
-The key is unique, so one of the two wins, and the database decides which.
+The idea is DTM's branch barrier. A check that finds nothing cannot tell whether the local transaction failed or is only
+late. Instead of reading it inserts a rollback mark under the transaction id, unless there is a commit mark. The local
+transaction first inserts its commit mark, in the same database transaction as the business changes. The key is unique,
+so the database decides which of the two wins.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _PG_BUSY = frozenset({"55P03", "40001", "40P01"})
 
 
 class BarrierError(CheckbackError):
-    """A local transaction met a mark. ``state``: the one that was there first, which is what the listener should say.
+    """The transaction already has a mark. ``state``: that mark's, which the listener should return.
 
-    ROLLBACK: a check has been told so, and nothing may commit. COMMIT: it has committed before.
+    ROLLBACK: a check was answered so, and nothing may commit. COMMIT: it has committed before.
     """
 
     def __init__(self, what: str, where: str = "", fix: str = "", state: str = "") -> None:
@@ -44,11 +44,11 @@ class BarrierError(CheckbackError):
 
 
 class Barrier:
-    """Marks of local transactions in the business's own database: SQLite or PostgreSQL, through SQLAlchemy 2.
+    """Marks of local transactions in the business database: SQLite or PostgreSQL, through SQLAlchemy 2.
 
-    ``bind``: an engine, or a connection that nobody else uses; ``table``: its name, one for each producer group that
-    makes transaction ids of its own; ``wait_s``: how long a check waits for a local transaction that is under way.
-    Raises CheckbackError for another database, or an engine whose connections are all one.
+    ``bind``: an engine, or a connection used by nothing else; ``table``: the table's name, one for each producer group
+    with its own transaction ids; ``wait_s``: how long a check waits for a local transaction in progress.
+    Raises CheckbackError for another database, or an engine with a single shared connection (StaticPool).
     """
 
     def __init__(self, bind: Engine | Connection, table: str = "checkback_barrier", wait_s: float = 2.0) -> None:
@@ -60,8 +60,8 @@ class Barrier:
                 "use a database in a file",
             )
         self._bind = bind
-        self._wait_ms = max(1, round(wait_s * 1000))  # 0 is for ever in PostgreSQL
-        #: for migrations: one row a transaction
+        self._wait_ms = max(1, round(wait_s * 1000))  # 0 means no timeout in PostgreSQL
+        #: for migrations: one row for each transaction
         self.table = Table(
             table,
             MetaData(),
@@ -71,7 +71,7 @@ class Barrier:
         )
 
     def create_table(self) -> None:
-        """Create the table where there is none: at deployment, before the first transaction."""
+        """Create the table if it does not exist; call it at deployment, before the first transaction."""
         with self._begin() as connection:
             connection.execute(CreateTable(self.table, if_not_exists=True))
 
@@ -79,16 +79,16 @@ class Barrier:
     def local_transaction(self, transaction_id: str) -> Iterator[Connection]:
         """A connection in a transaction that begins with the commit mark; the end of the block commits both.
 
-        Raises BarrierError, before the block runs, when there is a mark already.
+        Raises BarrierError, before the block runs, if there is a mark already.
         """
         with self._begin() as connection:
             self.mark(connection, transaction_id)
             yield connection
 
     def mark(self, connection: Connection, transaction_id: str) -> None:
-        """Write the commit mark in the transaction that ``connection`` is in: for an ORM session or asyncio's run_sync.
+        """Insert the commit mark in the connection's current transaction: for an ORM session or asyncio's run_sync.
 
-        Do it before the business's own statements: it then waits for no lock of theirs. Raises BarrierError when there
+        Call it before the business's statements, so that their lock waits do not delay it. Raises BarrierError if there
         is a mark already; the transaction must then be rolled back.
         """
         if insert_once(connection, self.table, _row(transaction_id, LocalTransactionState.COMMIT)):
@@ -98,9 +98,9 @@ class Barrier:
         raise BarrierError(told, f"transaction {transaction_id}", "do nothing, and say what state says", state.value)
 
     def check(self, transaction_id: str) -> LocalTransactionState:
-        """What ``check_local_transaction`` is to say: COMMIT, or ROLLBACK, and then it can never commit.
+        """The answer for ``check_local_transaction``: COMMIT, or ROLLBACK, after which it can never commit.
 
-        UNKNOWN while the local transaction is under way and does not end within ``wait_s``. The rollback mark is
+        UNKNOWN if the local transaction is in progress and does not end within ``wait_s``. The rollback mark is
         committed before this returns.
         """
         try:
@@ -114,7 +114,7 @@ class Barrier:
         return state
 
     def purge(self, older_than: timedelta = timedelta(days=7)) -> int:
-        """Delete marks older than that; how many. Keep them longer than transaction.reserved, 72 hours by default."""
+        """Delete older marks; returns their number. Keep them longer than transaction.reserved, 72 hours by default."""
         before = datetime.now(timezone.utc) - older_than
         with self._begin() as connection:
             return connection.execute(delete(self.table).where(self.table.c.marked_at < before)).rowcount
@@ -134,7 +134,7 @@ class Barrier:
 
     @contextmanager
     def _patience(self, connection: Connection) -> Iterator[None]:
-        """Locks are waited for no longer than wait_s."""
+        """Set the lock timeout to wait_s."""
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SET LOCAL lock_timeout = {self._wait_ms}"))
             yield
@@ -152,7 +152,7 @@ def _row(transaction_id: str, state: LocalTransactionState) -> dict[str, Any]:
 
 
 def _busy(error: DBAPIError) -> bool:
-    """Is it a lock that another transaction holds?"""
+    """True if the error is a lock held by another transaction."""
     code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
-    locked = isinstance(error, OperationalError) and "locked" in str(error.orig)  # SQLite has no more on Python 3.10
+    locked = isinstance(error, OperationalError) and "locked" in str(error.orig)  # SQLite has no code on Python 3.10
     return code in _PG_BUSY or locked

@@ -1,4 +1,4 @@
-"""The check endpoint as an ASGI application: who asks is verified, then the listener is asked."""
+"""The check endpoint as an ASGI application: verifies a check request, then calls the listener."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-#: bytes of a check without the message's body, amply: ids and topic have limits
+#: maximum bytes of a check without the message's body: ample, as ids and topic have limits
 MAX_REQUEST = 64 * 1024
-#: stands for every group that the secret signs; no group has this name
+#: stands for any group that uses the secret; not a valid group name
 _ANY = ""
-#: of a Content-Length that is worth reading
+#: maximum digits of a Content-Length
 _DIGITS = 18
 
 
 class CheckApp:
-    """An ASGI application that answers POST on whatever path it is mounted; see ``check_app``."""
+    """An ASGI application that answers POST on any path it is mounted on; see ``check_app``."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class CheckApp:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="checkback-check")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection's scope, as ASGI 3 says."""
+        """Handle an ASGI 3 scope."""
         if scope["type"] == "lifespan":
             await _lifespan(receive, send)
         elif scope["type"] == "http":
@@ -72,10 +72,10 @@ class CheckApp:
         """The body of a 200. Raises RefusedError for everything else.
 
         Step 1: read the request, within limits of size and time.
-        Step 2: verify the signature. What is not signed is not even parsed.
+        Step 2: verify the signature. An unsigned request is not even parsed.
         Step 3: find the group's listener.
-        Step 4: take the request once.
-        Step 5: ask the listener.
+        Step 4: refuse a replayed request.
+        Step 5: call the listener.
         """
         # Step 1
         if scope["method"] != "POST":
@@ -91,7 +91,7 @@ class CheckApp:
             raise RefusedError(403, "not this service's producer group")
         # Step 4
         self._verifier.take(headers, body, group)
-        # Step 5: not in time is a 503, so that the check goes on to another endpoint, where one may know.
+        # Step 5: a timeout is a 503, so that the check fails over to another endpoint, which may know.
         state = await self._in_time(self._ask(self._listeners[group], check), 503, "the listener took too long")
         return answer_json(check.transaction_id, state.value)
 
@@ -105,7 +105,7 @@ class CheckApp:
                 said = await asyncio.get_running_loop().run_in_executor(
                     self._pool, run, listener.check_local_transaction, check
                 )
-        except Exception as error:  # noqa: BLE001 - RocketMQ's: whatever it is, nobody knows, and the next check asks
+        except Exception as error:  # noqa: BLE001 - as in RocketMQ: any error is UNKNOWN, and the next check asks again
             return failed(error, check.transaction_id, "check_local_transaction")
         return state_of(said, check.transaction_id)
 
@@ -126,19 +126,19 @@ def check_app(
     threads: int = 16,
     replays: int = 200_000,
 ) -> CheckApp:
-    """The check endpoint of one listener, or of group -> listener, to mount in FastAPI, Starlette or to serve alone.
+    """The check endpoint of one listener, or of group -> listener, to mount in FastAPI or Starlette or serve alone.
 
-    It answers 200 ``{"transaction_id", "state"}`` when a listener was asked, and nothing else on 200. Refused, as
-    problem+json: 401 not signed with the secret or more than five minutes off, 403 another group, 409 the very
-    same request again, 413 over ``max_request`` bytes, 400 not a check, 405, 408, 503 the listener took longer
-    than ``timeout_s``. Each is NO_ANSWER to Checkback, which asks again.
+    A 200 is always a listener's answer, ``{"transaction_id", "state"}``. Requests are refused with problem+json:
+    401 not signed with the secret or more than five minutes off, 403 another group, 409 replayed request, 413 over
+    ``max_request`` bytes, 400 not a check, 405, 408, 503 the listener took longer than ``timeout_s``. Checkback records
+    each as NO_ANSWER and checks again.
 
-    ``secret``: the one of ``producers.GROUP.secret``, or group -> secret; None takes unsigned checks, for loopback
-    only. ``group``: the group of a single listener; without it any group that the secret signs. ``max_request``: raise
-    it for a group with ``include_body``. ``threads``: in which a TransactionListener's methods run; those of an
-    AsyncTransactionListener run in the event loop. ``replays``: requests remembered, see Replays.
+    ``secret``: that of ``producers.GROUP.secret``, or group -> secret; None accepts unsigned checks, for loopback only.
+    ``group``: the group of a single listener; without it any group that uses the secret. ``max_request``: increase it
+    for a group with ``include_body``. ``threads``: size of the pool that runs a TransactionListener's methods; those of
+    an AsyncTransactionListener run in the event loop. ``replays``: requests remembered, see ReplayCache.
 
-    Raises SettingsError for a secret that is not fit.
+    Raises SettingsError for an invalid secret.
     """
     listeners = listener if isinstance(listener, Mapping) else {group or _ANY: listener}
     if not listeners:
@@ -147,7 +147,7 @@ def check_app(
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """Names in lower case. A name that comes twice is joined, and so fits no signature."""
+    """Headers by lower-case name. Repeated headers are joined, so that no signature matches them."""
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
@@ -156,7 +156,7 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 
 async def _read(receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
-    """The body. Raises RefusedError, 413, before more than ``limit`` bytes are held."""
+    """The body. Raises RefusedError, 413 if it exceeds ``limit`` bytes."""
     stated = headers.get("content-length", "0")
     if not stated.isdecimal() or len(stated) > _DIGITS or int(stated) > limit:
         raise RefusedError(413, "the request is too large")

@@ -1,4 +1,4 @@
-"""A check request as the endpoint reads it, and what it answers: no network."""
+"""Parses a check request and encodes the answer. No network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from checkback.producer.signature_verifier import RefusedError
 
 
 def read_check(body: bytes) -> CheckRequest:
-    """The check in a request's body. Raises RefusedError, 400, for what is none."""
+    """Parse the check in a request's body. Raises RefusedError, 400, if invalid."""
     try:
         fields = dict(json.loads(body.decode("utf-8")).items())
         return CheckRequest(
@@ -39,7 +39,7 @@ def problem_json(refused: RefusedError) -> bytes:
 
 
 def _message(fields: dict[str, Any]) -> Message:
-    """The half message, which a group with ``include_body`` is told."""
+    """The half message, sent to a group with ``include_body``."""
     properties = fields.get("properties")
     if properties is not None and not isinstance(properties, dict):
         raise TypeError

@@ -1,4 +1,4 @@
-"""The check endpoint as a server of its own: uvicorn, in a thread or in the event loop that is running."""
+"""The check endpoint as a standalone uvicorn server, in a thread or in the running event loop."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 class CheckServer:
     """Serves a ``check_app`` at ``url`` while its ``with`` block runs; needs uvicorn (``checkback[producer]``).
 
-    ``with``: in a thread of its own. ``async with``: in the running event loop, so that an AsyncTransactionListener
-    may use what belongs to that loop. ``port`` 0 takes a free one. ``certificate`` and ``key``: PEM files, for
-    https. Its end waits up to ``patience_s`` for checks that are being answered. A connection on which no whole head
-    of a request comes for ``timeout_s`` is closed, and so are those beyond ``max_connections``.
+    ``with``: in a separate thread. ``async with``: in the running event loop, so that an AsyncTransactionListener can
+    use that loop's resources. ``port`` 0: any free port. ``certificate`` and ``key``: PEM files, for https. Shutdown
+    waits up to ``patience_s`` for checks in progress. A connection without a complete request head for ``timeout_s`` is
+    closed, and so are those beyond ``max_connections``.
 
-    Raises CheckbackError when the address cannot be had.
+    Raises CheckbackError if it cannot listen on the address.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class CheckServer:
         self._task: asyncio.Task[None] | None = None
 
     def __enter__(self) -> CheckServer:
-        # Whoever connects before the thread has started waits in the socket's queue.
+        # Clients that connect before the thread has started wait in the socket's backlog.
         self._thread = threading.Thread(
             target=self._server.run, args=([self._listening],), name="checkback-check-server", daemon=True
         )
@@ -110,7 +110,7 @@ def _server(app: Any, timeout_s: float, max_connections: int, **options: Any) ->
         raise CheckbackError("uvicorn is not installed", "", "pip install 'checkback[producer]'") from error
 
     class Quiet(uvicorn.Server):
-        """Leaves the process's signals to those who own them."""
+        """Installs no signal handlers: they belong to the process."""
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -129,14 +129,14 @@ def _server(app: Any, timeout_s: float, max_connections: int, **options: Any) ->
         **options,
     )
     try:
-        config.load()  # what is not fit is known now, not in a thread
+        config.load()  # fail here, not in the thread
     except OSError as error:  # ssl.SSLError is one
         raise CheckbackError("cannot be read as PEM", "certificate or key", "name PEM files that fit") from error
     return Quiet(config)
 
 
 def _at(path: str, app: CheckApp) -> Any:
-    """The application on one path; 404 elsewhere."""
+    """The application mounted on one path; 404 elsewhere."""
 
     async def routed(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["path"] == path:

@@ -1,4 +1,4 @@
-"""What the barrier and the idempotent consumer share: marks in a business database, by SQLAlchemy."""
+"""Shared by the barrier and the idempotent consumer: unique marks in a business database, with SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ DIALECTS = ("sqlite", "postgresql")
 
 
 def fit(dialect: Dialect, where: str) -> None:
-    """Raise CheckbackError for a database whose locks this module does not know."""
+    """Raise CheckbackError for an unsupported database."""
     if dialect.name not in DIALECTS:
         raise CheckbackError(f"{dialect.name} is not supported", where, "use SQLite or PostgreSQL")
 
 
 def insert_once(connection: Connection, table: Table, values: dict[str, Any]) -> bool:
-    """True when the row is new; False when its key was there, committed or of this transaction.
+    """True if the row was inserted; False if its key exists, committed or inserted by this transaction.
 
-    Another transaction that has inserted the key and not ended is waited for: PostgreSQL waits for the row, SQLite for
-    the database's write lock. Raises CheckbackError in autocommit mode, where a mark would outlive its transaction.
+    Waits for an uncommitted transaction that inserted the key: PostgreSQL for the row, SQLite for the database's write
+    lock. Raises CheckbackError in autocommit mode, where a mark would outlive its transaction.
     """
     if _autocommits(connection):
         raise CheckbackError(
@@ -42,7 +42,7 @@ def _autocommits(connection: Connection) -> bool:
     adapter: Any = connection.connection.dbapi_connection
     if connection.dialect.name == "sqlite":
         driver: Any = connection.connection.driver_connection  # asyncio's adapter has no in_transaction
-        # isolation_level None with a BEGIN of one's own is SQLAlchemy's recipe for savepoints: that has a transaction.
+        # isolation_level None with an explicit BEGIN, SQLAlchemy's recipe for savepoints, does have a transaction.
         own = driver.isolation_level is None or getattr(driver, "autocommit", None) is True
         return own and not driver.in_transaction
     return getattr(adapter, "autocommit", False) is True

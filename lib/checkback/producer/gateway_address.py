@@ -1,4 +1,4 @@
-"""The gateway's address, as both producers take it."""
+"""The gateway's address, used by both producers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PROBE = Message("probe", b"", transaction_id="probe")
 
 @dataclass(frozen=True)
 class Address:
-    """Where a producer group sends, and with which token.
+    """A producer group's gateway URL and token.
 
-    Raises SettingsError for a URL or token, messages.Rejected for a group's name that is not fit; none of them is
-    quoted where it may be a secret.
+    Raises SettingsError for an invalid URL or token, messages.Rejected for an invalid group name; possible secrets are
+    never quoted.
     """
 
     group: str
@@ -28,14 +28,14 @@ class Address:
     token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        half_json(self.group, _PROBE, 0)  # a group that no gateway takes is known now
+        half_json(self.group, _PROBE, 0)  # validates the group's name
         if not _fit(self.gateway_url):
             raise SettingsError("is not a gateway's URL", "gateway_url", "write http(s)://host[:port][/path]")
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
             raise SettingsError("is empty, or no ASCII text in one line", "token", "give the group's token")
 
     def url(self, path: str) -> str:
-        """The URL of a path of the contract."""
+        """The URL of an API path."""
         return self.gateway_url.rstrip("/") + path
 
     def headers(self) -> dict[str, str]:
@@ -52,9 +52,9 @@ class Address:
 
 
 def certificates(ca_file: str | None) -> ssl.SSLContext:
-    """The authorities that a gateway's certificate is held to: those in ``ca_file`` (PEM), or the system's.
+    """A TLS context that verifies the gateway's certificate against ``ca_file`` (PEM), or the system's authorities.
 
-    Raises SettingsError when there are none in it.
+    Raises SettingsError if the file has none.
     """
     try:
         return ssl.create_default_context(cafile=ca_file)
@@ -63,7 +63,7 @@ def certificates(ca_file: str | None) -> ssl.SSLContext:
 
 
 def not_pem(ca_file: str | None, error: OSError) -> SettingsError:
-    """The error to raise when no authorities could be read; ssl.SSLError is an OSError too."""
+    """The error for an unreadable CA file; ssl.SSLError is an OSError, too."""
     reason = os.strerror(error.errno) if isinstance(error, FileNotFoundError) and error.errno else "not PEM"
     return SettingsError(f"{ca_file}: {reason}", "ca_file", "name a file of PEM certificates")
 

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with the limits that it lacks: how long a connection may ask for nothing, how many."""
+"""uvicorn's HTTP protocol with the limits it lacks: idle time and number of connections."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 if TYPE_CHECKING:
     import asyncio
 
-#: h11's own limit, which holds for trailers, too
+#: h11's limit, which includes trailers
 HEAD_MAX = 64 * 1024
 
 
 class LimitedConnection(H11Protocol):
-    """A connection that is closed unless a whole request head came within ``timeout_s`` of its start or last answer.
+    """A connection that is closed unless a complete request head arrives within ``timeout_s``.
 
-    It is closed as well when more than HEAD_MAX bytes came that are no such head. While a request is being answered,
-    the application's own limits hold. Of more than ``max_connections`` the newest are closed.
+    The timeout runs from the connection's start or last response. It is also closed after more than HEAD_MAX bytes
+    without a complete head. While a request is in progress, the application's limits apply. Above ``max_connections``
+    new connections are closed.
 
-    Always h11, also where httptools is installed: with that, trailers are headers, without a limit, and at a head with
-    ``Upgrade``, which a server may ignore (RFC 9110, 7.8), the request ends without its body.
+    Always h11, even if httptools is installed: httptools treats trailers as headers, without a limit, and ends a
+    request with ``Upgrade``, which a server may ignore (RFC 9110, 7.8), without its body.
     """
 
     timeout_s: float
     max_connections: int
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """As uvicorn's."""
+        """Like uvicorn's."""
         super().connection_made(transport)
         self._unanswered = 0
         self._timer = self.loop.call_later(self.timeout_s, self._late)
@@ -35,12 +36,12 @@ class LimitedConnection(H11Protocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As uvicorn's."""
+        """Like uvicorn's."""
         self._timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """As uvicorn's."""
+        """Like uvicorn's."""
         last = self.cycle
         super().data_received(data)
         if self.cycle is not last:
@@ -51,12 +52,12 @@ class LimitedConnection(H11Protocol):
                 self.transport.abort()
 
     def on_response_complete(self) -> None:
-        """As uvicorn's."""
+        """Like uvicorn's."""
         super().on_response_complete()
         self._again()
 
     def _should_upgrade(self) -> bool:
-        """Never, and without the warning of uvicorn's: whoever reaches the port could fill the log with it."""
+        """Never, and without uvicorn's warning, with which any client could fill the log."""
         return False
 
     def _late(self) -> None:

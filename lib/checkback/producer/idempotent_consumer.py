@@ -1,7 +1,7 @@
-"""A consumer's side: each message of a topic is applied once, however often it is read.
+"""An idempotent consumer: each message of a topic is applied once, however often it is read.
 
-A topic table has each committed message once, but a consumer may crash between applying it and noting how far it has
-read. So it notes the message in the same database transaction that applies it.
+A topic table has each committed message once, but a consumer may crash between applying a message and storing its
+offset. It therefore records the message in the same database transaction that applies it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class MessageApply:
-    """The table of messages that were applied; ``table`` is its name. SQLite or PostgreSQL."""
+    """The table of applied messages; ``table`` is its name. SQLite or PostgreSQL."""
 
     def __init__(self, table: str = "message_apply") -> None:
-        #: for migrations: one row a message
+        #: for migrations: one row for each message
         self.table = Table(
             table,
             MetaData(),
@@ -38,7 +38,7 @@ class MessageApply:
         )
 
     def create_table(self, engine: Engine) -> None:
-        """Create the table where there is none: at deployment."""
+        """Create the table if it does not exist; call it at deployment."""
         fit(engine.dialect, "MessageApply")
         with engine.begin() as connection:
             connection.execute(CreateTable(self.table, if_not_exists=True))
@@ -47,29 +47,29 @@ class MessageApply:
     def consumed(
         self, connection: Connection, topic: str, half_queue_id: int, half_queue_offset: int
     ) -> Iterator[bool]:
-        """True when the message was not applied before: then apply it in the block, through ``connection``.
+        """True if the message was not applied before: then apply it in the block, through ``connection``.
 
-        ``half_queue_id`` and ``half_queue_offset`` are columns of the topic table; together they name the message.
-        The mark is part of the transaction that ``connection`` is in, and the block a savepoint in it: an exception
-        undoes the block and the mark, and no more. Who applies the same message at the same time is waited for.
+        ``half_queue_id`` and ``half_queue_offset`` are columns of the topic table; together they identify the message.
+        The mark is part of the connection's current transaction, and the block a savepoint in it: an exception rolls
+        back only the block and the mark. Waits for a concurrent transaction that applies the same message.
         """
         fit(connection.dialect, "consumed")
         row = {"topic": topic, "half_queue_id": half_queue_id, "half_queue_offset": half_queue_offset}
         if not insert_once(connection, self.table, {**row, "applied_at": datetime.now(timezone.utc)}):
             yield False
             return
-        # The savepoint comes after the mark: SQLite's driver begins the transaction at the first INSERT only, and a
-        # savepoint before it would be the transaction.
+        # Savepoint after the mark: SQLite's driver begins the transaction at the first INSERT only, and a savepoint
+        # before it would be the transaction.
         try:
             with connection.begin_nested():
                 yield True
         except BaseException:
-            if connection.in_transaction():  # else all of it is undone already
+            if connection.in_transaction():  # else it is rolled back already
                 columns = self.table.c
                 connection.execute(delete(self.table).where(*(columns[name] == value for name, value in row.items())))
             raise
 
 
 _DEFAULT = MessageApply()
-#: ``MessageApply.consumed`` of the table ``message_apply``
+#: ``MessageApply.consumed`` for the table ``message_apply``
 consumed = _DEFAULT.consumed

@@ -1,4 +1,4 @@
-"""What a service implements: its local transaction, and what became of it."""
+"""The interface a service implements: its local transaction, and the check of its outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger("checkback.producer")
 
 
 class LocalTransactionState(str, Enum):
-    """What became of a local transaction. RocketMQ: COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW."""
+    """The outcome of a local transaction. RocketMQ: COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
@@ -24,22 +24,22 @@ class LocalTransactionState(str, Enum):
 
 
 class TransactionListener(ABC):
-    """RocketMQ's TransactionListener. Called from several threads at once."""
+    """RocketMQ's TransactionListener. Called from several threads concurrently."""
 
     @abstractmethod
     def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState | None:
-        """What became of the local transaction, which runs here, once the half message is stored.
+        """Run the local transaction and return its outcome; called once the half message is stored.
 
-        ``message.transaction_id`` names it; ``arg`` is what was given to ``send_in_transaction``. An exception or
-        None is UNKNOWN: then nothing is sent, and the check-back asks.
+        ``message.transaction_id`` identifies it; ``arg`` is that of ``send_in_transaction``. An exception or None
+        means UNKNOWN: no op is sent, and the check-back resolves it.
         """
 
     @abstractmethod
     def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
-        """What became of the transaction ``check.transaction_id``, as the service's own database has it.
+        """Return the outcome of the transaction ``check.transaction_id``, according to the service's database.
 
-        Say ROLLBACK only of a transaction that cannot commit any more: see Barrier. An exception or None is UNKNOWN:
-        it is asked again.
+        Return ROLLBACK only if it cannot commit any more: see Barrier. An exception or None means UNKNOWN: it is
+        checked again.
         """
 
 
@@ -48,15 +48,15 @@ class AsyncTransactionListener(ABC):
 
     @abstractmethod
     async def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState | None:
-        """As TransactionListener.execute_local_transaction."""
+        """See TransactionListener.execute_local_transaction."""
 
     @abstractmethod
     async def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
-        """As TransactionListener.check_local_transaction."""
+        """See TransactionListener.check_local_transaction."""
 
 
 def state_of(said: object, transaction_id: str) -> LocalTransactionState:
-    """What a listener said; UNKNOWN for whatever is no LocalTransactionState. True or "COMMIT" decide nothing."""
+    """A listener's return value; UNKNOWN unless it is a LocalTransactionState. True or "COMMIT" decide nothing."""
     if isinstance(said, LocalTransactionState):
         return said
     if said is not None:
@@ -65,9 +65,9 @@ def state_of(said: object, transaction_id: str) -> LocalTransactionState:
 
 
 def failed(error: Exception, transaction_id: str, method: str) -> LocalTransactionState:
-    """UNKNOWN, and a log entry of where the listener failed.
+    """Log where the listener failed; returns UNKNOWN.
 
-    The error's text, which may hold what the message holds (SQL parameters), is logged on DEBUG only.
+    The error's text, which may contain message data (SQL parameters), is logged at DEBUG only.
     """
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "nowhere"

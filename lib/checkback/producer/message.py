@@ -1,4 +1,4 @@
-"""Messages as a producer gives them, and the JSON that the gateway takes. No network."""
+"""A producer's messages, and their JSON for the gateway. No network."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from checkback.messages import parse_half
 
 @dataclass(frozen=True)
 class Message:
-    """What is to be published in ``topic`` when the local transaction commits.
+    """A message to publish to ``topic`` when the local transaction commits.
 
-    ``check_immunity_s``: how long the local transaction may take before anybody asks, in seconds (None: the server's
-    transaction.timeout). ``real_queue_id``: the queue of the topic. ``transaction_id``: empty, and the producer makes
-    a unique one (RocketMQ's UNIQ_KEY); or a key of your own, unique in the producer group, with which a message sent
-    again after a crash still lands once. The limits are RocketMQ's, see docs/protocol.md.
+    ``check_immunity_s``: how long the local transaction may take before the first check, in seconds (None: the server's
+    transaction.timeout). ``real_queue_id``: the queue of the topic. ``transaction_id``: if empty, the producer
+    generates a unique one (RocketMQ's UNIQ_KEY); or an idempotency key, unique in the producer group, with which a
+    message sent again after a crash lands only once. The limits are RocketMQ's, see docs/protocol.md.
     """
 
     topic: str
@@ -32,14 +32,14 @@ class Message:
 
 
 def identified(message: Message) -> Message:
-    """The message with a transaction id: its own, or a new one that no other producer makes."""
+    """The message with a transaction id: its own, or a generated, globally unique one."""
     return message if message.transaction_id else replace(message, transaction_id=uuid.uuid4().hex)
 
 
 def half_json(group: str, message: Message, born_ms: int) -> bytes:
-    """The body of POST /v1/half. ``born_ms``: ms since the epoch, when the transaction began.
+    """The body of POST /v1/half. ``born_ms``: the transaction's begin, in ms since the epoch.
 
-    Raises messages.Rejected for what no gateway takes (RocketMQ: Validators.checkMessage): nothing need be sent.
+    Raises messages.Rejected, before anything is sent, if the gateway would (RocketMQ: Validators.checkMessage).
     """
     fields = {
         "transaction_id": message.transaction_id,
@@ -53,7 +53,7 @@ def half_json(group: str, message: Message, born_ms: int) -> bytes:
         "born_timestamp": born_ms,
         "check_immunity_s": message.check_immunity_s,
     }
-    # One rule for all that comes in: what `land` takes, once it has the place that the gateway gives it.
+    # The same validation as in `land`, with placeholders for the queue and offset that the gateway assigns.
     parse_half(json.dumps({**fields, "queue_id": 0, "queue_offset": 0}).encode())
     return json.dumps(fields, separators=(",", ":")).encode()
 

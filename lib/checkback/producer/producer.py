@@ -32,14 +32,14 @@ _LOST = (requests.RequestException, HTTPError, OSError, HTTPException)
 
 
 class TransactionProducer:
-    """Sends messages in transactions for one producer group; safe to use from many threads.
+    """Sends transactional messages for one producer group. Thread-safe.
 
     ``gateway_url``: ``http(s)://host:port`` of ``checkback gateway``; ``token``: the group's, sent as
-    ``Authorization: Bearer``; ``patience``: timeouts and retries; ``ca_file``: PEM authorities for https (None: the
-    system's); ``connections``: kept alive. Redirects are not followed, proxies and credentials of the environment not
-    used. ``clock`` tells seconds since the epoch, ``timer`` seconds of any origin, ``sleep`` waits.
+    ``Authorization: Bearer``; ``patience``: timeouts and retries; ``ca_file``: PEM CA certificates for https (None: the
+    system's); ``connections``: maximum keep-alive connections. Redirects are not followed; proxies and credentials from
+    the environment are ignored. ``clock``: seconds since the epoch; ``timer``: monotonic seconds; ``sleep``: waits.
 
-    Raises SettingsError or messages.Rejected for an argument that is not fit.
+    Raises SettingsError or messages.Rejected for an invalid argument.
     """
 
     def __init__(
@@ -80,19 +80,19 @@ class TransactionProducer:
         self.close()
 
     def close(self) -> None:
-        """Close the connections that are kept alive."""
+        """Close the keep-alive connections."""
         self._adapter.close()
 
     def send_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
-        """What came of the half message, the local transaction and the op.
+        """Send a half message, run the local transaction, and send its op.
 
         As DefaultMQProducerImpl.sendMessageInTransaction:
-        Step 1: send the half message. When it is not stored, the local transaction does not run, and the result says
-        why (``raise_for_status`` raises it).
-        Step 2: run the listener's local transaction with ``arg``. An exception or None is UNKNOWN.
-        Step 3: send the op. UNKNOWN sends none, and one that does not arrive is logged: the check-back asks.
+        Step 1: send the half message. If it is not stored, the local transaction does not run, and the result has the
+        error (``raise_for_status`` raises it).
+        Step 2: run the listener's local transaction with ``arg``. An exception or None means UNKNOWN.
+        Step 3: send the op, unless UNKNOWN. A failure is only logged: the check-back resolves it.
 
-        Raises messages.Rejected for a message that is not fit; nothing was sent then.
+        Raises messages.Rejected for an invalid message, before anything is sent.
         """
         message = identified(message)
         transaction_id = message.transaction_id
@@ -106,7 +106,7 @@ class TransactionProducer:
         local_error: Exception | None = None
         try:
             state = state_of(self._listener.execute_local_transaction(message, arg), transaction_id)
-        except Exception as error:  # noqa: BLE001 - RocketMQ's: whatever it is, the check-back finds out
+        except Exception as error:  # noqa: BLE001 - as in RocketMQ: any error is resolved by the check-back
             state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
         # Step 3
         op_error: GatewayError | None = None
@@ -122,7 +122,7 @@ class TransactionProducer:
         return int(self._clock() * 1000)
 
     def _post(self, path: str, body: bytes, transaction_id: str) -> dict[str, Any]:
-        """The object of a 200, of as many tries as patience allows. Raises GatewayError."""
+        """POST with retries; returns the JSON object of a 200. Raises GatewayError."""
         attempts = Attempts(self._patience, self._timer())
         while True:
             timeout_s = attempts.timeout(self._timer())
@@ -150,7 +150,7 @@ class TransactionProducer:
         try:
             content = _read(response)
         except BaseException:
-            response.close()  # what was not read would be taken for the next reply
+            response.close()  # unread bytes would be taken for the next reply
             raise
         finally:
             response.release_conn()

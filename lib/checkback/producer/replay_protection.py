@@ -1,24 +1,24 @@
-"""Which signed requests were there before: the memory against replays. No network, no clock."""
+"""Replay protection: a cache of signed requests. No network, no clock."""
 
 from __future__ import annotations
 
 from hashlib import sha256
 from threading import Lock
 
-#: seconds that a request's timestamp may be off: Standard Webhooks' own, that of its library
+#: allowed clock skew of a request's timestamp, in seconds: that of Standard Webhooks' library
 TOLERANCE_S = 300
 
 
 class ReplayCache:
-    """Remembers the signed requests that were taken, at most ``limit`` of them; safe to use from many threads.
+    """Remembers up to ``limit`` accepted signed requests. Thread-safe.
 
-    What tells one from another is all that is signed: webhook-id, timestamp in whole seconds, body. The id alone will
-    not do: Checkback sends the same check again, under the same id, when an endpoint did not answer or a batch is done
-    again, and signs it anew. Nobody without the secret can do that: whoever plays a request again has its timestamp.
+    The key is everything signed: webhook-id, timestamp in whole seconds, body. The id alone is not enough: if an
+    endpoint did not answer, or a batch is replayed, Checkback sends the same check again, with the same id but a new
+    timestamp and signature. That requires the secret: an attacker's replay has the old timestamp.
 
-    A request is forgotten when its timestamp would be refused anyway. When the memory is full the oldest second is
-    forgotten too, and what is not newer than it is refused from then on: too little memory makes the endpoint less
-    patient with old requests, never blind to a replay.
+    A request is evicted once its timestamp would be refused anyway. If the cache is full, the oldest second is evicted
+    too, and requests not newer than that are refused from then on: too small a cache shortens the tolerance for old
+    requests, but never accepts a replay.
     """
 
     def __init__(self, limit: int) -> None:
@@ -32,10 +32,11 @@ class ReplayCache:
         return self._size
 
     def take(self, webhook_id: str, timestamp: int, body: bytes, now: float) -> bool:
-        """True once for each request; False when it was there, or might have been."""
-        request = sha256(webhook_id.encode() + b"." + body).digest()  # 32 bytes each, whatever is sent
+        """True once for each request; False if it was taken before, or may have been."""
+        request = sha256(webhook_id.encode() + b"." + body).digest()  # 32 bytes, for any request size
         with self._lock:
-            # The signature library refuses what is older than the tolerance; one second more, for its own clock.
+            # The signature library refuses timestamps older than the tolerance; one more second, as it reads the clock
+            # itself.
             self._forget(int(now) - TOLERANCE_S - 1)
             if timestamp <= self._floor:
                 return False
@@ -49,7 +50,7 @@ class ReplayCache:
             return True
 
     def _forget(self, second: int) -> None:
-        """Forget everything up to ``second``."""
+        """Evict everything up to ``second``."""
         if second <= self._floor:
             return
         self._floor = second

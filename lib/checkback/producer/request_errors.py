@@ -1,4 +1,4 @@
-"""A failed try in a few words, none of them the server's."""
+"""Describes a failed attempt in a few words, none of them from the server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LONGEST = 200
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what brought it about, the innermost last."""
+    """The error and its causes, root cause last."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -29,7 +29,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 def describe(error: BaseException, timeout_s: float) -> str:
     """Why there is no answer, in at most 200 characters.
 
-    Only words chosen here and the system's own: an error of http.client may quote the response.
+    Only fixed texts and the OS's messages: an error of http.client may quote the response.
     """
     for cause in reversed(list(causes(error))):
         words = _words(cause, timeout_s)

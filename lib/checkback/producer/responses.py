@@ -1,4 +1,4 @@
-"""What the gateway says, read strictly: no network."""
+"""Strict parsing of the gateway's replies. No network."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from checkback.errors import CheckbackError
 
-#: bytes of the longest reply that is read
+#: maximum bytes read of a reply
 MAX_REPLY = 64 * 1024
-#: a gateway's or proxy's statuses that mean: not now
+#: retryable statuses of a gateway or proxy
 TRY_AGAIN = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE})
-#: 503 says nothing by itself; with these codes it is the gateway that refused
+#: codes with which a 503 is a definite refusal by the gateway; a 503 alone proves nothing
 _REFUSALS = frozenset({"queue_full", "transactions_rejected"})
 _FIXES = {
     HTTPStatus.UNAUTHORIZED: "give the producer its group's token",
@@ -24,10 +24,10 @@ _LONGEST = 200
 
 
 class GatewayError(CheckbackError):
-    """The gateway did not take a half or an op.
+    """The gateway did not accept a half message or op.
 
-    ``status``: of its last reply, None if none came; ``code``: its own word for why. ``refused``: it is certain that
-    nothing has landed; otherwise an earlier try, or this one, may have.
+    ``status``: of its last reply, None if there was none; ``code``: its error code. ``refused``: certainly nothing has
+    landed; otherwise this or an earlier attempt may have.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class GatewayError(CheckbackError):
         refused: bool = False,
     ) -> None:
         super().__init__(what, where, fix)
-        self.args = (what, where, fix, status, code, refused)  # what pickle gives back to __init__
+        self.args = (what, where, fix, status, code, refused)  # pickle passes these to __init__
         self.status = status
         self.code = code
         self.refused = refused
@@ -48,7 +48,7 @@ class GatewayError(CheckbackError):
 
 @dataclass(frozen=True)
 class GatewayReply:
-    """One reply of the gateway: status, the headers that matter, at most MAX_REPLY + 1 bytes of body."""
+    """A gateway's reply: status, relevant headers, at most MAX_REPLY + 1 bytes of body."""
 
     status: int
     body: bytes = field(repr=False)
@@ -57,9 +57,9 @@ class GatewayReply:
 
 
 def read_reply(reply: GatewayReply, path: str, transaction_id: str, lost: bool) -> dict[str, Any]:
-    """The object in a reply of 200 for ``transaction_id``.
+    """The JSON object in a 200 for ``transaction_id``. Raises GatewayError for every other reply.
 
-    ``lost``: an earlier try went out and no reply came back. Raises GatewayError for every other reply.
+    ``lost``: an earlier attempt got no reply and may have landed.
     """
     if reply.status != HTTPStatus.OK:
         raise _refusal(reply, path, lost)
@@ -72,7 +72,7 @@ def read_reply(reply: GatewayReply, path: str, transaction_id: str, lost: bool) 
 
 
 def read_place(fields: dict[str, Any], path: str) -> tuple[int, int]:
-    """(queue_id, queue_offset) of the half message. Raises GatewayError when the reply has none."""
+    """(queue_id, queue_offset) of the half message. Raises GatewayError if the reply has none."""
     queue_id, queue_offset = fields.get("queue_id"), fields.get("queue_offset")
     if type(queue_id) is not int or type(queue_offset) is not int or queue_id < 0 or queue_offset < 0:
         raise GatewayError("the reply has no queue_id and queue_offset", path, "look at the gateway's URL", 200)
@@ -90,7 +90,7 @@ def _refusal(reply: GatewayReply, path: str, lost: bool) -> GatewayError:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """The JSON object in a body; {} when there is none."""
+    """The JSON object in a body; {} if there is none."""
     if len(body) > MAX_REPLY:
         return {}
     try:

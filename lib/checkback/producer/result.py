@@ -1,4 +1,4 @@
-"""What came of sending a message in a transaction."""
+"""The result of sending a transactional message."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class SendStatus(str, Enum):
-    """Is the half message stored? Only after SEND_OK has the local transaction run.
+    """Whether the half message is stored. The local transaction only runs after SEND_OK.
 
-    REJECTED: the gateway said no; it is not stored. NO_ANSWER: the gateway did not say. It may be stored: then the
-    check-back asks, and the listener must not say COMMIT.
+    REJECTED: the gateway refused it; it is not stored. NO_ANSWER: unknown. It may be stored and checked back, and the
+    listener must not return COMMIT then.
     """
 
     SEND_OK = "SEND_OK"
@@ -28,10 +28,10 @@ class SendStatus(str, Enum):
 class TransactionSendResult:
     """RocketMQ's TransactionSendResult.
 
-    ``local_transaction_state``: what the listener said; ROLLBACK when the half message is not stored, because the
-    local transaction has not run. ``queue_id`` and ``queue_offset``: the half message's place, None when it has none.
-    ``op_sent``: COMMIT or ROLLBACK has landed. If not, nothing is wrong yet: the check-back asks.
-    ``half_error``, ``op_error``: why the half or the op did not land; ``local_error``: what the listener raised.
+    ``local_transaction_state``: the listener's result; ROLLBACK if the half message is not stored, as the local
+    transaction did not run. ``queue_id`` and ``queue_offset``: the half message's position, None if it is not stored.
+    ``op_sent``: COMMIT or ROLLBACK has landed. If not, nothing is lost: the check-back resolves it.
+    ``half_error``, ``op_error``: why the half message or op did not land; ``local_error``: the listener's exception.
     """
 
     send_status: SendStatus
@@ -45,14 +45,14 @@ class TransactionSendResult:
     local_error: Exception | None = field(default=None, repr=False)
 
     def raise_for_status(self) -> TransactionSendResult:
-        """Itself when the half message is stored; else raises ``half_error``."""
+        """Return self if the half message is stored, else raise ``half_error``."""
         if self.half_error is not None:
             raise self.half_error
         return self
 
 
 def not_stored(transaction_id: str, error: GatewayError) -> TransactionSendResult:
-    """The result of a half message that the gateway did not say it has stored."""
+    """The result for a half message whose storage the gateway did not confirm."""
     return TransactionSendResult(
         send_status=SendStatus.REJECTED if error.refused else SendStatus.NO_ANSWER,
         transaction_id=transaction_id,
@@ -68,7 +68,7 @@ def stored(
     local_error: Exception | None,
     op_error: GatewayError | None,
 ) -> TransactionSendResult:
-    """The result of a half message at ``place``, whose local transaction has run. An op that did not land is logged."""
+    """The result for a half message stored at ``place``, after the local transaction. A failed op is logged."""
     if op_error is not None:
         logger.warning("transaction %s: %s did not land: %s", transaction_id, state.value, op_error)
     return TransactionSendResult(

@@ -1,4 +1,4 @@
-"""When a request to the gateway is tried again: decided here, waited for by who sends. No network, no clock."""
+"""Retry policy of requests to the gateway: the decision only, the caller waits. No network, no clock."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _LEAST = 0.001
 
 @dataclass(frozen=True)
 class Patience:
-    """How long and how often. All in seconds.
+    """Timeouts (in seconds) and retries.
 
-    ``timeout_s``: one try, from connecting to the last byte; ``total_timeout_s``: all tries and the waiting between
-    them; ``retries``: tries after the first (RocketMQ: retryTimesWhenSendFailed).
+    ``timeout_s``: one attempt, from connecting to the last byte; ``total_timeout_s``: all attempts and the backoff
+    between them; ``retries``: attempts after the first (RocketMQ: retryTimesWhenSendFailed).
     """
 
     timeout_s: float = 5.0
@@ -26,9 +26,9 @@ class Patience:
 
 
 class Attempts:
-    """The tries of one request: after each, how long to wait for the next. Times are of any one origin, in seconds.
+    """The attempts of one request, and the backoff after each. Times are monotonic, in seconds.
 
-    urllib3's Retry counts and backs off: at once, then 0.2 s, 0.4 s, ... up to 2 s, and up to 0.1 s at random.
+    urllib3's Retry counts them and computes the backoff: 0, then 0.2 s, 0.4 s, ... up to 2 s, plus up to 0.1 s jitter.
     """
 
     def __init__(self, patience: Patience, now: float) -> None:
@@ -42,23 +42,23 @@ class Attempts:
             backoff_jitter=0.1,
             backoff_max=2,
         )
-        #: a try went out and no reply came back: it may have landed
+        #: an attempt got no reply and may have landed
         self.lost = False
 
     def timeout(self, now: float) -> float:
-        """What the next try may take."""
+        """The timeout of the next attempt."""
         return max(min(self._timeout_s, self._until - now), _LEAST)
 
     def after_failure(self, now: float) -> float | None:
-        """Seconds to wait after a try without a reply; None: give up."""
+        """Seconds to wait after an attempt without a reply; None: give up."""
         self.lost = True
         return self._wait(0, now)
 
     def after_reply(self, reply: GatewayReply, now: float) -> float | None:
-        """Seconds to wait after a reply; None: it is the last word."""
+        """Seconds to wait after a reply; None: it is final."""
         if reply.status not in TRY_AGAIN:
             return None
-        if reply.status == 502:  # a proxy's: the gateway behind it may have taken the request
+        if reply.status == 502:  # from a proxy: the gateway behind it may have accepted the request
             self.lost = True
         return self._wait(self._asked(reply), now)
 
@@ -74,5 +74,5 @@ class Attempts:
         except MaxRetryError:
             return None
         wait = max(self._retry.get_backoff_time(), least)
-        # A gateway that asks for more time than there is gets no further try: waiting would be for nothing.
+        # Give up if the wait (Retry-After included) would exceed the total timeout.
         return wait if now + wait < self._until else None

@@ -1,4 +1,4 @@
-"""Is a check request genuine? Standard Webhooks' signature, its age, and whether it was there before."""
+"""Verifies check requests: Standard Webhooks' signature, timestamp, and replay protection."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from checkback.producer.replay_protection import ReplayCache
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-#: A second as Checkback writes it. The library would read 1.8e9, +1800000000 and 1800000000.5 as the same one.
+#: Checkback's timestamp format. The library would parse 1.8e9, +1800000000 and 1800000000.5 as the same second.
 _SECONDS = re.compile(r"[1-9][0-9]{0,11}", re.ASCII)
 
 
 class RefusedError(Exception):
-    """A request is refused: HTTP status and title, neither of which tells what it held."""
+    """A request is refused, with an HTTP status and a title without any of its content."""
 
     def __init__(self, status: int, title: str) -> None:
         super().__init__(status, title)
@@ -29,11 +29,11 @@ class RefusedError(Exception):
 
 
 class SignatureVerifier:
-    """Holds requests to the secrets of the groups; safe to use from many threads.
+    """Verifies requests against the groups' secrets. Thread-safe.
 
-    ``secret``: base64, with or without ``whsec_`` before it, for all groups; or group -> secret; or None: unsigned
-    checks are taken. ``replays``: how many requests are remembered. Raises SettingsError for a secret that is not fit
-    or missing; it is never quoted.
+    ``secret``: base64, optionally prefixed with ``whsec_``, for all groups; or group -> secret; or None to accept
+    unsigned checks. ``replays``: number of requests remembered. Raises SettingsError for an invalid or missing secret,
+    which is never quoted.
     """
 
     def __init__(self, secret: str | Mapping[str, str] | None, groups: Collection[str], replays: int) -> None:
@@ -43,8 +43,8 @@ class SignatureVerifier:
     def verify(self, headers: Mapping[str, str], body: bytes) -> frozenset[str]:
         """The groups whose secret the request is signed with.
 
-        ``headers``: names in lower case. Raises RefusedError: 401 when there is none, or when the request is more
-        than five minutes old or new.
+        ``headers``: by lower-case name. Raises RefusedError, 401, if there is none, or the timestamp is more than five
+        minutes off.
         """
         groups = frozenset(group for group, webhook in self._webhooks.items() if _genuine(webhook, headers, body))
         if not groups:
@@ -52,7 +52,7 @@ class SignatureVerifier:
         return groups
 
     def take(self, headers: Mapping[str, str], body: bytes, group: str) -> None:
-        """Take a verified request, once. Raises RefusedError, 409, when it was there before."""
+        """Accept a verified request once. Raises RefusedError, 409, if it is a replay."""
         if self._webhooks[group] is None:
             return
         timestamp = int(headers["webhook-timestamp"])
@@ -66,7 +66,7 @@ def _webhook(secret: str | Mapping[str, str] | None, group: str) -> Webhook | No
     own = secret if isinstance(secret, str) else secret.get(group)
     if own is None:
         raise SettingsError(f"group {group} has no secret", "secret", "give each group one, or None for all")
-    Signer(own, f"secret of {group}")  # strict where the library skips what is not base64
+    Signer(own, f"secret of {group}")  # strict; the library ignores invalid base64 characters
     return Webhook(own)
 
 

@@ -1,9 +1,8 @@
-"""HTTP connections whose timeout bounds a whole try: connecting, TLS, sending, and the last byte of the answer.
+"""HTTP connections whose timeout is a deadline for a whole attempt: connecting, TLS, sending, and reading to the end.
 
-The timeouts of requests and urllib3 are per read: a server that drips a byte now and then holds a thread for ever.
-Here a socket's timeout is for everything that follows until the next ``settimeout``, which urllib3 calls once before
-it sends and once, with what is left of ``Timeout(total=...)``, before it reads. Only looking up a host name keeps to
-the resolver's own limits.
+The timeouts of requests and urllib3 are per read: a server that sends a byte now and then blocks a thread for ever.
+Here a socket's timeout covers everything until the next ``settimeout``, which urllib3 calls once before it sends and
+once, with the rest of ``Timeout(total=...)``, before it reads. Only name resolution has the resolver's own timeouts.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _LEAST = 0.001  # a timeout of 0 would mean "do not block"
 
 
 class _Socket(socket.socket):
-    """A socket whose timeout is the total of all that follows."""
+    """A socket whose timeout is a deadline for all later operations together."""
 
     _until: float | None = None
 
@@ -37,7 +36,7 @@ class _Socket(socket.socket):
                 raise TimeoutError("timed out")
             super().settimeout(left)
 
-    # http.client reads with recv_into only; a plain sendall is one call and total by itself, that of TLS calls send.
+    # http.client reads with recv_into only; a plain sendall has a total timeout already, that of TLS calls send.
     def recv_into(self, *args: Any, **kwargs: Any) -> int:
         self._arm()
         return super().recv_into(*args, **kwargs)
@@ -52,16 +51,16 @@ class _TLSSocket(_Socket, ssl.SSLSocket):  # the order matters: super() of _Sock
 
 
 class _TotalTimeout(HTTPConnection):
-    """What both kinds of connection add to urllib3's."""
+    """Adds the deadline to urllib3's connections, plain and TLS."""
 
     def connect(self) -> None:
         until = None if self.timeout is None else monotonic() + self.timeout
         super().connect()
         if until is not None:
-            self.timeout = max(until - monotonic(), _LEAST)  # what sending may take
+            self.timeout = max(until - monotonic(), _LEAST)  # the rest, for sending
 
     def _new_conn(self) -> socket.socket:
-        """A connected socket. The host's addresses share the time: one that is silent leaves some to the next."""
+        """A connected socket. The host's addresses share the timeout, so that one may fail over to the next."""
         until = None if self.timeout is None else monotonic() + self.timeout
         try:
             addresses = socket.getaddrinfo(self._dns_host, self.port, type=socket.SOCK_STREAM)
@@ -106,10 +105,10 @@ class _TLSPool(HTTPSConnectionPool):
 
 
 class DeadlineAdapter(HTTPAdapter):
-    """requests' pooled adapter over connections with a total timeout; give it ``urllib3.Timeout(total=...)``.
+    """requests' adapter with pools of connections with a deadline; pass it ``urllib3.Timeout(total=...)``.
 
-    Certificates are always verified: against ``ca_file`` (PEM), or the system's authorities when it is None.
-    Nothing is retried here. ``ca_file`` that cannot be read raises OSError or ssl.SSLError.
+    Certificates are always verified: against ``ca_file`` (PEM), or the system's authorities if None. No retries.
+    Raises OSError or ssl.SSLError if ``ca_file`` cannot be read.
     """
 
     def __init__(self, ca_file: str | None, hosts: int, connections: int) -> None:
@@ -118,9 +117,9 @@ class DeadlineAdapter(HTTPAdapter):
         super().__init__(pool_connections=max(1, hosts), pool_maxsize=max(1, connections), max_retries=0)
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **kwargs: Any) -> None:
-        """Called by requests: the pools of our connections and our TLS context."""
+        """Called by requests: sets up pools of our connections, with our TLS context."""
         super().init_poolmanager(connections, maxsize, block, ssl_context=self._context, **kwargs)
         self.poolmanager.pool_classes_by_scheme = {"http": _Pool, "https": _TLSPool}
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
-        """Called by requests, to load its own authorities at every connection: our context has those it needs."""
+        """Called by requests to load CA certificates for each connection; a no-op, as our context has them."""

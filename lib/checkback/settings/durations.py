@@ -1,4 +1,4 @@
-"""Durations as settings write them: 500ms, 6s, 1m, 72h, 2d."""
+"""Durations in settings: 500ms, 6s, 1m, 72h, 2d."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _UNITS = (
     ("ms", timedelta(milliseconds=1)),
 )
 _DURATION = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)")
-#: A century keeps every computed instant inside what Spark, pandas and Python can represent.
+#: With at most a century every computed timestamp is in the range of Spark, pandas and Python.
 LONGEST = timedelta(days=36500)
 
 
 def parse_duration(text: str) -> timedelta:
-    """The duration that text like ``6s``, ``500ms``, ``1m``, ``72h`` or ``2d`` names; else ValueError."""
+    """Parse text such as ``6s``, ``500ms``, ``1m``, ``72h`` or ``2d``. Raises ValueError."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a duration")
     number, unit = match.groups()
-    # Compared before multiplying: timedelta overflows.
+    # Compare before multiplying: timedelta overflows.
     if int(number) > LONGEST / dict(_UNITS)[unit]:
         raise ValueError(f"{text!r} is longer than {format_duration(LONGEST)}")
     return int(number) * dict(_UNITS)[unit]
 
 
 def format_duration(duration: timedelta) -> str:
-    """The shortest text that ``parse_duration`` reads back as the same whole number of milliseconds."""
+    """The shortest text that ``parse_duration`` parses to the same whole number of milliseconds."""
     for unit, length in _UNITS:
         if duration and not duration % length:
             return f"{duration // length}{unit}"

@@ -1,8 +1,8 @@
-"""The layers that settings come from, merged by pydantic-settings; every leaf knows its layer.
+"""The layers of settings, merged by pydantic-settings, with the origin of every leaf.
 
-Each layer becomes a list of leaves (path, value, origin). Values of the environment and of ``--set`` are YAML, like
-those of the files. pydantic-settings' own environment source does not fit: it reads JSON, only from os.environ,
-passes over misspelt names, and keeps no origins.
+Each layer becomes a list of leaves (path, value, origin). Values from the environment and ``--set`` are YAML, as in
+files. pydantic-settings' environment source does not fit: it parses JSON, reads os.environ only, ignores misspelt
+names, and records no origins.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Leaf(NamedTuple):
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses a key given twice: the first of two sections would be lost without a word."""
+    """A safe YAML loader that refuses duplicate keys: the first of two sections would be lost silently."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -58,7 +58,7 @@ class _Loader(yaml.SafeLoader):
 def read_layers(
     model: type[S], config: Path | None, overrides: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[S, dict[str, str]]:
-    """The model built from all layers, and the origin of each dotted key that is not a default.
+    """The model from all layers, and the origin of each dotted key that is not a default.
 
     Raises SettingsError.
     """
@@ -88,24 +88,24 @@ def read_layers(
         first, more = error.errors(include_url=False, include_input=False)[0], error.error_count() - 1
     else:
         return model.model_validate(dict(merged)), {dotted(path): origin for path, origin in origins.items()}
-    # Outside of the handler: the ValidationError, which knows the inputs, is not chained to what is shown.
+    # Outside the handler: the ValidationError, which holds the inputs, is not chained to the error shown.
     raise _explained(model, first, more, trees, origins)
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """``producers.orders.endpoints[0]``, ``transaction.timeout``; a Spark setting is its own name."""
+    """``producers.orders.endpoints[0]``, ``transaction.timeout``; for a Spark setting, its name."""
     if path[0] == "spark" and len(path) > 1:
         return str(path[1])
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
 def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Leaf]:
-    """The leaves below a value: maps are taken apart, down to the depth that settings have."""
+    """The leaves of a value: maps are flattened, down to the depth of the settings."""
     if path[:1] == ("spark",) and len(path) > 1:
         name = ".".join(path[1:])
         yield Leaf(("spark", name if name.startswith("spark.") else f"spark.{name}"), value, origin)
     elif path[:2] in (_OPTIONS, _GROUPS) and len(path) > 3:
-        yield from _leaves((*path[:2], ".".join(path[2:])), value, origin)  # Kafka's names have dots
+        yield from _leaves((*path[:2], ".".join(path[2:])), value, origin)  # names in Kafka contain dots
     elif isinstance(value, Mapping) and value:
         for key, below in value.items():
             if not isinstance(key, str):
@@ -127,7 +127,7 @@ def _file(path: Path) -> list[Leaf]:
     except UnicodeDecodeError:
         what, fix = "is not UTF-8 text", "save it as UTF-8"
     except yaml.YAMLError as error:
-        # Only the place: PyYAML's message quotes the text, which may be a secret.
+        # Only the position: PyYAML's message quotes the text, which may be a secret.
         mark = getattr(error, "problem_mark", None)
         twice = "has a key given twice" if getattr(error, "problem", "") == "key given twice" else "is not valid YAML"
         what = f"{twice}, line {mark.line + 1}, column {mark.column + 1}" if mark else twice
@@ -149,13 +149,13 @@ def _environment(environ: Mapping[str, str], groups: set[str]) -> list[Leaf]:
 
 
 def _path_of_variable(name: str, groups: set[str]) -> KeyPath:
-    """The path a variable names. Keys match in any case; groups as the files write them, else as given."""
+    """The path of a variable. Keys are case-insensitive; groups are spelt as in the files, else as given."""
     first, *rest = name[len(ENV_PREFIX) :].split("__")
     section = first.lower()
     if section == "spark":
         return (section, "__".join(rest)) if rest else (section,)
     if section == "producers" and rest:
-        # A group's name may contain __ itself, so what follows it is looked for at the end.
+        # A group's name may contain __, so the field is the last part.
         has_field = len(rest) > 2 or (len(rest) == 2 and "__".join(rest).lower() not in {g.lower() for g in groups})
         group = "__".join(rest[:-1] if has_field else rest)
         same = [known for known in groups if known.lower() == group.lower()]
@@ -172,7 +172,7 @@ def _overrides(overrides: Sequence[str]) -> list[Leaf]:
         key, equals, value = text.partition("=")
         path = tuple(key.strip().split("."))
         if not equals or not all(path):
-            # Without the text: it may hold a secret.
+            # Without the text: it may contain a secret.
             raise SettingsError(
                 "is not KEY=VALUE", f"{OVERRIDE} (number {number})", "write --set transaction.timeout=6s"
             )
@@ -181,7 +181,7 @@ def _overrides(overrides: Sequence[str]) -> list[Leaf]:
 
 
 def _value(path: KeyPath, text: str, origin: str) -> Any:
-    """The text as YAML; a secret as it is, since base64 may look like a number."""
+    """The text parsed as YAML; a secret unparsed, since base64 may look like a number."""
     if _is_secret(path):
         return text
     try:
@@ -201,9 +201,9 @@ def _is_reference(leaf: Leaf) -> bool:
 
 
 def _resolved(leaf: Leaf, environ: Mapping[str, str], used: bool) -> Leaf:
-    """The leaf with ``env:NAME`` replaced by the variable's value. Only the environment may hold a plain secret.
+    """The leaf with ``env:NAME`` replaced by the variable's value. Plain secrets are only allowed in the environment.
 
-    Of a leaf that is not ``used``, because a later layer has its own, the variable need not be set.
+    For a leaf that is not ``used``, because a later layer overrides it, the variable may be unset.
     """
     refers = _is_reference(leaf) and leaf.path[:2] == _OPTIONS
     if not (_is_secret(leaf.path) or refers) or leaf.value is None:
@@ -251,7 +251,7 @@ def _explained(
     trees: Sequence[Mapping[str, Any]],
     origins: Mapping[KeyPath, str],
 ) -> SettingsError:
-    """The error of pydantic as what, where and what to do, without the value where it may be a secret."""
+    """Convert pydantic's error to what, where and fix, without the value if it may be a secret."""
     path = tuple(part for part in error["loc"] if part != "[key]")
     value = _last(trees, path)
     kind, context = error["type"], error.get("ctx", {})
@@ -288,7 +288,7 @@ _FIX = {
 
 
 def _last(trees: Sequence[Mapping[str, Any]], path: Sequence[str | int]) -> Any:
-    """The value of the strongest layer that has the path."""
+    """The value in the last layer that has the path."""
     for tree in reversed(trees):
         node: Any = tree
         for part in path:
@@ -302,7 +302,7 @@ def _last(trees: Sequence[Mapping[str, Any]], path: Sequence[str | int]) -> Any:
 
 
 def _origin(path: Sequence[str | int], origins: Mapping[KeyPath, str]) -> str:
-    """The layer of a path, of what holds it, or of the strongest layer below it."""
+    """The origin of a path, else of its nearest ancestor, else of the last leaf below it."""
     names = tuple(part for part in path if isinstance(part, str))
     for length in range(len(names), 0, -1):
         if names[:length] in origins:
@@ -312,7 +312,7 @@ def _origin(path: Sequence[str | int], origins: Mapping[KeyPath, str]) -> str:
 
 
 def _nearest(model: type[BaseModel], path: Sequence[str]) -> str:
-    """The valid dotted key most like the path: as a whole, and in a word that is like its last."""
+    """The valid dotted key most similar to the path as a whole, and with a part similar to its last."""
     group = path[1] if len(path) > 2 else "GROUP"
     keys: list[KeyPath] = [("producers", group, name) for name in _names(Producer)]
     for section, field in model.model_fields.items():

@@ -1,4 +1,4 @@
-"""Settings as a command loads them: the layers, merged, and where each value came from."""
+"""Loads settings: merges the layers and records each value's origin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loaded:
-    """Settings and where each came from.
+    """Settings and their origins.
 
     ``origins`` has every dotted key of ``settings``: "default", a file's path, an environment variable, or "--set".
     """
@@ -25,15 +25,15 @@ class Loaded:
     origins: Mapping[str, str]
 
     def origin(self, key: str) -> str:
-        """Where a dotted key's value came from."""
+        """The origin of a dotted key's value."""
         return self.origins.get(key, "default")
 
 
 def load(config: Path | None = None, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Loaded:
-    """The settings of all layers.
+    """Load the settings from all layers.
 
-    ``config`` is the file of ``--config``, ``overrides`` are ``KEY=VALUE``, ``environ`` stands in for os.environ.
-    Raises SettingsError, in one line: what is wrong, in which key and layer, what to do. It never shows a secret.
+    ``config`` is the file of ``--config``, ``overrides`` are ``KEY=VALUE``, ``environ`` replaces os.environ.
+    Raises SettingsError, in one line: the problem, key and layer, and the fix. It never shows a secret.
     """
     settings, origins = read_layers(Settings, config, overrides, os.environ if environ is None else environ)
     return Loaded(settings, {key: origins.get(key, "default") for key in flatten(settings)})

@@ -1,8 +1,8 @@
-"""Settings: what may be set, its defaults and limits, and how it is loaded in layers.
+"""The settings model: keys, defaults and validation.
 
-Layers, each over the one before: the defaults here, ``conf/base.yml``, the file of ``--config``, the environment
+Layers, each overriding the one before: the defaults here, ``conf/base.yml``, the file of ``--config``, the environment
 (``CHECKBACK__TRANSACTION__TIMEOUT=2s``), ``--set transaction.timeout=2s``. Maps merge, lists replace.
-The models read nothing but their arguments; only ``loading.load`` looks at files and the environment.
+The models use their arguments only; only ``loading.load`` reads files and the environment.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from checkback.settings.values import (
 
 BASE_FILE = "conf/base.yml"
 MASK = "****"
-# Spark's own spark.redaction.regex, and the account keys of Azure storage.
+# Spark's spark.redaction.regex, and the account keys of Azure storage.
 _SECRET_CONF = re.compile(r"(?i)secret|password|token|access[.]?key|account[.]?key")
 
 
 class _Section(BaseModel):
-    # Inputs stay out of pydantic's messages: one of them may be a secret.
+    # No inputs in pydantic's messages: they may be secrets.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
@@ -211,10 +211,9 @@ class Maintain(_Section):
 
 
 class Producer(_Section):
-    """A producer group: where and how it is asked, and the token it sends with.
+    """A producer group: where and how it is checked, and the token it sends with.
 
-    ``checks_per_second``: at most so many checks, of which ``checks_burst`` may come at once; null = as fast as it
-    answers.
+    ``checks_per_second``: rate limit of its checks, with bursts of up to ``checks_burst``; null = no limit.
     """
 
     endpoints: list[Endpoint] = []
@@ -226,7 +225,7 @@ class Producer(_Section):
 
 
 class Settings(_Section):
-    """All settings. Constructed directly it takes plain values only; ``load`` reads the layers."""
+    """All settings. The constructor takes plain values only; ``load`` reads the layers."""
 
     storage: Storage = Storage()
     transaction: Transaction = Transaction()
@@ -244,7 +243,7 @@ class Settings(_Section):
 
     @model_validator(mode="after")
     def _queues_are_apart(self) -> Self:
-        """Of a topic's partitions only the first one's queue is known here; `land` looks at the others."""
+        """Only the queue of a topic's first partition is known here; `land` checks the others."""
         queues = {
             "gateway.queues": self.gateway.queues,
             "kafka.queue_base": [self.kafka.queue_base],
@@ -258,7 +257,7 @@ class Settings(_Section):
 
 
 def flatten(settings: Settings) -> dict[str, Any]:
-    """Dotted key -> value as JSON has it: durations as text, secrets as ``****``, what is not set as None."""
+    """Dotted key -> JSON value: durations as text, secrets as ``****``, unset keys as None."""
     flat: dict[str, Any] = {}
     for section, fields in settings.model_dump(mode="json", by_alias=True).items():
         if section == "spark":

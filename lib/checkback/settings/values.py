@@ -1,6 +1,6 @@
-"""What values of settings are: durations, counts, names, endpoints, secrets; what is refused, and what to do.
+"""Types and validation of settings' values: durations, counts, names, endpoints, secrets.
 
-A value comes as YAML or JSON has it, or as text. Errors never show what may be a secret.
+A value is a YAML or JSON value, or text. Errors never show a possible secret.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from pydantic_core import PydanticCustomError
 from checkback.settings.durations import LONGEST, format_duration, parse_duration
 
 ENV_REFERENCE = "env:"
-#: What of a producer group stands in the environment only.
+#: Keys of a producer group that are only allowed in the environment.
 SECRETS = ("secret", "token")
-#: Options of Kafka whose values stand in the environment only.
+#: Kafka options whose values are only allowed in the environment.
 SECRET_OPTION = re.compile(r"(?i)password|secret|token|jaas|\.key$")
 
 _GROUP = re.compile(r"[a-zA-Z0-9_-]{1,120}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-# RFC 6750's b64token: what may follow "Bearer" in a header.
+# RFC 6750's b64token, as after "Bearer" in a header.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
-#: A file is committed, and a reader done with what it has opened, within it.
+#: Longer than any write takes from file to commit, and any reader keeps a file open.
 SHORTEST_RETENTION = timedelta(hours=1)
 
 
 def refuse(what: str, fix: str) -> NoReturn:
-    """Refuse a value; ``what`` and ``fix`` must not contain it where it may be a secret."""
+    """Refuse a value; ``what`` and ``fix`` must not contain it if it may be a secret."""
     raise PydanticCustomError("setting", "{what}; {fix}", {"what": what, "fix": fix})
 
 
@@ -92,7 +92,7 @@ def _endpoint(url: str) -> str:
 
 
 def _resolved(value: object, noun: str) -> str | None:
-    """The text of a secret value; None when it is no text at all, which pydantic refuses."""
+    """The text of a secret value; None if it is not text, which pydantic refuses."""
     text = value.get_secret_value() if isinstance(value, SecretStr) else value
     if not isinstance(text, str):
         return None
@@ -107,12 +107,12 @@ def _secret(value: object) -> object:
         return value
     from standardwebhooks import Webhook
 
-    # Webhook skips what is not base64: a mistyped secret would silently become another one.
+    # Webhook ignores invalid base64 characters: a mistyped secret would silently become a different one.
     usable = _BASE64.fullmatch(text.removeprefix("whsec_")) is not None
     if usable:
         try:
             Webhook(text)
-        except Exception:  # noqa: BLE001 - what it raises for an empty or cut-off key is not part of its API
+        except Exception:  # noqa: BLE001 - what it raises for an empty or truncated key is not part of its API
             usable = False
     if not usable:
         refuse("is not a webhook secret", "give whsec_<base64> or the base64 alone")

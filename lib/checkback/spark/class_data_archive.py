@@ -1,7 +1,7 @@
-"""The class-data archive: Spark's and Delta's classes as a JVM has them in memory, for a start that need not load them.
+"""The class-data archive (Java's Application Class-Data Sharing): Spark's and Delta's classes, loaded and linked.
 
-Without it a start reads, checks and links some 20,000 classes, which takes half of its time. It belongs to one JVM and
-one class path (Java's "Application Class-Data Sharing"); a JVM that it does not fit goes on without it.
+Without it a start loads, verifies and links some 20,000 classes, which takes half of its time. It is valid for one JVM
+and class path only; a JVM that it does not match starts without it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
 def with_archive(conf: Mapping[str, str], java: str) -> dict[str, str]:
-    """The settings, with the archive of this JVM and class path if it has been made."""
+    """The settings, with the archive of this JVM and class path if it exists."""
     file, options = archive_of(conf, java), conf.get(OPTIONS, "")
     if file is None or not file.is_file() or "SharedArchive" in options or "ArchiveClassesAtExit" in options:
         return dict(conf)
@@ -29,9 +29,9 @@ def with_archive(conf: Mapping[str, str], java: str) -> dict[str, str]:
 
 
 def archive_of(conf: Mapping[str, str], java: str) -> Path | None:
-    """Where the archive of this JVM and class path is, or would be; None: there can be none.
+    """The path of the archive for this JVM and class path, whether it exists or not; None if there can be none.
 
-    Its name has the JARs and when they were changed: the JVM itself refuses an archive of others.
+    Its name is a hash of the JARs and their modification times: the JVM rejects an archive of other JARs.
     """
     from pyspark import __file__ as pyspark
 
@@ -45,4 +45,4 @@ def archive_of(conf: Mapping[str, str], java: str) -> Path | None:
     except OSError:
         return None
     file = cache() / f"classes-{hashlib.sha256(repr(known).encode()).hexdigest()[:16]}.jsa"
-    return None if " " in str(file) else file  # the options of a JVM are one string
+    return None if " " in str(file) else file  # JVM options are one space-separated string

@@ -1,7 +1,7 @@
-"""Spark Connect: Spark runs elsewhere, in a server, and this process only tells it what to do.
+"""Spark Connect: Spark runs in a server, and this process is only a client.
 
-There is no JVM here, and none in the process that does a query's batches: the server starts a Python worker for these,
-which has a copy of the batch function as it was when the query started, and a client session of its own.
+There is no JVM here, nor in the process that runs a query's batches: the server starts a Python worker for these, with
+a pickled copy of the batch function as of the query's start, and a separate client session.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
 
 _HERE = ("localhost", "127.0.0.1", "::1")
-#: more than a session has slots; a job of one number each is nothing
+#: more than a session's slots; a job with one number for each is cheap
 _MANY = 1 << 12
 
 
 def server_of(settings: Settings) -> str | None:
-    """The URL of the server that the settings (``spark.remote``) or the environment (SPARK_REMOTE) name."""
+    """The Spark Connect server's URL from the settings (``spark.remote``) or the environment (SPARK_REMOTE)."""
     return settings.spark.get("spark.remote") or os.environ.get("SPARK_REMOTE") or None
 
 
 def check_server(url: str, local_folders: bool) -> None:
-    """Raise SettingsError when Spark is on another machine, and tables or checkpoints in folders of this one."""
+    """Raise SettingsError if Spark runs on another machine, but tables or checkpoints are in local folders."""
     host = urlsplit(url).hostname
     if local_folders and url.startswith("sc://") and host not in _HERE:
         raise SettingsError(
@@ -50,14 +50,14 @@ def classic_only(spark: SparkSession, command: str) -> None:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Tasks that run at once: by that many Spark divides what does not say otherwise."""
+    """The number of tasks that run concurrently: Spark's default parallelism."""
     if not is_connect(spark):
         return spark.sparkContext.defaultParallelism
     return spark.range(_MANY).selectExpr("spark_partition_id() AS part").distinct().count()
 
 
 def query_id(batch: DataFrame, name: str) -> str:
-    """The id of the query ``name``, which runs this batch: kept in its checkpoint, the same after every restart."""
+    """The id of the query ``name``, which runs this batch. Stored in its checkpoint, it survives restarts."""
     spark = batch.sparkSession
     if not is_connect(batch):
         return str(spark.sparkContext.getLocalProperty("sql.streaming.queryId"))

@@ -1,7 +1,7 @@
-"""The JARs of a session on this machine: Ivy fetches them once, later starts name them on the JVM's class path.
+"""The JARs of a local session: Ivy fetches them once, later starts put them on the JVM's class path.
 
-Left to ``spark.jars.packages``, every start asks Ivy anew, copies the JARs, and loads their classes by a loader of
-Spark's own, which no class-data archive (`class_data_archive`) serves.
+With ``spark.jars.packages`` every start would resolve them with Ivy, copy them, and load their classes with Spark's own
+class loader, which a class-data archive (`class_data_archive`) does not cover.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def cache() -> Path:
-    """The folder of what can be made anew (XDG Base Directory Specification); a temporary one for who has no home."""
+    """The cache folder (XDG Base Directory Specification); a temporary one if there is no home directory."""
     given, home = os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~")
     if os.path.isabs(given):
         return Path(given) / "checkback"
@@ -37,9 +37,9 @@ def cache() -> Path:
 
 
 def on_class_path(conf: Mapping[str, str]) -> dict[str, str]:
-    """The settings with the packages' JARs on the class path, where an earlier start has told which they are.
+    """The settings with the packages' JARs, as recorded by an earlier start, on the class path.
 
-    Unchanged where none has, or one of the JARs is gone.
+    Unchanged if none were recorded, or one of the JARs is missing.
     """
     found = _known(conf)
     if not found:
@@ -50,7 +50,7 @@ def on_class_path(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def remember(conf: Mapping[str, str], spark: SparkSession) -> None:
-    """Write down which JARs Ivy has found for the packages of these settings."""
+    """Record the JARs that Ivy resolved for the packages of these settings."""
     if PACKAGES not in conf:
         return
     own = {jar for jar in conf.get("spark.jars", "").split(",") if jar}
@@ -69,7 +69,7 @@ def remember(conf: Mapping[str, str], spark: SparkSession) -> None:
 
 
 def _known(conf: Mapping[str, str]) -> list[str]:
-    """The JARs by an earlier start, all of which are there."""
+    """The JARs recorded by an earlier start; empty unless all exist."""
     try:
         found = json.loads(_file(conf).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -79,7 +79,7 @@ def _known(conf: Mapping[str, str]) -> list[str]:
 
 
 def _file(conf: Mapping[str, str]) -> Path:
-    """Where the JARs of these settings are written down: whatever has a say in what Ivy finds is in its name."""
+    """The file that records the JARs of these settings. Its name is a hash of everything that affects resolution."""
     asked = {key: value for key, value in conf.items() if key.startswith("spark.jars")}
     key = json.dumps([spark_version, asked], sort_keys=True)
     return cache() / f"jars-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"

@@ -1,4 +1,4 @@
-"""The JVM: Java itself, and its start."""
+"""Finding Java, and starting the JVM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OLDEST_JAVA = 17
 def java_check(environ: Mapping[str, str] = os.environ) -> str:
     """Path of the ``java`` that Spark will run: that of JAVA_HOME, else the one on PATH.
 
-    Raises SettingsError when there is none, or it is older than Java 17.
+    Raises SettingsError if there is none, or it is older than Java 17.
     """
     home = environ.get("JAVA_HOME", "")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java", path=environ.get("PATH", ""))
@@ -43,19 +43,19 @@ def java_check(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def quick_start(conf: Mapping[str, str], java: str) -> dict[str, str]:
-    """The settings of a JVM of our own, with what earlier starts and `prefetch` have left to make it quick."""
+    """The settings for a JVM started here, with the JARs and archive that earlier starts and `prefetch` cached."""
     from checkback.spark import class_data_archive, jars
 
     if re.match(r"local(\[|$)", conf.get("spark.master", "local")) is None:
-        return dict(conf)  # executors of their own know nothing of our class path
+        return dict(conf)  # separate executors do not have our class path
     return class_data_archive.with_archive(jars.on_class_path(conf), java)
 
 
 def names_locale(environ: Mapping[str, str], python: str) -> dict[str, str]:
-    """What to add to the JVM's environment so that it reads file names as Python does (``python``: its encoding).
+    """Additions to the JVM's environment that make it decode file names as Python does (``python``: its encoding).
 
-    In the locale C, that of cron, services and containers, Java can name no file whose name is not ASCII, and has no
-    option for it; Python reads UTF-8 there.
+    In the C locale (cron, services, containers) Java cannot open files with non-ASCII names and has no option for it;
+    Python uses UTF-8 there.
     """
     locale = next(filter(None, map(environ.get, ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
     if python.lower() != "utf-8" or re.search(r"utf-?8", locale, re.IGNORECASE):
@@ -65,7 +65,7 @@ def names_locale(environ: Mapping[str, str], python: str) -> dict[str, str]:
 
 @contextmanager
 def _environment(more: Mapping[str, str]) -> Iterator[None]:
-    """This process's environment with more, for the children that are started meanwhile."""
+    """Temporarily extend this process's environment, for child processes started inside."""
     before = {name: os.environ.get(name) for name in more}
     os.environ.update(more)
     try:
@@ -79,18 +79,18 @@ def _environment(more: Mapping[str, str]) -> Iterator[None]:
 
 
 def start_jvm(conf: Mapping[str, str], held: HeldStderr, kafka: bool) -> None:
-    """Start the JVM of this process, without Ivy's and Spark's talk.
+    """Start the JVM of this process, without Ivy's and Spark's output.
 
-    ``kafka``: Spark's Kafka source is among its packages. Raises CheckbackError when the JVM does not
-    start, or JARs cannot be fetched.
+    ``kafka``: its packages include Spark's Kafka source. Raises CheckbackError if the JVM does not start, or JARs
+    cannot be fetched.
     """
     from pyspark import SparkConf, SparkContext, java_gateway
 
-    # Spark's workers would run the first python3 on PATH, which need not have the packages.
+    # By default Spark's workers run the first python3 on PATH, which may lack the packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     launch: Callable[..., Any] = java_gateway.launch_gateway
     try:
-        # Its stdout, too: ours is for what a command prints.
+        # Its stdout, too: ours is for a command's output.
         told = {"stdout": held.fileno(), "stderr": held.fileno()}
         with _environment(names_locale(os.environ, sys.getfilesystemencoding())):
             gateway = launch(SparkConf().setAll(list(conf.items())), told)

@@ -1,7 +1,7 @@
-"""The Spark session that Checkback needs, and why each setting of it is as it is.
+"""The Spark session that Checkback needs, with the reason for each setting.
 
-Three ways to one: a session that is already running (Databricks, a notebook) is taken as it is; spark-submit brings
-master and JARs; else, from the console, a JVM of our own is started on this machine.
+There are three cases: a running session (Databricks, a notebook) is used as it is; spark-submit supplies master and
+JARs; otherwise, from the console, a JVM is started on this machine.
 Sources: the Structured Streaming guide (transformWithState, RocksDB state store), Delta's set-up page.
 """
 
@@ -32,47 +32,47 @@ DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 KAFKA_SOURCE = "spark-sql-kafka-0-10"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 
-#: What every session must have; conf/spark-defaults.conf repeats it for clusters that share a session.
+#: Required in every session; repeated in conf/spark-defaults.conf for clusters that share a session.
 REQUIRED: Mapping[str, str] = {
     "spark.sql.extensions": DELTA_EXTENSION,
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # transformWithState runs on RocksDB only; frozen with the checkpoint.
+    # transformWithState requires RocksDB; fixed in the checkpoint.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    # Commits upload what changed, not whole snapshots.
+    # State commits upload changelogs, not whole snapshots.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # State values whose schema can evolve.
+    # Avro supports schema evolution of state values.
     "spark.sql.streaming.stateStore.encodingFormat": "avro",
-    # Arrow batches of rows with bodies: a task holds a few at a time.
+    # Arrow batches hold message bodies, and a task has a few in memory at a time.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "25000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
-    # One frame a segment: a segment's rows of one batch are decided together.
+    # One frame for each segment: a segment's rows of one batch are decided together.
     "spark.sql.execution.arrow.transformWithStateInPandas.maxRecordsPerBatch": "100000",
     # Timestamps in the tables, in JSON and in Python are UTC.
     "spark.sql.session.timeZone": "UTC",
 }
 
-#: What a session on one machine adds: defaults made for clusters cost it seconds.
+#: Additional settings of a session on one machine, where defaults meant for clusters cost seconds.
 LOCAL: Mapping[str, str] = {
     # 50 tasks per snapshot by default: 8 s instead of 0.5 s for a tiny table.
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.enabled": "false",
-    # What goes wrong comes as an error, in one line; its stack is for --debug.
+    # Failures are reported as one-line errors; stack traces are for --debug.
     "spark.log.level": "FATAL",
     "spark.driver.memory": "4g",
-    # No limit: a batch is fetched whole, and one that is too large now is so at every start. 1g, as Spark has it, would
-    # end `reconcile` for good where the driver's memory still holds the batch.
+    # No limit: a batch's result is collected whole, and one over the limit would be so at every restart. Spark's 1g
+    # would stop `reconcile` permanently although the batch fits into the driver's memory.
     "spark.driver.maxResultSize": "0",
-    # On a few cores G1's own threads take time from the batch.
+    # On a few cores G1's threads take CPU time from the batch.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    # Python workers begin with what they need.
+    # A worker daemon that has imported what Python workers need.
     "spark.python.daemon.module": "checkback.application.worker_daemon",
     "spark.jars.packages": DELTA_PACKAGE,
-    # What Delta's package asks for and Spark brings itself, in newer versions that win: 75 MB of download less.
+    # Delta's dependencies that Spark already has, in newer versions that win: saves 75 MB of download.
     "spark.jars.excludes": ",".join(
         f"{group}:*"
         for group in (
@@ -90,18 +90,18 @@ LOCAL: Mapping[str, str] = {
     ),
 }
 
-#: What it adds for a command that soon ends: what the JVM compiles for hours to come is half of the CPU of a start.
+#: Added for short commands: the optimising JIT compiler takes half of a start's CPU time and only pays off later.
 SHORT: Mapping[str, str] = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
 
-#: What it adds when the checkpoints lie in local folders, too: Spark's choice starts a process (`readlink`) for each
-#: file that it renames, some ten a batch, from a JVM of gigabytes. Both look whether the file is there, then rename.
+#: Added if the checkpoints are in local folders, too: Spark's default manager starts a process (`readlink`) for each
+#: rename, some ten a batch, from a JVM of gigabytes. Both check whether the file exists, then rename.
 LOCAL_CHECKPOINTS: Mapping[str, str] = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
 
-# Settings that are lists: a user's own entries join ours instead of replacing them.
+# List settings: a user's entries are added to ours instead of replacing them.
 _LISTS = ("spark.sql.extensions", "spark.jars.packages")
 
 # Spark 4.2's driver worker prints these whatever the log level is, in every batch.
@@ -111,22 +111,22 @@ _log = logging.getLogger(__name__)
 
 
 def under_spark_submit() -> bool:
-    """Was this process started by spark-submit (which brings the JARs and the master)?"""
+    """True if this process was started by spark-submit (which supplies the JARs and the master)."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def kafka_package() -> str:
-    """The package of Spark's Kafka source, of the Spark that is installed."""
+    """The package of Spark's Kafka source, in the version of the installed Spark."""
     from pyspark import __version__
 
     return f"org.apache.spark:{KAFKA_SOURCE}_2.13:{__version__}"
 
 
 def spark_settings(settings: Settings, kafka: bool = False, short: bool = False) -> dict[str, str]:
-    """The Spark settings of a new session; those of ``settings.spark`` win, lists are joined.
+    """The Spark settings of a new session; those of ``settings.spark`` take precedence, lists are joined.
 
-    With ``kafka`` Spark's Kafka source is among its packages, unless the user's own ``spark.jars`` has it. ``short``:
-    for a command that soon ends.
+    ``kafka``: add Spark's Kafka source to the packages, unless the user's ``spark.jars`` has it. ``short``: for a
+    short command.
     """
     conf = dict(REQUIRED)
     if not under_spark_submit() and settings.spark.get("spark.master", "local").startswith("local"):
@@ -147,9 +147,9 @@ def spark_settings(settings: Settings, kafka: bool = False, short: bool = False)
 
 
 def open_session(settings: Settings, app: str = "checkback", kafka: bool = False, short: bool = False) -> SparkSession:
-    """The running session, or a new one; ``kafka`` and ``short``: as `spark_settings` takes them.
+    """The running session, or a new one; ``kafka`` and ``short`` as in `spark_settings`.
 
-    Raises SettingsError when Java or Delta's JARs are missing, CheckbackError when Spark does not start.
+    Raises SettingsError if Java or Delta's JARs are missing, CheckbackError if Spark does not start.
     """
     try:
         from pyspark import SparkConf, SparkContext
@@ -191,7 +191,7 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
 
 
 def _connected(server: str, settings: Settings) -> SparkSession:
-    """A session of the Spark Connect server."""
+    """A client session of the Spark Connect server."""
     from pyspark.sql import SparkSession
 
     storage = settings.storage
@@ -205,10 +205,10 @@ def _connected(server: str, settings: Settings) -> SparkSession:
 
 
 def _show_workers_the_package(spark: SparkSession) -> None:
-    """Let every Python worker find this package where the driver does, also in a zip of --py-files.
+    """Put this package, also if in a zip of --py-files, on every Python worker's PYTHONPATH.
 
-    Spark hands --py-files to the workers of tasks, but not to the one in which it reads a stateful processor's schema
-    (TransformWithStateInPySparkPythonPreInitRunner): that one knows only its environment.
+    Spark passes --py-files to task workers, but not to the worker that reads a stateful processor's schema
+    (TransformWithStateInPySparkPythonPreInitRunner): that one only gets the environment.
     """
     place = os.path.dirname(os.path.dirname(os.path.abspath(checkback.__file__)))
     environment = spark.sparkContext.environment
@@ -234,7 +234,7 @@ def running_session(
 
 
 def _joined(ours: str, theirs: str) -> str:
-    """Both comma-separated lists as one, each entry once. A user's own version of a package replaces ours."""
+    """Merge two comma-separated lists without duplicates. A user's version of a package replaces ours."""
     entries = [entry.strip() for entry in theirs.split(",") if entry.strip()]
     names = {entry.rpartition(":")[0] or entry for entry in entries}
     kept = [entry for entry in ours.split(",") if entry and (entry.rpartition(":")[0] or entry) not in names]
@@ -242,7 +242,7 @@ def _joined(ours: str, theirs: str) -> str:
 
 
 def _adapted(spark: SparkSession, settings: Settings) -> SparkSession:
-    """A running session with the settings that can still be changed."""
+    """Apply the settings that can still be changed to a running session."""
     wanted = spark_settings(settings)
     if "DATABRICKS_RUNTIME_VERSION" not in os.environ and not is_connect(spark):
         given = spark.conf.get("spark.sql.extensions", "") or ""
@@ -260,7 +260,7 @@ def _adapted(spark: SparkSession, settings: Settings) -> SparkSession:
 
 
 def _set(spark: SparkSession, key: str, value: str, asked_for: bool) -> None:
-    """Set it; a server of others may allow fewer settings than Spark does, and have the others as they should be."""
+    """Set it. A Spark Connect server may not allow it: an error only if the user asked for the setting."""
     try:
         spark.conf.set(key, value)
     except Exception as error:
@@ -270,7 +270,7 @@ def _set(spark: SparkSession, key: str, value: str, asked_for: bool) -> None:
 
 
 def _require_delta_jars() -> None:
-    """Looks for Delta's classes in the JVM of spark-submit: without them Spark logs a stack trace and goes on."""
+    """Check that spark-submit's JVM has Delta's classes: without them Spark only logs a stack trace and continues."""
     from pyspark import SparkContext
 
     SparkContext._ensure_initialized()

@@ -1,9 +1,8 @@
-"""How a command ends its streaming queries: on a signal after the batch they are in, on an error with one line.
+"""Graceful shutdown of streaming queries: on a signal after the current batch, on an error with a one-line message.
 
-``StreamingQuery.stop()`` alone interrupts the running batch: its Spark jobs are cancelled, and the next start does
-its work again. Here each batch passes a gate first. Once a stop is wanted the gate lets no further batch in, and a
-query is stopped while it is between batches or held at the gate. A held batch has written nothing; the next start
-runs it.
+``StreamingQuery.stop()`` alone interrupts the running batch: its Spark jobs are cancelled, and the next start replays
+it. Here each batch passes a gate first. Once a stop is requested the gate admits no further batch, and a query is
+stopped between batches or while held at the gate. A held batch has written nothing; the next start runs it.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ if TYPE_CHECKING:
     Write = Callable[[DataFrame, int], None]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: How soon a signal, or the failure of one of several queries, is noticed.
+#: Polling interval for signals and for the failure of one of several queries.
 _PATIENCE_S = 0.2
 _POLL_S = 0.05
 _HOLD_MS = 600_000
-#: By this text StreamExecution tells a stop from a failure (SPARK-39218). Its pattern overflows the Java stack when
-#: the text is long, as that of the true error is.
+#: StreamExecution tells a stop from a failure by this text (SPARK-39218). Its regex overflows the Java stack on a long
+#: text, such as the real error's.
 _INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling sleep: java.lang.InterruptedException"
-#: What to do about a failed batch, by Spark's error condition.
+#: Fixes for a failed batch, by Spark's error condition.
 _FIXES = {
     "[FAILED_READ_FILE": "put the file back as it was and run again: the batch that holds it is taken up again",
     NO_SPACE: NO_SPACE_FIX,
@@ -47,19 +46,19 @@ _FIXES = {
     "[DELTA_SCHEMA_CHANGED": "a table that it reads was altered, as by a new column: run again, and it goes on",
     "[CONCURRENT_STREAM_LOG_UPDATE]": "another process runs this query: stop one of the two, then run again",
 }
-#: how a call fails when Spark has gone
+#: errors of a call after Spark has died
 LOST = (ConnectionError, Py4JNetworkError)
 
 
 class _HeldError(Exception):
-    """Ends a query whose next batch came after the stop."""
+    """Ends a query whose next batch arrived after the stop request."""
 
 
 class GracefulShutdown:
-    """Made by ``stop_on_signal``: starts queries, waits for them, and stops each after its batch."""
+    """Starts queries, waits for them, and stops each after its current batch. Created by ``stop_on_signal``."""
 
     def __init__(self, confirm: Callable[[], object] = bool) -> None:
-        """``confirm`` is called once a second while it waits; what it raises stops the queries and is raised."""
+        """``confirm`` is called once a second during ``wait``; if it raises, the queries are stopped first."""
         self._confirm = confirm
         self._wanted = threading.Event()
         self._hurry = False
@@ -69,27 +68,27 @@ class GracefulShutdown:
 
     @property
     def wanted(self) -> bool:
-        """Has a stop been asked for?"""
+        """True once a stop was requested."""
         return self._wanted.is_set()
 
     def stop(self) -> None:
-        """Ask for a stop. Returns at once; safe in a signal handler. From now on no query starts."""
+        """Request a stop. Returns immediately; safe in a signal handler. No query starts afterwards."""
         self._wanted.set()
 
     def start(self, writer: DataStreamWriter, write: Write) -> StreamingQuery | None:
-        """Start a query with ``write`` as its batch function; None when a stop has been asked for."""
+        """Start a query with ``write`` as its batch function; None if a stop was requested."""
         if self.wanted:
             return None
-        # The gate is of this process, the batches of Spark Connect are not.
+        # The gate works in this process only; Spark Connect's batches run in another.
         query = writer.foreachBatch(write if is_connect(writer) else self._gated(write)).start()
         self._queries.append(query)
         return query
 
     def wait(self, meanwhile: Callable[[], object] | None = None) -> None:
-        """Return when all queries have ended, or when a stop was asked for and each has finished its batch.
+        """Return when all queries have ended, or a stop was requested and each has finished its batch.
 
-        ``meanwhile`` is called once a second, too; what it raises stops the queries and is raised.
-        Raises CheckbackError when a query fails; the others are stopped after their batch first.
+        ``meanwhile`` is also called once a second; if it raises, the queries are stopped first.
+        Raises CheckbackError if a query fails, after the others were stopped after their batch.
         """
         try:
             due = time.monotonic()
@@ -114,11 +113,11 @@ class GracefulShutdown:
             raise KeyboardInterrupt
 
     def end(self) -> None:
-        """Stop every query between two batches: its trigger is active until the batch's commit is written.
+        """Stop every query between two batches: its trigger is active until the commit log entry is written.
 
-        On Spark Connect no gate keeps the next batch from beginning: one that has is broken off, and done again.
+        Spark Connect has no gate: a next batch that has begun is interrupted, and replayed at the next start.
         """
-        with suppress(*LOST):  # Spark has gone, its queries with it
+        with suppress(*LOST):  # Spark has died, and its queries too
             for query in self._queries:
                 done = _last_done(query) if is_connect(query) else None
                 while self._in_batch(query) and (not is_connect(query) or _last_done(query) == done):
@@ -131,12 +130,12 @@ class GracefulShutdown:
         return query.isActive and bool(query.status["isTriggerActive"])
 
     def hurry(self) -> None:
-        """Ask for a stop that does not wait for batches: ``wait`` raises KeyboardInterrupt."""
+        """Request a stop that does not wait for batches: ``wait`` raises KeyboardInterrupt."""
         self._hurry = True
         self._wanted.set()
 
     def _gated(self, write: Write) -> Write:
-        """The batch function: a batch that has begun is finished, none begins after a stop."""
+        """The batch function behind the gate: a batch in progress is finished, none begins after a stop request."""
 
         def gated(batch: DataFrame, batch_id: int) -> None:
             query = query_id(batch, "")
@@ -146,7 +145,7 @@ class GracefulShutdown:
             try:
                 write(batch, batch_id)
             except Exception as error:
-                self._errors[query] = error  # Spark hands on only the text of a Python error
+                self._errors[query] = error  # Spark only passes on a Python error's text
                 raise
 
         return gated
@@ -159,13 +158,13 @@ class GracefulShutdown:
                 raise failure(query.name, own) from own
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """As a filter of py4j's log: is this no error of a batch, which ``wait`` reports?"""
+        """Filter py4j's log: drop errors of batches, which ``wait`` reports."""
         error = record.exc_info[1] if record.exc_info else None
         return not isinstance(error, _HeldError) and error not in self._errors.values()
 
 
 def _hold(batch: DataFrame) -> None:
-    """Wait in the query's own JVM thread until ``stop()`` interrupts it, and let no batch pass."""
+    """Block the query's JVM thread until ``stop()`` interrupts it, then raise _HeldError."""
     jvm: Any = batch.sparkSession.sparkContext._jvm
     with suppress(Exception):
         jvm.java.lang.Thread.sleep(_HOLD_MS)
@@ -174,10 +173,10 @@ def _hold(batch: DataFrame) -> None:
 
 @contextmanager
 def stop_on_signal(confirm: Callable[[], object] = bool) -> Iterator[GracefulShutdown]:
-    """A Stopper that SIGINT and SIGTERM stop; a second signal interrupts the batches, a third whatever hangs.
+    """A GracefulShutdown triggered by SIGINT and SIGTERM; a second signal interrupts batches, a third any call.
 
-    Leaving it stops all its queries. Outside the main thread, where Python takes no signals, only ``stop`` stops.
-    ``confirm``: see GracefulShutdown.
+    Leaving the context stops all its queries. Outside the main thread, where Python handles no signals, only ``stop``
+    triggers it. ``confirm``: see GracefulShutdown.
     """
     stopper = GracefulShutdown(confirm)
     signals = 0
@@ -205,18 +204,18 @@ def stop_on_signal(confirm: Callable[[], object] = bool) -> Iterator[GracefulShu
 
 
 def failure(query: str | None, error: BaseException) -> CheckbackError:
-    """The error of a query as one line: Checkback's own as it is, else what Spark or Python says first."""
+    """A query's error as a one-line CheckbackError; Checkback's own errors are returned unchanged."""
     if isinstance(error, CheckbackError):
         return error
     what = one_line(error).removesuffix(":")
     if NO_SPACE not in what and any(NO_SPACE in text for text in (*causes(error), str(error))):
-        what = f"{NO_SPACE}: {what}"  # Spark names first what it was doing
+        what = f"{NO_SPACE}: {what}"  # Spark's first line only names the operation
     fix = next((fix for condition, fix in _FIXES.items() if condition in what), "")
     return CheckbackError(what, where=f"query {query}" if query else "", fix=fix)
 
 
 def _last_done(query: StreamingQuery) -> int | None:
-    """Id of the last batch that is done, as far as the query tells."""
+    """Id of the last completed batch in the query's progress; None if there is none."""
     progress = query.lastProgress
     return None if progress is None else int(progress["batchId"])
 
@@ -226,5 +225,5 @@ def _pause(queries: Sequence[StreamingQuery]) -> None:
 
     active = next((query for query in queries if query.isActive), None)
     if active is not None:
-        with suppress(StreamingQueryException):  # raised in one line by whoever looks next
+        with suppress(StreamingQueryException):  # reported in one line by _raise_failure
             active.awaitTermination(_PATIENCE_S)  # type: ignore[arg-type]

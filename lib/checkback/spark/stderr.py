@@ -1,4 +1,4 @@
-"""What a child process says: held back while it starts, passed on afterwards."""
+"""A child process's output: buffered while it starts, forwarded afterwards."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import TracebackType
 
-#: Enough of a failed start to find its reason in.
+#: Lines buffered: enough to find the cause of a failed start.
 _HELD = 500
 
 
 class HeldStderr:
     """A pipe for ``Popen(stdout=..., stderr=...)``.
 
-    Inside the ``with`` block lines are kept (the last 500), after it they go to this process's stderr as they come:
-    a start that works is silent, one that fails can be explained, and later errors are seen. Lines that begin as
-    ``chatter`` says, and an empty line after one, are never passed on.
+    Inside the ``with`` block lines are buffered (the last 500), after it they are forwarded to this process's stderr:
+    a successful start is silent, a failed one can be explained, and later errors are visible. Lines that match
+    ``chatter`` at their beginning, and empty lines after them, are never forwarded.
     """
 
     def __init__(self, chatter: str = "(?!)") -> None:
@@ -42,26 +42,26 @@ class HeldStderr:
         self._close()
 
     def fileno(self) -> int:
-        """The end that the child writes to."""
+        """The write end, for the child."""
         return self._sink
 
     @property
     def held(self) -> int:
-        """How many lines are held."""
+        """Number of buffered lines."""
         return len(self._lines)
 
     def join(self) -> None:
-        """Waits until a child that has ended was heard out."""
+        """Wait until all output of an ended child was read."""
         self._close()
         self._reader.join(timeout=5)
 
     def lines(self) -> list[str]:
-        """The lines of a child that has ended."""
+        """The buffered lines of an ended child."""
         self.join()
         return [line.decode("utf-8", "replace").strip() for line in self._lines]
 
     def _close(self) -> None:
-        # Our copy of the child's end: the reader would never see the end of it.
+        # Close our copy of the write end, else the reader never sees end of file.
         if self._sink >= 0:
             os.close(self._sink)
             self._sink = -1
@@ -74,6 +74,6 @@ class HeldStderr:
                 if self._hold:
                     self._lines.append(line)
                 elif not chatter:
-                    # Read on, whatever becomes of our stderr: the child would block on a full pipe.
+                    # Keep reading even if our stderr fails: the child would block on a full pipe.
                     with contextlib.suppress(OSError):
                         os.write(2, line)

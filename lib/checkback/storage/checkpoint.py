@@ -1,7 +1,7 @@
-"""What a query's checkpoint says: whose it is, which batches are done, which are under way. Spark's files, only read.
+"""Read-only access to a query's checkpoint: query id, offset log (batches begun), commit log (batches done).
 
 Spark writes ``offsets/N`` before batch N begins and ``commits/N`` when it is done
-(https://spark.apache.org/docs/latest/streaming/, fault tolerance). A file of offsets has a line with the version, one
+(https://spark.apache.org/docs/latest/streaming/, fault tolerance). An offset log entry has a line with the version, one
 of metadata, and one for each source (org.apache.spark.sql.execution.streaming.checkpointing: StreamMetadata,
 OffsetSeqLog); a source's line is Delta's (DeltaSourceOffset).
 """
@@ -18,20 +18,20 @@ from checkback.storage import filesystem
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Spark keeps its value with the checkpoint
+#: Spark stores its value in the checkpoint
 PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 class UnreadableCheckpointError(StorageError):
-    """A file of a checkpoint is not what Spark writes there."""
+    """A checkpoint file is not in Spark's format."""
 
 
 @dataclass(frozen=True)
 class StreamPosition:
-    """Up to where a batch reads a source.
+    """A batch's end offset of a source.
 
-    ``table``: Delta's id of the table. ``version``: of the table, read up to the file ``index`` of it; -1 = none of
-    it yet. ``starting``: it is the version that the query began with, which holds all rows of the older ones.
+    ``table``: Delta's table id. ``version``: read up to its file ``index``; -1 = none of it yet. ``starting``: the
+    query's initial snapshot, which includes all rows of older versions.
     """
 
     table: str
@@ -41,20 +41,20 @@ class StreamPosition:
 
     @property
     def seen(self) -> int:
-        """Newest version that something was read of; -1 = none."""
+        """Newest version that was read at least in part; -1 = none."""
         return self.version if self.starting or self.index >= 0 else self.version - 1
 
     @property
     def unread(self) -> int:
-        """First version that is not known to have been read whole."""
+        """First version that may not have been read completely."""
         return 0 if self.starting else self.version
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch that has begun. ``time``: ms, as its rows have it. ``partitions``: of the query's state.
+    """An entry of the offset log. ``time``: the batch's time (ms). ``partitions``: those of the query's state.
 
-    ``positions``: of the sources, in the query's order; None where a source had no rows yet.
+    ``positions``: the sources' end offsets, in the query's order; None if a source had no rows yet.
     """
 
     batch_id: int
@@ -63,21 +63,21 @@ class Batch:
     partitions: int | None = None
 
     def unread(self, source: int) -> int:
-        """First version of a source, by its place in the query, that this batch has not read whole."""
+        """First version of a source, by its index in the query, that this batch may not have read completely."""
         position = self.positions[source] if source < len(self.positions) else None
         return 0 if position is None else position.unread
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A query's checkpoint. ``newest``: the newest batch that has begun; None = none yet."""
+    """A query's checkpoint. ``newest``: the newest batch in the offset log; None = none yet."""
 
     query_id: str
     newest: Batch | None = None
 
 
 def read_checkpoint(spark: SparkSession | None, place: str) -> Checkpoint | None:
-    """The checkpoint in a folder, None when there is none. Raises StorageError when it is not whole."""
+    """The checkpoint in a folder; None if there is none. Raises StorageError if it cannot be read."""
     if not filesystem.exists(spark, f"{place}/metadata"):
         return None
     query_id = parse_metadata(filesystem.text(spark, f"{place}/metadata"), place)
@@ -86,15 +86,15 @@ def read_checkpoint(spark: SparkSession | None, place: str) -> Checkpoint | None
 
 
 def last_done(spark: SparkSession | None, place: str) -> int:
-    """Id of the last batch that is done; -1 = none."""
+    """The last batch id in the commit log; -1 = none."""
     return max(numbers(spark, f"{place}/commits"), default=-1)
 
 
 def missing_schema(spark: SparkSession | None, place: str) -> str | None:
-    """A schema of the query's state that is not where the checkpoint says; None: all are, or there is no state.
+    """The path of a missing state schema file; None if all exist, or there is no state.
 
-    Spark keeps their absolute paths (OperatorStateMetadataV2.stateSchemaFilePaths): in a folder that was moved or
-    copied they lead back to the old one. Raises StorageError.
+    Spark stores their absolute paths (OperatorStateMetadataV2.stateSchemaFilePaths): in a checkpoint that was moved or
+    copied they point to the old location. Raises StorageError.
     """
     folder = f"{place}/state/0/_metadata/v2"
     newest = max(numbers(spark, folder), default=None)
@@ -109,9 +109,9 @@ def missing_schema(spark: SparkSession | None, place: str) -> str | None:
 
 
 def batches_since(spark: SparkSession, place: str, batch_id: int) -> list[Batch]:
-    """The batch with the id, where the log still has it, and all that began after it, in order.
+    """The batches from ``batch_id`` on that are still in the offset log, in order.
 
-    Raises StorageError when one cannot be read.
+    Raises StorageError if one cannot be read.
     """
     return [
         read_batch(spark, place, number) for number in sorted(numbers(spark, f"{place}/offsets")) if number >= batch_id
@@ -127,7 +127,7 @@ def parse_metadata(text: str, place: str) -> str:
 
 
 def parse_batch(batch_id: int, text: str, place: str) -> Batch:
-    """The batch that a file of the offset log in ``place`` describes. Raises UnreadableCheckpointError."""
+    """The batch described by an entry of the offset log in ``place``. Raises UnreadableCheckpointError."""
     try:
         _, metadata, *sources = text.splitlines()
         about = json.loads(metadata)
@@ -163,10 +163,10 @@ def _unreadable(place: str) -> UnreadableCheckpointError:
 
 
 def read_batch(spark: SparkSession | None, place: str, number: int) -> Batch:
-    """A batch that has begun. ``spark`` is needed where the folder is not local. Raises StorageError."""
+    """A batch from the offset log. ``spark`` is needed if the folder is not local. Raises StorageError."""
     return parse_batch(number, filesystem.text(spark, f"{place}/offsets/{number}"), place)
 
 
 def numbers(spark: SparkSession | None, folder: str) -> list[int]:
-    """The batches that `offsets` or `commits` has, in any order. ``spark`` as for `read_batch`. Raises StorageError."""
+    """The batch ids in `offsets` or `commits`, in any order. ``spark`` as in `read_batch`. Raises StorageError."""
     return [int(name) for name in filesystem.names(spark, folder) if name.isdecimal()]

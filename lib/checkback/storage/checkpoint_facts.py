@@ -1,4 +1,4 @@
-"""What `checkpoint_fit` goes by: a query's checkpoint, and what the tables say of it."""
+"""Gathers the facts that `checkpoint_fit` judges, from a query's checkpoint and the tables."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _COMMIT = re.compile(r"([0-9]{20})\.json")
 
 
 def fit(spark: SparkSession, tables: Tables, query: str, written: Sequence[str]) -> Fit | None:
-    """The checkpoint of a query beside the tables ``written`` by it, which are there; None: there is no checkpoint.
+    """The facts of a query's checkpoint and the existing tables ``written`` by it; None if there is no checkpoint.
 
-    Its application in each is ``<query>/<query id>/<table>``, the queries that land being one, ``land``. Raises
+    Its application id in each is ``<query>/<query id>/<table>``, where all landing queries are ``land``. Raises
     StorageError.
     """
     place = tables.checkpoint(query)
@@ -37,7 +37,7 @@ def fit(spark: SparkSession, tables: Tables, query: str, written: Sequence[str])
     begun = max(numbers(spark, f"{place}/offsets"), default=-1)
     last = [tables.last_version(spark, name, f"{who}/{name}") for name in written]
     positions: dict[str, StreamPosition | None] = {}
-    if begun >= 0 and query in SOURCES:  # those of files and of Kafka are theirs
+    if begun >= 0 and query in SOURCES:  # not the offsets of file and Kafka sources
         positions = dict(zip(SOURCES[query], read_batch(spark, place, begun).positions, strict=False))
     return Fit(
         begun=begun,
@@ -50,7 +50,7 @@ def fit(spark: SparkSession, tables: Tables, query: str, written: Sequence[str])
 
 
 def logs(spark: SparkSession, tables: Tables, positions: Mapping[str, StreamPosition | None]) -> dict[str, TableLog]:
-    """The logs of these tables, as far back as the positions in them. Raises StorageError."""
+    """The logs of these tables, at least back to the positions in them. Raises StorageError."""
     if tables.by_files:
         return {name: _log(tables, name) for name in positions}
     with ThreadPoolExecutor() as pool:
@@ -59,7 +59,7 @@ def logs(spark: SparkSession, tables: Tables, positions: Mapping[str, StreamPosi
 
 
 def _spark_log(spark: SparkSession, tables: Tables, name: str, position: StreamPosition | None) -> TableLog:
-    """Its log, back to where the checkpoint goes on from: of older versions nothing is asked."""
+    """The table's log, back to the position from which the checkpoint resumes."""
     newest = max(tables.history(spark, name, 1))
     behind = 1 if position is None else newest - max(position.version, 0) + 1
     oldest = newest if behind <= 1 else min(tables.history(spark, name, behind))

@@ -1,7 +1,7 @@
-"""Whether a query's checkpoint and the tables belong together. No Spark, no I/O: `checkpoint_facts` gathers the facts.
+"""Whether a query's checkpoint and the tables are consistent. No Spark, no I/O: `checkpoint_facts` gathers the facts.
 
-A checkpoint, or a table, that was put back from a backup is older than what it belongs to: the query would take batches
-for done that never were, or skip rows. So a query that does not fit is not started on that checkpoint.
+If only one of them was restored from a backup, it is older than the other: the query would treat batches as committed
+that never were, or skip rows. A query is not started on an inconsistent checkpoint.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from checkback.storage.checkpoint import StreamPosition
 
 
-#: what to do about a table that is older than what the checkpoint has seen of it
+#: fix for a table that is older than the versions the checkpoint has seen
 PUT_BACK = "put its newest state back"
 
 
 @dataclass(frozen=True)
 class TableLog:
-    """A table's log: Delta's id of the table, the oldest version that can still be read from, the newest."""
+    """A table's log: Delta's table id, the oldest version that can still be streamed from, the newest version."""
 
     table: str
     oldest: int
@@ -30,12 +30,12 @@ class TableLog:
 
 @dataclass(frozen=True)
 class Fit:
-    """A query's checkpoint beside the tables.
+    """The state of a query's checkpoint and tables.
 
-    ``begun``: the newest batch that has begun; ``done``: the newest that is done; -1 = none. ``written``: the newest
-    batch of the query in any table; ``concluded``: the newest in the table to which each batch commits last; None =
-    none, or not known. ``positions``: up to where the newest batch reads its sources; ``logs``: of these; those that
-    nobody has looked at are left out. ``replaced``: what of a table is no longer as the checkpoint has seen it.
+    ``begun``: the newest batch in the offset log; ``done``: the newest in the commit log; -1 = none. ``written``: the
+    newest batch of the query in any table; ``concluded``: the newest in the table to which each batch commits last;
+    None = none, or unknown. ``positions``: the sources' end offsets of the newest batch; ``logs``: the sources' logs,
+    as far as they were read. ``replaced``: how a table differs from what the checkpoint has seen.
     """
 
     begun: int = -1
@@ -49,14 +49,14 @@ class Fit:
 
 @dataclass(frozen=True)
 class Misfit:
-    """Why a checkpoint and tables do not belong together, and what to put back; empty: nothing can be."""
+    """Why checkpoint and tables are inconsistent, and what to restore; empty if nothing can be."""
 
     what: str
     fix: str = ""
 
 
 def misfit(fit: Fit) -> Misfit | None:
-    """The first reason why the query must not go on with this checkpoint; None = it may."""
+    """The first reason why the query must not resume from this checkpoint; None if it may."""
     if fit.written is not None and fit.written > fit.begun:
         return Misfit(
             f"the checkpoint is older than the tables: it knows {fit.begun} as the last batch, they hold {fit.written}",

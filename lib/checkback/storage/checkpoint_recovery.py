@@ -1,9 +1,9 @@
-"""What a power cut has left of the batch that a query was in: found before the query starts, and removed.
+"""Crash recovery of a query's checkpoint: torn files of an uncommitted batch are removed before the query starts.
 
-Spark writes a checkpoint without flushing it. `fsync.QueryFlush` sees to it that all of a batch is on the disk before
-anything of it is in a table, and before Spark notes it as done. So what is torn, or there only in part, belongs to a
-batch of which nothing is in any table: the next start reads its rows again, as if it had never begun. Spark itself
-would stop at an empty file, or take up a state that is cut off.
+Spark writes a checkpoint without flushing it. `fsync.QueryFlush` ensures that all of a batch is durable before any
+table has rows of it, and before Spark writes its commit log entry. Torn or missing files therefore belong to a batch
+of which no table has anything: the next start reads its input again, as if it had never begun. Spark itself would fail
+on an empty file, or load a truncated state.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: state after a batch (RocksDBFileManager): the number is that of the next batch
+#: state after a batch (RocksDBFileManager), numbered by the next batch
 _STATE = re.compile(r"\.?([0-9]+)(?:_[0-9a-f-]+)?\.(?:changelog|zip)(?:\.crc)?")
-#: what a batch that began a run, or changed the state's schema, has written about it
+#: state metadata and schema files, written by the first batch of a run or when the state's schema changes
 _ABOUT = re.compile(r"\.?([0-9]+)(?:_[0-9a-f-]+)?(?:\.crc)?")
-#: before a file has its name (CheckpointFileManager.generateTempPath)
+#: temporary name, before the rename (CheckpointFileManager.generateTempPath)
 _TEMPORARY = re.compile(r"\.[0-9]+\.[0-9a-f-]{36}(?:\.TID[0-9]+)?\.tmp")
 _ENTRY = re.compile(r"([0-9]+)(?:\.compact)?")
 _BEGINS = b"crc\0"  # org.apache.hadoop.fs.ChecksumFs
@@ -38,11 +38,11 @@ _CHUNK = 512
 
 
 def remove_unfinished(place: str, sources: Sequence[str], in_tables: Callable[[str, int], bool]) -> None:
-    """Remove from the checkpoint in a local folder what is left of a batch that has come to nothing.
+    """Remove the files of an uncommitted, torn batch from the checkpoint in a local folder.
 
-    ``sources``: folders of the tables that the query reads, in its order. ``in_tables``: has the query with this id
-    put anything of this batch into a table? Then the checkpoint stays as it is. No query may run on it. Raises
-    StorageError.
+    ``sources``: folders of the query's source tables, in its order. ``in_tables``: tells whether any table has a
+    commit of the query id's batch; if so, the batch stays in the offset log. No query may be running on the checkpoint.
+    Raises StorageError.
     """
     if not os.path.isdir(place):
         return
@@ -50,7 +50,7 @@ def remove_unfinished(place: str, sources: Sequence[str], in_tables: Callable[[s
         gone = list(_remove(place, sources, in_tables))
         for folder in {*map(os.path.dirname, gone)}:
             flush_folder(folder)
-        # State of a batch that was not finished is there after every crash; a checksum alone says nothing.
+        # Not worth a warning: state of an unfinished batch remains after every crash, as do lone checksums.
         torn = [path for path in gone if not path.startswith(f"{place}/state/") and not path.endswith((".crc", ".tmp"))]
         if torn:
             _log.warning("%s: removed what is torn, as by a power cut: %s", place, _listed(place, torn))
@@ -65,7 +65,7 @@ def _remove(place: str, sources: Sequence[str], in_tables: Callable[[str, int], 
     torn = [number for number in _numbers(f"{place}/commits") if number not in done]
     query_id = _query_id(place)
     if query_id is None:
-        # It is flushed before the first batch is in any table. What is kept for the first may be there before Spark's.
+        # metadata is flushed before any table has the first batch. Our own files may be older than Spark's.
         begun_by_spark = any(os.path.exists(f"{place}/{name}") for name in ("metadata", "offsets", "sources", "state"))
         if begun_by_spark and not done and not torn:
             aside = f"{place}.torn-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
@@ -73,7 +73,7 @@ def _remove(place: str, sources: Sequence[str], in_tables: Callable[[str, int], 
             flush_folder(os.path.dirname(place))
             _log.warning("%s: the checkpoint was never begun; put aside as %s", place, aside)
         return
-    # Spark does the last batch again, which is done by the tables: each has it already.
+    # Without its commit log entry Spark replays the last batch, a no-op: every table has it already.
     yield from _files(f"{place}/commits/{max(torn)}") if torn and max(torn) > max(done, default=-1) else ()
     begun = max(_numbers(f"{place}/offsets"), default=-1)
     if begun > max(done, default=-1) and _is_nothing(place, begun, sources) and not in_tables(query_id, begun):
@@ -96,7 +96,7 @@ def _query_id(place: str) -> str | None:
 
 
 def _batch(place: str, number: int) -> Batch | None:
-    """The batch that has begun; None = its offsets are torn. Those of files and Kafka are not looked into."""
+    """The batch from the offset log; None if its entry is torn."""
     try:
         with open(f"{place}/offsets/{number}", encoding="utf-8") as file:
             return parse_batch(number, file.read(), place)
@@ -105,7 +105,7 @@ def _batch(place: str, number: int) -> Batch | None:
 
 
 def _is_nothing(place: str, number: int, sources: Sequence[str]) -> bool:
-    """Are the offsets of a batch torn, or do they name what its sources do not have?"""
+    """True if a batch's offset log entry is torn, or refers to offsets its sources do not have."""
     path = f"{place}/offsets/{number}"
     if _is_torn(path):
         return True
@@ -122,7 +122,7 @@ def _is_nothing(place: str, number: int, sources: Sequence[str]) -> bool:
 
 
 def _log_offsets(path: str) -> Iterator[tuple[int, int]]:
-    """Of each source of files, by its place in the query: the entry of its log up to which the batch reads."""
+    """(source, entry) for each file source, by its index in the query: the batch's end offset in the source's log."""
     with open(path, encoding="utf-8") as lines:
         for source, line in enumerate(lines.read().splitlines()[2:]):
             with suppress(ValueError):
@@ -137,7 +137,7 @@ def _entry(place: str, source: int, number: int) -> bool:
 
 
 def _of_sources(place: str, begun: int) -> Iterator[str]:
-    """Torn entries of the sources' own logs that no batch names."""
+    """Remove torn entries of the sources' logs that no batch refers to; yields them."""
     named = dict(_log_offsets(f"{place}/offsets/{begun}")) if begun >= 0 else {}
     for source in _numbers(f"{place}/sources"):
         folder = f"{place}/sources/{source}"
@@ -149,7 +149,7 @@ def _of_sources(place: str, begun: int) -> Iterator[str]:
 
 
 def _of_state(place: str, following: int) -> Iterator[str]:
-    """The state that batches have left from the one on that is done next."""
+    """Remove state written by the batch ``following``, the next to run, and later ones; yields the files."""
     for folder, _, names in os.walk(f"{place}/state"):
         about = "/_metadata" in folder or "/_stateSchema" in folder
         for name in names:
@@ -160,7 +160,7 @@ def _of_state(place: str, following: int) -> Iterator[str]:
 
 
 def _files(path: str) -> Iterator[str]:
-    """A file and its checksum, removed."""
+    """Remove a file and its checksum; yields them."""
     for name in (path, _checksum_of(path)):
         with suppress(FileNotFoundError):
             os.remove(name)
@@ -168,7 +168,7 @@ def _files(path: str) -> Iterator[str]:
 
 
 def _checksums(folder: str) -> Iterator[str]:
-    """Checksums of files that are not there, or torn themselves, removed: of the next file they say nothing."""
+    """Remove checksums that are torn or whose file is missing, as a new file would not match; yields them."""
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         if name.startswith(".") and name.endswith(".crc"):
             path = f"{folder}/{name[1:-4]}"
@@ -178,7 +178,7 @@ def _checksums(folder: str) -> Iterator[str]:
 
 
 def _temporary(folder: str) -> Iterator[str]:
-    """Files that were not finished, removed: a folder must be empty for the first batch."""
+    """Remove temporary files, as a folder must be empty for the first batch; yields them."""
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         if _TEMPORARY.fullmatch(name):
             os.remove(f"{folder}/{name}")
@@ -186,7 +186,7 @@ def _temporary(folder: str) -> Iterator[str]:
 
 
 def _is_torn(path: str) -> bool:
-    """Is the file of one of Spark's logs not what was written? It has its version and then lines of JSON."""
+    """True if a Spark log file fails its checksum or, without one, is not a version line followed by JSON lines."""
     with open(path, "rb") as file:
         content = file.read()
     if _known(path) is not None:
@@ -202,7 +202,7 @@ def _is_torn(path: str) -> bool:
 
 
 def _known(path: str) -> bytes | None:
-    """What the checksum file of a file says; None: there is none, or it is torn itself."""
+    """The CRCs in a file's checksum file; None if it is missing or torn itself."""
     with suppress(FileNotFoundError), open(_checksum_of(path), "rb") as file:
         content = file.read()
         if content[:8] == _BEGINS + _CHUNK.to_bytes(4, "big") and len(content) % 4 == 0 and len(content) > 8:

@@ -1,11 +1,11 @@
-"""The checksum file of a table's newest version: with it, Spark knows the table without reading its log.
+"""The checksum file of a table's newest version, which saves Spark reading the log.
 
-Delta calls it Version Checksum (PROTOCOL.md of delta-io/delta): ``_delta_log/N.crc`` says how many files version N has,
-how large they are, and its protocol and metadata. delta-rs writes none. Without one, Spark asks the log for protocol
-and metadata of each version anew, in a job of its own: 0.2 s for each table in each batch.
+Delta's Version Checksum (PROTOCOL.md of delta-io/delta), ``_delta_log/N.crc``, has the number and total size of version
+N's files, its protocol and its metadata. delta-rs writes none. Without one, Spark runs a job for protocol and metadata
+of each version: 0.2 s for each table in each batch.
 
-It is made from that of an earlier version and the commits since, or from version 0 on, so that it does not matter
-who else commits, or dies between a commit and its file. Where it cannot be made so, there is none, and Spark reads on.
+It is computed from an earlier checksum and the commits since, or from version 0 on, so other writers, and crashes
+between a commit and its checksum, do no harm. If it cannot be computed, none is written and Spark reads the log.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from checkback.storage.commit_files import actions_of
 
 _log = logging.getLogger(__name__)
 
-#: commits since the last checksum that are worth reading
+#: maximum commits to read since the last checksum
 _BEHIND = 50
-#: so many of the newest are kept: nobody asks for older ones
+#: retention: the newest checksums that are kept
 KEPT = 100
-#: features of tables that whole files are simply appended to, and that are known by files, protocol and metadata
+#: table features that allow plain file appends and need no further fields in the checksum
 _PLAIN_FEATURES = frozenset({"appendOnly", "invariants"})
 
 _APPENDS = frozenset({"WRITE", "STREAMING UPDATE", "OPTIMIZE", "CREATE TABLE"})
@@ -35,10 +35,10 @@ Checksum = dict[str, Any]
 
 
 def write_checksum(place: str, version: int) -> bool:
-    """Write the checksum of a version of the table in the folder ``place``; False when none can be made.
+    """Write the checksum of a version of the table in the folder ``place``; False if it cannot be computed.
 
-    Where commits are flushed this one is: that the file is there says so (`torn_commits`). Never raises: the table is
-    whole without.
+    With flushed commits, call it after the flush: the file proves that the version is durable (`torn_commits`). Best
+    effort: never raises.
     """
     log = os.path.join(place, "_delta_log")
     try:
@@ -59,11 +59,11 @@ def write_checksum(place: str, version: int) -> bool:
 
 
 def _checksum(log: str, version: int) -> Checksum | None:
-    """Of an earlier checksum, or of version 0, and the commits since."""
+    """From an earlier checksum, or version 0, and the commits since."""
     first = max(0, version - _BEHIND)
     for earlier in range(version - 1, first - 1, -1):
         with suppress(FileNotFoundError, ValueError, KeyError), open(_path(log, earlier), encoding="utf-8") as file:
-            found = _known(json.load(file))  # one that a power cut has torn is none
+            found = _known(json.load(file))  # a torn one is skipped
             break
     else:
         if first > 0:
@@ -73,14 +73,14 @@ def _checksum(log: str, version: int) -> Checksum | None:
 
 
 def _known(found: Checksum) -> Checksum:
-    """What of a checksum, whoever wrote it, is carried on; the rest is optional, and true of its own version only."""
+    """The fields carried over from any writer's checksum; the others are optional and valid for its version only."""
     return {name: found[name] for name in ("tableSizeBytes", "numFiles", "metadata", "protocol")}
 
 
 def after(found: Checksum, commits: list[list[dict[str, Any]]]) -> Checksum | None:
-    """The checksum after these commits, each the actions of one; None when one of them does not tell.
+    """The checksum after these commits (lists of actions); None if it cannot be derived from them.
 
-    ``found``: what is known before, nothing before version 0.
+    ``found``: the checksum before; empty before version 0.
     """
     size, files = found.get("tableSizeBytes", 0), found.get("numFiles", 0)
     known = {name: found.get(name) for name in ("metadata", "protocol")}
@@ -106,7 +106,7 @@ def after(found: Checksum, commits: list[list[dict[str, Any]]]) -> Checksum | No
 
 
 def _is_append(actions: list[dict[str, Any]]) -> bool:
-    """Are the files of a commit new ones? Other operations may name one anew that the table has."""
+    """True if the commit's files are all new. Other operations may re-add a file that the table already has."""
     return any(action["commitInfo"].get("operation") in _APPENDS for action in actions if "commitInfo" in action)
 
 
@@ -116,7 +116,7 @@ def _is_plain(protocol: dict[str, Any]) -> bool:
 
 
 def takes_files(writer_version: int, features: set[str]) -> bool:
-    """May whole files be appended to a table of this protocol, and nothing else be done?"""
+    """True if a table of this protocol can be appended to by adding plain files."""
     return writer_version <= 2 or (writer_version == 7 and features <= _PLAIN_FEATURES)
 
 

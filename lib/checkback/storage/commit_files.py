@@ -1,7 +1,7 @@
-"""The commit files of a Delta table in a local folder, each by itself: when it was made, how many rows it brought.
+"""The commit files of a Delta table in a local folder, read one by one: commit timestamps and rows added.
 
-Neither Spark nor a snapshot of the table is needed for that, so it is quick however long the log is
-(PROTOCOL.md of delta-io/delta: Delta Log Entries, Checkpoints).
+This needs neither Spark nor a snapshot of the table, so it is fast however long the log is (PROTOCOL.md of
+delta-io/delta: Delta Log Entries, Checkpoints).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
 
 @dataclass(frozen=True)
 class Unread:
-    """Rows that nobody has read yet, and when the first of them landed (ms); None = there are none."""
+    """A backlog: unread rows, and when the first of them landed (ms); None if there are none."""
 
     rows: int
     since: int | None
@@ -32,7 +32,7 @@ class Unread:
 
 @dataclass(frozen=True)
 class Commits:
-    """A table's commits as they were when listed. ``oldest``: the first version that can still be read."""
+    """A table's commits when listed. ``oldest``: the first version that can still be read."""
 
     place: str
     oldest: int
@@ -40,7 +40,7 @@ class Commits:
 
     @classmethod
     def of(cls, place: str) -> Commits | None:
-        """Those of the table in the folder; None when there is no table. Raises StorageError."""
+        """The commits of the table in the folder; None if there is no table. Raises StorageError."""
         try:
             names = os.listdir(os.path.join(place, "_delta_log"))
         except FileNotFoundError:
@@ -50,7 +50,7 @@ class Commits:
         versions = {int(match[1]) for match in map(_COMMIT.fullmatch, names) if match}
         if not versions:
             return None
-        # Without version 0 a table is read from a checkpoint on.
+        # Without version 0 the table can only be read from a checkpoint on.
         checkpoints = [int(match[1]) for match in map(_CHECKPOINT.fullmatch, names) if match]
         first = 0 if 0 in versions else min(checkpoints, default=min(versions))
         newest = max(versions)
@@ -58,7 +58,7 @@ class Commits:
         return cls(place, min((one for one in versions if one >= first), default=newest), newest)
 
     def made_at(self, version: int) -> int:
-        """When the version was made (ms). Raises StorageError."""
+        """The version's commit timestamp (ms). Raises StorageError."""
         for action in self._actions(version):
             about = action.get("commitInfo", {})
             if "timestamp" in about:
@@ -66,9 +66,9 @@ class Commits:
         return round(os.path.getmtime(self._file(version)) * 1000)
 
     def after(self, version: int, index: int = -1) -> Unread:
-        """The rows that ``version``, without its first files up to ``index``, and those after it brought.
+        """The rows added from ``version`` on, excluding that version's files up to ``index``.
 
-        Files that were only rewritten do not count, nor does one whose writer has not counted its rows.
+        Rewritten files (dataChange false) and files without numRecords statistics are not counted.
         """
         total, since = 0, None
         for number, brought in self._brought_after(version, index):
@@ -78,14 +78,14 @@ class Commits:
         return Unread(total, since)
 
     def anything_after(self, version: int, index: int = -1) -> bool:
-        """Have ``version``, without its first files up to ``index``, and those after it brought any file of new rows?
+        """True if files of new rows were added from ``version`` on, excluding that version's files up to ``index``.
 
-        Yes also where the log no longer tells. Raises StorageError.
+        Also true if the log no longer has the version. Raises StorageError.
         """
         return version < self.oldest or any(True for _ in self._brought_after(version, index))
 
     def _brought_after(self, version: int, index: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """Each version that brought files of new rows, with these: not those that were only rewritten."""
+        """Each version that added files of new rows (dataChange), with these files."""
         for number in range(max(version, self.oldest), self.newest + 1):
             added = [action["add"] for action in self._actions(number) if "add" in action]
             brought = [file for file in added if file.get("dataChange", True)]
@@ -101,7 +101,7 @@ class Commits:
 
 
 def actions_of(file: str) -> list[dict[str, Any]]:
-    """The actions of a commit, by its file. Raises StorageError."""
+    """The actions of a commit file. Raises StorageError."""
     try:
         with open(file, encoding="utf-8") as lines:
             return [json.loads(line) for line in lines if line.strip()]
@@ -110,7 +110,7 @@ def actions_of(file: str) -> list[dict[str, Any]]:
 
 
 def actions_of_kind(file: str, kind: str) -> Iterator[dict[str, Any]]:
-    """Those of a kind (``add``, ``remove``, ``txn``) alone. Raises OSError, ValueError, KeyError."""
+    """Only the actions of one kind (``add``, ``remove``, ``txn``). Raises OSError, ValueError, KeyError."""
     begin = f'{{"{kind}"'
     with open(file, encoding="utf-8") as lines:
         yield from (json.loads(line)[kind] for line in lines if line.startswith(begin))

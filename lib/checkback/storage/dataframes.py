@@ -1,4 +1,4 @@
-"""DataFrames of any session: classic, or of Spark Connect."""
+"""DataFrame helpers for both classic Spark and Spark Connect sessions."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 def is_connect(part: object) -> bool:
-    """Is it a session of Spark Connect, or a frame, a query or a writer of one?"""
+    """True for a Spark Connect session, DataFrame, query or writer."""
     return type(part).__module__.startswith("pyspark.sql.connect.")
 
 
 def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Arrow rows as a DataFrame.
 
-    PySpark makes the session of createDataFrame the active one of the whole process, not only of the thread: after a
-    batch, whose session is a clone, whoever asks for the active session would get that clone.
+    createDataFrame makes its session the active one of the whole process, not only of the thread. A batch's session is
+    a clone, which would then stay active after the batch; so the previous one is reset.
     """
     from pyspark.sql import SparkSession
 
     before = None if is_connect(spark) else getattr(SparkSession, "_activeSession", None)
     try:
-        # In one piece: of rows after an empty piece Spark 4.2 loses some, or all.
+        # Combine the chunks: Spark 4.2 loses rows that follow an empty chunk.
         return spark.createDataFrame(rows.combine_chunks())
     finally:
         if before is not None:
@@ -34,9 +34,9 @@ def frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
 
 
 def union(frames: Sequence[DataFrame]) -> DataFrame:
-    """The rows of all of them, of which there must be one, by the names of the columns.
+    """The union by name of at least one frame.
 
-    As a balanced tree: Spark analyses each union with all that is under it, and its recursion is as deep as the plan.
+    Built as a balanced tree: Spark analyses each union with its whole subtree, and recurses as deep as the plan.
     """
     if len(frames) == 1:
         return frames[0]

@@ -1,9 +1,9 @@
-"""The Delta log of a table on a file system of this machine: made, read and committed to by delta-rs.
+"""The Delta log of a table on a local file system: created, read and committed to with delta-rs.
 
-Why not by Spark: Spark needs 0.4 s for an idempotent append (it rebuilds the table's state in jobs of its own to look
+Why not with Spark: Spark needs 0.4 s for an idempotent append (it runs jobs that reconstruct the table's state to look
 up the application id), delta-rs a few milliseconds. And on local folders Spark's commit is atomic only inside one JVM
-(HDFSLogStore asks whether the file is there, then renames over it), so that `land` and `reconcile`, two applications,
-could overwrite one another's commit; delta-rs links its file into place, which fails if there is one.
+(HDFSLogStore checks whether the file exists, then renames over it), so `land` and `reconcile`, two applications, could
+overwrite each other's commit; delta-rs hard-links its file into place, which fails if the version exists.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
 
     from checkback.storage.parquet_files import ParquetFile
 
-#: property of a table (PROTOCOL.md of delta-io/delta: Transaction Identifiers are dropped after it)
+#: table property: retention of transaction identifiers (PROTOCOL.md of delta-io/delta)
 _FORGETS = "delta.setTransactionRetentionDuration"
-#: of a column's metadata: what its values must be, or are made of
+#: prefixes of column metadata keys that constrain or generate the column's values
 _RULES = ("delta.", "CURRENT_DEFAULT", "EXISTS_DEFAULT")
 _ARROW, _COLOUR = "\u21b3", re.compile("\x1b\\[[0-9;]*m")
-#: of a commit that must come right after the version that it has seen; some dozens a second come from others
+#: attempts at a commit that must directly follow the version it has read; other writers commit some dozens a second
 _ATTEMPTS = 500
-#: commits from one checkpoint to the next where the table does not say it
+#: commits between checkpoints if the table does not set delta.checkpointInterval
 _INTERVAL = 100
-#: A checkpoint is written when the commit is flushed: it must not outlive it.
+#: No checkpoint in the post-commit hook: it is written once the commit is flushed, as it must not outlive the commit.
 _HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 class AlteredError(StorageError):
-    """Somebody has altered the table so that files cannot be appended to it as they are."""
+    """The table was altered so that files cannot be appended to it unchanged."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of a table: absolute path, bytes, and (least, greatest) of the columns that have statistics."""
+    """A data file of a table: absolute path, size in bytes, and (min, max) of the columns that have statistics."""
 
     path: str
     size: int
@@ -64,12 +64,12 @@ class DataFile:
 
 
 class DeltaLog:
-    """One table's log. Not for several threads at once."""
+    """One table's log. Not thread-safe."""
 
     def __init__(self, name: str, place: str, sync: bool = True) -> None:
-        """``place``: the table's absolute folder. ``sync``: is each commit flushed to the disk (`fsync`)?
+        """``place``: the table's absolute folder. ``sync``: flush each commit to disk (`fsync`).
 
-        Raises StorageError when there is no such table, and when its newest commits are torn (`torn_commits`).
+        Raises StorageError if the table does not exist or its newest commits are torn (`torn_commits`).
         """
         self._name = name
         self._place = place
@@ -88,7 +88,7 @@ class DeltaLog:
 
     @staticmethod
     def exists(place: str) -> bool:
-        """Is there a Delta table in the folder? Raises StorageError when nobody can say."""
+        """True if the folder holds a Delta table. Raises StorageError if that cannot be determined."""
         try:
             return DeltaTable.is_deltatable(place)
         except (DeltaError, OSError) as error:
@@ -96,10 +96,10 @@ class DeltaLog:
 
     @staticmethod
     def create(name: str, place: str, sync: bool = True) -> None:
-        """Make the table if it is not there yet: the first thing that whoever writes it does.
+        """Create the table if it does not exist. Every writer calls this first.
 
-        With ``sync`` commits that a power cut has torn are put aside before (`torn_commits`). Raises StorageError when
-        the table cannot be made, or has torn commits and not ``sync``.
+        With ``sync``, torn commits (after a power cut) are moved aside first (`torn_commits`). Raises StorageError if
+        the table cannot be created, or has torn commits and ``sync`` is false.
         """
         if sync:
             recover_log(place)
@@ -115,14 +115,14 @@ class DeltaLog:
             LogFlush(place).to()
 
     def flush(self) -> None:
-        """Flush all versions that have been seen. Raises UnflushedError."""
+        """Flush all versions seen so far to disk. Raises UnflushedError."""
         if self._sync is not None:
             self._sync.to(int(self._table.version()))
 
     def appendable(self) -> bool:
-        """Can whole files be appended as they are? Not if somebody has clustered, partitioned or altered the table.
+        """True if whole files can be appended unchanged: the table was not clustered, partitioned or altered.
 
-        Further columns that may be null do no harm: files without them are the table's, too.
+        Additional nullable columns are allowed: files without them are still valid.
         """
         now = self._table.protocol(), self._table.metadata().partition_columns, self._table.schema()
         if self._judged is None or self._judged[0] != now:
@@ -140,16 +140,16 @@ class DeltaLog:
         return plain and {name: column for name, column in found.items() if name not in more} == ours
 
     def rewritable(self) -> bool:
-        """Is it appendable, and are its columns ours alone? Else files of others may hold more than we know of."""
+        """True if appendable and without additional columns: rewriting other writers' files would drop those."""
         return self.appendable() and len(self._table.schema().fields) == len(_schema(self._name).fields)
 
     def readable(self) -> bool:
-        """Are the table's rows simply those of its Parquet files?"""
+        """True if the table's rows are exactly those of its Parquet files (reader version 1, not partitioned)."""
         protocol = self._table.protocol()
         return protocol.min_reader_version == 1 and not self._table.metadata().partition_columns
 
     def table_id(self) -> str:
-        """Delta's id of the table: a new table in the same place has another."""
+        """Delta's table id: a table recreated in the same place has a different one."""
         self._update()
         return str(self._table.metadata().id)
 
@@ -159,9 +159,9 @@ class DeltaLog:
         return {key: value for key, value in self._table.metadata().configuration.items() if value is not None}
 
     def data_files(self, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
-        """The files that the table consists of now, without those that by their statistics hold no row ``within``.
+        """The current snapshot's data files, after data skipping by ``within``: (min, max) by column.
 
-        ``within``: (least, greatest) of columns. A file without statistics of a column may hold any.
+        A file without statistics for a column is never skipped.
         """
         self._update()
         actions = python_times(pa.table(self._table.get_add_actions(flatten=True)))
@@ -184,7 +184,7 @@ class DeltaLog:
 
     @property
     def seen_version(self) -> int:
-        """The newest version when the log was last looked at, or committed to."""
+        """The newest version as of the last read of the log or commit."""
         return int(self._table.version())
 
     def version(self) -> int:
@@ -193,7 +193,7 @@ class DeltaLog:
         return int(self._table.version())
 
     def paths(self, version: int | None = None) -> set[str]:
-        """Paths, in the table's folder, of the files that the table consists of, now or in a ``version``."""
+        """Paths, relative to the table's folder, of the data files of the current snapshot or of ``version``."""
         self._update()
         try:
             table = self._table if version is None else DeltaTable(self._place, version=version)
@@ -202,9 +202,9 @@ class DeltaLog:
             raise _unreadable(self._place, error) from error
 
     def plain_files(self, version: int) -> list[str] | None:
-        """Absolute paths of the files whose rows, read by the schema of Checkback, are the table's in a ``version``.
+        """Absolute paths of the files that, read with Checkback's schema, yield the table's rows at ``version``.
 
-        Each lies in the table's folder itself. None: only a reader of Delta can tell the rows. Raises StorageError.
+        Each lies directly in the table's folder. None if only a Delta reader can read the rows. Raises StorageError.
         """
         try:
             table = self._table if self._table.version() == version else DeltaTable(self._place, version=version)
@@ -218,12 +218,12 @@ class DeltaLog:
         return [os.path.join(self._place, name) for name in names]
 
     def history(self, commits: int) -> dict[int, int]:
-        """The last ``commits``: version and when it was made (ms)."""
+        """The last ``commits``: commit timestamp (ms) by version."""
         self._update()
         return {entry["version"]: int(entry["timestamp"]) for entry in self._table.history(commits)}
 
     def has(self, app: str, version: int) -> bool:
-        """Has the application committed this version, or a later one? Then it is flushed, whoever did."""
+        """True if the application has committed this version or a later one; if so, it is flushed to disk first."""
         last = self.versions([app])[app]
         if last is None or last < version:
             return False
@@ -231,14 +231,14 @@ class DeltaLog:
         return True
 
     def commit(self, files: Sequence[ParquetFile], app: str | None = None, version: int = 0) -> None:
-        """Append the files, with ``app`` once: the same (app, version) is skipped when it comes again.
+        """Append the files; idempotent with ``app``: a repeated (app, version) is skipped.
 
-        That is Delta's transaction identifier (PROTOCOL.md of delta-io/delta); Spark's txnAppId and txnVersion write
-        the same. Raises FencedError when another process commits for ``app`` at the same time, StorageError when
-        the log cannot be written, UnflushedError when it cannot be flushed.
+        (app, version) is Delta's transaction identifier (PROTOCOL.md of delta-io/delta), as written by Spark's
+        txnAppId and txnVersion. Raises FencedError if another process commits for ``app`` concurrently, StorageError
+        if the log cannot be written, UnflushedError if it cannot be flushed.
         """
         if app is None:
-            # A commit looks through all versions since the one that the table was last seen in.
+            # A commit checks all versions since the last one read for conflicts.
             self._update()
         elif self.has(app, version):
             return
@@ -246,9 +246,9 @@ class DeltaLog:
             self._append(files, {} if app is None else {app: version})
 
     def versions(self, apps: Iterable[str]) -> dict[str, int | None]:
-        """The last version that each application has committed; None = it never has.
+        """The last version committed by each application; None if it never committed.
 
-        Raises StorageError, also where Delta is told to forget versions: then None says nothing.
+        Raises StorageError, also if one is missing and the table expires transaction identifiers: it may have expired.
         """
         self._update()
         forgets = _FORGETS in self._table.metadata().configuration
@@ -263,13 +263,14 @@ class DeltaLog:
     def commit_after(
         self, files: Sequence[ParquetFile], expected: Mapping[str, int | None], versions: Mapping[str, int]
     ) -> None:
-        """Append the files, and take each application from its ``expected`` version to the one of ``versions``.
+        """Append the files and advance each application from its ``expected`` version to that in ``versions``.
 
-        Without files only the versions are committed. So an application whose every commit names the version that it
-        wrote itself has no second writer: whoever writes a version between, seen or not, makes the next commit fail.
-        Raises FencedError, or AlteredError when the table takes no files any more: nothing is committed then. Raises
-        StorageError when the log cannot be read or written; ``versions`` tells afterwards whether the commit was made.
-        Raises UnflushedError: it was, and cannot be flushed.
+        Without files only the versions are committed. This is a compare-and-set: an application that always expects
+        the version of its own last commit is fenced as soon as a second writer has committed one in between.
+
+        Raises FencedError, or AlteredError if files cannot be appended any more; nothing is committed then. Raises
+        StorageError if the log cannot be read or written; ``versions`` tells afterwards whether the commit was made.
+        Raises UnflushedError if the commit was made but cannot be flushed.
         """
         found = self.versions(expected)
         if found != dict(expected):
@@ -280,10 +281,10 @@ class DeltaLog:
         self._append(files, versions)
 
     def replace(self, old: Collection[str], new: Sequence[ParquetFile]) -> bool:
-        """Put files with the same rows in the place of others (paths in the table's folder); no reader sees a change.
+        """Replace files (paths relative to the table's folder) with ones that hold the same rows: a compaction.
 
-        False, and nothing is committed, when one of the ``old`` is not the table's any more. Appends at the same time
-        lose nothing. Raises StorageError when the log cannot be read or written.
+        False, with nothing committed, if one of ``old`` was removed concurrently. Concurrent appends are kept. Raises
+        StorageError if the log cannot be read or written.
         """
         gone = set(old) - self.paths()
         seen = int(self._table.version())
@@ -299,7 +300,7 @@ class DeltaLog:
         raise StorageError("others commit all the time: no turn for a commit of ours", self._place, "run it again")
 
     def _replace(self, old: Collection[str], new: Sequence[ParquetFile]) -> bool:
-        """One attempt; False: another commit came between the look at the log and this one."""
+        """Try once; False if a concurrent commit came first."""
         now = round(time.time() * 1000)
         seen = self._table.version()
         actions: list[AddAction | RemoveAction] = [
@@ -309,8 +310,8 @@ class DeltaLog:
             RemoveAction(path=path, data_change=False, deletion_timestamp=now, size=self._size(path)) for path in old
         ]
         try:
-            # delta-rs does not see that another commit removed the same files: their rows would be there twice.
-            # Without retries its commit is the one after the version that was looked at, or none.
+            # delta-rs does not detect that another commit removed the same files, which would duplicate their rows.
+            # Without retries its commit directly follows the version read, or fails.
             self._table.create_write_transaction(
                 actions,
                 "append",
@@ -328,13 +329,13 @@ class DeltaLog:
         return True
 
     def _size(self, path: str) -> int | None:
-        """Bytes of a file of the table; None = it cannot be seen."""
+        """Size of a data file in bytes; None if it cannot be read."""
         with suppress(OSError):
             return os.path.getsize(os.path.join(self._place, path))
         return None
 
     def checkpoint(self) -> None:
-        """Write the table's state as a checkpoint: readers need no commit before it. Raises StorageError."""
+        """Write a Delta checkpoint: readers need no earlier commit. Raises StorageError."""
         self._update()
         self.flush()
         try:
@@ -369,7 +370,7 @@ class DeltaLog:
         self._committed()
 
     def _committed(self) -> None:
-        """What follows a commit: it is flushed; then what is only true of versions that stay is made of it."""
+        """Flush the commit, then write its checksum and, if due, a checkpoint, which must not outlive it."""
         before = version = int(self._table.version())
         while os.path.exists(f"{self._place}/_delta_log/{version + 1:020}.json"):
             version += 1
@@ -378,10 +379,10 @@ class DeltaLog:
         write_checksum(self._place, version)
         due = (version + 1) // self._interval * self._interval - 1
         if due > before:
-            with suppress(StorageError, DeltaError, OSError):  # the table is whole without
+            with suppress(StorageError, DeltaError, OSError):  # best effort: the table is valid without it
                 if last_checkpoint(self._place) < due:
                     self.checkpoint()
-                # It is read from there: what an open table has taken up commit by commit makes each commit slower.
+                # Reload from the checkpoint: state accumulated commit by commit makes each commit slower.
                 self._table = DeltaTable(self._place)
 
     def _fenced(self) -> FencedError:
@@ -397,7 +398,7 @@ class DeltaLog:
 
 
 def actions_of(place: str, version: int, kind: str) -> Iterator[dict[str, Any]]:
-    """The actions of a kind (``add``, ``remove``) in one commit of the table in ``place``. Raises StorageError."""
+    """The actions of one kind (``add``, ``remove``) in a commit of the table in ``place``. Raises StorageError."""
     path = f"{place}/_delta_log/{version:020}.json"
     try:
         yield from actions_of_kind(path, kind)
@@ -406,12 +407,12 @@ def actions_of(place: str, version: int, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _counted(actions: Sequence[object]) -> dict[str, str]:
-    """What is noted with a commit: how many actions it has, so that one that is cut off between two is known for it."""
+    """Commit metadata: the number of actions, which reveals a commit truncated between two actions."""
     return {ACTIONS: str(len(actions))}
 
 
 def removed_by(place: str, version: int) -> set[str]:
-    """Paths of the files that a commit took out of the table. Raises StorageError."""
+    """Paths of the files that a commit removed. Raises StorageError."""
     return {unquote(action["path"]) for action in actions_of(place, version, "remove")}
 
 
@@ -425,7 +426,7 @@ def _schema_of(kind: str) -> Schema:
 
 
 def _columns(schema: Schema) -> dict[str, tuple[str, bool]]:
-    """By name, type and whether it may be null. Whether parts of a value may be, who made the table said otherwise."""
+    """(type, nullable) by column name. Nullability of nested parts is ignored: it depends on the table's creator."""
     return {field.name: (field.type.to_json().replace("false", "true"), field.nullable) for field in schema.fields}
 
 
@@ -438,7 +439,7 @@ def _fix(error: Exception) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """What the error says in one line: of a chain (delta-rs colours it, an arrow before each cause) the last cause."""
+    """The error in one line: the root cause of a chain (delta-rs colours it, with an arrow before each cause)."""
     lines = [_COLOUR.sub("", line).strip() for line in str(error).splitlines()]
     causes = [line.removeprefix(_ARROW).strip() for line in lines if line.startswith(_ARROW)]
     return next((line for line in [*causes[-1:], *lines] if line), type(error).__name__)

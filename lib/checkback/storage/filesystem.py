@@ -1,8 +1,8 @@
-"""Folders and small files that Spark reaches, seen from the driver.
+"""Folders and small files in Spark's file systems, accessed from the driver.
 
-What has a path (of this machine, or a mount) goes by the system, and needs no session. A URI goes by Hadoop's client,
-which has Spark's own settings and rights; on Spark Connect there is none, and Arrow's file systems stand in, with the
-rights that this process has.
+Paths (local or mounted) are accessed through the OS and need no session. URIs are accessed through Hadoop's client,
+with Spark's settings and credentials; Spark Connect has none, so Arrow's file systems are used, with this process's
+credentials.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Files(Protocol):
-    """A file system, at one place."""
+    """A path in a file system."""
 
     def names(self) -> list[str]: ...
     def text(self) -> str: ...
@@ -40,7 +40,7 @@ class _Files(Protocol):
 
 
 def names(spark: SparkSession | None, folder: str) -> list[str]:
-    """What is in a folder; nothing when there is no such folder. Raises StorageError."""
+    """The names in a folder; empty if it does not exist. Raises StorageError."""
     with _told("read", folder):
         files = _files(spark, folder)
         return files.names() if files.exists() else []
@@ -53,19 +53,19 @@ def text(spark: SparkSession | None, file: str) -> str:
 
 
 def exists(spark: SparkSession | None, place: str) -> bool:
-    """Is there such a file or folder? Raises StorageError."""
+    """True if the file or folder exists. Raises StorageError."""
     with _told("read", place):
         return _files(spark, place).exists()
 
 
 def make(spark: SparkSession, folder: str) -> None:
-    """Make a folder, unless it is there. Raises StorageError."""
+    """Create a folder if it does not exist. Raises StorageError."""
     with _told("changed", folder):
         _files(spark, folder).make()
 
 
 def delete(spark: SparkSession, folder: str) -> None:
-    """Delete a folder with all that is in it, if it is there. Raises StorageError."""
+    """Delete a folder recursively, if it exists. Raises StorageError."""
     with _told("changed", folder):
         files = _files(spark, folder)
         if files.exists():
@@ -73,7 +73,7 @@ def delete(spark: SparkSession, folder: str) -> None:
 
 
 def delete_file(spark: SparkSession, file: str) -> None:
-    """Delete a file, if it is there. Raises StorageError."""
+    """Delete a file, if it exists. Raises StorageError."""
     with _told("changed", file):
         files = _files(spark, file)
         if files.exists():
@@ -81,16 +81,16 @@ def delete_file(spark: SparkSession, file: str) -> None:
 
 
 def write(spark: SparkSession | None, file: str, text: str) -> None:
-    """Make a small file, or put another content into it; the folders above it are made. Raises StorageError.
+    """Create or overwrite a small file, and its parent folders. Raises StorageError.
 
-    In a local folder it is there whole or not at all, also after a power cut.
+    In a local folder the write is atomic and durable.
     """
     with _told("written", file):
         _files(spark, file).write(text.encode())
 
 
 def move(spark: SparkSession, folder: str, to: str) -> bool:
-    """Give a folder another place; False when it is not there. Raises StorageError."""
+    """Move a folder; False if it does not exist. Raises StorageError."""
     with _told("changed", folder):
         files = _files(spark, folder)
         if not files.exists():
@@ -102,7 +102,7 @@ def move(spark: SparkSession, folder: str, to: str) -> bool:
 
 
 def put_aside(spark: SparkSession, folder: str) -> str | None:
-    """Keep a folder beside its place, named by the time: returns where, None = there was none. Raises StorageError."""
+    """Rename a folder, adding a timestamp; returns the new path, None if it did not exist. Raises StorageError."""
     aside = f"{folder}.before-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     return aside if move(spark, folder, aside) else None
 
@@ -136,7 +136,7 @@ def _files(spark: SparkSession | None, place: str) -> _Files:
 
 
 class _ByArrow:
-    """A place in one of Arrow's file systems."""
+    """A path in one of Arrow's file systems."""
 
     def __init__(self, system: fs.FileSystem, path: str) -> None:
         self._system = system
@@ -172,7 +172,7 @@ class _ByArrow:
 
 
 class _Local(_ByArrow):
-    """A place of this machine: what is changed is flushed to the disk; it is rare enough for that."""
+    """A local path. All changes are flushed to disk; they are rare."""
 
     def __init__(self, path: str) -> None:
         super().__init__(fs.LocalFileSystem(), path)
@@ -190,7 +190,7 @@ class _Local(_ByArrow):
         flush_folder(os.path.dirname(self._path))
 
     def write(self, content: bytes) -> None:
-        """Under another name first: it is there whole or not at all."""
+        """Write to a temporary name and rename: atomic."""
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         with open(f"{self._path}.new", "wb") as file:
             file.write(content)
@@ -205,7 +205,7 @@ class _Local(_ByArrow):
 
 
 class _ByHadoop:
-    """A place in one of Hadoop's file systems."""
+    """A path in one of Hadoop's file systems."""
 
     def __init__(self, spark: SparkSession, place: str) -> None:
         jvm: Any = spark._jvm

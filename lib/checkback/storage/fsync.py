@@ -1,7 +1,7 @@
-"""Flushing to the disk, so that a power cut takes nothing away that somebody relies on (`storage.sync`).
+"""Flushing to disk, so that a power cut loses nothing that was acknowledged (`storage.sync`).
 
-What a file holds is on the disk when the file has been flushed, and that there is such a file when its folder has
-been, too (POSIX, fsync). Until then a power cut may leave the file empty, cut off, under its old name, or not at all.
+A file's content is durable once the file is flushed, its directory entry once its folder is, too (POSIX, fsync). Until
+then a power cut may leave the file empty, truncated, under its old name, or missing.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 LOG = "_delta_log"
 COMMIT = re.compile(r"([0-9]{20})\.json")
-#: Versions before the newest one that a process flushes with its first commit: their writers may have died between
-#: a commit and its flush. The first commit after such a death flushes it, so more than one is rare.
+#: Versions before the newest one that a process flushes with its first commit: their writers may have crashed between
+#: commit and flush. The first commit after such a crash flushes it, so more than one is rare.
 BEHIND = 20
 _AT_ONCE = 8
-#: what file systems say that have nothing to flush for a folder, or do not let it be opened
+#: errors of file systems on which a folder cannot be opened or needs no fsync
 _NO_FOLDERS = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM, errno.EISDIR})
 
 
 class UnflushedError(StorageError):
-    """What was written is there, but may be gone after a power cut: nobody may rely on it."""
+    """A write was made but is not durable: it may be lost in a power cut, and nothing may depend on it."""
 
 
 def flush_file(path: str) -> None:
-    """Flush what a file holds. Raises OSError."""
+    """Flush a file's content. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:
         getattr(os, "fdatasync", os.fsync)(descriptor)
@@ -44,7 +44,7 @@ def flush_file(path: str) -> None:
 
 
 def flush_folder(path: str) -> None:
-    """Flush which files a folder has. Raises OSError; not where the system has no such thing."""
+    """Flush a folder's directory entries; a no-op where unsupported. Raises OSError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     except OSError as error:
@@ -61,7 +61,7 @@ def flush_folder(path: str) -> None:
 
 
 def flush_parents(path: str) -> None:
-    """Flush the folders above one, whoever has made which of them. Raises OSError."""
+    """Flush all parent folders, as any of them may be new. Raises OSError."""
     above = os.path.dirname(os.path.abspath(path))
     while True:
         _flush_folder_if_there(above)
@@ -71,15 +71,15 @@ def flush_parents(path: str) -> None:
 
 
 def flush_written(path: str) -> None:
-    """Flush a file and the folder in which it has got its name. Raises OSError."""
+    """Flush a file and its folder. Raises OSError."""
     flush_file(path)
     flush_folder(os.path.dirname(path))
 
 
 class LogFlush:
-    """The log of a table in a local folder, flushed without holes: a version only together with all before it.
+    """Flushes the log of a table in a local folder without gaps: a version only with all earlier ones.
 
-    For one thread at a time.
+    Not thread-safe.
     """
 
     def __init__(self, place: str) -> None:
@@ -88,10 +88,7 @@ class LogFlush:
         self._flushed: int | None = None
 
     def to(self, version: int | None = None) -> None:
-        """Flush all versions up to this one, or up to the newest that is there.
-
-        Raises UnflushedError: what was committed may not be there after a power cut.
-        """
+        """Flush all versions up to this one, or up to the newest. Raises UnflushedError."""
         log = os.path.join(self._place, LOG)
         try:
             newest = self._newest(log) if version is None else version
@@ -108,7 +105,7 @@ class LogFlush:
         self._flushed = newest
 
     def with_files(self) -> None:
-        """Flush all versions with the files that they name: those whom another writer, as Spark, has committed.
+        """Flush all versions and the data files they add: for commits of another writer, such as Spark.
 
         Raises UnflushedError.
         """
@@ -148,26 +145,26 @@ class LogFlush:
 
 
 class QueryFlush:
-    """The checkpoint of a streaming query in a local folder, with the tables that its batches read.
+    """Flushes a streaming query's checkpoint in a local folder, and the query's source tables.
 
-    Spark writes its checkpoint without flushing it. Called in each batch, when its state is computed and before the
-    first of its rows is committed, and in each batch without rows, too, it makes sure that
+    Spark writes its checkpoint without flushing it. Called in every batch, even one without rows, after its state is
+    computed and before its first commit, this ensures that
 
-    - what a batch has read, the offsets that it goes by and the state that it leaves are on the disk before anything
-      of it is in a table, so that a batch that is in any of them can be finished;
-    - the same holds for every batch that Spark notes as done. What a power cut can take or tear are files of the
-      batches that come after it: they are nobody's yet (`torn_commits`).
+    - a batch's input, offsets and state are durable before any table has rows of it, so that a batch that is in any
+      table can be completed;
+    - the same holds for every batch in Spark's commit log. A power cut can lose or tear only files of later batches,
+      which nothing depends on yet (`torn_commits`).
     """
 
     def __init__(self, place: str | None, tables: Iterable[str] = ()) -> None:
-        """``place``: the checkpoint's folder; None = nothing is to be flushed. ``tables``: folders of tables."""
+        """``place``: the checkpoint's folder; None = flush nothing. ``tables``: folders of the source tables."""
         self._place = place
         self._logs = [LogFlush(table) for table in tables]
-        # A file that takes another's name is another one by its number.
+        # (path, inode): a file that replaces another has a different inode.
         self._done: set[tuple[str, int]] = set()
 
     def __call__(self) -> None:
-        """Flush what has come since the last call. Raises UnflushedError."""
+        """Flush everything written since the last call. Raises UnflushedError."""
         if self._place is None:
             return
         for log in self._logs:
@@ -186,7 +183,7 @@ class QueryFlush:
 
 
 def flush_owner(place: str) -> None:
-    """Flush what names the query of a checkpoint, which runs. Raises UnflushedError."""
+    """Flush the metadata file (query id) of a running query's checkpoint. Raises UnflushedError."""
     try:
         for name in ("metadata", ".metadata.crc"):
             _flush_if_there(os.path.join(place, name))
@@ -197,7 +194,7 @@ def flush_owner(place: str) -> None:
 
 
 def versions(log: str) -> list[int]:
-    """The versions whose commits are in a folder ``_delta_log``, in any order. Raises OSError."""
+    """The versions with a commit file in a folder ``_delta_log``, in any order. Raises OSError."""
     try:
         return [int(match[1]) for match in map(COMMIT.fullmatch, os.listdir(log)) if match]
     except FileNotFoundError:
@@ -205,7 +202,7 @@ def versions(log: str) -> list[int]:
 
 
 def unflushed(error: Exception, place: str) -> UnflushedError:
-    """The error of a disk that does not take what was written to it."""
+    """The error for a failed flush."""
     return UnflushedError(
         f"cannot be flushed to the disk: {getattr(error, 'strerror', None) or error}",
         place,
@@ -214,7 +211,7 @@ def unflushed(error: Exception, place: str) -> UnflushedError:
 
 
 def _tree(folder: str) -> Iterator[tuple[str, int]]:
-    """Path and number of each file in a folder and those below; a query at work may take some away meanwhile."""
+    """Path and inode of each file in a folder tree; a running query may remove some concurrently."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -227,7 +224,7 @@ def _tree(folder: str) -> Iterator[tuple[str, int]]:
 
 
 def _folders(top: str, files: Iterable[str]) -> set[str]:
-    """The folders that files lie in, up to one that is above all of them."""
+    """The folders that contain the files, up to and including ``top``."""
     found = {top}
     for file in files:
         folder = os.path.dirname(file)

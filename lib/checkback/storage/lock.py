@@ -1,7 +1,7 @@
-"""One process works on the tables of a folder at a time: a lock that the system lets go when the process dies.
+"""Mutual exclusion between processes on the same tables: a lock that the OS releases when its process dies.
 
-Spark's own fence, the offset log, speaks up only when two queries write the same entry of the same checkpoint: a
-batch that is done again slips through, and another checkpoint on the same tables does, too.
+Spark's own fencing, the offset log, only detects two queries writing the same entry of the same checkpoint: it misses
+a replayed batch, and a second checkpoint on the same tables.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
     from checkback.storage.tables import Tables
 
-#: in the folder of the tables; Delta and Spark pass over names with an underscore
+#: in the tables' folder; Delta and Spark ignore names that begin with an underscore
 FILE = "_reconcile.lock"
 
 
 @dataclass(frozen=True)
 class Lock:
-    """The lock, as whoever is in holds it. ``path`` of its file; None = there is none."""
+    """A held lock. ``path``: its file; None = no lock could be taken (nothing is local)."""
 
     path: str | None = None
     descriptor: int = -1
 
     def confirm(self) -> None:
-        """Look whether its file is still the one that is there: with another one, another process may be in.
+        """Check that the lock file was not removed or replaced: another process could then hold a lock, too.
 
-        Raises FencedError, StorageError when nobody can say.
+        Raises FencedError if it was, StorageError if that cannot be determined.
         """
         if self.path is not None and not _is_there(self.descriptor, self.path):
             raise FencedError(
@@ -48,15 +48,15 @@ class Lock:
 
 @contextmanager
 def exclusive_lock(tables: Tables, file: str = FILE) -> Iterator[Lock]:
-    """Inside, no other process gets in for the same tables, whatever its checkpoint. kill -9 lets go of it, too.
+    """Exclude other processes from the same tables, whatever their checkpoint. Released even by kill -9.
 
-    ``file``: those that take the same one keep each other out.
+    ``file``: processes that lock the same file exclude each other.
 
-    It is an advisory lock on a file (flock), so both must see one file system. Where the tables do not lie in a local
-    folder it stands beside the checkpoints; where these do not, either, there is none: Spark's and Delta's own fences
-    remain. Its file may be taken away by somebody: whoever is in for long looks again (`Lock.confirm`).
+    It is an advisory file lock (flock), so both processes must see the same file system. If the tables are not in a
+    local folder, the file is next to the checkpoints; if these are not local either, there is no lock and only
+    Spark's and Delta's own fencing remains. The file may be removed: long-lived holders call `Lock.confirm`.
 
-    Raises FencedError when another process is in, StorageError when the file cannot be made.
+    Raises FencedError if another process holds the lock, StorageError if the file cannot be created.
     """
     folder = _folder(tables)
     if folder is None:
@@ -65,7 +65,7 @@ def exclusive_lock(tables: Tables, file: str = FILE) -> Iterator[Lock]:
     path = os.path.join(folder, file)
     descriptor = _opened(path, folder)
     try:
-        with suppress(OSError):  # on a full disk: it only tells others who is in
+        with suppress(OSError):  # full disk: the content is informational
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         yield Lock(path, descriptor)
@@ -74,9 +74,9 @@ def exclusive_lock(tables: Tables, file: str = FILE) -> Iterator[Lock]:
 
 
 def lock_is_held(tables: Tables) -> str | None:
-    """Who is in, as "process 12 on host"; empty: nobody. None = nobody can say: the tables are not on this machine.
+    """The lock's holder, as "process 12 on host"; empty if it is free; None if unknown (the tables are not local).
 
-    It only looks: for as long as that takes it holds a shared lock, which `exclusive_lock` waits for.
+    The test briefly takes a shared lock, which `exclusive_lock` waits for.
     """
     folder = _folder(tables)
     if folder is None:
@@ -102,7 +102,7 @@ def lock_is_held(tables: Tables) -> str | None:
 
 
 def _opened(path: str, folder: str) -> int:
-    """The lock's file, made if it is not there, and locked. Raises FencedError, StorageError."""
+    """Open (or create) and lock the file; returns its descriptor. Raises FencedError, StorageError."""
     while True:
         try:
             os.makedirs(folder, exist_ok=True)
@@ -111,7 +111,7 @@ def _opened(path: str, folder: str) -> int:
             raise StorageError(f"the lock file cannot be made: {error.strerror}", path) from error
         try:
             _lock(descriptor, folder)
-            if _is_there(descriptor, path):  # else it was taken away between the two
+            if _is_there(descriptor, path):  # else it was removed between open and lock
                 return descriptor
         except BaseException:
             os.close(descriptor)
@@ -120,7 +120,7 @@ def _opened(path: str, folder: str) -> int:
 
 
 def _is_there(descriptor: int, path: str) -> bool:
-    """Is the open file the one under this path? Raises StorageError."""
+    """True if the open file is still the one at this path. Raises StorageError."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -130,7 +130,7 @@ def _is_there(descriptor: int, path: str) -> bool:
 
 
 def _folder(tables: Tables) -> str | None:
-    """Where the lock stands."""
+    """The lock file's folder; None if neither tables nor checkpoints are local."""
     roots = [tables.root, os.path.dirname(tables.checkpoint("reconcile"))]
     return next((found for found in map(local_path, filter(None, roots)) if found is not None), None)
 
@@ -145,7 +145,7 @@ def _lock(descriptor: int, folder: str) -> None:
     except ImportError:  # not on Windows
         return
     try:
-        # Whoever only looks (`lock_is_held`) is gone in a moment; another reconcile stays.
+        # Retry: `lock_is_held` holds its shared lock for a moment only; another reconcile keeps its lock.
         if not (_locked(descriptor) or _locked(descriptor, after_s=0.05)):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -1,4 +1,4 @@
-"""Ranges of offsets of the half queues: the predicate by which Delta skips files."""
+"""Ranges of half queue offsets, as a predicate for Delta's data skipping."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-#: most boxes in the predicate that lets Delta skip files; more make planning slow
+#: maximum boxes in the data skipping predicate; more make planning slow
 MAX_RANGES = 64
 
 
 class Range(NamedTuple):
-    """Offsets ``first`` .. ``last`` of a half queue, both included."""
+    """Offsets ``first`` .. ``last`` of a half queue, both inclusive."""
 
     queue_id: int
     first: int
@@ -26,7 +26,7 @@ class Range(NamedTuple):
 
 
 class Box(NamedTuple):
-    """Offsets ``first`` .. ``last`` of the half queues ``first_queue`` .. ``last_queue``, all included."""
+    """Offsets ``first`` .. ``last`` of the half queues ``first_queue`` .. ``last_queue``, all inclusive."""
 
     first_queue: int
     last_queue: int
@@ -35,11 +35,11 @@ class Box(NamedTuple):
 
     @property
     def offsets(self) -> int:
-        """How many offsets lie in it."""
+        """Number of offsets in the box."""
         return (self.last_queue - self.first_queue + 1) * (self.last - self.first + 1)
 
     def joined(self, other: Box) -> Box:
-        """The least box that covers both."""
+        """The smallest box that covers both."""
         return Box(
             min(self.first_queue, other.first_queue),
             max(self.last_queue, other.last_queue),
@@ -49,7 +49,7 @@ class Box(NamedTuple):
 
 
 def within(boxes: Sequence[Box], offset_column: str) -> Column:
-    """Does a row of `half` or `op` lie in one of the boxes?"""
+    """Predicate: a row of `half` or `op` lies in one of the boxes."""
     from pyspark.sql import functions as F
 
     return _any(
@@ -63,7 +63,7 @@ def within(boxes: Sequence[Box], offset_column: str) -> Column:
 
 
 def _any(conditions: Sequence[Column]) -> Column:
-    """Is one of them true? As a balanced tree: Spark's recursion is as deep as the expression."""
+    """Their disjunction, as a balanced tree: Spark's recursion is as deep as the expression."""
     if len(conditions) <= 2:
         return reduce(or_, conditions)
     middle = len(conditions) // 2
@@ -71,19 +71,19 @@ def _any(conditions: Sequence[Column]) -> Column:
 
 
 def merge_ranges(spans: Iterable[Range], most: int) -> list[Box]:
-    """At most ``most`` boxes that cover the spans, however many queues there are.
+    """At most ``most`` boxes that cover the spans, for any number of queues.
 
-    Spans that touch are merged, then of all neighbours, in the order of queues and offsets, always the two whose box
-    has the fewest offsets besides theirs.
+    Adjacent spans are merged; then, greedily, the two neighbours (by queue and offset) whose joint box adds the fewest
+    offsets.
     """
     touching = _touching(spans)
     found: list[Box | None] = [*touching]
-    before, after = list(range(-1, len(found) - 1)), [*range(1, len(found)), -1]  # -1: there is none
+    before, after = list(range(-1, len(found) - 1)), [*range(1, len(found)), -1]  # linked list; -1 = end
     merges = [(_growth(one, other), at, at + 1) for at, (one, other) in enumerate(pairwise(touching))]
     heapify(merges)
-    for new in range(len(touching), 2 * len(touching) - most):  # each makes one of two
+    for new in range(len(touching), 2 * len(touching) - most):  # each step merges two boxes
         one = other = None
-        while one is None or other is None:  # else one of them is merged already
+        while one is None or other is None:  # skip stale heap entries: boxes that are merged already
             _, first, second = heappop(merges)
             one, other = found[first], found[second]
         merged = one.joined(other)
@@ -101,7 +101,7 @@ def merge_ranges(spans: Iterable[Range], most: int) -> list[Box]:
 
 
 def _touching(spans: Iterable[Range]) -> list[Box]:
-    """The spans as boxes of one queue each, in order; those that touch are one."""
+    """The spans as sorted single-queue boxes, with adjacent and overlapping ones merged."""
     boxes: list[Box] = []
     for queue_id, first, last in sorted(spans):
         if boxes and boxes[-1].first_queue == queue_id and first <= boxes[-1].last + 1:
@@ -112,5 +112,5 @@ def _touching(spans: Iterable[Range]) -> list[Box]:
 
 
 def _growth(one: Box, other: Box) -> int:
-    """Offsets that the box of both has besides theirs."""
+    """Offsets that the joint box adds to those of the two."""
     return one.joined(other).offsets - one.offsets - other.offsets

@@ -1,7 +1,7 @@
-"""Rows as Parquet files of Delta tables, written where the rows are: in the tasks of a Spark job.
+"""Parquet files of Delta tables, written by the tasks of a Spark job.
 
-A file belongs to its table only when the driver has committed it (`delta_log`). A file that never is, because its task
-was run twice or its batch failed, is nobody's, and VACUUM removes it: so it is with every writer of Delta tables.
+A file belongs to its table only once the driver has committed it (`delta_log`). A file that never is, because its task
+was retried or its batch failed, is orphaned, and VACUUM removes it, as with every writer of Delta tables.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from checkback.storage.timestamps import python_times
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-#: bytes of rows that a task keeps before it writes them as a row group
+#: bytes of rows that a task buffers before it writes a row group
 BUFFER = 64 << 20
-#: Rows of a file at most, where a stream takes whole files and is to have no more than there is time for in a batch.
+#: Maximum rows of a file, by table: a stream reads whole files, so this bounds the size of its batches.
 MOST_ROWS = {"check_requests": 10_000}
-#: Of `row_batches`: bytes of rows and rows read at a time (a body that repeats takes few bytes in a file, and many in
-#: memory), and bytes of the file.
+#: For `row_batches`: bytes and rows of a piece (a repeated body is small in the file but not in memory), and the read
+#: buffer in bytes.
 _PIECE, _PIECE_ROWS, _STREAMED = 8 << 20, 2048, 1 << 20
-#: Files that are being written at once, at most: a process may have no more than some hundreds open.
+#: Maximum files being written at once: a process's limit of open files may be some hundreds.
 _OPEN = 64
-#: what a task that writes files yields: `ParquetFile`, and whatever else the job has to say
+#: rows yielded by a task that writes files: a `ParquetFile` each, and optionally a note
 FILES_SCHEMA = "name STRING, path STRING, size BIGINT, stats STRING, note BINARY"
 _FILES = pa.schema(
     [("name", pa.string()), ("path", pa.string()), ("size", pa.int64()), ("stats", pa.string()), ("note", pa.binary())]
 )
-# What repeats is kept once a file. Bodies, transaction ids and keys are all different: looking for repeats costs time.
+# Columns without dictionary encoding: their values are nearly all distinct, so it would only cost time.
 _UNIQUE = frozenset({"body", "transaction_id", "keys", "raw", "remark"})
 
 
 @dataclass(frozen=True)
 class ParquetFile:
-    """A Parquet file: ``name`` of its table, ``path`` in the table's folder, bytes, Delta's statistics as JSON."""
+    """A Parquet file: its table's ``name``, ``path`` relative to its folder, bytes, Delta's statistics as JSON."""
 
     name: str
     path: str
@@ -58,7 +58,7 @@ class ParquetFile:
 
 @dataclass
 class _Open:
-    """A table's file while a task fills it."""
+    """A table's file while it is being written."""
 
     path: str
     schema: pa.Schema
@@ -71,12 +71,12 @@ class _Open:
 
 
 class FileWriter:
-    """Writes rows of several tables side by side, a file a table. Use as a context: an error removes the files.
+    """Writes rows of several tables, one file for each table. A context manager: an error removes the files.
 
-    ``folder``: where the tables' folders lie. ``buffer``: bytes of rows that become a row group. ``most_rows``: of a
-    file, by table; more rows make more files. ``apart``: with what the names of tables begin that cannot stop the
-    others: one whose file cannot be written, for a reason of its own, has no file, and is in ``failed`` with the error.
-    ``sync``: are they flushed to the disk? Their names are when all are.
+    ``folder``: parent of the tables' folders. ``buffer``: bytes of rows in a row group. ``most_rows``: maximum rows of
+    a file, by table; more rows make more files. ``apart``: name prefix of tables that are isolated from the others:
+    if such a table's file cannot be written (errors of the machine excepted), the error is recorded in ``failed``.
+    ``sync``: flush the files to disk; their directory entries are flushed in `close`.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class FileWriter:
             self._remove()
 
     def write(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
-        """Add rows to the table's file. Columns are taken by name and cast to the table's types.
+        """Add rows to the table's file. Columns are matched by name and cast to the table's types.
 
-        Raises ArrowInvalid when a value does not fit its column, OSError when it cannot be written.
+        Raises ArrowInvalid if a value cannot be cast, OSError if the file cannot be written.
         """
         most = self._most_rows.get(name)
         if most is None:
@@ -133,7 +133,7 @@ class FileWriter:
 
     @contextlib.contextmanager
     def _alone(self, name: str) -> Iterator[None]:
-        """Where the table cannot stop the others: an error of its own is noted, and its file is given up."""
+        """Isolate a table that matches ``apart``: record its error in ``failed`` and abandon its file."""
         try:
             yield
         except (OSError, pa.ArrowException) as error:
@@ -161,7 +161,7 @@ class FileWriter:
             _widen(file, column, table.column(column))
 
     def close(self) -> list[ParquetFile]:
-        """Finish all files. Raises OSError when they cannot be written or flushed."""
+        """Finish all files. Raises OSError if one cannot be written or flushed."""
         for name in list(self._files):
             with self._alone(name):
                 self._finish(name)
@@ -215,7 +215,7 @@ class FileWriter:
 def to_files(
     name: str, folder: str, sync: bool = True
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow that writes all rows into files of one table: rows in, FILES_SCHEMA out."""
+    """A function for mapInArrow that writes all rows into files of one table and yields FILES_SCHEMA."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with FileWriter(folder, sync=sync) as writer:
@@ -227,9 +227,9 @@ def to_files(
 
 
 def read_rows(path: str, name: str, columns: Sequence[str] | None, wanted: pc.Expression) -> pa.Table:
-    """The wanted rows of one file of the table ``name``, whoever wrote it, with `python_times`. ``columns`` None = all.
+    """The rows of one file of table ``name`` that match ``wanted``, with `python_times`; any writer's file will do.
 
-    Raises StorageError when it cannot be read.
+    ``columns``: None = all. Raises StorageError if the file cannot be read.
     """
     schema = arrow_schema(name)
     names = list(columns or schema.names)
@@ -241,10 +241,7 @@ def read_rows(path: str, name: str, columns: Sequence[str] | None, wanted: pc.Ex
 
 
 def row_batches(path: str, name: str, columns: Sequence[str], wanted: pc.Expression) -> Iterator[pa.Table]:
-    """As `read_rows`, in pieces of some megabytes: what is read of a piece can go before the next one comes.
-
-    Raises StorageError.
-    """
+    """Like `read_rows`, in pieces of some megabytes, so that memory stays bounded. Raises StorageError."""
     schema = pa.schema([arrow_schema(name).field(column) for column in columns])
     try:
         fragment = ParquetFileFormat().make_fragment(path, LocalFileSystem()).subset(wanted, schema=arrow_schema(name))
@@ -261,7 +258,7 @@ def row_batches(path: str, name: str, columns: Sequence[str], wanted: pc.Express
 
 
 def file_rows(files: Iterable[ParquetFile], note: bytes | None = None) -> pa.RecordBatch:
-    """FILES_SCHEMA: a row a file, and one without a name for the note, if there is one."""
+    """FILES_SCHEMA: one row for each file, and one without a name for the note, if any."""
     rows: list[dict[str, Any]] = [vars(file) for file in files]
     if note is not None:
         rows.append({"note": note})
@@ -269,7 +266,7 @@ def file_rows(files: Iterable[ParquetFile], note: bytes | None = None) -> pa.Rec
 
 
 def files_of(rows: pa.Table) -> tuple[list[ParquetFile], list[bytes]]:
-    """What the tasks of a job yielded: the files, and the notes."""
+    """The files and notes yielded by a job's tasks."""
     found = rows.to_pylist()
     files = [
         ParquetFile(row["name"], row["path"], row["size"], row["stats"]) for row in found if row["name"] is not None
@@ -278,17 +275,17 @@ def files_of(rows: pa.Table) -> tuple[list[ParquetFile], list[bytes]]:
 
 
 def _codec(name: str) -> str:
-    """How the table's pages are compressed.
+    """The table's compression codec.
 
-    `rejected` keeps what is refused whole, also a line that repeats itself for megabytes: snappy makes it 20 times
-    smaller, zstd thousands of times, as small as it was sent.
+    `rejected` keeps refused input in full, even megabytes of repetition: snappy compresses that 20 times, zstd
+    thousands of times, to about the size it was sent in.
     """
     return "zstd" if name == "rejected" else "snappy"
 
 
 def _widen(file: _Open, column: str, values: pa.ChunkedArray) -> None:
     if values.null_count:
-        # Not worth a count: a column of which nothing is said is never skipped by.
+        # No min/max for a column with nulls: without statistics it is never used for data skipping.
         file.least[column] = None
     span = pc.min_max(values).as_py()
     if column not in file.least:
@@ -301,7 +298,7 @@ def _widen(file: _Open, column: str, values: pa.ChunkedArray) -> None:
 def _statistics(file: _Open) -> str:
     """Delta's per-file statistics (PROTOCOL.md of delta-io/delta, Per-file Statistics).
 
-    Timestamps are cut to milliseconds; the greatest is rounded up, so that no reader skips the rows behind it.
+    Timestamps are truncated to milliseconds; the maximum is rounded up, so that data skipping loses no rows.
     """
     known = [column for column, value in file.least.items() if value is not None]
     up = timedelta(microseconds=999)

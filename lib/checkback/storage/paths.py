@@ -1,4 +1,4 @@
-"""Where tables and checkpoints lie: in folders of this machine, or at URIs of another file system."""
+"""Locations of tables and checkpoints: local folders, or URIs of another file system."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from checkback.settings import Settings
 
-#: object stores under paths
+#: object stores mounted as paths
 _MOUNTS = ("/Volumes/", "/dbfs/")
 
 
 def local_path(place: str) -> str | None:
-    """The absolute path of a folder on this machine; None for a URI of another file system, or where one is mounted.
+    """The absolute path of a local folder; None for a URI of another file system, or a path on a mounted one.
 
-    The mounts (Databricks' /Volumes and /dbfs) have paths, but neither locks nor links: Spark writes there.
+    The mounts (Databricks' /Volumes and /dbfs) support neither locks nor hard links: Spark writes there.
     """
     scheme, colon, rest = place.partition(":")
     if colon and "/" not in scheme:
@@ -33,9 +33,9 @@ def local_path(place: str) -> str | None:
 
 
 def storage_check(settings: Settings, origins: Mapping[str, str] | None = None) -> None:
-    """Checks, before Spark starts, that the local folders of tables and checkpoints can be written; makes them.
+    """Create the local folders of tables and checkpoints and check, before Spark starts, that they are writable.
 
-    Raises SettingsError. Folders that are URIs of other file systems are left to Spark.
+    Raises SettingsError. URIs of other file systems are left to Spark.
     """
     root = None if settings.storage.catalog else settings.storage.root
     folders = {"storage.root": root, "storage.checkpoints": settings.storage.checkpoints}
@@ -45,7 +45,7 @@ def storage_check(settings: Settings, origins: Mapping[str, str] | None = None) 
             continue
         try:
             os.makedirs(path, exist_ok=True)
-            # Tried, not asked: for root and on network mounts, permissions say nothing.
+            # Write a file instead of checking permissions, which say nothing for root and on network mounts.
             with tempfile.TemporaryFile(dir=path):
                 pass
         except OSError as error:

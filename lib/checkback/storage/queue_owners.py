@@ -1,8 +1,8 @@
-"""Half queues that have an owner: a door that alone gives out their offsets. `half` itself tells whose a queue is.
+"""Ownership of half queues: an owner is the only door (ingestion path) that assigns a queue's offsets.
 
-A second writer of such a queue would take the offset of a message that has been acknowledged: `reconcile` keeps the
-first that landed. Each owner commits under an application of Delta's transaction identifiers of its own for the queue:
-``gateway/<queue>`` (`gateway.tables`), ``operator/<queue>`` (`operate.resume`), ``kafka/<queue>`` (`landing`).
+A second writer could reuse the offset of an acknowledged message, and `reconcile` keeps the first one that landed.
+Ownership is recorded in `half` itself: each owner commits under a Delta transaction identifier for the queue,
+``gateway/<queue>`` (`gateway.tables`), ``operator/<queue>`` (`operate.resume`) or ``kafka/<queue>`` (`landing`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from checkback.storage.tables import Tables
 
-#: A gateway's versions begin with its epoch, from 1 on, in these bits. Less is the mark of another writer.
+#: Shift of the epoch (from 1 on) in a gateway's versions. Smaller versions were written by another door's `fence`.
 _EPOCH = 32
 
 
 class QueueOwner(Enum):
-    """Who writes half messages: the prefix of its applications, and how it is told of."""
+    """A door that writes half messages. Its value is the prefix of its application ids."""
 
     GATEWAY = "gateway"
     OPERATOR = "operator"
@@ -32,7 +32,7 @@ class QueueOwner(Enum):
 
     @property
     def whose(self) -> str:
-        """A queue of it, in a sentence."""
+        """How messages name a queue of this owner."""
         return {
             QueueOwner.GATEWAY: "the gateway's",
             QueueOwner.OPERATOR: "the operator's",
@@ -41,10 +41,10 @@ class QueueOwner(Enum):
 
 
 class Queues:
-    """The queues into which a door lands, looked at before each write. ``operator``: the one of operator.queue.
+    """The queues a door lands in, checked before each write. ``operator``: the queue of operator.queue.
 
-    ``mark``: what stands for the topic whose queues become Kafka's.
-    ``kind``: of half messages, or of ops: those for a topic's queues may come by files, and the other way round.
+    ``mark``: the version that identifies a Kafka topic as the owner of its queues.
+    ``kind``: half messages, or ops: ops for a Kafka topic's queues may also come from files, and vice versa.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Queues:
         self._found: dict[str, int | None] = {}
 
     def refused(self, queues: Iterable[int]) -> dict[int, str]:
-        """Why, for each of the queues that are another door's. Raises StorageError."""
+        """The reason for refusal, for each queue owned by another door. Raises StorageError."""
         self._queues = frozenset(queues)
         self._found = self._look()
         owners = owners_of(self._found)
@@ -74,10 +74,10 @@ class Queues:
         }
 
     def fence(self) -> tuple[dict[str, int | None], dict[str, int]]:
-        """What a commit of half messages expects and writes beside its own version, see Tables.append_fenced.
+        """The expected versions and marks of a commit of half messages, see Tables.append_fenced.
 
-        A gateway that claims one of the queues meanwhile makes the commit fail; for one that claims it later nothing
-        has changed. The queues of a topic of Kafka become Kafka's.
+        A gateway that claims one of the queues concurrently makes the commit fail; one that claims it later is not
+        affected. The queues of a Kafka topic become Kafka's.
         """
         owned = owners_of(self._found)
         gateways = [_app(QueueOwner.GATEWAY, queue) for queue in self._queues if queue not in owned]
@@ -91,7 +91,7 @@ class Queues:
         return {app: self._found.get(app) for app in gateways}, marks if self._log is not None else {}
 
     def changed(self) -> bool:
-        """Has one of the queues another owner than when they were last looked at?"""
+        """True if a queue's ownership changed since the last check."""
         return self._look() != self._found
 
     def _look(self) -> dict[str, int | None]:
@@ -101,7 +101,7 @@ class Queues:
 
 
 def versions_of(log: DeltaLog | None, queues: Iterable[int]) -> dict[str, int | None]:
-    """The versions of all applications that may own one of the queues; of none, without a log. Raises StorageError."""
+    """The versions of all applications that may own one of the queues; empty without a log. Raises StorageError."""
     if log is None:
         return {}
     return log.versions([_app(door, queue) for queue in queues for door in _OWNERS])
@@ -118,9 +118,9 @@ def owners_of(versions: Mapping[str, int | None]) -> dict[int, QueueOwner]:
 
 
 def refuse_foreign(log: DeltaLog | None, queues: Iterable[int], door: QueueOwner, key: str, mark: int = 1) -> None:
-    """Raise SettingsError when one of the queues, which the setting ``key`` gives to the door, is another's already.
+    """Raise SettingsError if a queue that the setting ``key`` assigns to the door is owned by another one.
 
-    Also when it is that of a topic with another ``mark``. Raises StorageError.
+    Also if it is owned by a Kafka topic with a different ``mark``. Raises StorageError.
     """
     versions = versions_of(log, queues)
     for queue, owner in sorted(owners_of(versions).items(), key=lambda owned: owned[0]):
@@ -133,7 +133,7 @@ def refuse_foreign(log: DeltaLog | None, queues: Iterable[int], door: QueueOwner
 
 
 def log_of_half(tables: Tables) -> DeltaLog | None:
-    """The log of `half`, one of its own; None where Spark writes it, or when there is no such table."""
+    """A separate instance of the log of `half`; None if Spark writes it or the table does not exist."""
     place = tables.location("half")
     return DeltaLog("half", place, tables.sync) if tables.by_files and DeltaLog.exists(place) else None
 

@@ -1,4 +1,4 @@
-"""What was used last, by name: a cache that does not grow with the names that there are."""
+"""A bounded LRU cache by name."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _T = TypeVar("_T")
 
 
 class Recent(Generic[_T]):
-    """Values by name: the ``most`` that were used last, and those that are ``kept`` always. For several threads.
+    """Values by name: the ``most`` recently used ones, and those that are always ``kept``. Thread-safe.
 
-    A copy in another process begins empty.
+    A pickled copy is empty.
     """
 
     def __init__(self, most: int, kept: Callable[[str], bool] | None = None) -> None:
-        """``kept``: by the name, values that are not counted and never dropped. It must be a function that pickles."""
+        """``kept``: tells by name which values are not counted and never evicted. Must be picklable."""
         self._most = most
         self._kept = kept
         self._always: dict[str, _T] = {}
@@ -38,14 +38,14 @@ class Recent(Generic[_T]):
             return len(self._values) + len(self._always)
 
     def get(self, name: str, make: Callable[[], _T]) -> _T:
-        """The value of a name; made where it is not there, by whoever asks. Raises what ``make`` raises."""
+        """The cached value, or else that of ``make``, called in this thread. Raises what ``make`` raises."""
         with self._lock:
             if name in self._always:
                 return self._always[name]
             if name in self._values:
                 self._values.move_to_end(name)
                 return self._values[name]
-        value = make()  # not under the lock: it takes milliseconds, and others wait
+        value = make()  # outside the lock: it takes milliseconds
         with self._lock:
             if self._kept is not None and self._kept(name):
                 return self._always.setdefault(name, value)
@@ -55,7 +55,7 @@ class Recent(Generic[_T]):
         return value
 
     def forget(self, name: str) -> None:
-        """Drop a value, if it is there."""
+        """Evict a value, if present."""
         with self._lock:
             self._values.pop(name, None)
             self._always.pop(name, None)

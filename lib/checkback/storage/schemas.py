@@ -1,6 +1,6 @@
-"""The columns of Checkback's Delta tables, and what Delta is told of each table.
+"""Schemas and table properties of Checkback's Delta tables.
 
-The names and columns are a contract with everybody who reads the tables. All timestamps are UTC.
+Names and columns are a contract with every reader of the tables. All timestamps are UTC.
 """
 
 from __future__ import annotations
@@ -223,17 +223,17 @@ SCHEMAS: Mapping[str, StructType] = {
     "ticks": TICKS,
 }
 TOPIC_PREFIX = "topics/"
-#: by table, the column with the time of the batch that wrote the row; of topics' tables it is committed_at
+#: by table, the column with the time of the batch that wrote the row; in topic tables it is committed_at
 BATCH_TIMES: Mapping[str, str] = {
     "decisions": "decided_at",
     "discarded": "discarded_at",
     "check_requests": "requested_at",
     "unpublished": "unpublished_at",
 }
-#: the tables that each query reads, in the order of its union: so Spark's offset log and progress number them
+#: each query's source tables, in the order of its union, which is their order in Spark's offset log and progress
 SOURCES: Mapping[str, tuple[str, ...]] = {"reconcile": ("half", "op", "ticks"), "check": ("check_requests",)}
 
-#: Columns whose ranges each file's statistics hold: those that files are skipped by. They cost time in every write.
+#: Columns with min/max statistics in each file, for data skipping. They cost time in every write.
 STATISTICS: Mapping[str, tuple[str, ...]] = {
     "half": ("queue_id", "queue_offset", "store_timestamp"),
     "op": ("queue_id", "half_offset", "store_timestamp"),
@@ -254,32 +254,32 @@ def _kind(name: str) -> str:
 
 
 def schema_of(name: str) -> StructType:
-    """The schema of a table by its name: one of SCHEMAS, or ``topics/<topic>``."""
+    """A table's schema by name: one of SCHEMAS, or ``topics/<topic>``."""
     return TOPIC if name.startswith(TOPIC_PREFIX) else SCHEMAS[name]
 
 
 def arrow_schema(name: str) -> pa.Schema:
-    """The schema of a table as Arrow: timestamps are microseconds, UTC."""
+    """A table's Arrow schema: timestamps are microseconds, UTC."""
     return _arrow_schema(_kind(name))
 
 
 @cache
 def _arrow_schema(kind: str) -> pa.Schema:
-    """One for all topics: producers name as many as they like."""
+    """Cached by kind, with one entry for all topics, whose number is unbounded."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema_of(kind), timezone="UTC").remove_metadata()
 
 
 def statistics_of(name: str) -> tuple[str, ...]:
-    """The columns whose ranges are kept for each file of the table."""
+    """The columns with min/max statistics in the table's files."""
     return STATISTICS.get(_kind(name), ())
 
 
 def properties_of(name: str) -> dict[str, str]:
-    """Delta's properties of the table (https://docs.delta.io/latest/table-properties.html)."""
+    """The table's Delta properties (https://docs.delta.io/latest/table-properties.html)."""
     properties = {"delta.dataSkippingStatsColumns": ",".join(statistics_of(name))} if statistics_of(name) else {}
     if name in _APPEND_ONLY:
         properties["delta.appendOnly"] = "true"
-    # The log is read from its last checkpoint on: at most so many commits.
+    # The log is read from its last checkpoint on: this bounds the commits to replay.
     return properties | {"delta.checkpointInterval": "20"}

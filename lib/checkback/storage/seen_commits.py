@@ -1,7 +1,7 @@
-"""Which commits of tables a checkpoint has seen: a table that was put back may have others under the same versions.
+"""The table commits a checkpoint has seen, to detect a restored table with other commits under the same versions.
 
-They stand in the file ``seen`` of the checkpoint's folder: by table a version, and the hash of its commit file, which
-nobody ever changes. Only for tables in local folders: elsewhere the commits cannot be looked into.
+They are stored in the file ``seen`` in the checkpoint's folder: by table a version and the hash of its commit file,
+which is immutable. Only for tables in local folders: elsewhere the commit files cannot be read directly.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _KEPT = TypeAdapter(Kept)
 
 
 class SeenCommits:
-    """Keeps what the batches of a query have seen."""
+    """Records the table versions that a query's batches have seen."""
 
     def __init__(self, tables: Tables, query: str, fix: str) -> None:
-        """``fix``: what to do where the tables are not those that the query has seen."""
+        """``fix``: the fix to name if the tables are not those that the query has seen."""
         self._tables = tables
         self._query = query
         self._fix = fix
@@ -44,10 +44,10 @@ class SeenCommits:
         self._kept: Kept | None = None
 
     def keep(self, spark: SparkSession | None, seen: Mapping[str, int]) -> None:
-        """Write down the newest version that was seen of each table, all of which are flushed.
+        """Record the newest version seen of each table; all must be flushed.
 
-        Raises StateError when a table lacks what was noted before: the note stays, so that the next start is refused,
-        too. Raises StorageError.
+        Raises StateError if a table lacks a commit recorded earlier; the record is kept, so that the next start is
+        refused, too. Raises StorageError.
         """
         if self._kept is None:
             self._kept = _noted(spark, self._tables, self._query)
@@ -61,7 +61,7 @@ class SeenCommits:
             filesystem.write(spark, f"{self.place}/{FILE}", json.dumps(self._kept))
 
     def keep_newest(self, spark: SparkSession | None, *names: str) -> None:
-        """As `keep`, of the newest versions of tables that the query has just written, which are flushed here."""
+        """Flush the newest versions of tables that the query has just written, and record them as `keep` does."""
         seen: dict[str, int] = {}
         for name in names:
             log = self._tables.log(name)
@@ -76,9 +76,9 @@ class SeenCommits:
 
 
 def replaced(spark: SparkSession | None, tables: Tables, query: str) -> str | None:
-    """What of a table is no longer as the query's checkpoint has seen it; None = all is.
+    """How a table differs from what the query's checkpoint has seen; None if none does.
 
-    What the table's log has cleaned up cannot be compared. Raises StorageError.
+    Commits removed by log cleanup cannot be compared. Raises StorageError.
     """
     return _lost(tables, _noted(spark, tables, query))
 
@@ -96,9 +96,9 @@ def _noted(spark: SparkSession | None, tables: Tables, query: str) -> Kept:
 def _lost(
     tables: Tables, noted: Mapping[str, tuple[int, str | None]], upto: Mapping[str, int] | None = None
 ) -> str | None:
-    """What of a table is no longer as noted. A commit None is one that was seen, whatever it was.
+    """How a table differs from the record; None if none does. A commit None matches any.
 
-    ``upto``: the version, by table, up to which rows may have been removed since; none given: the newest.
+    ``upto``: by table, the last version to search for removed rows; None = the newest.
     """
     for name, (version, commit) in noted.items():
         log = _log(tables, name)
@@ -115,9 +115,9 @@ def _lost(
 
 
 def _removing(log: str, after: int, upto: int | None) -> int | None:
-    """The first version after one, and up to another (None = the newest), that removes rows; None = none does.
+    """The first version after ``after``, up to ``upto`` (None = the newest), that removes rows; None if none does.
 
-    Those do not go whose file is only replaced.
+    Rewritten files (dataChange false) remove no rows.
     """
     later = range(after + 1, upto + 1) if upto is not None else sorted(each for each in versions(log) if each > after)
     for version in later:
@@ -129,13 +129,13 @@ def _removing(log: str, after: int, upto: int | None) -> int | None:
 
 
 def _log(tables: Tables, name: str) -> str | None:
-    """The folder of a table's log; None where it is not local."""
+    """A table's log folder; None if it is not local."""
     place = None if tables.catalog else local_path(tables.location(name))
     return None if place is None else f"{place}/_delta_log"
 
 
 def _commit(tables: Tables, name: str, version: int) -> str | None:
-    """The hash of a commit; None = it is not there, or not to be seen. Raises StorageError."""
+    """The hash of a commit file; None if it does not exist or is not local. Raises StorageError."""
     log = _log(tables, name)
     file = f"{log}/{version:020}.json"
     try:

@@ -1,7 +1,7 @@
-"""A Delta table's log as Spark tells it: by SQL alone, which is the same for paths, catalogs and Spark Connect.
+"""A Delta table's log through Spark: SQL only, which is the same for paths, catalogs and Spark Connect.
 
-``table`` is what SQL takes for a table: a quoted name, or delta.`<path>`. Delta's own Python API (DeltaTable) takes no
-names of three levels outside Databricks, and on Spark Connect it needs more on the server than Delta itself.
+``table`` is a table identifier in SQL: a quoted name, or delta.`<path>`. Delta's Python API (DeltaTable) accepts no
+three-level names outside Databricks, and on Spark Connect it needs a server plugin besides Delta itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-#: Spark's and Delta's error conditions of a table that is not there
+#: Spark's and Delta's error conditions for a missing table
 _MISSING = frozenset(
     {
         "DELTA_MISSING_DELTA_TABLE",
@@ -31,7 +31,7 @@ _MISSING = frozenset(
 
 
 class CommitInfo(NamedTuple):
-    """A version of a table, when it was made (ms), and what its writer noted with it."""
+    """A version of a table, its commit timestamp (ms), and its userMetadata."""
 
     version: int
     made: int
@@ -39,7 +39,7 @@ class CommitInfo(NamedTuple):
 
 
 def create(spark: SparkSession, table: str, name: str, properties: Mapping[str, str]) -> None:
-    """Make the table ``name`` (`schema_of`) unless it is there. Raises StorageError when it cannot be made."""
+    """Create the table ``name`` (`schema_of`) if it does not exist. Raises StorageError if that fails."""
     from pyspark.errors import AnalysisException
 
     columns = ", ".join(
@@ -56,7 +56,7 @@ def create(spark: SparkSession, table: str, name: str, properties: Mapping[str, 
 
 
 def exists(spark: SparkSession, table: str) -> bool:
-    """Is there such a table?"""
+    """True if the table exists."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -69,14 +69,14 @@ def exists(spark: SparkSession, table: str) -> bool:
 
 
 def history(spark: SparkSession, table: str, commits: int) -> list[CommitInfo]:
-    """The table's last ``commits``, the newest first, so far as its log still has them."""
+    """The table's last ``commits`` that are still in its log, newest first."""
     rows = spark.sql(f"DESCRIBE HISTORY {table} LIMIT {commits}")
     rows = rows.selectExpr("version", "unix_millis(timestamp) AS made", "userMetadata")
     return sorted((CommitInfo(*row) for row in rows.collect()), reverse=True)
 
 
 def table_id(spark: SparkSession, table: str) -> str:
-    """Delta's id of the table: a new table in the same place has another."""
+    """Delta's table id: a table recreated in the same place has a different one."""
     return str(spark.sql(f"DESCRIBE DETAIL {table}").select("id").collect()[0][0])
 
 
@@ -86,19 +86,19 @@ def properties(spark: SparkSession, table: str) -> dict[str, str]:
 
 
 def set_properties(spark: SparkSession, table: str, values: Mapping[str, str]) -> None:
-    """Set some properties. Whoever appends to the table at that moment fails: Delta takes it for another table."""
+    """Set properties. Concurrent appends fail: Delta treats the change as a metadata conflict."""
     spark.sql(f"ALTER TABLE {table} SET {_with(values)}")
 
 
 def names(spark: SparkSession, schema: str, prefix: str) -> Iterator[str]:
     """Names of the tables of a schema (quoted, with its catalog) that begin with ``prefix``."""
-    # Not LIKE: in a pattern an underscore is whatever the catalog takes it for.
+    # Not LIKE: catalogs differ in what an underscore in the pattern matches.
     found: DataFrame = spark.sql(f"SHOW TABLES IN {schema}")
     yield from (row["tableName"] for row in found.collect() if row["tableName"].startswith(prefix))
 
 
 def quoted(name: str) -> str:
-    """A name, or a path, as SQL takes it."""
+    """A name or path as a quoted SQL identifier."""
     return "`" + name.replace("`", "``") + "`"
 
 

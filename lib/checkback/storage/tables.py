@@ -1,4 +1,4 @@
-"""Where Checkback's Delta tables lie, and how they are made, opened and appended to."""
+"""Where Checkback's Delta tables are stored, and how they are created, opened and appended to."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def _absolute(place: str) -> str:
 
 
 _log = logging.getLogger(__name__)
-#: application of the versions without rows, see Tables.mark
+#: application id of commits without rows, see Tables.mark
 _MARK = "mark"
-#: Logs of topics' tables that are kept open: some 100 KB each, and producers may name ever new topics.
+#: Cached logs of topic tables: some 100 KB each, and producers may create any number of topics.
 _OPEN_TOPICS = 256
-#: commits of a table that Spark writes among which an application's last one is looked for
+#: commits of a Spark-written table searched for an application's last one
 _RECENT = 50
 
 
@@ -55,11 +55,11 @@ def _open_logs() -> Recent[DeltaLog]:
 
 @dataclass(frozen=True)
 class Tables:
-    """Where the tables lie: under ``root`` as paths, or in ``catalog``.``schema`` as names.
+    """The tables' location: paths under ``root``, or names in ``catalog``.``schema``.
 
     A table's name here is one of SCHEMAS, or ``topics/<topic>``. ``by_files``: tasks write the Parquet files and
-    delta-rs commits them (`delta_log`); else Spark does both. ``sync``: they lie in a local folder, and what is written
-    is flushed before anybody relies on it (`fsync`).
+    delta-rs commits them (`delta_log`); otherwise Spark does both. ``sync``: the tables are in a local folder, and
+    writes are flushed to disk before anything depends on them (`fsync`).
     """
 
     root: str = ""
@@ -73,9 +73,9 @@ class Tables:
 
     @classmethod
     def of(cls, storage: Storage) -> Tables:
-        """The tables that the settings name. A local folder becomes absolute: Spark's working folder may differ.
+        """The tables named by the settings. A local path becomes absolute: Spark's working directory may differ.
 
-        Tables in local folders are written by files unless storage.writer says otherwise.
+        Tables in local folders are written ``by_files`` unless storage.writer says otherwise.
         """
         root = "" if storage.catalog else _absolute(storage.root)
         local = not storage.catalog and local_path(root) is not None
@@ -89,43 +89,43 @@ class Tables:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """As a batch function takes it along to another process: open logs stay here."""
+        """Pickled (with a batch function) without the open logs."""
         return {**vars(self), "_logs": _open_logs()}
 
     @property
     def local(self) -> bool:
-        """Do they lie in a local folder? Then their logs can be looked into, whoever writes."""
+        """True if the tables are in a local folder: their logs can be read directly, whichever writer is used."""
         return not self.catalog and local_path(self.root) is not None
 
     def location(self, name: str) -> str:
-        """Path of a table, or its quoted three-level name."""
+        """A table's path, or its quoted three-level name."""
         if not self.catalog:
             return f"{self.root}/{name}"
         return ".".join(map(spark_log.quoted, (self.catalog, self.schema, table_name(name))))
 
     def in_sql(self, name: str) -> str:
-        """The table as SQL takes it."""
+        """The table's identifier in SQL."""
         return self.location(name) if self.catalog else f"delta.{spark_log.quoted(self.location(name))}"
 
     def checkpoint(self, query: str) -> str:
-        """Checkpoint folder of a query. It is a path also where the tables are names of a catalog."""
+        """Checkpoint location of a query: a path even if the tables are in a catalog."""
         return f"{self.checkpoints or self.root + '/_checkpoints'}/{query}"
 
     def flush_of(self, query: str, *sources: str) -> QueryFlush:
-        """What flushes the checkpoint of a query, with the tables that it reads, in each of its batches."""
+        """The object that in each batch flushes the query's checkpoint and its source tables."""
         place = local_path(self.checkpoint(query)) if self.sync else None
         return QueryFlush(place, [self.location(name) for name in sources])
 
     def exists(self, spark: SparkSession, name: str) -> bool:
-        """Is there such a table?"""
+        """True if the table exists."""
         if self.by_files:
             return DeltaLog.exists(self.location(name))
         return spark_log.exists(spark, self.in_sql(name))
 
     def recover(self, *names: str, force: bool = False) -> list[str]:
-        """Put aside what a power cut has torn of the logs of tables in a local folder; in a line each, what.
+        """Move torn commits (after a power cut) of local tables aside; returns one line for each table affected.
 
-        ``names``: None given = all that there are. ``force``: see `torn_commits`. Raises StorageError.
+        ``names``: all tables if none are given. ``force``: see `torn_commits`. Raises StorageError.
         """
         if not self.local:
             return []
@@ -136,7 +136,7 @@ class Tables:
             except StorageError as error:
                 if names or not name.startswith(TOPIC_PREFIX):
                     raise
-                # It stops no other: its messages wait in `unpublished`.
+                # A topic table does not block the others: its messages go to `unpublished`.
                 _log.warning("%s", error)
                 continue
             if torn is not None:
@@ -144,16 +144,16 @@ class Tables:
         return found
 
     def recover_query(self, query: str, *sources: str) -> None:
-        """Remove from a query's checkpoint what a power cut has left of a batch that is in no table yet.
+        """Remove from a query's checkpoint the torn files of a batch that no table has committed yet.
 
-        ``sources``: the tables that it reads, in its order. No such query may run. Raises StorageError.
+        ``sources``: the query's source tables, in its order. The query must not be running. Raises StorageError.
         """
         place = local_path(self.checkpoint(query))
         if place is not None and self.by_files:
             remove_unfinished(place, [self.location(name) for name in sources], self._has_batch)
 
     def _has_batch(self, query_id: str, batch_id: int) -> bool:
-        """Has any table rows of a batch of a query? A topic's that cannot be read may."""
+        """True if any table has a commit of the query's batch; an unreadable topic table is assumed to have one."""
 
         def has(name: str) -> bool:
             try:
@@ -166,7 +166,7 @@ class Tables:
         return any(map(has, self._folders()))
 
     def _folders(self) -> list[str]:
-        """The names of the tables whose folders there are, sound or not."""
+        """Names of the tables that have a log folder, readable or not."""
         names = [name for name in filesystem.names(None, self.root) if not name.startswith(("_", "."))]
         place = f"{self.root}/{TOPIC_PREFIX}"
         topics = [TOPIC_PREFIX + name for name in _names(place)]
@@ -175,9 +175,10 @@ class Tables:
         )
 
     def create(self, spark: SparkSession, *names: str) -> None:
-        """Make the tables that are not there yet, side by side.
+        """Create the tables that do not exist, in parallel.
 
-        Raises StorageError when one cannot be made, or would be another topic's where the file system ignores case.
+        Raises StorageError if one cannot be created, or collides with another topic's on a case-insensitive file
+        system.
         """
         with ThreadPoolExecutor(max_workers=4) as pool:
             list(pool.map(lambda name: self._create(spark, name), names))
@@ -196,7 +197,10 @@ class Tables:
             self._own_folder(name)
 
     def _own_folder(self, name: str) -> None:
-        """Whether the topic's table is in a folder of its own, once there is one. Raises StorageError."""
+        """Check that the topic table's folder is not another topic's (names that differ in case only).
+
+        Raises StorageError.
+        """
         topic = name.removeprefix(TOPIC_PREFIX)
         if topic == name:
             return
@@ -209,7 +213,7 @@ class Tables:
             )
 
     def topics(self, spark: SparkSession) -> list[str]:
-        """Names of the topics' tables that there are, as ``topics/<topic>``."""
+        """Names of the existing topic tables, as ``topics/<topic>``."""
         if self.catalog:
             schema = ".".join(map(spark_log.quoted, (self.catalog, self.schema)))
             return sorted(map(self._topic(spark), spark_log.names(spark, schema, TABLE_PREFIX)))
@@ -221,7 +225,7 @@ class Tables:
         return sorted(name for name in (TOPIC_PREFIX + name for name in names) if self.exists(spark, name))
 
     def _topic(self, spark: SparkSession) -> Callable[[str], str]:
-        """The name, as ``topics/<topic>``, of a table of the catalog."""
+        """A function from a catalog table's name to ``topics/<topic>``."""
 
         def named(table: str) -> str:
             topic = table.removeprefix(TABLE_PREFIX)
@@ -233,7 +237,7 @@ class Tables:
         return named
 
     def read(self, spark: SparkSession, name: str, version: int | None = None) -> DataFrame:
-        """The table as it is now, or as it was in a ``version``."""
+        """The table's current snapshot, or that of ``version`` (time travel)."""
         place = self._sound(name)
         if version is None:
             return spark.read.table(place) if self.catalog else spark.read.format("delta").load(place)
@@ -242,14 +246,14 @@ class Tables:
         return spark.read.format("delta").option("versionAsOf", version).load(place)
 
     def version(self, spark: SparkSession, name: str) -> int:
-        """The version of a table that the last commit from here has made, or a later one. Raises StorageError."""
+        """The version of this process's last commit to the table, or a later one. Raises StorageError."""
         if not self.by_files:
             return max(self.history(spark, name, 1))
         log = self.log(name)
         return log.seen_version if log.appendable() else log.version()
 
     def _sound(self, name: str) -> str:
-        """The table's location. Its log is looked at once: Spark reads on past a commit that is empty.
+        """The table's location, after checking its log once: Spark silently reads past an empty commit file.
 
         Raises StorageError.
         """
@@ -261,7 +265,7 @@ class Tables:
         return place
 
     def history(self, spark: SparkSession, name: str, commits: int) -> dict[int, int]:
-        """The table's last ``commits``: version and when it was made (ms). None of them: there is no such table."""
+        """The table's last ``commits``: commit timestamp (ms) by version. Empty if the table does not exist."""
         if not self.exists(spark, name):
             return {}
         if self.by_files:
@@ -269,17 +273,17 @@ class Tables:
         return {commit.version: commit.made for commit in spark_log.history(spark, self.in_sql(name), commits)}
 
     def stream(self, spark: SparkSession, name: str, **options: str) -> DataFrame:
-        """The table as a stream of its appended rows."""
+        """The table as a streaming source."""
         place = self._sound(name)
         reader = spark.readStream.format("delta").options(**options)
         return reader.table(place) if self.catalog else reader.load(place)
 
     def append(self, rows: DataFrame, name: str, app: str | None = None, version: int = 0) -> None:
-        """Append; with ``app`` once: the same (app, version) is skipped when it comes again.
+        """Append rows; idempotent with ``app``: a repeated (app, version) is skipped.
 
-        ``rows`` are put in the order of the table's schema; a missing column is an error. Without rows nothing is
-        committed. Raises StorageError when the table cannot be written, CheckbackError when another process writes
-        for the same ``app`` at the same time.
+        Columns are reordered to the table's schema; a missing one is an error. Without rows nothing is committed.
+        Raises StorageError if the table cannot be written, CheckbackError if another process writes for the same
+        ``app`` concurrently.
         """
         rows = rows.select(*schema_of(name).names)
         if not self.by_files:
@@ -297,11 +301,11 @@ class Tables:
         expected: Mapping[str, int | None],
         marks: Mapping[str, int],
     ) -> bool:
-        """As ``append``, and with the rows applications of others are taken from ``expected`` versions to ``marks``.
+        """Like ``append``, but the same commit advances other applications from ``expected`` versions to ``marks``.
 
-        False: (app, version) was there already. Where Spark writes nobody can say so. Raises FencedError, and nothing
-        is appended, when one of them has another version by then. Where Spark writes the table, and where there are no
-        marks, it is ``append``.
+        Returns False if (app, version) was committed already; always True if Spark writes the table. Raises
+        FencedError, with nothing appended, if one of them is not at its expected version any more. Without marks, or
+        if Spark writes the table, it is ``append``.
         """
         if self.by_files and self.log(name).has(app, version):
             return False
@@ -316,7 +320,7 @@ class Tables:
     def append_arrow(
         self, spark: SparkSession, rows: pa.Table, name: str, app: str | None = None, version: int = 0
     ) -> list[str]:
-        """Append rows that the driver has; see ``append``. Paths of the files that were written here."""
+        """Append rows from the driver; see ``append``. Returns the paths of the files written here."""
         if not rows.num_rows:
             return []
         if not self.by_files:
@@ -332,9 +336,9 @@ class Tables:
     def commit(
         self, spark: SparkSession, name: str, files: Sequence[ParquetFile], app: str | None = None, version: int = 0
     ) -> None:
-        """Append the rows of files that tasks have written (`parquet_files`); see ``append``.
+        """Append files written by tasks (`parquet_files`); see ``append``.
 
-        The files become the table's own, unless somebody has clustered, partitioned or altered it: then Spark reads
+        The files are committed as they are, unless the table was clustered, partitioned or altered: then Spark reads
         them and appends the rows.
         """
         if self.log(name).appendable():
@@ -344,9 +348,9 @@ class Tables:
             self._append_by_spark(spark.read.schema(schema_of(name)).parquet(*paths), name, app, version)
 
     def _append_by_spark(self, rows: DataFrame, name: str, app: str | None, version: int) -> None:
-        """Spark's own idempotent write (https://docs.delta.io/latest/delta-streaming.html, txnAppId, txnVersion).
+        """Spark's idempotent write (https://docs.delta.io/latest/delta-streaming.html, txnAppId, txnVersion).
 
-        SQL cannot read the two back: they are noted with the commit once more, see `last_version`.
+        SQL cannot read these back, so they are repeated in userMetadata, see `last_version`.
         """
         writer = rows.write.format("delta").mode("append")
         if app is not None:
@@ -363,18 +367,18 @@ class Tables:
             LogFlush(local_path(place) or place).with_files()
 
     def mark(self, spark: SparkSession, name: str) -> None:
-        """Add a version without rows to the table."""
+        """Commit a new version without rows."""
         if self.by_files:
             log = DeltaLog(name, self.location(name), self.sync)
             found = log.versions([_MARK])
             log.commit_after([], found, {_MARK: (found[_MARK] or 0) + 1})
         else:
-            # Without the application Spark would leave out a commit that has no rows.
+            # Without an application id Spark would skip a commit without rows.
             nothing = spark.createDataFrame([], schema_of(name))
             self._append_by_spark(nothing, name, _MARK, time.time_ns() // 1_000_000)
 
     def last_version(self, spark: SparkSession, name: str, app: str) -> int | None:
-        """The last version that an application has committed; None = none, or long ago where only Spark can tell."""
+        """The last version an application committed; None if none or, in tables only Spark reads, none recently."""
         if self.local:  # delta-rs may have written it before Spark did
             return self.log(name).versions([app])[app]
         notes = [commit.note for commit in spark_log.history(spark, self.in_sql(name), _RECENT)]
@@ -382,13 +386,13 @@ class Tables:
         return max((int(version) for who, _, version in found if who == app), default=None)
 
     def forget(self, name: str) -> None:
-        """Open the table's log anew when it is next asked for: somebody may have put another table in its place."""
+        """Evict the table's log from the cache: the table may have been replaced."""
         self._logs.forget(name)
 
     def log(self, name: str) -> DeltaLog:
-        """The table's log, opened once, or anew if a topic's was not used lately.
+        """The table's log, from an LRU cache (only topic tables' logs are evicted).
 
-        Raises StorageError when there is no such table, and where the tables do not lie in a local folder.
+        Raises StorageError if the table does not exist or the tables are not in a local folder.
         """
         if not self.local:
             raise StorageError("its log is Spark's", self.location(name))

@@ -1,4 +1,4 @@
-"""Times as Python has them: years 1 to 9999. Delta, Spark and Arrow go on to the year 294247, before and after."""
+"""Timestamps in Python's range, years 1 to 9999. Delta, Spark and Arrow reach beyond it, up to the year 294247."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pyarrow.compute as pc
 
 from checkback.messages import MS_MAX
 
-#: us: 0001-01-01 and the last millisecond of the year 9999, which is also the last that a producer may state
+#: us: 0001-01-01 and the last millisecond of the year 9999, which is also the maximum in a producer's message
 LEAST, MOST = -62_135_596_800_000_000, MS_MAX * 1000
 
 
 def python_times(rows: pa.Table) -> pa.Table:
-    """The rows with times beyond, which other writers' rows may have, at the nearest end of what Python has.
+    """The rows with timestamps clamped to Python's range; other writers' rows may exceed it.
 
-    For what is read as Python objects: `to_pylist` fails for the others.
+    Needed before `to_pylist`, which fails for timestamps out of range.
     """
     for place, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type) and field.type.unit == "us":

@@ -1,11 +1,11 @@
-"""What a power cut has torn in a table's log: found before anybody reads on, and put aside where that is safe.
+"""Torn commits in a table's log after a power cut: detected before anything is read, and moved aside if that is safe.
 
-Delta's writers make a commit visible and flush it afterwards, if at all. What a power cut takes or tears are therefore
-versions at the end of a log: a commit that is empty or cut off, or one that is missing below others. With
-`storage.sync` nobody relies on a version before it and all before it are flushed (`fsync`), so such versions, and those
-above them, were never acknowledged, and go. A version whose checksum file is there was flushed once: that it is torn
-now has another cause, and what to do then a person decides. Without `storage.sync`, and for `maintain --repair`, such a
-file proves nothing: all commits since the last checkpoint are looked at.
+Delta's writers make a commit visible first and flush it afterwards, if at all. A power cut therefore loses or tears
+versions at the end of a log: a commit is empty or truncated, or missing below later ones. With `storage.sync` nothing
+depends on a version before it and all earlier ones are flushed (`fsync`), so torn versions, and those above them, were
+never acknowledged and are moved aside. A version with a checksum file was flushed: if it is torn there is another
+cause, and an operator must decide. Without `storage.sync`, and for `maintain --repair`, a checksum file proves nothing:
+all commits since the last checkpoint are checked.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: key in a commit's commitInfo: how many other actions it has
+#: key in a commit's commitInfo: the number of its other actions
 ACTIONS = "checkback.actions"
-#: in the table's folder, where Delta passes over names with an underscore: what was put aside
+#: folder, in the table's, of files moved aside; Delta ignores names that begin with an underscore
 ASIDE = "_torn"
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\.(?:[^.]+\.)*(?:parquet|json)")
 _CHECKSUM = re.compile(r"([0-9]{20})\.crc")
@@ -42,10 +42,10 @@ _REPAIR = "run `checkback maintain --repair`: it puts aside what is torn, and sa
 
 @dataclass(frozen=True)
 class Torn:
-    """``version``: the first that is torn or missing; None = none is, but a checkpoint of the log.
+    """``version``: the first one torn or missing; None = only a checkpoint of the log is torn.
 
-    ``names``: the files of the log that have to go. ``flushed``: the versions were on the disk once. ``said``: what
-    is torn.
+    ``names``: the log files to move aside. ``flushed``: these versions were flushed to disk once. ``said``: what is
+    torn, for messages.
     """
 
     version: int | None
@@ -55,9 +55,9 @@ class Torn:
 
 
 def refuse_torn(place: str, sync: bool = True) -> None:
-    """Return if the log of the table in the folder, if there is one, is not torn. Raises StorageError.
+    """Raise StorageError if the log of the table in the folder, if any, is torn.
 
-    ``sync``: are commits flushed here?
+    ``sync``: commits are flushed here.
     """
     torn = find_torn(place, sync)
     if torn is not None:
@@ -65,16 +65,17 @@ def refuse_torn(place: str, sync: bool = True) -> None:
 
 
 def recover_log(place: str, force: bool = False) -> Torn | None:
-    """Put aside what is torn of a table's log, and say so; None: nothing is.
+    """Move the torn files of a table's log aside and log a warning; None if nothing is torn.
 
-    Safe beside others that do the same, or write. ``force``: also what was on the disk once, and however far back since
-    the last checkpoint. Raises StorageError where that is so, and when a file cannot be put aside.
+    Safe with concurrent recoveries and writers. ``force``: also move versions that were flushed once, and check all
+    commits since the last checkpoint. Raises StorageError if flushed versions are torn (without ``force``), or a file
+    cannot be moved.
     """
     if find_torn(place, not force) is None and not _misleading(place):
         return None
     try:
         with _alone(os.path.join(place, LOG)):
-            # Another process may have done it. What is torn stays as it is: nobody writes a version that is there.
+            # Check again: another process may have recovered it. A torn file does not change: no writer overwrites it.
             torn = find_torn(place, not force)
             if torn is not None:
                 if torn.flushed and not force:
@@ -92,19 +93,19 @@ def recover_log(place: str, force: bool = False) -> Torn | None:
 
 
 def last_checkpoint(place: str) -> int:
-    """The version of the newest checkpoint of the table in a folder, as its log says; -1 = it has none."""
+    """The version in the log's ``_last_checkpoint``; -1 = none."""
     found = _pointer(os.path.join(place, LOG, _LAST))
     return -1 if found is None else found
 
 
 def find_torn(place: str, checksums: bool = True) -> Torn | None:
-    """What is torn of the log of the table in a folder; None: nothing, or there is no table. Raises StorageError.
+    """The torn files of the log of the table in a folder; None if there are none, or no table. Raises StorageError.
 
-    ``checksums``: does a checksum file say that its version, and all before it, are on the disk?
+    ``checksums``: a checksum file proves that its version and all earlier ones were flushed.
     """
     log = os.path.join(place, LOG)
     try:
-        # A folder that is written to meanwhile may be listed with a file and without one that was there before.
+        # Twice: listing a folder during writes may include a file and miss an earlier one.
         return _find(log, checksums) and _find(log, checksums)
     except FileNotFoundError:
         return None
@@ -117,7 +118,7 @@ def _find(log: str, believed: bool) -> Torn | None:
     commits, checksums, checkpoints = (_versions(kind, names) for kind in (COMMIT, _CHECKSUM, _CHECKPOINT))
     torn = [name for name in sorted(checkpoints, reverse=True) if not _readable(os.path.join(log, name))]
     newest = max(commits.values(), default=-1)
-    # Below a checkpoint the log may be removed, in any order.
+    # Log cleanup may remove commits below a checkpoint, in any order.
     whole = max((version for name, version in checkpoints.items() if name not in torn), default=-1)
     bad: int | None = None
     for version in range(newest, max(whole, newest - BEHIND - 1 if believed else -1, -1), -1):
@@ -140,7 +141,7 @@ def _find(log: str, believed: bool) -> Torn | None:
 
 
 def _misleading(place: str) -> list[str]:
-    """Files of the log about what is not there: checksums above the newest version, the pointer to a checkpoint."""
+    """Stale log files: checksums above the newest version, and a pointer to a missing checkpoint."""
     log = os.path.join(place, LOG)
     try:
         names = os.listdir(log)
@@ -160,7 +161,7 @@ def _misleading(place: str) -> list[str]:
 
 
 def is_torn(file: str, version: int) -> bool:
-    """Is the commit in a file less than what was written, or not there? Raises OSError."""
+    """True if the commit file is truncated or missing. Raises OSError."""
     kinds: list[str] = []
     wanted: int | None = None
     try:
@@ -200,14 +201,14 @@ def _readable(path: str) -> bool:
 
 
 def _versions(kind: re.Pattern[str], names: list[str]) -> dict[str, int]:
-    """The files of a kind, each with its version."""
+    """Version by name, of the files that match ``kind``."""
     return {match[0]: int(match[1]) for match in map(kind.fullmatch, names) if match}
 
 
 def _put_aside(place: str, names: tuple[str, ...]) -> str:
     aside = os.path.join(place, ASIDE, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     os.makedirs(aside, exist_ok=True)
-    # The newest first: broken off, what stays is torn where it was.
+    # Newest first: if interrupted, the first torn version stays in place and is found again.
     for name in sorted(names, reverse=True):
         with suppress(FileNotFoundError):
             os.replace(os.path.join(place, LOG, name), os.path.join(aside, name))
@@ -218,7 +219,7 @@ def _put_aside(place: str, names: tuple[str, ...]) -> str:
 
 @contextmanager
 def _alone(folder: str) -> Iterator[None]:
-    """Inside, no other process puts anything of the folder aside: it waits."""
+    """Exclude other processes' recovery of the same log; they wait."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(ImportError):  # not on Windows

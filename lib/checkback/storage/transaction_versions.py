@@ -1,6 +1,6 @@
-"""Delta's transaction identifiers of a table, all at once: from the log's newest checkpoint and the commits after it.
+"""All Delta transaction identifiers of a table, read from the log's newest checkpoint and the commits after it.
 
-delta-rs looks them up one by one, and reads the log for each anew: 100,000 of them take it minutes.
+delta-rs looks them up one by one and rereads the log for each: 100,000 of them take minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\.parquet")
 
 
 class TransactionVersions:
-    """The last version of each application. Commits are read once."""
+    """The last version of each application, updated incrementally: each commit is read once."""
 
     def __init__(self, place: str) -> None:
         """``place``: the table's absolute folder."""
@@ -30,9 +30,9 @@ class TransactionVersions:
         self._begin_at(-1, {})
 
     def at(self, version: int) -> Mapping[str, int] | None:
-        """As of a version of the table, of applications that have committed; None: only a reader of Delta can tell.
+        """Last version by application as of a table version; None if only a Delta reader can tell.
 
-        That is so where the log begins with a checkpoint of several files, and where it cannot be read.
+        None if the log begins with a multi-part checkpoint or cannot be read.
         """
         for anew in (not 0 <= self._version <= version, True):
             try:
@@ -42,7 +42,7 @@ class TransactionVersions:
                     self._found |= self._commit(self._version + 1)
                     self._version += 1
             except FileNotFoundError:
-                continue  # commits below a checkpoint are removed
+                continue  # log cleanup removes commits older than a checkpoint
             except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
                 break
             return self._found
@@ -53,7 +53,7 @@ class TransactionVersions:
         self._version, self._found = version, found
 
     def _checkpoint(self, most: int) -> tuple[int, dict[str, int]]:
-        """The newest that is one file, and of no later version: its version, -1 = there is none, and what it has."""
+        """The newest single-file checkpoint up to version ``most``: its version (-1 = none) and identifiers."""
         names = {int(match[1]): match[0] for match in map(_CHECKPOINT.fullmatch, os.listdir(self._log)) if match}
         version = max((version for version in names if version <= most), default=-1)
         if version < 0:
