@@ -137,8 +137,7 @@ def _checks(
         if any(other["requested_at"] - one["requested_at"] < interval for one, other in pairwise(found)):
             books.faults.append(f"{offset} is checked again too soon")
         end = decisions.get(offset)
-        last = found[-1]
-        if end is not None and (last["requested_at"] >= end["decided_at"] or last["check_times"] != end["check_times"]):
+        if end is not None and (found[-1]["requested_at"] >= end["decided_at"] or end["check_times"] != len(found)):
             books.faults.append(f"{offset} is checked after its decision, or its checks are miscounted")
         if end is not None and end["state"] == DISCARD and end["decided_at"] - found[-1]["requested_at"] < interval:
             books.faults.append(f"{offset} is discarded too soon after its last check")

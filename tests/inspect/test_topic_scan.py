@@ -48,7 +48,7 @@ def test_topics_are_read_as_their_tables_were(
     spark.sql(f"DELETE FROM {where} WHERE half_queue_offset = 1")  # noqa: S608 - a quoted name
     spark.sql(f"ALTER TABLE {tables.in_sql(names['altered'])} ADD COLUMNS (more INT)")
     spark.sql(f"OPTIMIZE {tables.in_sql(names['a'])}")
-    versions = {name: tables.version(spark, name) for name in names.values()}
+    versions = {name: tables.log(name).version() for name in names.values()}
     _append(spark, tables, names["C-1"], 3)
     monkeypatch.setattr(topic_scan, "_FEW_FILES", 2)
     rows = read_topics(spark, tables, versions)

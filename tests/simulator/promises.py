@@ -266,7 +266,7 @@ class Promises:
                 rules = self._rules(number)
                 count = min(known, len(counts))
                 if rules.count_undelivered:
-                    count = last if last < rules.check_max or known >= last else rules.check_max - 1
+                    count = last if last < rules.check_max or known >= last else max(known, rules.check_max - 1)
         return [*counts, count]
 
     def _decision(self, key: Key, life: Life, decision: Decision, asked: list[Request]) -> None:

@@ -171,7 +171,7 @@ class Rebuild:
             return {key: (min(received.get(key, 0), asked), asked, at) for key, (_, asked, at) in found.items()}
         for key, (last, asked, at) in found.items():
             if last >= rules.check_max and received.get(key, 0) < last:
-                found[key] = rules.check_max - 1, asked, at
+                found[key] = max(received.get(key, 0), rules.check_max - 1), asked, at
         return found
 
     def received(self) -> dict[Checked, int]:

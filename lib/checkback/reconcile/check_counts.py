@@ -42,8 +42,12 @@ def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: b
         F.col("back.store") > F.unix_micros("last.requested_at")
     )
     number = F.col("last.check_times")
-    not_sent = (number >= check_max) & (F.coalesce("received", F.lit(0)) < number)
-    times = F.when(not_sent, F.lit(check_max - 1)).otherwise(number - F.when(taken_back, 1).otherwise(0))
+    confirmed = F.coalesce("received", F.lit(0))
+    not_sent = (number >= check_max) & (confirmed < number)
+    # check_max may have been greater when the last one was requested.
+    times = F.when(not_sent, F.greatest(confirmed, F.lit(check_max - 1))).otherwise(
+        number - F.when(taken_back, 1).otherwise(0)
+    )
     return (
         asked.join(back, on=CHECKED, how="left")
         .join(received, on=CHECKED, how="left")

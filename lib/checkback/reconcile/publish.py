@@ -158,7 +158,7 @@ class Publisher:
     def _conclude(self, spark: SparkSession, actions: Actions, batch_id: int, app: str, written: Written) -> None:
         """The last commit of a batch, and of every batch: its row in `batches`."""
         batch_time, names = self._time(spark, actions, batch_id), sorted(written.names)
-        versions = dict(zip(names, side_by_side(partial(self._tables.version, spark), names), strict=True))
+        versions = dict(zip(names, side_by_side(partial(self._tables.committed_version, spark), names), strict=True))
         row = batch_row(app, batch_id, batch_time, _now(), self._decided, actions.counts, written, versions)
         self._tables.append_arrow(spark, row, BATCHES, application(app), batch_id)
         self._concluded = True

@@ -245,7 +245,7 @@ class Tables:
             return spark.sql(f"SELECT * FROM {place} VERSION AS OF {version}")  # noqa: S608 - a quoted name, a number
         return spark.read.format("delta").option("versionAsOf", version).load(place)
 
-    def version(self, spark: SparkSession, name: str) -> int:
+    def committed_version(self, spark: SparkSession, name: str) -> int:
         """The version of this process's last commit to the table, or a later one. Raises StorageError."""
         if not self.by_files:
             return max(self.history(spark, name, 1))
