@@ -18,7 +18,7 @@ PACKAGE = ROOT / "lib/checkback"
 COMMANDS = sorted(file.stem for file in (PACKAGE / "commands").glob("*.py"))
 LIGHT = [
     "cli",
-    "storage.commit_files",
+    "storage.commit_reader",
     "errors",
     "inspect.as_of",
     "inspect.status_screen",

@@ -65,7 +65,7 @@ class Model:
 def test_breaker_does_what_the_model_does(history: list[tuple[int, str, int, int | None]]) -> None:
     """Whoever tries, and whenever their outcomes come."""
     now, breaker, model = 1_000, CircuitBreaker(), Model()
-    turns: list[int] = []
+    scheduler: list[int] = []
     for later, event, which, retry_after in history:
         now += later
         if event == "enter":
@@ -73,9 +73,9 @@ def test_breaker_does_what_the_model_does(history: list[tuple[int, str, int, int
             assert (entered is not None) == model.enter(now)
             if entered is not None:
                 breaker = entered
-                turns.append(entered.turn)
-        elif turns:
-            turn, era = turns.pop(which % len(turns)), model.under_way.pop(which % len(model.under_way))
+                scheduler.append(entered.turn)
+        elif scheduler:
+            turn, era = scheduler.pop(which % len(scheduler)), model.under_way.pop(which % len(model.under_way))
             well = event == "answered"
             model.outcome(now, era, well, retry_after)
             breaker = breaker.answered(now, turn) if well else breaker.broken(now, turn, LIMITS, retry_after)

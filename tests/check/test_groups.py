@@ -40,7 +40,10 @@ class Batch:
     ended: float = NOON
 
     def run(self, requests: list[CheckRequest]) -> Batch:
-        turns, breakers = CheckScheduler(requests, until=self.until), {group: CircuitBreaker() for group in self.takes}
+        scheduler, breakers = (
+            CheckScheduler(requests, until=self.until),
+            {group: CircuitBreaker() for group in self.takes},
+        )
         free: list[tuple[float, int]] = [(NOON, number) for number in range(self.threads)]
         busy: list[tuple[float, int, CheckRequest, int]] = []
         while free or busy:
@@ -48,7 +51,7 @@ class Batch:
             if busy and (not free or busy[0][0] <= free[0][0]):
                 now, number, done, turn = heapq.heappop(busy)
                 group = done.producer_group
-                turns.done(done)
+                scheduler.done(done)
                 if self.takes[group] < _TIMEOUT_S:
                     breakers[group] = breakers[group].answered(now, turn)
                 elif turn >= 0:
@@ -57,7 +60,7 @@ class Batch:
                 heapq.heappush(free, (now, number))
                 continue
             now, number = heapq.heappop(free)
-            taken = turns.take(now)
+            taken = scheduler.take(now)
             if not isinstance(taken, CheckRequest):
                 continue  # nobody has a limit here: there is none left, or the time is over
             group = taken.producer_group
@@ -127,9 +130,9 @@ def test_dead_and_slow_endpoints_beside_a_healthy_one() -> None:
             "slow": Group((sluggish.url,)),
             "dead": Group((unused_url(),)),
         }
-        asker = CheckWorker(groups, 40, None, concurrency=8, limits=Limits(failures=2), batch_time_s=60)
+        worker = CheckWorker(groups, 40, None, concurrency=8, limits=Limits(failures=2), batch_time_s=60)
         given = [*batches("slow", 30), *batches("dead", 30), *batches("well", wanted)]
-        answers, _ = asked(asker, given)
+        answers, _ = asked(worker, given)
     said = {group: [row["outcome"] for row in answers if row["producer_group"] == group] for group in groups}
     assert said["well"] == ["COMMIT"] * wanted
     assert said["slow"] == ["UNKNOWN"] * 30

@@ -38,9 +38,9 @@ def test_each_request_is_asked_by_one_task(offsets: list[int], tasks: int) -> No
     ]
     assert {rows.num_rows - 1 for rows in returned} <= {len(offsets) // tasks, -(-len(offsets) // tasks), 1}
     found = pa.concat_tables(returned)
-    answers = found.filter(found.column("traffic").is_null())
+    answers = found.filter(found.column("health").is_null())
     assert sorted(answers.column("queue_offset").to_pylist()) == sorted(offsets)
-    assert found.column("traffic").null_count == len(offsets)
+    assert found.column("health").null_count == len(offsets)
     assert set(answers.column("error").to_pylist()) <= {"producers.g has no endpoints"}
 
 

@@ -71,9 +71,9 @@ class Storm:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def run(self, turns: CheckScheduler) -> None:
+    def run(self, scheduler: CheckScheduler) -> None:
         with closing(Connections[ActiveCheck](5, None)) as connections:
-            run_checks(self.begin, turns, connections, 1, clock=lambda: self.now, sleep=self.sleep)
+            run_checks(self.begin, scheduler, connections, 1, clock=lambda: self.now, sleep=self.sleep)
 
 
 def test_storm_after_an_outage_is_spread_and_ends() -> None:
@@ -88,16 +88,16 @@ def test_storm_after_an_outage_is_spread_and_ends() -> None:
         storm.now = NOON + 60 * times
         requests = [request(group="slow", offset=offset, times=times) for offset in range(50_000)]
         requests += requests_of(well=1000, other=10)
-        turns = CheckScheduler(requests, rates, paces, until=storm.now + 30)
-        storm.run(turns)
+        scheduler = CheckScheduler(requests, rates, paces, until=storm.now + 30)
+        storm.run(scheduler)
         assert storm.sent["well"] == [NOON + 60 * times] * 1000
         assert storm.sent["other"] == [NOON + 60 * times] * 10
         assert 30 * 100 / 1.1 <= len(storm.sent["slow"]) <= 30 * 100 + 10
         assert storm.now == NOON + 60 * times + 30
-        left = {one.queue_offset for one in turns.left()}
+        left = {one.queue_offset for one in scheduler.left()}
         assert len(left) + len(storm.sent["slow"]) == 50_000
         asked.update(str(offset) for offset in range(50_000) if offset not in left)
-        paces = turns.paces()
+        paces = scheduler.paces()
     assert max(asked.values()) < 3  # not the same ones first each time
     assert len(asked) > 3 * 2600
 
@@ -105,10 +105,10 @@ def test_storm_after_an_outage_is_spread_and_ends() -> None:
 def test_limit_goes_on_from_batch_to_batch() -> None:
     """A batch that follows at once has no second burst."""
     storm, rates = Storm(), {"slow": Rate(1, 5)}
-    turns = CheckScheduler(requests_of(slow=5), rates)
-    storm.run(turns)
+    scheduler = CheckScheduler(requests_of(slow=5), rates)
+    storm.run(scheduler)
     assert storm.sent["slow"] == [NOON] * 5
-    storm.run(CheckScheduler([request(group="slow", offset=99)], rates, turns.paces()))
+    storm.run(CheckScheduler([request(group="slow", offset=99)], rates, scheduler.paces()))
     assert NOON + 1 <= storm.sent["slow"][-1] <= NOON + 1.6
 
 

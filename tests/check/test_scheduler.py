@@ -25,11 +25,11 @@ def requests_of(**counts: int) -> list[CheckRequest]:
 
 def test_turns_one_thread_alternates_between_groups() -> None:
     """Also without anything under way the groups come in turn."""
-    turns = CheckScheduler(requests_of(a=3, b=2, c=1))
+    scheduler = CheckScheduler(requests_of(a=3, b=2, c=1))
     order = []
-    while isinstance(taken := turns.take(0), CheckRequest):
+    while isinstance(taken := scheduler.take(0), CheckRequest):
         order.append(taken.producer_group)
-        turns.done(taken)
+        scheduler.done(taken)
     assert "".join(order) == "abcaba"
 
 
@@ -114,8 +114,8 @@ def test_error_in_one_dialogue_ends_that_check_only() -> None:
         return CheckAnswer("UNKNOWN", None, None, 0, datetime.now(timezone.utc))
 
     with Server(always(reply(says("UNKNOWN")))) as server, closing(Connections[ActiveCheck](5, None)) as connections:
-        turns = CheckScheduler(requests_of(before=3, sending=3, after=3, well=3))
-        answered = run_checks(begin, turns, connections, 2)
+        scheduler = CheckScheduler(requests_of(before=3, sending=3, after=3, well=3))
+        answered = run_checks(begin, scheduler, connections, 2)
     found = Counter((one.producer_group, answer.outcome, answer.error, answer.delivered) for one, answer in answered)
     assert found == {
         ("before", "NO_ANSWER", "could not be asked: ZeroDivisionError in begin", False): 3,

@@ -40,11 +40,11 @@ def batches(group: str, count: int, size: int = 10) -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_pylist(rows[at : at + size], schema=_REQUEST) for at in range(0, count, size)]
 
 
-def asked(asker: CheckWorker, given: list[pa.RecordBatch]) -> tuple[list[dict[str, Any]], EndpointHealth]:
+def asked(worker: CheckWorker, given: list[pa.RecordBatch]) -> tuple[list[dict[str, Any]], EndpointHealth]:
     """(answers, what was learned)."""
-    rows = pa.Table.from_batches(list(asker.ask(given)), RETURNED).to_pylist()
-    (learned,) = [row["traffic"] for row in rows if row["traffic"] is not None]
-    answers = [row for row in rows if row["traffic"] is None]
+    rows = pa.Table.from_batches(list(worker.ask(given)), RETURNED).to_pylist()
+    (learned,) = [row["health"] for row in rows if row["health"] is not None]
+    answers = [row for row in rows if row["health"] is None]
     return answers, EndpointHealth.from_json(learned)
 
 
@@ -52,9 +52,9 @@ def test_batch_ends_in_its_time_whatever_is_left() -> None:
     """Of a group that may be asked once a minute one check is sent; the others are skipped, other groups are not."""
     with Server(always(reply(says("COMMIT")))) as server:
         groups = {"slow": Group((server.url,)), "well": Group((server.url,))}
-        asker = CheckWorker(groups, 5, None, concurrency=4, rates={"slow": Rate(1 / 60)}, batch_time_s=1)
-        answers, learned = asked(asker, batches("slow", 40) + batches("well", 40))
-        again, _ = asked(replace(asker, traffic=learned), batches("slow", 3))
+        worker = CheckWorker(groups, 5, None, concurrency=4, rates={"slow": Rate(1 / 60)}, batch_time_s=1)
+        answers, learned = asked(worker, batches("slow", 40) + batches("well", 40))
+        again, _ = asked(replace(worker, health=learned), batches("slow", 3))
     said = [(row["producer_group"], row["outcome"], row["error"], row["delivered"]) for row in answers]
     why = "not asked: the 1 s of check.batch_time were over"
     assert said.count(("slow", "SKIPPED", why, False)) == 39
@@ -66,14 +66,14 @@ def test_batch_ends_in_its_time_whatever_is_left() -> None:
 
 def test_breaker_is_handed_on_to_the_next_batch() -> None:
     """Failures of several batches in a row open it, and the next batch does not try."""
-    asker = CheckWorker(
+    worker = CheckWorker(
         {"gone": Group((unused_url(),))}, 5, None, concurrency=1, limits=Limits(failures=5, pause_s=600)
     )
     errors = []
     for _ in range(3):
-        answers, learned = asked(asker, batches("gone", 2))
+        answers, learned = asked(worker, batches("gone", 2))
         errors += [row["error"] for row in answers]
-        asker = replace(asker, traffic=learned)
+        worker = replace(worker, health=learned)
     assert errors == ["connection refused"] * 5 + ["not tried: 5 tries in a row failed"]
     assert [row["delivered"] for row in answers] == [False, False]
 
@@ -86,8 +86,8 @@ def test_row_holds_the_request_and_what_came_of_it() -> None:
     identity |= {"real_topic": "orders", "check_times": 1}
     asking = pa.RecordBatch.from_pylist([identity | {"born_ms": 9, "message": message}], schema=_REQUEST)
     with Server(always(reply(says("ROLLBACK")))) as server:
-        asker = CheckWorker({"g": Group((nobody, server.url), include_body=True)}, 5, None, concurrency=2)
-        ((row,), _) = asked(asker, [asking, *batches("unknown", 0)])
+        worker = CheckWorker({"g": Group((nobody, server.url), include_body=True)}, 5, None, concurrency=2)
+        ((row,), _) = asked(worker, [asking, *batches("unknown", 0)])
         told = server.received[0].json
     answered_at, latency_ms = row.pop("answered_at"), row.pop("latency_ms")
     assert (answered_at.utcoffset(), latency_ms >= 0) == (timedelta(0), True)
@@ -97,7 +97,7 @@ def test_row_holds_the_request_and_what_came_of_it() -> None:
         "error": None,
         "failed_tries": [{"endpoint": nobody, "error": "connection refused"}],
         "delivered": True,
-        "traffic": None,
+        "health": None,
     }
     assert (told["born_timestamp"], told["body"], told["properties"]) == (9, "NDI=", {"a": "1"})
 
@@ -111,20 +111,20 @@ times = st.floats(0, 1e9, allow_nan=False)
 breakers = st.builds(
     CircuitBreaker, failed=st.integers(0, 99), until=times, asked_for=st.booleans(), changed=st.floats(1, 1e9)
 )
-traffics = st.builds(
+healths = st.builds(
     EndpointHealth,
     st.dictionaries(st.tuples(st.sampled_from("ab"), st.sampled_from("uv")), breakers),
     st.dictionaries(st.sampled_from("ab"), st.builds(RateState, times)),
 )
 
 
-@given(traffics)
-def test_traffic_survives_the_way_to_the_driver(traffic: EndpointHealth) -> None:
-    assert EndpointHealth.from_json(traffic.to_json()) == traffic
+@given(healths)
+def test_health_survives_the_way_to_the_driver(health: EndpointHealth) -> None:
+    assert EndpointHealth.from_json(health.to_json()) == health
 
 
-@given(st.lists(traffics, min_size=1, max_size=3))
-def test_traffic_of_several_tasks_is_what_was_learned_last(learned: list[EndpointHealth]) -> None:
+@given(st.lists(healths, min_size=1, max_size=3))
+def test_health_of_several_tasks_is_what_was_learned_last(learned: list[EndpointHealth]) -> None:
     together = EndpointHealth()
     for one in learned:
         together = together.and_then(one)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from checkback.gateway.deduplication import CachedHalf
 
 
-class SlowOlder(DeduplicationHistory):
+class SlowHistory(DeduplicationHistory):
     """Tables in which to look for a name takes until it is told to end."""
 
     def __init__(self, root: Path) -> None:
@@ -38,31 +38,31 @@ class SlowOlder(DeduplicationHistory):
         return super().named(producer_group, transaction_id)
 
 
-def with_door(
+def with_service(
     root: Path,
-    act: Callable[[GatewayService, SlowOlder], Awaitable[None]],
+    act: Callable[[GatewayService, SlowHistory], Awaitable[None]],
     producers: dict[str, object] | None = None,
     **gateway: object,
-) -> SlowOlder:
+) -> SlowHistory:
     """A real door on real tables, whose questions are slow, while ``act`` runs; it forgets half messages at once."""
     own = {"gather": "0s", "remember": "1ms", "remember_max": 1} | gateway
     settings = Settings.model_validate({"storage": {"root": str(root)}, "gateway": own, "producers": producers or {}})
-    older = SlowOlder(root)
+    history = SlowHistory(root)
 
     async def run() -> None:
-        door = GatewayService(settings, Metrics(), lambda error: pytest.fail(str(error)))
-        door.questions = TransactionQueries(older, door.ledger, door.tokens, door.condition)
-        committing = asyncio.create_task(door.run())
+        service = GatewayService(settings, Metrics(), lambda error: pytest.fail(str(error)))
+        service.questions = TransactionQueries(history, service.cache, service.tokens, service.health)
+        committing = asyncio.create_task(service.run())
         try:
-            await asyncio.wait_for(act(door, older), PATIENCE_S)
+            await asyncio.wait_for(act(service, history), PATIENCE_S)
         finally:
-            older.end.set()
-            door.hurry()
-            door.close()
+            history.end.set()
+            service.hurry()
+            service.close()
             await committing
 
     asyncio.run(run())
-    return older
+    return history
 
 
 def code(answer: Answer) -> str | None:

@@ -143,51 +143,51 @@ _STEPS = st.lists(
 @example([("land", 0, "a", "h"), ("land", 0, "a", "g"), ("land", 5, "b", "g"), ("forget", 0, 1, None)])
 def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]]) -> None:
     """Whatever lands, ends and is forgotten: offsets go up without a gap, and lookups find what the model has."""
-    model, ledger = Model(), DeduplicationCache({0: 0, 5: 3}, GROUPS)
+    model, cache = Model(), DeduplicationCache({0: 0, 5: 3}, GROUPS)
     for now, (step, first, second, third) in enumerate(steps):
         if step == "land":
-            half = CachedHalf(first, ledger.next_offset(first), name_of(str(third), str(second)), now, "topic", 0, now)
-            ledger.landed([half])
+            half = CachedHalf(first, cache.next_offset(first), name_of(str(third), str(second)), now, "topic", 0, now)
+            cache.landed([half])
             model.landed(half)
-        elif step == "recall" and ledger.assigned(first, int(str(second))):
+        elif step == "recall" and cache.assigned(first, int(str(second))):
             half = CachedHalf(first, int(str(second)), name_of("g", str(third)), 0, "topic", 0, 0)
-            ledger.recalled([half], now)
+            cache.recalled([half], now)
             model.recall(replace(half, stored=now))
         elif step == "end":
-            ledger.ended(first, int(str(second)), str(third))
+            cache.ended(first, int(str(second)), str(third))
             model.ended(first, int(str(second)), str(third))
         elif step == "forget":
-            before = len(ledger)
-            assert ledger.forget(first, int(str(second))) == before - len(ledger)
+            before = len(cache)
+            assert cache.forget(first, int(str(second))) == before - len(cache)
             model.forget(first, int(str(second)))
-        assert len(ledger) == len(model.known) + len(model.recalled)
+        assert len(cache) == len(model.known) + len(model.recalled)
         for queue_id, next_offset in model.next.items():
-            assert ledger.next_offset(queue_id) == next_offset
-            assert not ledger.assigned(queue_id, next_offset)
+            assert cache.next_offset(queue_id) == next_offset
+            assert not cache.assigned(queue_id, next_offset)
             for queue_offset in range(-1, 10):
-                assert ledger.at(queue_id, queue_offset) == model.at(queue_id, queue_offset)
+                assert cache.at(queue_id, queue_offset) == model.at(queue_id, queue_offset)
         for half in model.known:
-            found = ledger.named(half.name)
+            found = cache.named(half.name)
             assert found == next(one for one in reversed(model.known) if one.name == half.name)
 
 
 def test_who_sends_many_makes_no_other_group_forgotten() -> None:
     """Else a half message that another group sends again would land twice, for all that it is sent in time."""
-    ledger = DeduplicationCache({0: 0}, GROUPS)
+    cache = DeduplicationCache({0: 0}, GROUPS)
     names = [f"few/{n}" for n in range(3)] + [f"made-up-{n % 9}/{n}" for n in range(97)]
-    ledger.landed(CachedHalf(0, offset, name, 1, "topic", 0, 10) for offset, name in enumerate(names))
-    assert ledger.forget(5, 10) == 90
-    assert [name for name in names if ledger.named(name)] == names[:3] + names[-7:]
+    cache.landed(CachedHalf(0, offset, name, 1, "topic", 0, 10) for offset, name in enumerate(names))
+    assert cache.forget(5, 10) == 90
+    assert [name for name in names if cache.named(name)] == names[:3] + names[-7:]
 
 
 def test_lookups_do_not_make_it_forget_what_landed_lately() -> None:
     """Else an op for each of many old half messages would make a half message that is sent again land twice."""
-    ledger = DeduplicationCache({0: 3 * RECALLED_MAX})
-    ledger.landed([CachedHalf(0, 3 * RECALLED_MAX, "g/new", 1, "topic", 0, 10)])
-    ledger.recalled((CachedHalf(0, offset, "g/old", 0, "topic", 0, 0) for offset in range(2 * RECALLED_MAX)), 20)
-    ledger.forget(5, RECALLED_MAX)
-    assert ledger.named("g/new") is not None
-    assert len(ledger) == RECALLED_MAX + 1
+    cache = DeduplicationCache({0: 3 * RECALLED_MAX})
+    cache.landed([CachedHalf(0, 3 * RECALLED_MAX, "g/new", 1, "topic", 0, 10)])
+    cache.recalled((CachedHalf(0, offset, "g/old", 0, "topic", 0, 0) for offset in range(2 * RECALLED_MAX)), 20)
+    cache.forget(5, RECALLED_MAX)
+    assert cache.named("g/new") is not None
+    assert len(cache) == RECALLED_MAX + 1
 
 
 @given(st.text(max_size=3) | st.text(min_size=63, max_size=70) | st.just("#" + 64 * "0"), st.sampled_from("xy"))
@@ -204,19 +204,19 @@ def test_memory_of_a_name_is_bounded(transaction_id: str, other: str) -> None:
 
 
 def test_offsets_of_others_queues_are_not_ours() -> None:
-    ledger = DeduplicationCache({1: 10})
-    assert ledger.queues == (1,)
-    assert ledger.assigned(1, 9)
-    assert not ledger.assigned(0, 0)
-    assert not ledger.assigned(1, 10)
+    cache = DeduplicationCache({1: 10})
+    assert cache.queues == (1,)
+    assert cache.assigned(1, 9)
+    assert not cache.assigned(0, 0)
+    assert not cache.assigned(1, 10)
 
 
 def test_half_message_of_a_queue_given_up_is_known_by_its_name_only() -> None:
     """How it ended is looked up each time: another gateway may own the queue."""
-    ledger = DeduplicationCache({1: 10}, others={0: 8})
-    ledger.landed([KEPT])
-    ledger.recalled([KEPT], 0)
-    assert ledger.named(KEPT.name) == KEPT
-    assert (ledger.at(0, 7), ledger.assigned(0, 7), ledger.assigned(0, 8)) == (None, True, False)
-    ledger.forget(KEPT.stored + 1, 10)
-    assert (ledger.named(KEPT.name), len(ledger)) == (None, 0)
+    cache = DeduplicationCache({1: 10}, others={0: 8})
+    cache.landed([KEPT])
+    cache.recalled([KEPT], 0)
+    assert cache.named(KEPT.name) == KEPT
+    assert (cache.at(0, 7), cache.assigned(0, 7), cache.assigned(0, 8)) == (None, True, False)
+    cache.forget(KEPT.stored + 1, 10)
+    assert (cache.named(KEPT.name), len(cache)) == (None, 0)

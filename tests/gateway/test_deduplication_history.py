@@ -70,14 +70,14 @@ def test_op_of_somebody_else_ends_no_transaction(tmp_path: Path) -> None:
     land(tmp_path, "half", half(0), half(1, "long" * 99))
     land(tmp_path, "op", op(0, "ROLLBACK", producer_group="evil"), op(0, "ROLLBACK", transaction_id="another"))
     land(tmp_path, "op", op(1, "ROLLBACK", transaction_id="long" * 98), op(1, "COMMIT", transaction_id="long" * 99))
-    older = DeduplicationHistory(str(tmp_path))
-    assert [half.state for half in older.recent([0], T0, 10)] == [None, "COMMIT"]
-    assert {place: half.state for place, half in older.find({(0, 0), (0, 1)}).items()} == {
+    history = DeduplicationHistory(str(tmp_path))
+    assert [half.state for half in history.recent([0], T0, 10)] == [None, "COMMIT"]
+    assert {place: half.state for place, half in history.find({(0, 0), (0, 1)}).items()} == {
         (0, 0): None,
         (0, 1): "COMMIT",
     }
     land(tmp_path, "op", op(0, "COMMIT", 5, transaction_id=None))
-    assert older.ended([kept(0)]) == {(0, 0): TransactionEnd("COMMIT")}
+    assert history.ended([kept(0)]) == {(0, 0): TransactionEnd("COMMIT")}
 
 
 def test_decision_of_somebody_else_is_not_told(tmp_path: Path) -> None:
@@ -85,12 +85,12 @@ def test_decision_of_somebody_else_is_not_told(tmp_path: Path) -> None:
     land(tmp_path, "half", half(0, second=1), half(0, "late", 2))
     row = half(0) | {"state": "COMMIT", "source": "producer", "check_times": 0, "decided_at": T0}
     land(tmp_path, "decisions", {name: row.get(name) for name in arrow_schema("decisions").names})
-    older = DeduplicationHistory(str(tmp_path))
-    assert older.ended([kept(0)]) == {(0, 0): TransactionEnd("COMMIT", decided_at=T0_MS)}
-    assert older.ended([kept(0, "late")]) == {}
-    assert older.named("orders", "late") is None
-    assert older.find({(0, 0)})[0, 0].name == "orders/tx"
-    found = older.named("orders", "tx")
+    history = DeduplicationHistory(str(tmp_path))
+    assert history.ended([kept(0)]) == {(0, 0): TransactionEnd("COMMIT", decided_at=T0_MS)}
+    assert history.ended([kept(0, "late")]) == {}
+    assert history.named("orders", "late") is None
+    assert history.find({(0, 0)})[0, 0].name == "orders/tx"
+    found = history.named("orders", "tx")
     assert found is not None
     assert (found.queue_offset, found.stored) == (0, T0_MS + 1000)
 
@@ -102,10 +102,10 @@ def test_rows_that_no_door_lets_in_stop_nothing(tmp_path: Path) -> None:
     land(tmp_path, "half", nothing | {"queue_id": 0, "queue_offset": 3, "store_timestamp": T0})
     land(tmp_path, "op", {"queue_id": 0, "half_offset": 2, "state": "COMMIT", "store_timestamp": T0})
     land(tmp_path, "op", op(2, "COMMIT", store_timestamp=None), op(2, "COMMIT", born_timestamp=None))
-    older = DeduplicationHistory(str(tmp_path))
-    assert older.next_offset(0) == 4
-    assert [(half.queue_offset, half.state) for half in older.recent([0], T0, 10)] == [(2, "COMMIT"), (3, None)]
-    assert {place: half.name for place, half in older.find({(0, 1), (0, 3)}).items()} == {(0, 1): "/", (0, 3): "/"}
+    history = DeduplicationHistory(str(tmp_path))
+    assert history.next_offset(0) == 4
+    assert [(half.queue_offset, half.state) for half in history.recent([0], T0, 10)] == [(2, "COMMIT"), (3, None)]
+    assert {place: half.name for place, half in history.find({(0, 1), (0, 3)}).items()} == {(0, 1): "/", (0, 3): "/"}
 
 
 @pytest.mark.parametrize("offset", [LONG_MAX, LONG_MAX - 3, LONG_MAX - LEFT + 1])
@@ -127,8 +127,8 @@ def test_offset_that_is_decided_is_not_given_out_again(tmp_path: Path) -> None:
     decided = {"transaction_id": "tx", "producer_group": "orders", "state": "COMMIT", "decided_at": T0, "batch_id": 0}
     places = [(0, 2), (0, 4), (1, 7), (2, 20)]
     land(tmp_path, "decisions", *({"queue_id": queue, "queue_offset": offset} | decided for queue, offset in places))
-    older = DeduplicationHistory(str(tmp_path))
-    assert [older.next_offset(queue) for queue in range(4)] == [5, 10, 21, 0]
+    history = DeduplicationHistory(str(tmp_path))
+    assert [history.next_offset(queue) for queue in range(4)] == [5, 10, 21, 0]
 
 
 def test_checks_are_the_transactions_own_and_keep_their_offset(
@@ -140,9 +140,9 @@ def test_checks_are_the_transactions_own_and_keep_their_offset(
     places = [(0, 1), (1, 2), (3, 3)]
     rows = [{"queue_id": 0, "queue_offset": offset, "check_times": times} | checked for offset, times in places]
     land(tmp_path, "check_requests", *rows, rows[1] | {"transaction_id": "lost", "check_times": 9})
-    older = DeduplicationHistory(str(tmp_path))
-    assert older.next_offset(0) == 4
-    assert [older.check_times(half) for half in (kept(0), kept(1), kept(1, "lost"), kept(2))] == [1, 2, 9, 0]
+    history = DeduplicationHistory(str(tmp_path))
+    assert history.next_offset(0) == 4
+    assert [history.check_times(half) for half in (kept(0), kept(1), kept(1, "lost"), kept(2))] == [1, 2, 9, 0]
 
 
 @pytest.mark.parametrize("table", ["half", "op", "decisions"])
@@ -160,8 +160,8 @@ def test_commit_that_a_power_cut_tore_is_put_aside(tmp_path: Path, table: str) -
     assert not torn.exists()
 
 
-def looked_up(older: DeduplicationHistory) -> tuple[int, str | None]:
-    return older.next_offset(0), older.find({(0, 2)})[0, 2].state
+def looked_up(history: DeduplicationHistory) -> tuple[int, str | None]:
+    return history.next_offset(0), history.find({(0, 2)})[0, 2].state
 
 
 def test_no_half_message_goes_past_the_last_offset() -> None:
@@ -185,14 +185,14 @@ def test_times_beyond_pythons_stop_nothing(tmp_path: Path, year_us: int) -> None
                 rows = rows.set_column(rows.schema.get_field_index(column), rows.schema.field(column), far)
             DeltaLog.create(name, f"{tmp_path}/{name}")
             write_deltalake(f"{tmp_path}/{name}", rows, mode="append")
-    older = DeduplicationHistory(str(tmp_path))
-    assert older.next_offset(0) == 4
-    stored = {half.queue_offset: half.stored for half in older.recent([0], T0, 10)}
+    history = DeduplicationHistory(str(tmp_path))
+    assert history.next_offset(0) == 4
+    stored = {half.queue_offset: half.stored for half in history.recent([0], T0, 10)}
     assert set(stored) == ({0, 1, 2, 3} if year_us > 0 else {0, 1})
-    assert all(LEAST // 1000 <= half.stored <= MS_MAX for half in older.find({(0, n) for n in range(4)}).values())
-    places = {(0, n): half.state for (_, n), half in older.find({(0, n) for n in range(4)}).items()}
+    assert all(LEAST // 1000 <= half.stored <= MS_MAX for half in history.find({(0, n) for n in range(4)}).values())
+    places = {(0, n): half.state for (_, n), half in history.find({(0, n) for n in range(4)}).items()}
     assert places == {(0, 0): None, (0, 1): "COMMIT", (0, 2): "COMMIT", (0, 3): "COMMIT"}
-    assert older.named("orders", "tx") is not None
+    assert history.named("orders", "tx") is not None
 
 
 def test_recent_half_messages_are_the_last_ones(tmp_path: Path) -> None:
@@ -200,14 +200,14 @@ def test_recent_half_messages_are_the_last_ones(tmp_path: Path) -> None:
     for second in (3, 1, 2):
         halves = [HALF._replace(transaction_id=f"{second}-{n}", properties={"n": str(n)}) for n in range(5)]
         append(tmp_path, "half", half_rows(halves, 0, 5 * second, T0_MS + 1000 * second))
-    older = DeduplicationHistory(str(tmp_path))
-    recent = older.recent([0], T0 + timedelta(seconds=2), 100)
+    history = DeduplicationHistory(str(tmp_path))
+    recent = history.recent([0], T0 + timedelta(seconds=2), 100)
     assert [half.queue_offset for half in recent] == list(range(10, 20))
     content = fingerprint(HALF._replace(transaction_id="3-4", properties={"n": "4"}))
     assert judge_half(recent[-1], content) is Verdict.REPEATED
-    assert [half.queue_offset for half in older.recent([0], T0, 3)] == [17, 18, 19]
-    assert [half.queue_offset for half in older.recent([0], T0, 7)] == list(range(13, 20))
-    assert older.recent([1], T0, 7) == []
+    assert [half.queue_offset for half in history.recent([0], T0, 3)] == [17, 18, 19]
+    assert [half.queue_offset for half in history.recent([0], T0, 7)] == list(range(13, 20))
+    assert history.recent([1], T0, 7) == []
 
 
 def test_start_holds_no_bodies(tmp_path: Path) -> None:

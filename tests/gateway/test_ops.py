@@ -16,7 +16,7 @@ from checkback.gateway.health import now_ms
 from checkback.gateway.problems import Problem
 from checkback.storage.schemas import arrow_schema
 from gateway.process import PATIENCE_S, half, op, rows
-from gateway.services import SlowOlder, code, with_door
+from gateway.services import SlowHistory, code, with_service
 from gateway.test_deduplication_history import T0, land
 
 if TYPE_CHECKING:
@@ -31,91 +31,91 @@ if TYPE_CHECKING:
 def test_late_op_leaves_the_name_to_the_half_message_that_was_sent_last(tmp_path: Path) -> None:
     """A transaction id that is used anew: sent again, the new half message keeps its offset."""
 
-    async def act(door: GatewayService, _: SlowOlder) -> None:
+    async def act(service: GatewayService, _: SlowHistory) -> None:
         places = []
         for tags in ("old", "new"):
-            (stored,) = await door.halves.take([json_decoder.half(half("t-1", tags=tags), 1)], None)
+            (stored,) = await service.halves.take([json_decoder.half(half("t-1", tags=tags), 1)], None)
             assert isinstance(stored, dict)
             places.append(stored["queue_offset"])
             if tags == "old":
-                door.ledger.forget(2**62, 0)
-        (late,) = await door.ops.take([json_decoder.op(op(places[0], state="ROLLBACK"), 1)], None)
+                service.cache.forget(2**62, 0)
+        (late,) = await service.ops.take([json_decoder.op(op(places[0], state="ROLLBACK"), 1)], None)
         assert isinstance(late, dict)
         assert late["repeated"] is False
-        (again,) = await door.halves.take([json_decoder.half(half("t-1", tags="new"), 1)], None)
+        (again,) = await service.halves.take([json_decoder.half(half("t-1", tags="new"), 1)], None)
         assert isinstance(again, dict)
         assert again["queue_offset"] == places[1] != places[0]
         for offset, state, repeated in ((places[0], "ROLLBACK", True), (places[1], "COMMIT", False)):
-            (ended,) = await door.ops.take([json_decoder.op(op(offset, state=state), 1)], None)
+            (ended,) = await service.ops.take([json_decoder.op(op(offset, state=state), 1)], None)
             assert isinstance(ended, dict)
             assert ended["repeated"] is repeated
 
-    with_door(tmp_path, act, remember="1h", remember_max=100)
+    with_service(tmp_path, act, remember="1h", remember_max=100)
 
 
 def test_clock_that_is_set_forward_makes_nothing_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A half message that is sent again keeps its offset: it landed a moment ago."""
     now = time.time_ns
 
-    async def act(door: GatewayService, _: SlowOlder) -> None:
+    async def act(service: GatewayService, _: SlowHistory) -> None:
         places = []
         for ahead in (0, 11 * 60 * 10**9, 0):
             monkeypatch.setattr(time, "time_ns", lambda ahead=ahead: now() + ahead)
-            door.forget()
-            (stored,) = await door.halves.take([json_decoder.half(half("t-1"), 1)], None)
+            service.forget()
+            (stored,) = await service.halves.take([json_decoder.half(half("t-1"), 1)], None)
             assert isinstance(stored, dict)
             places.append(stored["queue_offset"])
         assert places == [0, 0, 0]
 
-    with_door(tmp_path, act, remember="10m", remember_max=100)
+    with_service(tmp_path, act, remember="10m", remember_max=100)
 
 
 def test_look_ups_of_one_token_leave_room_to_others(tmp_path: Path) -> None:
     """One request's worth of older half messages at a time; a failed look-up gives its room back."""
 
-    async def act(door: GatewayService, _: SlowOlder) -> None:
-        stored = await door.halves.take([json_decoder.half(half(f"t-{n}"), 1) for n in range(BATCH_MAX + 1)], None)
+    async def act(service: GatewayService, _: SlowHistory) -> None:
+        stored = await service.halves.take([json_decoder.half(half(f"t-{n}"), 1) for n in range(BATCH_MAX + 1)], None)
         assert all(isinstance(answer, dict) for answer in stored)
-        door.ledger.forget(2**62, 0)
-        begun, end, find = threading.Event(), threading.Event(), door.ops._find
+        service.cache.forget(2**62, 0)
+        begun, end, find = threading.Event(), threading.Event(), service.ops._find
 
         def slow(places: Collection[Place]) -> dict[Place, CachedHalf]:
             begun.set()
             assert end.wait(PATIENCE_S)
             return find(places)
 
-        door.ops._find = slow
+        service.ops._find = slow
         ops = [json_decoder.op(op(n, f"t-{n}"), 1) for n in range(BATCH_MAX + 1)]
         mine, other = frozenset({"orders"}), frozenset({"orders", "more"})
-        first = asyncio.ensure_future(door.ops.take(ops[:-1], mine))
+        first = asyncio.ensure_future(service.ops.take(ops[:-1], mine))
         await asyncio.to_thread(begun.wait, PATIENCE_S)
-        assert [code(answer) for answer in await door.ops.take(ops[-1:], mine)] == ["queue_full"]
-        behind = asyncio.ensure_future(door.ops.take(ops[-1:], other))
+        assert [code(answer) for answer in await service.ops.take(ops[-1:], mine)] == ["queue_full"]
+        behind = asyncio.ensure_future(service.ops.take(ops[-1:], other))
         end.set()
         assert {code(answer) for answer in [*await first, *await behind]} == {None}
-        door.ledger.forget(2**62, 0)
-        assert [code(answer) for answer in await door.ops.take(ops[-1:], mine)] == [None]
+        service.cache.forget(2**62, 0)
+        assert [code(answer) for answer in await service.ops.take(ops[-1:], mine)] == [None]
 
-    with_door(tmp_path, act)
+    with_service(tmp_path, act)
 
 
 def test_half_message_that_is_sent_again_is_known_whatever_others_send(tmp_path: Path) -> None:
     """Of the groups in `producers` the one that sends the most is forgotten first."""
 
-    async def act(door: GatewayService, _: SlowOlder) -> None:
+    async def act(service: GatewayService, _: SlowHistory) -> None:
         mine = json_decoder.half(half("t-1"), 1)
         others = [json_decoder.half(half(f"x-{n}", producer_group="many"), 1) for n in range(20)]
-        (first,) = await door.halves.take([mine], None)
-        await door.halves.take(others, None)
-        door.ledger.forget(0, 10)
-        assert await door.halves.take([mine], None) == [first]
+        (first,) = await service.halves.take([mine], None)
+        await service.halves.take(others, None)
+        service.cache.forget(0, 10)
+        assert await service.halves.take([mine], None) == [first]
 
-    with_door(tmp_path, act, {"orders": {}, "many": {}}, remember="1h", remember_max=100)
+    with_service(tmp_path, act, {"orders": {}, "many": {}}, remember="1h", remember_max=100)
 
 
-async def sent(door: GatewayService, state: str, **fields: Any) -> tuple[str | None, Any]:
+async def sent(service: GatewayService, state: str, **fields: Any) -> tuple[str | None, Any]:
     """The problem's code, and the first state or whether it is repeated, of an op for the half message t-1 at 0."""
-    (answer,) = await door.ops.take([json_decoder.op(op(0, **{"state": state} | fields), 1)], None)
+    (answer,) = await service.ops.take([json_decoder.op(op(0, **{"state": state} | fields), 1)], None)
     if isinstance(answer, Problem):
         return answer.code, answer.more.get("first_state")
     return None, answer["repeated"]
@@ -125,9 +125,9 @@ async def sent(door: GatewayService, state: str, **fields: Any) -> tuple[str | N
 def test_op_that_lands_while_another_is_looked_up_stands(tmp_path: Path, forgotten_again: bool) -> None:
     """The look-up has read `op` before it; by the time that it ends, the gateway may have forgotten both."""
 
-    async def act(door: GatewayService, _: SlowOlder) -> None:
-        await door.halves.take([json_decoder.half(half("t-1"), 1)], None)
-        write, find = door.ops.write, door.ops._find
+    async def act(service: GatewayService, _: SlowHistory) -> None:
+        await service.halves.take([json_decoder.half(half("t-1"), 1)], None)
+        write, find = service.ops.write, service.ops._find
         writing, write_on, found, find_on = (threading.Event() for _ in range(4))
 
         def slow_write(prepared: Any) -> None:
@@ -142,81 +142,81 @@ def test_op_that_lands_while_another_is_looked_up_stands(tmp_path: Path, forgott
             return halves
 
         # What looks it up came before the op that is on its way, and waits behind another look-up.
-        door.ops._find = slow_find
-        door.ledger.forget(2**62, 0)
-        second = asyncio.ensure_future(sent(door, "ROLLBACK"))
+        service.ops._find = slow_find
+        service.cache.forget(2**62, 0)
+        second = asyncio.ensure_future(sent(service, "ROLLBACK"))
         await asyncio.to_thread(found.wait, PATIENCE_S)
-        door.ops.write = slow_write  # type: ignore[method-assign]
-        door.ledger.recalled(find([(0, 0)]).values(), now_ms())
-        first = asyncio.ensure_future(sent(door, "COMMIT"))
+        service.ops.write = slow_write  # type: ignore[method-assign]
+        service.cache.recalled(find([(0, 0)]).values(), now_ms())
+        first = asyncio.ensure_future(sent(service, "COMMIT"))
         await asyncio.to_thread(writing.wait, PATIENCE_S)
-        door.ledger.forget(2**62, 0)
+        service.cache.forget(2**62, 0)
         write_on.set()
         assert await first == (None, False)
         if forgotten_again:
-            door.ledger.forget(2**62, 0)
+            service.cache.forget(2**62, 0)
         find_on.set()
         assert await second == ("contradiction", "COMMIT")
         for state, answer in (("ROLLBACK", ("contradiction", "COMMIT")), ("COMMIT", (None, True))):
-            assert await sent(door, state) == answer
+            assert await sent(service, state) == answer
         assert [row["state"] for row in rows(tmp_path, "op")] == ["COMMIT"]
 
-    with_door(tmp_path, act, remember="1h", remember_max=100)
+    with_service(tmp_path, act, remember="1h", remember_max=100)
 
 
 def test_op_on_its_way_is_known_though_its_half_message_is_forgotten(tmp_path: Path) -> None:
     """Nothing is looked up for the ops behind it."""
 
-    async def act(door: GatewayService, _: SlowOlder) -> None:
-        await door.halves.take([json_decoder.half(half("t-1"), 1)], None)
-        write, writing, write_on = door.ops.write, threading.Event(), threading.Event()
+    async def act(service: GatewayService, _: SlowHistory) -> None:
+        await service.halves.take([json_decoder.half(half("t-1"), 1)], None)
+        write, writing, write_on = service.ops.write, threading.Event(), threading.Event()
 
         def slow_write(prepared: Any) -> None:
             writing.set()
             assert write_on.wait(PATIENCE_S)
             write(prepared)
 
-        door.ops.write = slow_write  # type: ignore[method-assign]
-        find, looked_up = door.ops._find, list[tuple[int, int]]()
+        service.ops.write = slow_write  # type: ignore[method-assign]
+        find, looked_up = service.ops._find, list[tuple[int, int]]()
 
         def noted_find(places: Collection[Place]) -> dict[Place, CachedHalf]:
             looked_up.extend(places)
             return find(places)
 
-        door.ops._find = noted_find
-        first = asyncio.ensure_future(sent(door, "COMMIT"))
+        service.ops._find = noted_find
+        first = asyncio.ensure_future(sent(service, "COMMIT"))
         await asyncio.to_thread(writing.wait, PATIENCE_S)
-        door.ledger.forget(2**62, 0)
-        second = asyncio.ensure_future(sent(door, "ROLLBACK"))
-        assert await sent(door, "ROLLBACK", transaction_id="t-2") == ("wrong_transaction_id", None)
+        service.cache.forget(2**62, 0)
+        second = asyncio.ensure_future(sent(service, "ROLLBACK"))
+        assert await sent(service, "ROLLBACK", transaction_id="t-2") == ("wrong_transaction_id", None)
         write_on.set()
         assert (await first, await second) == ((None, False), ("contradiction", "COMMIT"))
         assert looked_up == []
 
-    with_door(tmp_path, act, remember="1h", remember_max=100)
+    with_service(tmp_path, act, remember="1h", remember_max=100)
 
 
 @pytest.mark.parametrize("wrong", [{"producer_group": "other"}, {"transaction_id": "t-2"}, {}])
 def test_refused_op_does_not_hide_a_decision(tmp_path: Path, wrong: dict[str, str]) -> None:
     """A half message that was looked up in vain is looked up again: it may have been discarded since."""
 
-    async def act(door: GatewayService, _: SlowOlder) -> None:
-        await door.halves.take([json_decoder.half(half("t-1"), 1)], None)
-        door.ledger.forget(2**62, 0)
+    async def act(service: GatewayService, _: SlowHistory) -> None:
+        await service.halves.take([json_decoder.half(half("t-1"), 1)], None)
+        service.cache.forget(2**62, 0)
         if wrong:
-            refused, _first = await sent(door, "COMMIT", **wrong)
+            refused, _first = await sent(service, "COMMIT", **wrong)
             assert refused in ("wrong_group", "wrong_transaction_id")
         else:
-            write = door.ops.write
-            door.ops.write = _no_disk  # type: ignore[method-assign]
-            assert await sent(door, "COMMIT") == ("storage_unavailable", None)
-            door.ops.write = write  # type: ignore[method-assign]
-        assert len(door.ledger) == 0
+            write = service.ops.write
+            service.ops.write = _no_disk  # type: ignore[method-assign]
+            assert await sent(service, "COMMIT") == ("storage_unavailable", None)
+            service.ops.write = write  # type: ignore[method-assign]
+        assert len(service.cache) == 0
         land(tmp_path, "decisions", DISCARDED)
         for state in ("COMMIT", "ROLLBACK"):
-            assert await sent(door, state) == ("contradiction", "DISCARD")
+            assert await sent(service, state) == ("contradiction", "DISCARD")
 
-    with_door(tmp_path, act, remember="1h", remember_max=100)
+    with_service(tmp_path, act, remember="1h", remember_max=100)
 
 
 def _no_disk(prepared: Any) -> None:
@@ -240,21 +240,21 @@ DISCARDED = dict.fromkeys(arrow_schema("decisions").names) | {
 def test_ops_behind_one_that_failed_are_not_tried_one_by_one(tmp_path: Path) -> None:
     """All ops of a request for one half message fail with the first: each try would be a commit."""
 
-    async def act(door: GatewayService, _: SlowOlder) -> None:
-        (stored,) = await door.halves.take([json_decoder.half(half("t-1"), 1)], None)
+    async def act(service: GatewayService, _: SlowHistory) -> None:
+        (stored,) = await service.halves.take([json_decoder.half(half("t-1"), 1)], None)
         assert isinstance(stored, dict)
         (tmp_path / "op").rename(tmp_path / "away")
         (tmp_path / "op").write_text("no folder")
         ops = [json_decoder.op(op(stored["queue_offset"], state=state), 1) for state in ("COMMIT", "ROLLBACK") * 50]
         tries: list[int] = []
-        write = door.ops.write
+        write = service.ops.write
 
         def counted(prepared: Any) -> None:
             tries.append(len(prepared[0]))
             write(prepared)
 
-        door.ops.write = counted  # type: ignore[method-assign]
-        assert {code(answer) for answer in await door.ops.take(ops, None)} == {"storage_unavailable"}
+        service.ops.write = counted  # type: ignore[method-assign]
+        assert {code(answer) for answer in await service.ops.take(ops, None)} == {"storage_unavailable"}
         assert tries == [1]
 
-    with_door(tmp_path, act)
+    with_service(tmp_path, act)

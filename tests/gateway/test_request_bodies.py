@@ -243,9 +243,9 @@ def test_requests_that_wait_hold_no_bodies(tmp_path: Path) -> None:
 
     async def run() -> None:
         metrics = Metrics()
-        door = GatewayService(config, metrics, lambda error: pytest.fail(str(error)))
-        app = create_app(door, metrics, config.gateway)
-        committing = asyncio.create_task(door.run())
+        service = GatewayService(config, metrics, lambda error: pytest.fail(str(error)))
+        app = create_app(service, metrics, config.gateway)
+        committing = asyncio.create_task(service.run())
         statuses: list[int] = []
 
         async def request() -> None:
@@ -267,17 +267,17 @@ def test_requests_that_wait_hold_no_bodies(tmp_path: Path) -> None:
             waiting = [asyncio.create_task(request()) for _ in range(30)]
             for _ in range(10):
                 await asyncio.sleep(0)
-            assert door.halves.commits.waiting == 1
+            assert service.halves.commits.waiting == 1
             held = tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()
         # Those who have gone are waited for, too: no more of them than connections.
         await request()
         assert statuses == [503]
-        door.hurry()
+        service.hurry()
         await asyncio.gather(*waiting)
         assert statuses[1:] == [200] * 30
-        door.close()
+        service.close()
         await committing
         assert held < 8 << 20
 

@@ -9,7 +9,7 @@ import pytest
 from checkback.gateway import half_messages, json_decoder, service
 from checkback.gateway.health import steady_ms
 from gateway.process import half, rows
-from gateway.services import SlowOlder, code, with_door
+from gateway.services import SlowHistory, code, with_service
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _MINUTE = 60_000
 
 
-async def _sent(door: GatewayService, name: str) -> Answer:
-    (answer,) = await door.halves.take([json_decoder.half(half(name), 1)], None)
+async def _sent(service: GatewayService, name: str) -> Answer:
+    (answer,) = await service.halves.take([json_decoder.half(half(name), 1)], None)
     return answer
 
 
@@ -32,20 +32,20 @@ def test_sent_again_after_the_clock_was_set_it_lands_once(
     """It is known for `gateway.remember` from the restart on, and then forgotten."""
     answers = []
 
-    async def act(door: GatewayService, _: SlowOlder) -> None:
-        door.forget()
-        answers.append(await _sent(door, "t-1"))
+    async def act(service: GatewayService, _: SlowHistory) -> None:
+        service.forget()
+        answers.append(await _sent(service, "t-1"))
 
-    with_door(tmp_path, act, remember="10m", remember_max=100)
+    with_service(tmp_path, act, remember="10m", remember_max=100)
     monkeypatch.setattr(service, "steady_ms", lambda: steady_ms() + minutes * _MINUTE)
 
-    async def again(door: GatewayService, older: SlowOlder) -> None:
-        await act(door, older)
+    async def again(service: GatewayService, history: SlowHistory) -> None:
+        await act(service, history)
         monkeypatch.setattr(service, "steady_ms", lambda: steady_ms() + (minutes + 11) * _MINUTE)
-        door.forget()
-        assert len(door.ledger) == 0
+        service.forget()
+        assert len(service.cache) == 0
 
-    with_door(tmp_path, again, remember="10m", remember_max=100)
+    with_service(tmp_path, again, remember="10m", remember_max=100)
     assert [code(answer) for answer in answers] == [None, None]
     assert answers[0] == answers[1]
     assert [row["queue_offset"] for row in rows(tmp_path, "half")] == [0]
@@ -58,15 +58,15 @@ def test_what_landed_long_before_the_last_one_is_forgotten(tmp_path: Path, monke
         for where, name in ((half_messages, "now_ms"), (service, "steady_ms")):
             monkeypatch.setattr(where, name, lambda: steady_ms() + minutes * _MINUTE)
 
-    async def act(door: GatewayService, _: SlowOlder) -> None:
+    async def act(service: GatewayService, _: SlowHistory) -> None:
         for name, minutes in (("ahead", 30), ("old", -60), ("t-1", -45), ("t-2", -40)):
             clock(minutes)
-            assert code(await _sent(door, name)) is None
+            assert code(await _sent(service, name)) is None
 
-    async def again(door: GatewayService, _: SlowOlder) -> None:
-        known = [door.ledger.named(f"orders/{name}") is not None for name in ("old", "t-1", "t-2")]
+    async def again(service: GatewayService, _: SlowHistory) -> None:
+        known = [service.cache.named(f"orders/{name}") is not None for name in ("old", "t-1", "t-2")]
         assert known == [False, True, True]
 
-    with_door(tmp_path, act, remember="10m", remember_max=100)
+    with_service(tmp_path, act, remember="10m", remember_max=100)
     clock(0)
-    with_door(tmp_path, again, remember="10m", remember_max=100)
+    with_service(tmp_path, again, remember="10m", remember_max=100)

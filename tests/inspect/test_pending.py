@@ -29,7 +29,7 @@ from checkback.inspect.json_lines import json_lines
 from checkback.inspect.pending_transactions import COLUMNS, CONTENT
 from checkback.inspect.transaction_lineage import COLUMNS as LINEAGE_COLUMNS
 from checkback.settings import Settings
-from checkback.storage.commit_files import Commits
+from checkback.storage.commit_reader import CommitReader
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from support.inspect_times import append, made_at
@@ -115,7 +115,7 @@ def settings(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> S
     )
     write(spark, Tables.of(settings.storage), _story())
     for name in ("half", "op", "topics/a", "decisions", "check_requests", "check_answers"):
-        commits = Commits.of(str(root / name))
+        commits = CommitReader.of(str(root / name))
         assert commits is not None
         for version in range(commits.newest + 1):
             made_at(commits.place, version, ms(NOW) - 1000 + version)

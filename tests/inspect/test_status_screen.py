@@ -13,7 +13,7 @@ from checkback.inspect.status import GROUP, Engine, Status, TableFacts
 from checkback.inspect.status_screen import Line, as_json, check_rows, group_rows, lines, span
 from checkback.inspect.unpublished_messages import Topic
 from checkback.storage.checkpoint import Batch
-from checkback.storage.commit_files import Unread
+from checkback.storage.commit_reader import Unread
 
 _NOW = round(datetime(2026, 11, 21, 14, 15, tzinfo=timezone.utc).timestamp() * 1000)
 _DONE = Batch(41, _NOW - 5_000)
@@ -41,7 +41,7 @@ _STATUS = Status(
         Progress(_DONE, _DONE, _NOW - 3_500),
         {"half": Unread(12, _NOW - 2_000), "op": Unread(0, None)},
     ),
-    ledger=_LEDGER,
+    facts=_LEDGER,
 )
 
 
@@ -84,7 +84,7 @@ def test_line_of_reconcile(engine: Engine, line: Line) -> None:
 
 
 def test_before_spark_has_started_the_tables_are_left_out() -> None:
-    early = replace(_STATUS, ledger=None)
+    early = replace(_STATUS, facts=None)
     assert set(_said(early)) == {"reconcile", "last batch", "watermarks", "lag"}
     told = as_json(early)
     assert (told["groups"], told["checks"], told["pending"], told["decisions"]) == (None, None, None, None)
@@ -93,7 +93,7 @@ def test_before_spark_has_started_the_tables_are_left_out() -> None:
 def test_what_waits_for_its_topics_table_has_a_line_each() -> None:
     """With the reason; a name that somebody has landed otherwise does nothing to the terminal."""
     waiting = (Topic("orders", 12, _NOW - 300_000, "no such column"), Topic("a\x1b[2J", 1, _NOW, "no name"))
-    status = replace(_STATUS, ledger=replace(_LEDGER, unpublished=waiting))
+    status = replace(_STATUS, facts=replace(_LEDGER, unpublished=waiting))
     assert [line for line in lines(status) if line.name == "unpublished"] == [
         Line("unpublished", "12 for orders, 14:10:00, 5m ago: no such column", bad=True),
         Line("unpublished", "1 for a?[2J, 14:15:00, 0s ago: no name", bad=True),

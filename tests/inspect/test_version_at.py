@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from checkback.errors import StorageError
 from checkback.inspect.version_at import version_at
-from checkback.storage.commit_files import Commits
+from checkback.storage.commit_reader import CommitReader
 from support.inspect_times import landed, made_at, table
 
 
@@ -38,7 +38,7 @@ def test_commits_tell_when_and_how_many(tmp_path: Path) -> None:
     for number in range(3):
         landed(tmp_path, "half", 2, offset=2 * number)
         made_at(place, number + 1, 1000 * (number + 1))
-    commits = Commits.of(place)
+    commits = CommitReader.of(place)
     assert commits is not None
     assert (commits.oldest, commits.newest, commits.made_at(2)) == (0, 3, 2000)
     found = [(unread.rows, unread.since) for unread in map(commits.after, range(5))]
@@ -52,14 +52,14 @@ def test_without_its_first_version_a_log_is_read_from_a_checkpoint_on(tmp_path: 
     for version in (16, 17, 20, 21):
         (log / f"{version:020d}.json").write_text('{"commitInfo": {}}')
     pq.write_table(pa.table({"add": [None]}), log / f"{20:020d}.checkpoint.parquet")
-    commits = Commits.of(str(tmp_path / "half"))
+    commits = CommitReader.of(str(tmp_path / "half"))
     assert commits is not None
     assert (commits.oldest, commits.newest) == (20, 21)
 
 
 def test_no_table_and_a_broken_log(tmp_path: Path) -> None:
-    assert Commits.of(str(tmp_path / "half")) is None
+    assert CommitReader.of(str(tmp_path / "half")) is None
     place = table(tmp_path, "half")
     Path(place, f"_delta_log/{0:020d}.json").write_text("{")
     with pytest.raises(StorageError, match="checkback maintain --repair"):
-        Commits.of(place)
+        CommitReader.of(place)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from checkback.operate.action import Outcome, act
-from checkback.operate.operator import OperatorSignature
+from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.resolve import resolving
 from checkback.operate.resume import resuming
 from checkback.operate.tables import FileStore

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from checkback.operate.action import Outcome
-    from checkback.operate.operator import OperatorSignature
+    from checkback.operate.operator_signature import OperatorSignature
     from checkback.operate.tables import FileStore
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from checkback.errors import CheckbackError
 from checkback.operate.action import act
 from checkback.operate.command import _now
-from checkback.operate.operator import OperatorSignature
+from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.resolve import resolving
 from checkback.operate.resume import resuming
 from checkback.operate.tables import FileStore

@@ -95,8 +95,8 @@ def restart(settings: Settings, moment: int, promised: Promised, random: Random,
 def _gateway(settings: Settings, moment: int) -> None:
     """Open the door, as the gateway does, then store a transaction that comes now."""
     root = settings.storage.root
-    door = GatewayService(settings, Metrics(), print)
-    offset = door.ledger.next_offset(0)
+    service = GatewayService(settings, Metrics(), print)
+    offset = service.cache.next_offset(0)
     half, op = (Appender(root, table, [0]) for table in ("half", "op"))
     epoch = 1 + max(half.epoch(), op.epoch())
     half.claim(epoch)

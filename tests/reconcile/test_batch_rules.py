@@ -20,8 +20,8 @@ from checkback.reconcile.batch_rules import BatchRules, in_force, keep
 from checkback.reconcile.group_hash import GroupHash
 from checkback.reconcile.processor import STATE_NAME
 from checkback.reconcile.publish import Publisher
+from checkback.reconcile.registered_timers import registered_timers
 from checkback.reconcile.segment import Rules
-from checkback.reconcile.state_timers import registered_timers
 from checkback.settings import Settings
 from checkback.storage.checkpoint import PARTITIONS, last_done, read_checkpoint
 from checkback.storage.delta_log import DeltaLog

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checkback.reconcile.ownership import claim, ledger
+from checkback.reconcile.ownership import claim
 from checkback.reconcile.published_notes import note
+from checkback.reconcile.start_facts import decision_facts
 from checkback.settings import Storage
 from checkback.storage.checkpoint import Batch, Checkpoint
 from checkback.storage.schemas import SCHEMAS, arrow_schema
@@ -44,13 +45,13 @@ def _checkpoint(query: str) -> Checkpoint:
 @pytest.mark.parametrize("now", WRITERS)
 def test_what_one_writer_noted_the_other_knows(root: Path, before: str, now: str) -> None:
     claim(NOBODY, _tables(root, before), "q", 64)
-    found = ledger(NOBODY, _tables(root, now), _checkpoint("q"))
+    found = decision_facts(NOBODY, _tables(root, now), _checkpoint("q"))
     assert (found.written, found.owner, found.owned, found.segment_size) == (True, 1, 1, 64)
     assert (found.last_batch, found.concluded) == (3, 3)
-    assert ledger(NOBODY, _tables(root, now), None).written
+    assert decision_facts(NOBODY, _tables(root, now), None).written
     claim(NOBODY, _tables(root, now), "rebuilt", 32)
     for writer in WRITERS:
-        old, new = (ledger(NOBODY, _tables(root, writer), _checkpoint(query)) for query in ("q", "rebuilt"))
+        old, new = (decision_facts(NOBODY, _tables(root, writer), _checkpoint(query)) for query in ("q", "rebuilt"))
         assert (old.owner, old.owned) == (2, 1)
         assert (new.owner, new.owned, new.segment_size, new.last_batch) == (2, 2, 32, None)
 
@@ -61,12 +62,12 @@ def test_owner_that_is_a_property_is_followed_by_others(root: Path) -> None:
     claim(NOBODY, tables, "q", 64)
     _set_properties(tables, {"checkback.checkpoint": "b", "checkback.checkpoints": "2", "checkback.segment_size": "8"})
     tables = _tables(root, "auto")
-    old, new = (ledger(NOBODY, tables, _checkpoint(query)) for query in ("q", "b"))
+    old, new = (decision_facts(NOBODY, tables, _checkpoint(query)) for query in ("q", "b"))
     assert [(one.owner, one.owned, one.segment_size) for one in (old, new)] == [(2, 1, 64), (2, 2, 8)]
     claim(NOBODY, tables, "b", 8)
     assert tables.log("decisions").versions(["checkpoint"]) == {"checkpoint": 1}
     claim(NOBODY, tables, "c", 8)
-    assert [ledger(NOBODY, tables, _checkpoint(query)).owned for query in "qbc"] == [1, None, 3]
+    assert [decision_facts(NOBODY, tables, _checkpoint(query)).owned for query in "qbc"] == [1, None, 3]
 
 
 def _set_properties(tables: Tables, properties: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ from chispa import assert_df_equality
 from deltalake import DeltaTable
 
 from checkback.errors import StorageError
-from checkback.reconcile import half_files
+from checkback.reconcile import half_reader
 from checkback.reconcile.event_columns import identity_columns
 from checkback.reconcile.half_lookup import HalfLookup
 from checkback.reconcile.publish import Publisher
@@ -189,13 +189,13 @@ def test_bodies_are_read_only_where_they_are_written(tmp_path: Path) -> None:
     with FileWriter(str(tmp_path)) as writer:
         writer.write("half", halves(half(1)))
         (file,) = writer.close()
-    piece = half_files.RowGroups(f"{tmp_path}/half/{file.path}", file.size)
+    piece = half_reader.RowGroups(f"{tmp_path}/half/{file.path}", file.size)
     wanted = HalfLookup.of(actions(action(Action.CHECK, 1)), BATCH_ID)
     for with_body, bodies in ((True, [b"\x01"]), (False, [None])):
-        found = [row["body"] for batch in half_files.read(piece, wanted, with_body) for row in batch.to_pylist()]
+        found = [row["body"] for batch in half_reader.read(piece, wanted, with_body) for row in batch.to_pylist()]
         assert found == bodies
     nothing = HalfLookup.of(actions(action(Action.CHECK, 2)), BATCH_ID)
-    assert not list(half_files.read(piece, nothing, with_body=True))
+    assert not list(half_reader.read(piece, nothing, with_body=True))
 
 
 def test_large_batch_is_spread_over_tasks(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,11 +205,11 @@ def test_large_batch_is_spread_over_tasks(spark: SparkSession, tmp_path: Path, m
         house.land(*(half(offset) for offset in range(first, first + 10)))
     files = house.files.log("half").data_files()
     wanted = HalfLookup.of(actions(*(action(Action.COMMIT, offset) for offset in range(5, 25))), BATCH_ID)
-    assert [len(some) for some in half_files.pieces(files, wanted)] == [3]
-    monkeypatch.setattr(half_files, "ROWS_A_TASK", 5)
-    assert sorted(len(some) for some in half_files.pieces(files, wanted)) == [1, 1, 1]
-    monkeypatch.setattr(half_files, "_LARGE", 0)
-    assert all(piece.row_groups == (0,) for some in half_files.pieces(files, wanted) for piece in some)
+    assert [len(some) for some in half_reader.pieces(files, wanted)] == [3]
+    monkeypatch.setattr(half_reader, "ROWS_A_TASK", 5)
+    assert sorted(len(some) for some in half_reader.pieces(files, wanted)) == [1, 1, 1]
+    monkeypatch.setattr(half_reader, "_LARGE", 0)
+    assert all(piece.row_groups == (0,) for some in half_reader.pieces(files, wanted) for piece in some)
 
 
 def test_rows_without_statistics_are_found(spark: SparkSession, tmp_path: Path) -> None:

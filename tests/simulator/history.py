@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from checkback.reconcile import timer_slots
+from checkback.reconcile import timer_encoding
 from simulator.promises import SLOTS, BrokenError, Promises
 from simulator.rebuild import Rebuild
 from simulator.reconcile import Reconcile, StuckError
@@ -27,7 +27,7 @@ class Outcome:
     transactions: int = 0
 
 
-@patch.object(timer_slots, "SLOTS", SLOTS)
+@patch.object(timer_encoding, "SLOTS", SLOTS)
 def happen(
     plan: Scenario, tell: bool = False, engine: type[Reconcile] = Reconcile, rebuild: type[Rebuild] = Rebuild
 ) -> Outcome:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from simulator.world import World
 
 Key = tuple[int, int]
-#: places of a window of timers here, where milliseconds matter: `timer_slots.SLOTS`
+#: places of a window of timers here, where milliseconds matter: `timer_encoding.SLOTS`
 SLOTS = 4
 #: until then at most, after a batch that put them off, segments wait for the next
 _LATER = 8 * 4 * SLOTS

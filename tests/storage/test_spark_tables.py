@@ -16,7 +16,7 @@ from checkback.application.run import reconcile
 from checkback.errors import StateError, StorageError
 from checkback.inspect import pending
 from checkback.inspect.audit import audit
-from checkback.reconcile.ownership import facts
+from checkback.reconcile.start_facts import facts
 from checkback.settings import Settings
 from checkback.storage.catalog_names import TOPIC_PROPERTY
 from checkback.storage.parquet_files import MOST_ROWS

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from checkback.errors import StorageError
 from checkback.settings import Settings
 from checkback.storage.checkpoint import read_checkpoint
-from checkback.storage.checkpoint_recovery import remove_unfinished
-from checkback.storage.commit_files import Commits
+from checkback.storage.commit_reader import CommitReader
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
+from checkback.storage.torn_checkpoint import remove_unfinished
 from checkback.storage.torn_commits import ASIDE, find_torn, recover_log
 
 
@@ -56,7 +56,7 @@ def test_newest_commit_that_is_cut_off_anywhere_is_named_and_put_aside(
     newest, whole = _file(log, commits), _file(log, commits).read_bytes()
     newest.write_bytes(b"\0" * len(whole) if zeros else whole[: cut % len(whole)])
     _file(log, commits, "crc").unlink()  # written once the commit is on the disk
-    for read in (lambda: DeltaLog("ticks", str(root / "ticks")), lambda: Commits.of(str(root / "ticks"))):
+    for read in (lambda: DeltaLog("ticks", str(root / "ticks")), lambda: CommitReader.of(str(root / "ticks"))):
         with pytest.raises(StorageError, match=f"version {commits} .*empty or cut off.*checkback maintain --repair"):
             read()
     _commit(root, commits)  # what was lost is committed again: who writes puts the torn commit aside

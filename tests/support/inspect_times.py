@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from checkback.storage.commit_files import Commits
+from checkback.storage.commit_reader import CommitReader
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
@@ -30,7 +30,7 @@ def append(root: Path, name: str, rows: list[dict[str, Any]]) -> int:
         writer.write(name, pa.Table.from_pylist(rows, arrow_schema(name)))
         files = writer.close()
     DeltaLog(name, table(root, name)).commit(files)
-    commits = Commits.of(str(root / name))
+    commits = CommitReader.of(str(root / name))
     assert commits is not None
     return commits.newest
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from checkback.storage.commit_files import Commits
+from checkback.storage.commit_reader import CommitReader
 from support.inspect_times import append, made_at, table
 from support.stories import Row, Transaction, checkpoint, ms
 
@@ -104,7 +104,7 @@ def make(root: Path) -> None:
     for name, row in rows():
         slices.setdefault((name, (row[_TIMES[name]] - NOW) // _SLICE), []).append(row)
     for name in _TIMES:
-        commits = Commits.of(table(root, name))
+        commits = CommitReader.of(table(root, name))
         assert commits is not None
         made_at(commits.place, 0, ms(NOW - timedelta(hours=2)))
     for (name, number), content in sorted(slices.items(), key=lambda item: item[0]):

@@ -16,7 +16,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from checkback.application.run import tick, without_no_data_batches
-from checkback.check.renewal import renew
+from checkback.check.checkpoint_reset import renew
 from checkback.reconcile import interrupted_batch
 from checkback.reconcile.batch_recovery import Deleted, finish
 from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from checkback.application.observability import observed
+from checkback.check.checkpoint_reset import renew
 from checkback.check.query import check_query, decisive_answers
-from checkback.check.renewal import renew
 from checkback.errors import reason
 from checkback.reconcile import scheduled_run
 from checkback.reconcile.batch_rules import BatchRules, batch_rules, begun_with, group_hash_of, keep
-from checkback.reconcile.ownership import NAME, claim, facts
+from checkback.reconcile.ownership import NAME, claim
 from checkback.reconcile.preconditions import refuse
 from checkback.reconcile.query import reconcile_query
-from checkback.reconcile.state_timers import first_timer, timers_of
-from checkback.reconcile.timers import WakeTimers
+from checkback.reconcile.registered_timers import first_timer, timers_of
+from checkback.reconcile.start_facts import facts
+from checkback.reconcile.wake_timers import WakeTimers
 from checkback.spark.shutdown import GracefulShutdown, stop_on_signal
 from checkback.storage.dataframes import is_connect
 from checkback.storage.lock import exclusive_lock
@@ -172,12 +173,12 @@ def _drain(
             _start(spark, settings, tables, decided, stopper, observer, available_now=True, wakes=wakes)
             stopper.wait()
             # Also where checks were put off: those that were not are to be sent before they are due again.
-            query, dispatch = check_query(spark, settings, tables, available_now=True, observer=observer)
+            query, batches = check_query(spark, settings, tables, available_now=True, observer=observer)
             # On Spark Connect the batches are done elsewhere, by a copy that tells nothing.
             before = decisive_answers(spark, tables, since) if is_connect(spark) else 0
-            stopper.start(query, dispatch)
+            stopper.start(query, batches)
             stopper.wait()
-            decisive = decisive_answers(spark, tables, since) - before if is_connect(spark) else dispatch.decided
+            decisive = decisive_answers(spark, tables, since) - before if is_connect(spark) else batches.decided
             if wakes is not None and wakes.at_once(round(time.time() * 1000)):
                 tick(spark, tables)
             elif not decisive:

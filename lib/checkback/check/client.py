@@ -107,13 +107,13 @@ class CheckClient:
         return answer
 
     def ask_all(
-        self, turns: CheckScheduler, concurrency: int, clock: Callable[[], float] = time.time
+        self, scheduler: CheckScheduler, concurrency: int, clock: Callable[[], float] = time.time
     ) -> list[tuple[CheckRequest, CheckAnswer]]:
         """Every request that had its turn with its answer, in the order of the answers.
 
         At most ``concurrency`` are under way at the same time. ``clock`` is that of the turns.
         """
-        return run_checks(self._dialogue, turns, self._connections, concurrency, clock, self._timer)
+        return run_checks(self._dialogue, scheduler, self._connections, concurrency, clock, self._timer)
 
     def _dialogue(self, request: CheckRequest) -> Dialogue:
         """The endpoints are tried in turn until one answers; UNKNOWN is an answer."""

@@ -36,21 +36,21 @@ def partition_requests(requests: pa.Table, tasks: int) -> list[bytes]:
     return [_bytes(asked.take(np.arange(task, asked.num_rows, tasks))) for task in range(min(tasks, asked.num_rows))]
 
 
-def check_partitions(asker: CheckWorker, shares: Sequence[bytes]) -> Ask:
+def check_partitions(worker: CheckWorker, shares: Sequence[bytes]) -> Ask:
     """The function for mapInArrow whose input are the numbers of the shares; ANSWERS_SCHEMA out."""
 
     def ask(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mine = [shares[number] for batch in numbers for number in batch.column(0).to_pylist()]
-        yield from check_rows(asker)(batch for share in mine for batch in _table(share).to_batches())
+        yield from check_rows(worker)(batch for share in mine for batch in _table(share).to_batches())
 
     return ask
 
 
-def check_rows(asker: CheckWorker) -> Ask:
+def check_rows(worker: CheckWorker) -> Ask:
     """The function for mapInArrow whose input are requests as the asker takes them; ANSWERS_SCHEMA out."""
 
     def ask(requests: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for answers in asker.ask(requests):
+        for answers in worker.ask(requests):
             yield pa.RecordBatch.from_pydict({"answers": [_bytes(pa.Table.from_batches([answers]))]}, schema=_ANSWERS)
 
     return ask

@@ -149,7 +149,7 @@ class CheckBatches:
         self._flush = tables.flush_of(NAME, "check_requests", "check_answers", "half", "op")
         self._seen = SeenCommits(tables, NAME, "start again: what is missing is sent again")
         self._tasks = max(1, min(settings.reconcile.partitions, check.concurrency, slots // 2))
-        self._asker = CheckWorker(
+        self._worker = CheckWorker(
             groups=groups_of(settings),
             timeout_s=check.timeout.total_seconds(),
             ca_file=check.ca_file,
@@ -158,7 +158,7 @@ class CheckBatches:
             rates={name: rate.shared(self._tasks) for name, rate in rates_of(settings).items()},
             batch_time_s=check.batch_time.total_seconds(),
         )
-        self._reached = pa.array([name for name, group in self._asker.groups.items() if group.endpoints], pa.string())
+        self._reached = pa.array([name for name, group in self._worker.groups.items() if group.endpoints], pa.string())
         self._check_interval = settings.transaction.check_interval
         self._last = settings.transaction.check_max if check.count_undelivered else None
         self.decided = 0
@@ -167,7 +167,7 @@ class CheckBatches:
         self._started = datetime.now(timezone.utc)
         self._first = True
         self._written: set[str] = set()  # files of our answers
-        self._asker.client().close()  # what is not fit is known now, not on an executor
+        self._worker.client().close()  # what is not fit is known now, not on an executor
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Do one batch.
@@ -246,15 +246,15 @@ class CheckBatches:
         # The number of partitions is the number of tasks that ask at once.
         if wanting(requests, self._with_body).num_rows:
             rows = with_messages(spark, self._tables, requests, self._with_body).coalesce(self._tasks)
-            ask = check_rows(self._asker)
+            ask = check_rows(self._worker)
         else:
             shares = partition_requests(requests, self._tasks)
-            rows, ask = spark.range(0, len(shares), 1, len(shares)), check_partitions(self._asker, shares)
+            rows, ask = spark.range(0, len(shares), 1, len(shares)), check_partitions(self._worker, shares)
         returned = answers_of(rows.mapInArrow(ask, ANSWERS_SCHEMA).toArrow())
-        learned = [EndpointHealth.from_json(text) for text in returned.column("traffic").drop_null().to_pylist()]
-        traffic = reduce(EndpointHealth.and_then, learned, self._asker.traffic)
-        self._asker = replace(self._asker, traffic=traffic)
-        found = returned.filter(pc.is_null(returned.column("traffic")))
+        learned = [EndpointHealth.from_json(text) for text in returned.column("health").drop_null().to_pylist()]
+        health = reduce(EndpointHealth.and_then, learned, self._worker.health)
+        self._worker = replace(self._worker, health=health)
+        found = returned.filter(pc.is_null(returned.column("health")))
         batch_ids = pa.repeat(pa.scalar(batch_id, pa.int64()), found.num_rows)
         schema = arrow_schema("check_answers")
         return found.append_column("batch_id", batch_ids).select(schema.names).cast(schema)

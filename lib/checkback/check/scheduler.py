@@ -105,7 +105,7 @@ class CheckScheduler:
 
 def run_checks(
     begin: Callable[[CheckRequest], Dialogue],
-    turns: CheckScheduler,
+    scheduler: CheckScheduler,
     connections: Connections[ActiveCheck],
     concurrency: int,
     clock: Callable[[], float] = time.time,
@@ -139,7 +139,7 @@ def run_checks(
             answer = _given_up(error, clock(), timer() - asking.started, delivered)
         else:
             return 0
-        turns.done(asking.request)
+        scheduler.done(asking.request)
         answers.append((asking.request, answer))
         return 1
 
@@ -147,7 +147,7 @@ def run_checks(
         # Step 1: hand out what there is room for. No more, however fast they end: who is under way is to be heard, too.
         wait_s = 0.0
         for _ in range(most - under_way):
-            taken = turns.take(clock())
+            taken = scheduler.take(clock())
             if taken is None or isinstance(taken, float):
                 wait_s = _LONG_S if taken is None else taken
                 break

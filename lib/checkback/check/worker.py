@@ -40,7 +40,7 @@ ANSWERS = pa.schema(
     ]
 )
 #: what a task returns: ANSWERS, and one last row that has only what it learned (`EndpointHealth`)
-RETURNED = ANSWERS.append(pa.field("traffic", pa.string()))
+RETURNED = ANSWERS.append(pa.field("health", pa.string()))
 #: the columns that are fields of CheckRequest, in their order, and those that are fields of CheckAnswer
 _IDENTITY = ANSWERS.names[:6]
 _ANSWER = [name for name in ANSWERS.names[6:] if name != "failed_tries"]
@@ -55,7 +55,7 @@ class CheckWorker:
     """Asks for every row of a partition with a client of its own, ``concurrency`` at the same time.
 
     ``rates``: this task's share of the groups' limits. ``batch_time_s``: what is not asked by then is SKIPPED.
-    ``traffic``: what the batches before learned. Sent to the executors with the groups' secrets in it; its repr does
+    ``health``: what the batches before learned. Sent to the executors with the groups' secrets in it; its repr does
     not show them.
     """
 
@@ -66,7 +66,7 @@ class CheckWorker:
     limits: Limits = field(default_factory=Limits)
     rates: Mapping[str, Rate] = field(default_factory=dict)
     batch_time_s: float = 30.0
-    traffic: EndpointHealth = field(default_factory=EndpointHealth)
+    health: EndpointHealth = field(default_factory=EndpointHealth)
 
     def client(self) -> CheckClient:
         """A client for one task. Raises SettingsError when an endpoint, a secret or the CA file is not fit."""
@@ -75,7 +75,7 @@ class CheckWorker:
             self.timeout_s,
             self.ca_file,
             limits=self.limits,
-            breakers=self.traffic.breakers,
+            breakers=self.health.breakers,
         )
 
     def ask(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -85,16 +85,16 @@ class CheckWorker:
         keys, properties and body, or null.
         """
         clock = _steady_clock()
-        until, paces = clock() + self.batch_time_s, self.traffic.paces
+        until, paces = clock() + self.batch_time_s, self.health.paces
         with self.client() as client:
             for requests in _portions(batches):
-                turns = CheckScheduler(requests, self.rates, paces, until)
-                answered = client.ask_all(turns, self.concurrency, clock)
-                answered += [(request, self._skipped(clock())) for request in turns.left()]
-                paces = turns.paces()
+                scheduler = CheckScheduler(requests, self.rates, paces, until)
+                answered = client.ask_all(scheduler, self.concurrency, clock)
+                answered += [(request, self._skipped(clock())) for request in scheduler.left()]
+                paces = scheduler.paces()
                 yield _returned(answered)
             learned = EndpointHealth(client.breakers(), paces)
-        yield pa.RecordBatch.from_pylist([{"traffic": learned.to_json()}], schema=RETURNED)
+        yield pa.RecordBatch.from_pylist([{"health": learned.to_json()}], schema=RETURNED)
 
     def _skipped(self, now: float) -> CheckAnswer:
         return CheckAnswer(
@@ -156,5 +156,5 @@ def _returned(answered: Sequence[tuple[CheckRequest, CheckAnswer]]) -> pa.Record
     columns["failed_tries"] = [
         [dict(zip(_TRY, one, strict=True)) for one in answer.failed_tries] for _, answer in answered
     ]
-    columns["traffic"] = [None] * len(answered)
+    columns["health"] = [None] * len(answered)
     return pa.RecordBatch.from_pydict(columns, schema=RETURNED)

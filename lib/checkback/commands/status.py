@@ -86,13 +86,13 @@ def _screen(found: Status) -> RenderableType:
         Text.assemble((f"{line.name:<12}", "bold"), (printable(line.text), "red" if line.bad else ""))
         for line in status_screen.lines(found)
     ]
-    if found.ledger is None:
+    if found.facts is None:
         return Group(*parts, Text("reading the tables ...", style="dim"))
     groups = table_of(*status_screen.GROUPS)
-    for row, bad in status_screen.group_rows(found.ledger):
+    for row, bad in status_screen.group_rows(found.facts):
         groups.add_row(*row, style="red" if bad else "")
     checks = table_of(*status_screen.CHECKS)
-    for cells in status_screen.check_rows(found.ledger):
+    for cells in status_screen.check_rows(found.facts):
         checks.add_row(*cells)
     shown = [table for table in (groups, checks) if table.row_count]
     return Group(*parts, *(part for table in shown for part in (Text(""), table)))

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from checkback import __version__
 from checkback.gateway import models
-from checkback.gateway.asgi_app import message_routes
+from checkback.gateway.message_routes import message_routes
 from checkback.gateway.middleware import RequestMiddleware
 from checkback.gateway.problems import CODES, Problem
 
@@ -83,7 +83,7 @@ def _answer(answer: dict[str, Any] | Problem) -> Response:
     return Answer(answer)
 
 
-def create_app(door: GatewayService, metrics: Metrics, settings: Gateway) -> ASGIApp:
+def create_app(service: GatewayService, metrics: Metrics, settings: Gateway) -> ASGIApp:
     """The ASGI application of an open door."""
     app = FastAPI(
         title="Checkback gateway",
@@ -94,8 +94,8 @@ def create_app(door: GatewayService, metrics: Metrics, settings: Gateway) -> ASG
         redirect_slashes=False,
     )
     app.include_router(_messages())
-    app.include_router(_questions(door, metrics))
-    _describe(app, door.tokens.needed)
+    app.include_router(_questions(service, metrics))
+    _describe(app, service.tokens.needed)
 
     @app.exception_handler(HTTPException)
     async def _http(_: Request, error: HTTPException) -> Response:
@@ -110,7 +110,7 @@ def create_app(door: GatewayService, metrics: Metrics, settings: Gateway) -> ASG
         field = str(first["loc"][-1])
         return _answer(Problem("unfit", f"{field}: {first['msg']}", {"field": field}))
 
-    return RequestMiddleware(app, message_routes(door), door.tokens, metrics, settings)
+    return RequestMiddleware(app, message_routes(service), service.tokens, metrics, settings)
 
 
 def _messages() -> APIRouter:
@@ -139,7 +139,7 @@ def _messages() -> APIRouter:
     return router
 
 
-def _questions(door: GatewayService, metrics: Metrics) -> APIRouter:
+def _questions(service: GatewayService, metrics: Metrics) -> APIRouter:
     router = APIRouter()
     described = {**_STORED, "producer_group": "orders", "real_topic": "payments", "state": "PENDING", "reason": None}
     described |= {"check_times": 0, "born_timestamp": 1795227064579, "decided_at": None}
@@ -155,10 +155,10 @@ def _questions(door: GatewayService, metrics: Metrics) -> APIRouter:
         producer_group: Annotated[str, Query(pattern="^[a-zA-Z0-9_-]+$", max_length=120)],
     ) -> Response:
         """What became of a transaction."""
-        groups = door.tokens.groups(request.headers.get("authorization", "").encode("latin-1"))
+        groups = service.tokens.groups(request.headers.get("authorization", "").encode("latin-1"))
         if isinstance(groups, Problem):
             return _answer(groups)
-        return _answer(await door.questions.transaction(transaction_id, producer_group, groups))
+        return _answer(await service.questions.transaction(transaction_id, producer_group, groups))
 
     @router.get("/healthz", tags=["operation"], responses={200: {"model": models.Health}})
     async def healthz() -> Response:
@@ -170,7 +170,7 @@ def _questions(door: GatewayService, metrics: Metrics) -> APIRouter:
         """Does it take messages?"""
         return (
             Answer({"status": "ok"})
-            if door.condition.ready
+            if service.health.ready
             else _answer(Problem("stopping", "it takes no messages now"))
         )
 

@@ -58,17 +58,17 @@ class HalfMessageWriter:
         self,
         gateway: Gateway,
         tokens: BearerTokens,
-        ledger: DeduplicationCache,
+        cache: DeduplicationCache,
         table: Appender,
         metrics: Metrics,
-        condition: HealthState,
+        health: HealthState,
     ) -> None:
         self._rejecting = gateway.reject_transactions
         self._tokens = tokens
-        self._ledger = ledger
+        self._cache = cache
         self._table = table
         self._metrics = metrics
-        self._condition = condition
+        self._health = health
         self._on_the_way: dict[str, _Entry] = {}
         self._turn = 0
         self.commits: GroupCommit[_Entry] = GroupCommit(
@@ -100,7 +100,7 @@ class HalfMessageWriter:
     def _admit(self, half: Half, new: _New, groups: Groups) -> Answer | tuple[_Entry, int]:
         """The answer if it is known; else the message that is on its way under this name, and the fingerprint."""
         name, content = name_of(half.producer_group, half.transaction_id), fingerprint(half)
-        known = self._ledger.named(name)
+        known = self._cache.named(name)
         if known is not None:
             same = judge_half(known, content) is Verdict.REPEATED
             return _stored(half.transaction_id, known) if same else _other_content(known)
@@ -117,9 +117,9 @@ class HalfMessageWriter:
 
     def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Half], int, int, int]:
         """The messages, their queue and first offset, and the time."""
-        queue_id = self._ledger.queues[self._turn % len(self._ledger.queues)]
+        queue_id = self._cache.queues[self._turn % len(self._cache.queues)]
         self._turn += 1
-        first = self._ledger.next_offset(queue_id)
+        first = self._cache.next_offset(queue_id)
         for queue_offset, entry in enumerate(batch, start=first):
             entry.queue_id, entry.queue_offset = queue_id, queue_offset
         return [entry.half for entry in batch], queue_id, first, now_ms()
@@ -132,7 +132,7 @@ class HalfMessageWriter:
     def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:  # noqa: ARG002 - as Book has it
         """Remember them."""
         stored = steady_ms()
-        self._ledger.landed(
+        self._cache.landed(
             CachedHalf(
                 entry.queue_id,
                 entry.queue_offset,
@@ -146,13 +146,13 @@ class HalfMessageWriter:
         )
         for entry in batch:
             del self._on_the_way[entry.name]
-        self._condition.worked()
+        self._health.worked()
         self._metrics.committed("half", len(batch))
         self._metrics.last_offset(batch[-1].queue_id, batch[-1].queue_offset)
 
     def failed(self, batch: Sequence[_Entry], error: Exception) -> None:
         """Forget them: the next commit gives their offsets to others."""
-        problem = self._condition.failed(error)
+        problem = self._health.failed(error)
         for entry in batch:
             entry.problem = problem
             del self._on_the_way[entry.name]

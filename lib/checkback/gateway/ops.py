@@ -61,18 +61,18 @@ class OpWriter:
         self,
         gateway: Gateway,
         tokens: BearerTokens,
-        ledger: DeduplicationCache,
+        cache: DeduplicationCache,
         table: Appender,
         metrics: Metrics,
-        condition: HealthState,
+        health: HealthState,
         find: Find,
         thread: ThreadPoolExecutor,
     ) -> None:
         self._tokens = tokens
-        self._ledger = ledger
+        self._cache = cache
         self._table = table
         self._metrics = metrics
-        self._condition = condition
+        self._health = health
         self._find = find
         self._thread = thread
         self._on_the_way: dict[Place, _Entry] = {}
@@ -124,13 +124,13 @@ class OpWriter:
         """The answer if it is known, else the op that is on its way for the half message."""
         op, place = entry.op, entry.place
         known = self._remembered(place)
-        if known is None and self._ledger.assigned(*place):
+        if known is None and self._cache.assigned(*place):
             if isinstance(recalled, Problem):
                 return recalled
             known = recalled.get(place)
         verdict = judge_op(known, op)
         if verdict in (Verdict.REPEATED, Verdict.CONTRADICTION) and known is not None:
-            self._ledger.recalled([known], steady_ms())
+            self._cache.recalled([known], steady_ms())
         if verdict is not Verdict.NEW:
             return _judged(op, verdict, known)
         if place in self._on_the_way:
@@ -146,7 +146,7 @@ class OpWriter:
     def _remembered(self, place: Place) -> CachedHalf | None:
         """The half message there, if it is remembered, or an op of it is on its way."""
         entry = self._on_the_way.get(place)
-        return self._ledger.at(*place) or (None if entry is None else entry.half)
+        return self._cache.at(*place) or (None if entry is None else entry.half)
 
     async def _known(self, places: set[Place], groups: Groups) -> dict[Place, CachedHalf] | Problem:
         """The half messages at those of the places that are forgotten, looked up in the tables.
@@ -154,7 +154,7 @@ class OpWriter:
         They are remembered again only by an op of their own that has landed: one without an op may be discarded at any
         time, and whoever names it in vain is not to hide that.
         """
-        forgotten = [place for place in places if self._remembered(place) is None and self._ledger.assigned(*place)]
+        forgotten = [place for place in places if self._remembered(place) is None and self._cache.assigned(*place)]
         if not forgotten:
             return {}
         looked_up, share = self._looked_up[groups], self._max_looked_up if groups is None else BATCH_MAX
@@ -166,7 +166,7 @@ class OpWriter:
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._thread, self._find, forgotten)
         except (CheckbackError, OSError) as error:
-            return self._condition.failed(error)
+            return self._health.failed(error)
         finally:
             self._looked_up[groups] -= len(forgotten)
             self._looking_up = [one for one in self._looking_up if one is not ended]
@@ -184,19 +184,19 @@ class OpWriter:
     def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:  # noqa: ARG002 - as Book has it
         """Remember them."""
         for entry in batch:
-            self._ledger.ended(*entry.place, entry.op.state)
-            if entry.half is not None and self._ledger.at(*entry.place) is None:
-                self._ledger.recalled([replace(entry.half, state=entry.op.state)], steady_ms())
+            self._cache.ended(*entry.place, entry.op.state)
+            if entry.half is not None and self._cache.at(*entry.place) is None:
+                self._cache.recalled([replace(entry.half, state=entry.op.state)], steady_ms())
             for ended in self._looking_up:
                 if entry.place in ended:
                     ended[entry.place] = entry.op.state
             del self._on_the_way[entry.place]
-        self._condition.worked()
+        self._health.worked()
         self._metrics.committed("op", len(batch))
 
     def failed(self, batch: Sequence[_Entry], error: Exception) -> None:
         """Forget them."""
-        problem = self._condition.failed(error)
+        problem = self._health.failed(error)
         for entry in batch:
             entry.problem = problem
             del self._on_the_way[entry.place]

@@ -72,20 +72,21 @@ async def _serve(settings: Settings, sock: socket.socket) -> CheckbackError | No
         if task.exception() is not None:
             stop(CheckbackError(f"unexpected {type(task.exception()).__name__}", "committing"))
 
-    door = await asyncio.to_thread(GatewayService, settings, metrics, stop)
+    service = await asyncio.to_thread(GatewayService, settings, metrics, stop)
     # What was read at the start stays; looking through it for garbage would only take time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 10)
-    server = _Server(_config(settings.gateway, create_app(door, metrics, settings.gateway)), door)
-    commits = asyncio.create_task(door.run())
+    server = _Server(_config(settings.gateway, create_app(service, metrics, settings.gateway)), service)
+    commits = asyncio.create_task(service.run())
     commits.add_done_callback(ended)
     host, port = sock.getsockname()[:2]
     print(
-        f"checkback gateway: http://{_shown(host)}:{port}, queues {', '.join(map(str, door.ledger.queues))}", flush=True
+        f"checkback gateway: http://{_shown(host)}:{port}, queues {', '.join(map(str, service.cache.queues))}",
+        flush=True,
     )
     await server.serve(sockets=[sock])
-    door.close()
+    service.close()
     await asyncio.wait([commits])
     return failure
 
@@ -93,13 +94,13 @@ async def _serve(settings: Settings, sock: socket.socket) -> CheckbackError | No
 class _Server(uvicorn.Server):
     """Uvicorn, which waits for the requests that it has: they are not to wait for others to gather with."""
 
-    def __init__(self, config: uvicorn.Config, door: GatewayService) -> None:
+    def __init__(self, config: uvicorn.Config, service: GatewayService) -> None:
         super().__init__(config)
-        self._door = door
+        self._service = service
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's."""
-        self._door.hurry()
+        self._service.hurry()
         await super().shutdown(sockets)
 
 

@@ -49,38 +49,40 @@ class GatewayService:
         refuse_foreign(log, gateway.queues, OwnerDoor.GATEWAY, "gateway.queues")
         # Claimed first: from here on nobody else gives out offsets, so what is read next stays true.
         claim(half, op)
-        older = DeduplicationHistory(root, settings.storage.sync)
-        others = older.others(gateway.queues)
-        next_offsets = {queue_id: older.next_offset(queue_id) for queue_id in gateway.queues}
-        self.ledger = DeduplicationCache(next_offsets, settings.producers, others)
+        history = DeduplicationHistory(root, settings.storage.sync)
+        others = history.others(gateway.queues)
+        next_offsets = {queue_id: history.next_offset(queue_id) for queue_id in gateway.queues}
+        self.cache = DeduplicationCache(next_offsets, settings.producers, others)
         self._remember_ms = gateway.remember // timedelta(milliseconds=1)
-        self.ledger.landed(self._remembered(older, [*gateway.queues, *others], gateway))
+        self.cache.landed(self._remembered(history, [*gateway.queues, *others], gateway))
         self.tokens = BearerTokens(settings.producers)
-        self.condition = HealthState(stop)
+        self.health = HealthState(stop)
         self._remember_max = gateway.remember_max
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="older")
-        self.halves = HalfMessageWriter(gateway, self.tokens, self.ledger, half, metrics, self.condition)
-        self.ops = OpWriter(gateway, self.tokens, self.ledger, op, metrics, self.condition, older.find, self._thread)
+        self.halves = HalfMessageWriter(gateway, self.tokens, self.cache, half, metrics, self.health)
+        self.ops = OpWriter(gateway, self.tokens, self.cache, op, metrics, self.health, history.find, self._thread)
         self.questions = TransactionQueries(
-            DeduplicationHistory(root, settings.storage.sync), self.ledger, self.tokens, self.condition
+            DeduplicationHistory(root, settings.storage.sync), self.cache, self.tokens, self.health
         )
         metrics.watch(
             {"half": lambda: self.halves.commits.waiting, "op": lambda: self.ops.commits.waiting},
-            lambda: len(self.ledger),
+            lambda: len(self.cache),
         )
-        for queue_id in self.ledger.queues:
-            metrics.last_offset(queue_id, self.ledger.next_offset(queue_id) - 1)
+        for queue_id in self.cache.queues:
+            metrics.last_offset(queue_id, self.cache.next_offset(queue_id) - 1)
 
-    def _remembered(self, older: DeduplicationHistory, queues: Sequence[int], gateway: Gateway) -> Iterable[CachedHalf]:
+    def _remembered(
+        self, history: DeduplicationHistory, queues: Sequence[int], gateway: Gateway
+    ) -> Iterable[CachedHalf]:
         """What landed within gateway.remember before the last half message of the own queues, as if that was just now.
 
         The clock may have been set forward since. The last is the one of the greatest offset: no clock gave it that.
         """
         now = steady_ms()
-        last = older.last_stored(gateway.queues)
+        last = history.last_stored(gateway.queues)
         behind = 0 if last is None else max(0, now - last)
         since = max(now - behind - self._remember_ms, LEAST // 1000)
-        found = older.recent(queues, _EPOCH + timedelta(milliseconds=since), gateway.remember_max)
+        found = history.recent(queues, _EPOCH + timedelta(milliseconds=since), gateway.remember_max)
         return (replace(half, stored=min(half.stored + behind, now)) for half in found)
 
     async def run(self) -> None:
@@ -94,20 +96,20 @@ class GatewayService:
 
     def hurry(self) -> None:
         """Answer those who wait as soon as can be: the process is to end."""
-        self.condition.stopping = True
+        self.health.stopping = True
         self.questions.close()
         self.halves.commits.hurry()
         self.ops.commits.hurry()
 
     def close(self) -> None:
         """Take nothing more; ``run`` ends when what was accepted is committed."""
-        self.condition.stopping = True
+        self.health.stopping = True
         self.halves.commits.close()
         self.ops.commits.close()
 
     def forget(self) -> None:
         """Forget what is old, however the clock was set meanwhile."""
-        self.ledger.forget(steady_ms() - self._remember_ms, self._remember_max)
+        self.cache.forget(steady_ms() - self._remember_ms, self._remember_max)
 
     async def _forget(self) -> None:
         while True:

@@ -25,10 +25,10 @@ class TransactionQueries:
     """Answers them one after the other, in a thread of its own. Belongs to one event loop."""
 
     def __init__(
-        self, older: DeduplicationHistory, ledger: DeduplicationCache, tokens: BearerTokens, condition: HealthState
+        self, history: DeduplicationHistory, cache: DeduplicationCache, tokens: BearerTokens, health: HealthState
     ) -> None:
         """``older``: for these questions alone."""
-        self._older, self._ledger, self._tokens, self._condition = older, ledger, tokens, condition
+        self._history, self._cache, self._tokens, self._health = history, cache, tokens, health
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="questions")
         self._asked: dict[asyncio.Future[tuple[CachedHalf, TransactionEnd] | None], Groups] = {}
 
@@ -37,7 +37,7 @@ class TransactionQueries:
         problem = self._tokens.refused(producer_group, groups) or self._refusal(groups)
         if problem is not None:
             return problem
-        known = self._ledger.named(name_of(producer_group, transaction_id))
+        known = self._cache.named(name_of(producer_group, transaction_id))
         work = asyncio.get_running_loop().run_in_executor(
             self._thread, self._described, known, producer_group, transaction_id
         )
@@ -49,7 +49,7 @@ class TransactionQueries:
         try:
             found = work.result()
         except (CheckbackError, OSError) as error:
-            return self._condition.failed(error)
+            return self._health.failed(error)
         if found is None:
             return Problem("unknown_transaction", "the group has sent no half message of this transaction_id")
         half, ended = found
@@ -68,13 +68,13 @@ class TransactionQueries:
 
     def close(self) -> None:
         """Answer those who wait that it stops: what is read for them is not worth waiting for."""
-        self._older.closed = True
+        self._history.closed = True
         for work in tuple(self._asked):
             work.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _refusal(self, groups: Groups) -> Problem | None:
-        if self._condition.stopping:
+        if self._health.stopping:
             return _STOPPING
         mine = sum(asked == groups for asked in self._asked.values()) if groups is not None else 0
         if len(self._asked) >= WAITING_MAX or mine >= WAITING_SHARE:
@@ -84,14 +84,14 @@ class TransactionQueries:
     def _described(
         self, known: CachedHalf | None, group: str, transaction_id: str
     ) -> tuple[CachedHalf, TransactionEnd] | None:
-        half = known or self._older.named(group, transaction_id)
+        half = known or self._history.named(group, transaction_id)
         if half is None:
             return None
         place = (half.queue_id, half.queue_offset)
-        ended = self._older.ended([half]).get(place)
+        ended = self._history.ended([half]).get(place)
         if ended is None or ended.decided_at is None:
             state = ended.state if ended else half.state or "PENDING"
-            ended = TransactionEnd(state, check_times=self._older.check_times(half))
+            ended = TransactionEnd(state, check_times=self._history.check_times(half))
         return half, ended
 
 

@@ -15,8 +15,8 @@ from checkback.inspect.view import View
 from checkback.reconcile.ownership import NAME
 from checkback.reconcile.packed_events import parse_key
 from checkback.reconcile.processor import STATE_NAME
+from checkback.reconcile.registered_timers import registered_timers
 from checkback.reconcile.state_codec import NO_TIMER, decode
-from checkback.reconcile.state_timers import registered_timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from checkback.inspect.progress import Progress, folders_of, progress
-from checkback.storage.commit_files import Commits, Unread
+from checkback.storage.commit_reader import CommitReader, Unread
 from checkback.storage.lock import lock_is_held
 from checkback.storage.tables import Tables
 
@@ -76,16 +76,16 @@ class Status:
     timeout: timedelta
     reserved: timedelta
     engine: Engine
-    ledger: TableFacts | None = None
+    facts: TableFacts | None = None
 
 
 def read_status(settings: Settings, now: datetime, spark: SparkSession | None = None) -> Status:
     """The status without what only Spark can tell; with ``spark``, all. Raises SettingsError, StorageError."""
     tables = Tables.of(settings.storage)
     engine = _engine(tables, spark)
-    ledger = None if spark is None else _ledger(spark, settings, tables, now)
+    facts = None if spark is None else _facts(spark, settings, tables, now)
     transaction = settings.transaction
-    return Status(round(now.timestamp() * 1000), transaction.timeout, transaction.reserved, engine, ledger)
+    return Status(round(now.timestamp() * 1000), transaction.timeout, transaction.reserved, engine, facts)
 
 
 def _engine(tables: Tables, spark: SparkSession | None) -> Engine:
@@ -108,7 +108,7 @@ def _unread(tables: Tables, name: str, source: int, done: Batch | None, spark: S
     position = positions[source] if source < len(positions) else None
     version, index = (0, -1) if position is None else (position.unread, -1 if position.starting else position.index)
     if tables.by_files:
-        commits = Commits.of(tables.location(name))
+        commits = CommitReader.of(tables.location(name))
         return None if commits is None else commits.after(version, index)
     if spark is None or not tables.exists(spark, name):
         return None
@@ -125,7 +125,7 @@ def _unread(tables: Tables, name: str, source: int, done: Batch | None, spark: S
     return None if found is None else Unread(found["rows"], found["since"] if found["rows"] else None)
 
 
-def _ledger(spark: SparkSession, settings: Settings, tables: Tables, now: datetime) -> TableFacts:
+def _facts(spark: SparkSession, settings: Settings, tables: Tables, now: datetime) -> TableFacts:
     """Three queries: one row a group, one a state, one an endpoint and outcome."""
     from pyspark.sql import functions as F
 

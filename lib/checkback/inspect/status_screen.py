@@ -9,7 +9,7 @@ from checkback.inspect.diagnosis import clock
 
 if TYPE_CHECKING:
     from checkback.inspect.status import Status, TableFacts
-    from checkback.storage.commit_files import Unread
+    from checkback.storage.commit_reader import Unread
 
 _STATES = ("COMMIT", "ROLLBACK", "DISCARD")
 GROUPS = ("group", "pending", "overdue", "oldest", "why")
@@ -26,10 +26,10 @@ class Line(NamedTuple):
 
 def lines(status: Status) -> list[Line]:
     """The lines above the tables."""
-    return [_at_work(status), *_batch(status), *_lag(status), *_decisions(status.ledger), *_unpublished(status)]
+    return [_at_work(status), *_batch(status), *_lag(status), *_decisions(status.facts), *_unpublished(status)]
 
 
-def group_rows(ledger: TableFacts) -> list[tuple[tuple[str, ...], bool]]:
+def group_rows(facts: TableFacts) -> list[tuple[tuple[str, ...], bool]]:
     """Rows of the table of groups, in GROUPS; and whether somebody should look at one."""
     return [
         (
@@ -42,14 +42,14 @@ def group_rows(ledger: TableFacts) -> list[tuple[tuple[str, ...], bool]]:
             ),
             bool(row["overdue"]),
         )
-        for row in ledger.groups
+        for row in facts.groups
     ]
 
 
-def check_rows(ledger: TableFacts) -> list[tuple[str, ...]]:
+def check_rows(facts: TableFacts) -> list[tuple[str, ...]]:
     """Rows of the table of endpoints, in CHECKS."""
     found: dict[tuple[str, str | None], list[str]] = {}
-    for group, endpoint, outcome, number in ledger.checks:
+    for group, endpoint, outcome, number in facts.checks:
         found.setdefault((group, endpoint), []).append(f"{outcome} {number}")
     return [(group, endpoint or "-", ", ".join(outcomes)) for (group, endpoint), outcomes in found.items()]
 
@@ -58,7 +58,7 @@ def as_json(status: Status) -> dict[str, Any]:
     """The status as docs/inspect.md describes it."""
     found = status.engine.progress
     done, under_way = (None, None) if found is None else (found.done, found.under_way)
-    ledger = status.ledger
+    facts = status.facts
     return {
         "at": iso(status.now),
         "reconcile": {
@@ -79,22 +79,21 @@ def as_json(status: Status) -> dict[str, Any]:
         else {"timeout": iso(done.time - _ms(status.timeout)), "reserved": iso(done.time - _ms(status.reserved))},
         "lag": {name: _unread_json(unread, status.now) for name, unread in status.engine.lag.items()},
         "decisions": None
-        if ledger is None
+        if facts is None
         else {
-            "last_minute": _of_states(ledger, 1),
-            "last_5_minutes": _of_states(ledger, 2),
-            "discarded_today": ledger.discarded_today,
+            "last_minute": _of_states(facts, 1),
+            "last_5_minutes": _of_states(facts, 2),
+            "discarded_today": facts.discarded_today,
         },
         "unpublished": None
-        if ledger is None
-        else [one._asdict() | {"since": iso(one.since)} for one in ledger.unpublished],
-        "pending": None if ledger is None else sum(row["pending"] for row in ledger.groups),
-        "groups": None if ledger is None else [_group_json(dict(row)) for row in ledger.groups],
+        if facts is None
+        else [one._asdict() | {"since": iso(one.since)} for one in facts.unpublished],
+        "pending": None if facts is None else sum(row["pending"] for row in facts.groups),
+        "groups": None if facts is None else [_group_json(dict(row)) for row in facts.groups],
         "checks": None
-        if ledger is None
+        if facts is None
         else [
-            dict(zip(("producer_group", "endpoint", "outcome", "checks"), check, strict=True))
-            for check in ledger.checks
+            dict(zip(("producer_group", "endpoint", "outcome", "checks"), check, strict=True)) for check in facts.checks
         ],
     }
 
@@ -155,18 +154,18 @@ def _lag(status: Status) -> list[Line]:
     return [Line("lag", "; ".join(parts))] if parts else []
 
 
-def _decisions(ledger: TableFacts | None) -> list[Line]:
-    if ledger is None:
+def _decisions(facts: TableFacts | None) -> list[Line]:
+    if facts is None:
         return []
-    parts = [f"{name}: {_counts(_of_states(ledger, at))}" for name, at in (("last minute", 1), ("last 5 minutes", 2))]
-    today = f"discarded today: {ledger.discarded_today}"
-    pending = sum(row["pending"] for row in ledger.groups)
+    parts = [f"{name}: {_counts(_of_states(facts, at))}" for name, at in (("last minute", 1), ("last 5 minutes", 2))]
+    today = f"discarded today: {facts.discarded_today}"
+    pending = sum(row["pending"] for row in facts.groups)
     return [Line("pending", str(pending)), Line("decisions", "; ".join([*parts, today]))]
 
 
 def _unpublished(status: Status) -> list[Line]:
     """What waits for its topic's table: how much, since when and why of each topic."""
-    found = () if status.ledger is None else status.ledger.unpublished
+    found = () if status.facts is None else status.facts.unpublished
     return [
         Line(
             "unpublished", f"{one.messages} for {_shown(one.topic)}, {_ago(one.since, status.now)}: {one.reason}", True
@@ -180,8 +179,8 @@ def _shown(topic: str | None) -> str:
     return "no topic" if topic is None else "".join(char if char.isprintable() else "?" for char in topic)
 
 
-def _of_states(ledger: TableFacts, at: int) -> dict[str, int]:
-    counts = {row[0]: int(row[at]) for row in ledger.decisions}
+def _of_states(facts: TableFacts, at: int) -> dict[str, int]:
+    counts = {row[0]: int(row[at]) for row in facts.decisions}
     return {state: counts.get(state, 0) for state in _STATES}
 
 

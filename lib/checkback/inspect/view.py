@@ -19,7 +19,7 @@ from checkback.errors import SettingsError, one_line
 from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.version_at import TOO_LONG_AGO, cleaned_up, version_at
 from checkback.inspect.whole_batches import Cut, batch_time, read_batches
-from checkback.storage.commit_files import Commits
+from checkback.storage.commit_reader import CommitReader
 from checkback.storage.schemas import schema_of
 from checkback.storage.tables import Tables
 
@@ -115,7 +115,7 @@ class View:
         cut = self._cut(name)  # before the versions: what a batch wrote is there before its row
         newest_is_read = self.at is None or (cut is not None and cut.batch is not None)
         if self.tables.by_files:
-            commits = Commits.of(self.tables.location(name))
+            commits = CommitReader.of(self.tables.location(name))
             if commits is None:
                 return None
             made_at: Callable[[int], int] = commits.made_at

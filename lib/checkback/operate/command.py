@@ -12,7 +12,7 @@ import typer
 
 from checkback.errors import SettingsError, printable
 from checkback.operate.action import act, look
-from checkback.operate.operator import OperatorSignature
+from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.preview import (
     consequence,
     missing,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from checkback.operate.operator import OperatorSignature
+from checkback.operate.operator_signature import OperatorSignature
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from checkback.operate.operator import OperatorSignature
+    from checkback.operate.operator_signature import OperatorSignature
     from checkback.operate.tables import OperatorTables
     from checkback.operate.transaction import Transaction
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from checkback.operate.operations import Operation
-    from checkback.operate.operator import OperatorSignature
+    from checkback.operate.operator_signature import OperatorSignature
     from checkback.operate.transaction import Place, Transaction
 
 

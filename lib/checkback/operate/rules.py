@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
 from checkback.messages import reserved
-from checkback.operate.operator import OperatorSignature
+from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.transaction import stamp
 
 if TYPE_CHECKING:

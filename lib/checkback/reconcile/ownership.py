@@ -13,29 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.errors import StorageError
-from checkback.reconcile.preconditions import DecisionFacts, StartFacts
-from checkback.storage import filesystem, spark_log
-from checkback.storage.checkpoint import (
-    PARTITIONS,
-    Checkpoint,
-    StreamPosition,
-    last_done,
-    missing_schema,
-    read_checkpoint,
-)
-from checkback.storage.checkpoint_facts import logs
+from checkback.storage import spark_log
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.fsync import flush_owner
 from checkback.storage.paths import local_path
-from checkback.storage.schemas import SOURCES
-from checkback.storage.seen_commits import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
-    from checkback.settings import Settings
     from checkback.storage.tables import Tables
 
 #: the query, and the folder of its checkpoint
@@ -45,27 +32,9 @@ REBUILDING = f"{NAME}.rebuilding"
 #: application whose version counts the owners there were
 OWNERS = "checkpoint"
 #: the table to which each batch commits, last
-_CONCLUDED = "batches"
-_WRITTEN = ("decisions", "discarded", "check_requests", "rejected", "unpublished", _CONCLUDED)
+CONCLUDED = "batches"
+WRITTEN = ("decisions", "discarded", "check_requests", "rejected", "unpublished", CONCLUDED)
 _OWNER, _NUMBER, _SIZE = "checkback.checkpoint", "checkback.checkpoints", "checkback.segment_size"
-
-
-def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts:
-    """What a start of `reconcile` finds. The tables must be there. Raises StorageError."""
-    place = tables.checkpoint(NAME)
-    checkpoint = read_checkpoint(spark, place)
-    return StartFacts(
-        place=place,
-        checkpoint=checkpoint,
-        ledger=ledger(spark, tables, checkpoint),
-        partitions=int(spark.conf.get(PARTITIONS) or settings.reconcile.partitions),
-        segment_size=settings.reconcile.segment_size,
-        rebuilding=filesystem.exists(spark, tables.checkpoint(REBUILDING)),
-        logs=logs(spark, tables, _positions(tables, checkpoint)),
-        done=last_done(spark, place),
-        replaced=replaced(spark, tables, NAME),
-        missing_schema=missing_schema(spark, place),
-    )
 
 
 def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int) -> None:
@@ -78,7 +47,7 @@ def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int)
     log = DeltaLog("decisions", tables.location("decisions"), tables.sync) if tables.local else None
     own = f"{OWNERS}/{query_id}"
     before = log.versions([OWNERS, own]) if log is not None else {}
-    found = _owner(spark, tables, log, query_id)
+    found = owner_of(spark, tables, log, query_id)
     if found.stands:
         if log is not None:
             log.flush()
@@ -98,13 +67,13 @@ def committed(spark: SparkSession, tables: Tables, query_id: str, batch_id: int)
 
     Raises StorageError.
     """
-    names = [*_WRITTEN, *tables.topics(spark)]
+    names = [*WRITTEN, *tables.topics(spark)]
 
     def last(name: str) -> int | None:
         try:
             return tables.last_version(spark, name, f"{query_id}/{name}")
         except StorageError:
-            if name in _WRITTEN:
+            if name in WRITTEN:
                 raise
             return None
 
@@ -120,12 +89,12 @@ def last_owner(spark: SparkSession, tables: Tables, applications: Iterable[str])
     """
     log = tables.log("decisions") if tables.local else None
     for name in applications:
-        if _owner(spark, tables, log, name).stands:
+        if owner_of(spark, tables, log, name).stands:
             return name
     return None
 
 
-class _Owner(NamedTuple):
+class Owner(NamedTuple):
     """``last``: how many owners there were. ``own``: the number of a query's checkpoint, None = it was none.
 
     ``size``: the segment size that this was begun with, None = not known.
@@ -141,58 +110,25 @@ class _Owner(NamedTuple):
         return bool(self.last) and self.own == self.last
 
 
-def _owner(spark: SparkSession, tables: Tables, log: DeltaLog | None, query_id: str) -> _Owner:
+def owner_of(spark: SparkSession, tables: Tables, log: DeltaLog | None, query_id: str) -> Owner:
     """``log``: of `decisions`; None: Spark is asked."""
     if log is None:
         properties = spark_log.properties(spark, tables.in_sql("decisions"))
         return _of_properties(properties, query_id)
     own, size = f"{OWNERS}/{query_id}", f"segment_size/{query_id}"
     found = log.versions([OWNERS, own, size])
-    noted = _Owner(found[OWNERS] or 0, found[own], found[size])
+    noted = Owner(found[OWNERS] or 0, found[own], found[size])
     # Numbers of both are given out from the greater one on.
     other = _of_properties(log.properties(), query_id)
     if other.last <= noted.last:
         return noted
-    return other if other.own is not None else _Owner(other.last, noted.own, noted.size)
+    return other if other.own is not None else Owner(other.last, noted.own, noted.size)
 
 
-def _of_properties(found: Mapping[str, str], query_id: str) -> _Owner:
+def _of_properties(found: Mapping[str, str], query_id: str) -> Owner:
     if _OWNER not in found:
-        return _Owner(0)
+        return Owner(0)
     number = int(found.get(_NUMBER, 1))
     if found[_OWNER] != query_id:
-        return _Owner(number)
-    return _Owner(number, number, int(found[_SIZE]) if _SIZE in found else None)
-
-
-def ledger(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> DecisionFacts:
-    """What the tables say of a checkpoint. In local folders no Spark is needed. Raises StorageError."""
-    log = tables.log("decisions") if tables.local else None
-    rows = log.data_files() if log is not None else tables.read(spark, "decisions").limit(1).collect()
-    if checkpoint is None:
-        # The first batch of all may have been broken off when it had published, and decided nothing yet.
-        others = ("discarded", "check_requests", *tables.topics(spark)) if tables.local else ()
-        return DecisionFacts(bool(rows) or any(tables.log(name).data_files() for name in others))
-    query_id = checkpoint.query_id
-    with ThreadPoolExecutor() as pool:
-        last = pool.map(lambda name: tables.last_version(spark, name, f"{query_id}/{name}"), _WRITTEN)
-        batches = dict(zip(_WRITTEN, last, strict=True))
-    found = _owner(spark, tables, log, query_id)
-    if log is None and not found.last:  # an older Checkback wrote none down
-        found = _Owner(1, 1)
-    return DecisionFacts(
-        bool(rows),
-        owner=found.last,
-        owned=found.own,
-        last_batch=max((batch for batch in batches.values() if batch is not None), default=None),
-        concluded=batches[_CONCLUDED],
-        segment_size=found.size,
-    )
-
-
-def _positions(tables: Tables, checkpoint: Checkpoint | None) -> dict[str, StreamPosition | None]:
-    """Where the checkpoint stands in the sources, by name, in the query's order."""
-    newest, names = None if checkpoint is None else checkpoint.newest, SOURCES[NAME]
-    if newest is None:  # nothing to compare with, which only costs nothing where files tell
-        return dict.fromkeys(names) if tables.by_files else {}
-    return dict(zip(names, newest.positions, strict=False))
+        return Owner(number)
+    return Owner(number, number, int(found[_SIZE]) if _SIZE in found else None)

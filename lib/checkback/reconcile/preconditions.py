@@ -1,7 +1,7 @@
 """Whether `reconcile` may start on a checkpoint and tables: if not, why, and what to do. No Spark, no I/O.
 
-`ownership` gathers the facts. A checkpoint and tables that do not belong together would publish messages again, or lose
-those that are pending: each of these rules stands for one way how that comes about.
+`start_facts` gathers the facts. A checkpoint that does not fit the tables (lost, restored, another's) would publish
+messages twice or lose pending ones; each rule stands for one way in which that happens.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StartFacts:
 
     place: str
     checkpoint: Checkpoint | None
-    ledger: DecisionFacts
+    decisions: DecisionFacts
     partitions: int
     segment_size: int
     rebuilding: bool = False
@@ -71,7 +71,7 @@ def refuse(facts: StartFacts) -> None:
         )
     newest = None if facts.checkpoint is None else facts.checkpoint.newest
     if newest is None:
-        if facts.ledger.written:
+        if facts.decisions.written:
             raise StateError(
                 "the tables hold decisions, but this checkpoint is new: all of them would be made and published again",
                 facts.place,
@@ -90,9 +90,9 @@ def refuse(facts: StartFacts) -> None:
 
 
 def _refuse_others(facts: StartFacts) -> None:
-    ledger = facts.ledger
-    ours = ledger.owned == ledger.owner if ledger.owner else ledger.last_batch is not None
-    if ledger.written and not ours:
+    decisions = facts.decisions
+    ours = decisions.owned == decisions.owner if decisions.owner else decisions.last_batch is not None
+    if decisions.written and not ours:
         raise StateError(
             "the tables belong to another checkpoint: this one would publish what that one has published",
             facts.place,
@@ -105,8 +105,8 @@ def _refuse_misfit(facts: StartFacts, newest: Batch) -> None:
         Fit(
             begun=newest.batch_id,
             done=facts.done,
-            written=facts.ledger.last_batch,
-            concluded=facts.ledger.concluded,
+            written=facts.decisions.last_batch,
+            concluded=facts.decisions.concluded,
             positions=dict(zip(facts.logs, newest.positions, strict=False)),
             logs=facts.logs,
             replaced=facts.replaced,
@@ -120,7 +120,7 @@ def _refuse_misfit(facts: StartFacts, newest: Batch) -> None:
 def _refuse_other_shape(facts: StartFacts, newest: Batch) -> None:
     for name, set_to, made_with in (
         ("partitions", facts.partitions, newest.partitions),
-        ("segment_size", facts.segment_size, facts.ledger.segment_size),
+        ("segment_size", facts.segment_size, facts.decisions.segment_size),
     ):
         if made_with is not None and made_with != set_to:
             raise StateError(

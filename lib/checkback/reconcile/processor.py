@@ -16,7 +16,7 @@ from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
 from checkback.reconcile.packed_events import parse_key, unpack
 from checkback.reconcile.segment import ACTION, EVENT, Action, Records, Rules, Segment, decide
 from checkback.reconcile.state_codec import AT_ONCE, NO_TIMER, decode, encode
-from checkback.reconcile.timer_slots import TimerKind, due_timer, kind_of, ops_timer, put_off_timer
+from checkback.reconcile.timer_encoding import TimerKind, due_timer, kind_of, ops_timer, put_off_timer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

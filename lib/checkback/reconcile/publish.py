@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from checkback.errors import StorageError
-from checkback.reconcile import half_files, rejected, unpublished
+from checkback.reconcile import half_reader, rejected, unpublished
 from checkback.reconcile.actions import Actions
 from checkback.reconcile.batches import TABLE as BATCHES
 from checkback.reconcile.batches import Written, application, batch_row
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from checkback.reconcile.batch_rules import BatchRules
     from checkback.reconcile.segment import Records
-    from checkback.reconcile.timers import WakeTimers
     from checkback.reconcile.unpublished import Parking
+    from checkback.reconcile.wake_timers import WakeTimers
     from checkback.storage.checkpoint import Batch
     from checkback.storage.parquet_files import ParquetFile
     from checkback.storage.tables import Tables
@@ -189,7 +189,7 @@ class Publisher:
             names += ["group_hash", "transaction_hash"]
         if not actions.need_bodies:
             half = half.withColumn("body", F.lit(None).cast("binary"))
-        return half.select(*names).coalesce(-(-len(wanted.records) // half_files.ROWS_A_TASK))
+        return half.select(*names).coalesce(-(-len(wanted.records) // half_reader.ROWS_A_TASK))
 
     def _by_files(self, spark: SparkSession, actions: Actions, wanted: HalfLookup, app: str) -> Written | None:
         """One job writes the files of all tables; then each table's are committed, those of `unpublished` last.
@@ -229,7 +229,7 @@ class Publisher:
     ) -> tuple[list[ParquetFile], list[TaskReport]]:
         log = self._tables.log("half")
         if wanted.identity is None and log.readable():
-            lists = half_files.pieces(log.data_files(wanted.spans()), wanted)
+            lists = half_reader.pieces(log.data_files(wanted.spans()), wanted)
             tasks = spark.range(0, len(lists), 1, max(1, len(lists)))
             work = reader(lists, wanted, actions.need_bodies, self._tables.root, parking, self._tables.sync)
         else:

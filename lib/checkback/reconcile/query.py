@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from checkback.reconcile.batch_rules import BatchRules
-    from checkback.reconcile.timers import WakeTimers
+    from checkback.reconcile.wake_timers import WakeTimers
     from checkback.settings import Settings
     from checkback.storage.tables import Tables
 

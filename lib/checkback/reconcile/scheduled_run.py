@@ -20,7 +20,7 @@ from checkback.errors import StorageError
 from checkback.reconcile.ownership import NAME, REBUILDING
 from checkback.storage import filesystem
 from checkback.storage.checkpoint import Checkpoint, last_done, read_checkpoint
-from checkback.storage.commit_files import Commits
+from checkback.storage.commit_reader import CommitReader
 from checkback.storage.paths import local_path
 from checkback.storage.schemas import SCHEMAS, SOURCES
 from checkback.storage.seen_commits import replaced
@@ -77,7 +77,7 @@ def _is_whole(tables: Tables) -> bool:
     """Are all tables there, and no rebuild under way?"""
     if filesystem.exists(None, tables.checkpoint(REBUILDING)):
         return False
-    return all(Commits.of(tables.location(name)) is not None for name in SCHEMAS)
+    return all(CommitReader.of(tables.location(name)) is not None for name in SCHEMAS)
 
 
 def _has_read_all(tables: Tables, query: str, found: Checkpoint | None) -> bool:
@@ -88,7 +88,7 @@ def _has_read_all(tables: Tables, query: str, found: Checkpoint | None) -> bool:
     if replaced(None, tables, query) is not None:
         return False
     for place, name in enumerate(SOURCES[query]):
-        commits = Commits.of(tables.location(name))
+        commits = CommitReader.of(tables.location(name))
         if commits is None:
             return False
         position = batch.positions[place] if batch is not None and place < len(batch.positions) else None

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from checkback.errors import reason
-from checkback.reconcile import half_files, unpublished
+from checkback.reconcile import half_reader, unpublished
 from checkback.reconcile.half_lookup import FoundRows, HalfLookup
 from checkback.reconcile.output_rows import store_us, table_rows, whole_numbers
 from checkback.storage.parquet_files import MOST_ROWS, FileWriter, file_rows
 from checkback.storage.schemas import HALF, TOPIC_PREFIX, arrow_schema
 
 if TYPE_CHECKING:
-    from checkback.reconcile.half_files import RowGroups
+    from checkback.reconcile.half_reader import RowGroups
     from checkback.reconcile.unpublished import Parking
 
 Batches = Iterable[pa.RecordBatch]
@@ -82,7 +82,7 @@ def reader(
 
     def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
         mine = [piece for batch in numbers for number in batch.column(0).to_pylist() for piece in lists[number]]
-        yield from pick(batch for piece in mine for batch in half_files.read(piece, wanted, with_body))
+        yield from pick(batch for piece in mine for batch in half_reader.read(piece, wanted, with_body))
 
     return read
 

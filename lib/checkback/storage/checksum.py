@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from checkback.errors import StorageError
-from checkback.storage.commit_files import actions_of
+from checkback.storage.commit_reader import actions_of
 
 _log = logging.getLogger(__name__)
 

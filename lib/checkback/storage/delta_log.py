@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from checkback.errors import NO_SPACE, NO_SPACE_FIX, FencedError, StorageError
 from checkback.storage.checksum import takes_files, write_checksum
-from checkback.storage.commit_files import actions_of_kind
+from checkback.storage.commit_reader import actions_of_kind
 from checkback.storage.fsync import LogFlush
 from checkback.storage.schemas import TOPIC_PREFIX, properties_of, schema_of
 from checkback.storage.timestamps import python_times

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from checkback.errors import StorageError
 from checkback.storage import filesystem, spark_log
 from checkback.storage.catalog_names import TABLE_PREFIX, TOPIC_PROPERTY, is_plain, table_name, whose_folder
-from checkback.storage.checkpoint_recovery import remove_unfinished
 from checkback.storage.dataframes import frame
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.fsync import LogFlush, QueryFlush
@@ -20,6 +19,7 @@ from checkback.storage.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter,
 from checkback.storage.paths import local_path
 from checkback.storage.recent import Recent
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, properties_of, schema_of
+from checkback.storage.torn_checkpoint import remove_unfinished
 from checkback.storage.torn_commits import recover_log, refuse_torn
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from checkback.storage.commit_files import actions_of_kind
+from checkback.storage.commit_reader import actions_of_kind
 from checkback.storage.fsync import LOG
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ class Unread:
 
 
 @dataclass(frozen=True)
-class Commits:
+class CommitReader:
     """A table's commits when listed. ``oldest``: the first version that can still be read."""
 
     place: str
@@ -39,7 +39,7 @@ class Commits:
     newest: int
 
     @classmethod
-    def of(cls, place: str) -> Commits | None:
+    def of(cls, place: str) -> CommitReader | None:
         """The commits of the table in the folder; None if there is no table. Raises StorageError."""
         try:
             names = os.listdir(os.path.join(place, "_delta_log"))

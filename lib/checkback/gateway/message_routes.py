@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     Take = Callable[[Sequence[Any], Groups], Awaitable[list[Answer]]]
 
 
-def message_routes(door: GatewayService) -> dict[str, Direct]:
+def message_routes(service: GatewayService) -> dict[str, Direct]:
     """What answers a POST, by path."""
     return {
-        "/v1/half": _one(json_decoder.half_of_body, door.halves.take),
-        "/v1/halves": _many(json_decoder.halves_of_body, door.halves.take),
-        "/v1/op": _one(json_decoder.op_of_body, door.ops.take),
-        "/v1/ops": _many(json_decoder.ops_of_body, door.ops.take),
+        "/v1/half": _one(json_decoder.half_of_body, service.halves.take),
+        "/v1/halves": _many(json_decoder.halves_of_body, service.halves.take),
+        "/v1/op": _one(json_decoder.op_of_body, service.ops.take),
+        "/v1/ops": _many(json_decoder.ops_of_body, service.ops.take),
     }
 
 

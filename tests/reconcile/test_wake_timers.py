@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from checkback.reconcile.actions import SEGMENT
 from checkback.reconcile.state_codec import AT_ONCE
-from checkback.reconcile.timers import WakeTimers
+from checkback.reconcile.wake_timers import WakeTimers
 
 _KEYS = st.tuples(st.integers(0, 1), st.integers(0, 2))
 _BATCH = st.dictionaries(_KEYS, st.integers(-1, 50), max_size=4)

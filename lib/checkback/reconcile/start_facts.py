@@ -1,0 +1,78 @@
+"""The facts by which `preconditions` judges a start of `reconcile`: read from the checkpoint and the tables."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from checkback.reconcile.ownership import CONCLUDED, NAME, REBUILDING, WRITTEN, Owner, owner_of
+from checkback.reconcile.preconditions import DecisionFacts, StartFacts
+from checkback.storage import filesystem
+from checkback.storage.checkpoint import (
+    PARTITIONS,
+    Checkpoint,
+    StreamPosition,
+    last_done,
+    missing_schema,
+    read_checkpoint,
+)
+from checkback.storage.checkpoint_facts import logs
+from checkback.storage.schemas import SOURCES
+from checkback.storage.seen_commits import replaced
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from checkback.settings import Settings
+    from checkback.storage.tables import Tables
+
+
+def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts:
+    """What a start of `reconcile` finds. The tables must be there. Raises StorageError."""
+    place = tables.checkpoint(NAME)
+    checkpoint = read_checkpoint(spark, place)
+    return StartFacts(
+        place=place,
+        checkpoint=checkpoint,
+        decisions=decision_facts(spark, tables, checkpoint),
+        partitions=int(spark.conf.get(PARTITIONS) or settings.reconcile.partitions),
+        segment_size=settings.reconcile.segment_size,
+        rebuilding=filesystem.exists(spark, tables.checkpoint(REBUILDING)),
+        logs=logs(spark, tables, _positions(tables, checkpoint)),
+        done=last_done(spark, place),
+        replaced=replaced(spark, tables, NAME),
+        missing_schema=missing_schema(spark, place),
+    )
+
+
+def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> DecisionFacts:
+    """What the tables say of a checkpoint. In local folders no Spark is needed. Raises StorageError."""
+    log = tables.log("decisions") if tables.local else None
+    rows = log.data_files() if log is not None else tables.read(spark, "decisions").limit(1).collect()
+    if checkpoint is None:
+        # The first batch of all may have been broken off when it had published, and decided nothing yet.
+        others = ("discarded", "check_requests", *tables.topics(spark)) if tables.local else ()
+        return DecisionFacts(bool(rows) or any(tables.log(name).data_files() for name in others))
+    query_id = checkpoint.query_id
+    with ThreadPoolExecutor() as pool:
+        last = pool.map(lambda name: tables.last_version(spark, name, f"{query_id}/{name}"), WRITTEN)
+        batches = dict(zip(WRITTEN, last, strict=True))
+    found = owner_of(spark, tables, log, query_id)
+    if log is None and not found.last:  # an older Checkback wrote none down
+        found = Owner(1, 1)
+    return DecisionFacts(
+        bool(rows),
+        owner=found.last,
+        owned=found.own,
+        last_batch=max((batch for batch in batches.values() if batch is not None), default=None),
+        concluded=batches[CONCLUDED],
+        segment_size=found.size,
+    )
+
+
+def _positions(tables: Tables, checkpoint: Checkpoint | None) -> dict[str, StreamPosition | None]:
+    """Where the checkpoint stands in the sources, by name, in the query's order."""
+    newest, names = None if checkpoint is None else checkpoint.newest, SOURCES[NAME]
+    if newest is None:  # nothing to compare with, which only costs nothing where files tell
+        return dict.fromkeys(names) if tables.by_files else {}
+    return dict(zip(names, newest.positions, strict=False))
