@@ -108,7 +108,7 @@ ABOUT = {
     "rejected": _About(
         "an input that could not be taken, and why.",
         "`land`, `reconcile`",
-        "`audit`, `lineage`, `rebuild`",
+        "`land` (a batch that is replayed), `audit`, `lineage`, `rebuild`",
         "Rows may go when somebody has looked at them. The audit then warns of an op or half message that is not in "
         "`rejected` (`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects such ops once more.",
     ),
@@ -131,12 +131,12 @@ ABOUT = {
         "a batch of `reconcile`, written last: when it is there, all other rows of the batch are. (batch_id, "
         "batch_time) of it stand in the rows that the batch wrote.",
         "`reconcile`, `rebuild`",
-        "`audit`, `as_of` and `snapshot`",
+        "`audit`, `as_of` and `snapshot`, `rebuild`",
         _APPEND_ONLY,
     ),
     "ticks": _About(
-        "a scheduled run of `reconcile`: timers fire only in a batch, and a batch needs a new row.",
-        "`reconcile --available-now`",
+        "a request for a batch of `reconcile`: timers fire only in a batch, and a batch needs a new row.",
+        "`reconcile`, `rebuild`",
         "`reconcile` (a stream)",
         "`reconcile` stops with an error, as for `check_requests`. A row is 8 bytes: leave them.",
     ),

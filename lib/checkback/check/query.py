@@ -86,7 +86,7 @@ def start_check(
     available_now: bool,
     dispatch: type[CheckBatches] | None = None,
 ) -> StreamingQuery:
-    """Start the query alone, without a Stopper."""
+    """Start the query alone, without a GracefulShutdown."""
     writer, batches = check_query(spark, settings, tables, available_now, dispatch)
     return writer.foreachBatch(batches).start()
 

@@ -1,6 +1,6 @@
 """What goes over the wire in a check, and what comes back: no network, no Spark.
 
-The rules are DESIGN's "Check-back over HTTP".
+The rules: docs/checks.md.
 """
 
 from __future__ import annotations

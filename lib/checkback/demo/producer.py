@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: the failure of a producer in the script
 EXCEPTION = "EXCEPTION"
-#: RocketMQ's spelling -> DESIGN's
+#: RocketMQ's spelling -> Checkback's
 _SPELLING = {"UNKNOW": "UNKNOWN"}
 _LONGEST_REQUEST = 16 * 1024 * 1024
 

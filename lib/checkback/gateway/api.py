@@ -114,7 +114,7 @@ def create_app(service: GatewayService, metrics: Metrics, settings: Gateway) -> 
 
 
 def _messages() -> APIRouter:
-    """The routes for messages, for the description: the guard has them answered by `message_routes`.
+    """The routes for messages, for the description: `RequestMiddleware` has them answered by `message_routes`.
 
     So a message is parsed once, by the rules that every half message and op is held to.
     """

@@ -129,7 +129,7 @@ class HalfMessageWriter:
         with self._metrics.commit_seconds("half"):
             self._table.append(half_rows(*prepared))
 
-    def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:  # noqa: ARG002 - as Book has it
+    def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:  # noqa: ARG002 - as CommitTarget has it
         """Remember them."""
         stored = steady_ms()
         self._cache.landed(

@@ -181,7 +181,7 @@ class OpWriter:
         with self._metrics.commit_seconds("op"):
             self._table.append(op_rows(*prepared))
 
-    def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:  # noqa: ARG002 - as Book has it
+    def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:  # noqa: ARG002 - as CommitTarget has it
         """Remember them."""
         for entry in batch:
             self._cache.ended(*entry.place, entry.op.state)

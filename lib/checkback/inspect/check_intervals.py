@@ -1,4 +1,4 @@
-"""Checks and discards of each transaction in their order, each beside the rules of its batch (`account.rules`)."""
+"""Checks and discards of each transaction in their order, each beside the rules of its batch (`batch_audit`)."""
 
 from __future__ import annotations
 

@@ -73,11 +73,11 @@ class FileStore:
         self._tables = tables
 
     def has(self, name: str) -> bool:
-        """As Store."""
+        """As OperatorTables."""
         return DeltaLog.exists(self._tables.location(name))
 
     def rows(self, name: str, equal: Equal, columns: Sequence[str] | None = None) -> pa.Table:
-        """As Store. Files are left out by the ranges of their numbers."""
+        """As OperatorTables. Files are left out by the ranges of their numbers."""
         schema = arrow_schema(name)
         nothing = schema.empty_table().select(columns or schema.names)
         if not self.has(name) or not all(equal.values()):
@@ -89,7 +89,7 @@ class FileStore:
         return pa.concat_tables([nothing, *(read_rows(file.path, name, columns, wanted) for file in files)])
 
     def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
-        """As Store."""
+        """As OperatorTables."""
         DeltaLog.create(name, self._tables.location(name), self._tables.sync)
         log = self._tables.log(name)
         before = log.versions([app])[app]
@@ -116,11 +116,11 @@ class SparkStore:
         self._tables = tables
 
     def has(self, name: str) -> bool:
-        """As Store."""
+        """As OperatorTables."""
         return self._tables.exists(self._spark, name)
 
     def rows(self, name: str, equal: Equal, columns: Sequence[str] | None = None) -> pa.Table:
-        """As Store."""
+        """As OperatorTables."""
         from pyspark.sql import functions as F
 
         schema = arrow_schema(name)
@@ -133,7 +133,7 @@ class SparkStore:
         return python_times(rows.cast(schema))
 
     def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
-        """As Store. Spark skips a version that is there without a word: whose row it is tells who was first."""
+        """As OperatorTables. Spark skips a version that is there without a word: whose row it is tells who was first."""
         from delta.exceptions import ConcurrentTransactionException
 
         self._tables.create(self._spark, name)
