@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _MINUTE = 60_000
 
 
-async def _sent(service: GatewayService, name: str) -> Answer:
-    (answer,) = await service.halves.take([json_decoder.half(half(name), 1)], None)
+async def _sent(running: GatewayService, name: str) -> Answer:
+    (answer,) = await running.halves.take([json_decoder.half(half(name), 1)], None)
     return answer
 
 
@@ -32,18 +32,18 @@ def test_sent_again_after_the_clock_was_set_it_lands_once(
     """It is known for `gateway.remember` from the restart on, and then forgotten."""
     answers = []
 
-    async def act(service: GatewayService, _: SlowHistory) -> None:
-        service.forget()
-        answers.append(await _sent(service, "t-1"))
+    async def act(running: GatewayService, _: SlowHistory) -> None:
+        running.forget()
+        answers.append(await _sent(running, "t-1"))
 
     with_service(tmp_path, act, remember="10m", remember_max=100)
     monkeypatch.setattr(service, "steady_ms", lambda: steady_ms() + minutes * _MINUTE)
 
-    async def again(service: GatewayService, history: SlowHistory) -> None:
-        await act(service, history)
+    async def again(running: GatewayService, history: SlowHistory) -> None:
+        await act(running, history)
         monkeypatch.setattr(service, "steady_ms", lambda: steady_ms() + (minutes + 11) * _MINUTE)
-        service.forget()
-        assert len(service.cache) == 0
+        running.forget()
+        assert len(running.cache) == 0
 
     with_service(tmp_path, again, remember="10m", remember_max=100)
     assert [code(answer) for answer in answers] == [None, None]
@@ -58,13 +58,13 @@ def test_what_landed_long_before_the_last_one_is_forgotten(tmp_path: Path, monke
         for where, name in ((half_messages, "now_ms"), (service, "steady_ms")):
             monkeypatch.setattr(where, name, lambda: steady_ms() + minutes * _MINUTE)
 
-    async def act(service: GatewayService, _: SlowHistory) -> None:
+    async def act(running: GatewayService, _: SlowHistory) -> None:
         for name, minutes in (("ahead", 30), ("old", -60), ("t-1", -45), ("t-2", -40)):
             clock(minutes)
-            assert code(await _sent(service, name)) is None
+            assert code(await _sent(running, name)) is None
 
-    async def again(service: GatewayService, _: SlowHistory) -> None:
-        known = [service.cache.named(f"orders/{name}") is not None for name in ("old", "t-1", "t-2")]
+    async def again(running: GatewayService, _: SlowHistory) -> None:
+        known = [running.cache.named(f"orders/{name}") is not None for name in ("old", "t-1", "t-2")]
         assert known == [False, True, True]
 
     with_service(tmp_path, act, remember="10m", remember_max=100)

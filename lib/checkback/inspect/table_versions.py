@@ -11,8 +11,8 @@ while an audit opens one table after the other, batches go on. Therefore, in thi
    id and batch time, are left out. Nothing else can have written: a batch is in ``offsets`` before it begins.
 
 Without a checkpoint the rows themselves tell of a batch that has begun: its id is the one after the last in `batches`,
-or 0 after a rebuild (`batch_audit`). Batch ids alone would not do: another checkpoint begins them anew. Nor would times:
-clocks are put back.
+or 0 after a rebuild (`batch_audit`). Batch ids alone do not suffice (a new checkpoint restarts them), nor
+do times (clocks are set back).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A file, a folder or a glob as a stream, and its lines, each with the place it stood.
 
-On this machine the stream is of files, whose lines the tasks read themselves (`chunked_reader`). Elsewhere Spark reads the
-lines: only it has the file system's client and the rights.
+On local file systems the stream is of files, whose lines the tasks read themselves (`chunked_reader`). Elsewhere Spark
+reads the lines: only it has the file system's client and credentials.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class SparkStore:
         return python_times(rows.cast(schema))
 
     def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
-        """As OperatorTables. Spark skips a version that is there without a word: whose row it is tells who was first."""
+        """As OperatorTables. Spark silently skips an existing version: whose row it is tells who was first."""
         from delta.exceptions import ConcurrentTransactionException
 
         self._tables.create(self._spark, name)
