@@ -16,7 +16,7 @@ from checkback.check.rate_limit import RateState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: an endpoint of a group: groups that share a URL do not share its breaker, so none suffers for another
+#: an endpoint of a group: groups that share a URL have separate breakers, which isolates them from each other
 Place = tuple[str, str]
 
 

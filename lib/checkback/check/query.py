@@ -260,7 +260,7 @@ class CheckBatches:
         return found.append_column("batch_id", batch_ids).select(schema.names).cast(schema)
 
     def send_ops(self, spark: SparkSession, answers: pa.Table, app: str, batch_id: int) -> None:
-        """Append one row to `op` for each of ``answers`` (CHECK_ANSWERS) that decides, or makes its check count."""
+        """Append a row to `op` for each of ``answers`` (CHECK_ANSWERS) that decides, or makes its check count."""
         ops = op_rows(answers, datetime.now(timezone.utc), self._last)
         self.decided += pc.sum(pc.not_equal(ops.column("state"), DELIVERED)).as_py() or 0
         self._tables.append_arrow(spark, ops, "op", f"{app}/op", batch_id)

@@ -133,7 +133,7 @@ class GroupCommit(Generic[T]):
         self._hurry.set()
 
     def close(self) -> None:
-        """Nothing more will be submitted."""
+        """Accept nothing more, and commit what is pending."""
         self._closed = True
         self.hurry()
         self._came.set()
