@@ -1,4 +1,4 @@
-"""Check requests and answers as Arrow: told apart by their key, and the answers that are recorded already."""
+"""Check requests and answers as Arrow: deduplication by key, and lookup of answers recorded already."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from checkback.storage.delta_log import DataFile
     from checkback.storage.tables import Tables
 
-#: names a check: a transaction's n-th. Another transaction may have the place of one that `half`, put back, has lost
+#: identifies a check: a transaction's n-th. After a restore of `half` from a backup, an offset may be reused
 KEY = ("queue_id", "queue_offset", "check_times", "producer_group", "transaction_id")
-#: how far the clocks of the machines may be apart
+#: tolerated clock skew between machines
 SKEW = timedelta(minutes=5)
 
 
 def key_numbers(*tables: pa.Table) -> list[np.ndarray[Any, Any]]:
-    """For each row of each of the tables a number, the same where the KEY is the same."""
+    """A number for each row of each table, equal where the KEY is equal."""
     keys = [_codes([table.column(name) for table in tables]) for name in KEY]
     order = np.lexsort(keys)
     other = np.zeros(len(order), bool)
@@ -41,7 +41,7 @@ def key_numbers(*tables: pa.Table) -> list[np.ndarray[Any, Any]]:
 
 
 def _codes(columns: Sequence[pa.ChunkedArray]) -> np.ndarray[Any, Any]:
-    """The values of the columns, one after the other; of those that are not numbers the number of the value."""
+    """The values of the columns, concatenated; values that are not integers are dictionary-encoded."""
     if all(pa.types.is_integer(column.type) for column in columns):
         return np.concatenate([column.to_numpy() for column in columns])
     values = pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
@@ -50,7 +50,7 @@ def _codes(columns: Sequence[pa.ChunkedArray]) -> np.ndarray[Any, Any]:
 
 
 def deduplicate_requests(requests: pa.Table) -> pa.Table:
-    """The requests, each once: of those with one key the newest. A check that does not count gives its number back."""
+    """The newest request of each key. The number of a check that does not count is used again."""
     requests = requests.sort_by([("requested_at", "descending")])
     (number,) = key_numbers(requests)
     _, first = np.unique(number, return_index=True)
@@ -58,10 +58,10 @@ def deduplicate_requests(requests: pa.Table) -> pa.Table:
 
 
 def answers_to(requests: pa.Table, answers: pa.Table, own: int | None = None) -> pa.Table:
-    """Those of ``answers`` that are to one of ``requests``.
+    """Those of ``answers`` that belong to one of ``requests``.
 
-    One that says that nobody was reached may be to an earlier request with the same number: it is taken only if it came
-    after the request, or is an answer of the batch ``own``: the requests', whose answers were written before.
+    An undelivered one may belong to an earlier request with the same number: it counts only if it is not older than the
+    request, or is of the batch ``own``: the requests' own batch, if its answers were written before.
     """
     if not requests.num_rows:
         return answers.slice(0, 0)
@@ -70,7 +70,7 @@ def answers_to(requests: pa.Table, answers: pa.Table, own: int | None = None) ->
     at = order[np.minimum(np.searchsorted(asked[order], answered), len(asked) - 1)]
     after = pc.greater_equal(answers.column("answered_at"), requests.column("requested_at").take(pa.array(at)))
     taken = pc.or_(after, answers.column("delivered").fill_null(True))
-    if own is not None:  # the clock may have been set back since they were asked
+    if own is not None:  # the clock may have been set back since the request
         taken = pc.or_(taken, pc.equal(answers.column("batch_id"), own).fill_null(False))
     return answers.filter(pc.and_(pa.array(asked[at] == answered), taken))
 
@@ -86,9 +86,9 @@ def recorded_answers(
 ) -> pa.Table:
     """The answers (CHECK_ANSWERS) that ``requests`` (CHECK_REQUESTS) have in `check_answers`.
 
-    Nothing is answered before it is asked: by that, files are skipped, and answers come in about the order of their
-    requests: when all are found, no further file is read. Only where the batch may be done ``again`` all are, and
-    besides those of this batch id. ``besides``: files that need not be read. ``own``: as `answers_to` takes it.
+    Data skipping: no answer predates its request. Answers come in about the order of their requests: once all are
+    found, no further file is read, unless the batch may be a replay (``again``). Files of this batch id are never
+    skipped. ``besides``: files that need not be read. ``own``: see `answers_to`.
     """
     schema = arrow_schema("check_answers")
     oldest = pc.min(requests.column("requested_at")).as_py()
@@ -119,8 +119,8 @@ def recorded_answers(
 def in_turn(files: Sequence[DataFile]) -> list[DataFile]:
     """The files of `check_answers` in the order of time, but those of the last batch first.
 
-    Of that batch alone the ops may not have been written, and another answer to a check of the same number must not
-    hide that. A file that does not tell its times comes first, too.
+    Only that batch's ops may be missing, and an answer to another check with the same number must not hide that. Files
+    without statistics come first, too.
     """
     told = [file for file in files if "answered_at" in file.spans and "batch_id" in file.spans]
     if not told:
@@ -138,7 +138,7 @@ def in_turn(files: Sequence[DataFile]) -> list[DataFile]:
 
 
 def _whole(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with all columns of the table: those that came later are null."""
+    """The rows with all columns of the table: columns added later are null."""
     for field in schema:
         if field.name not in rows.column_names:
             rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))

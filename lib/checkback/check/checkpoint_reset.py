@@ -1,7 +1,8 @@
-"""The checkpoint of the check query, begun anew where it does not belong to the tables.
+"""Resets the checkpoint of the check query if it does not belong to the tables.
 
-It holds nothing that the tables do not: answers are found again in `check_answers`. But its batches would be taken for
-done, and their answers be left out, where the tables hold batches of the same ids, and lost requests would stop it.
+It holds nothing that the tables do not: answers are looked up in `check_answers`. But if the tables hold batches with
+the same ids, the query's batches would be taken for committed and their answers lost, and missing requests would stop
+it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _log = logging.getLogger(__name__)
 
 
 def renew(spark: SparkSession, tables: Tables) -> str | None:
-    """Put the checkpoint aside unless it fits; the place where it is now, None = it stays.
+    """Move the checkpoint aside unless it matches the tables; returns its new path, None = not moved.
 
-    The tables must be there, and no check query may run. Raises StorageError.
+    The tables must exist, and no check query may run. Raises StorageError.
     """
     why = _misfit(spark, tables)
     if why is None:

@@ -1,8 +1,8 @@
-"""The circuit breaker of one endpoint: a value, and what becomes of it. No clock, no lock, no I/O.
+"""The circuit breaker of one endpoint: an immutable value and its transitions. No clock, no lock, no I/O.
 
-*Closed*: every try is let in. After ``Limits.failures`` tries in a row that found the endpoint broken it is *open*:
-nobody is let in until ``until``. Then it is *half-open*: one try, the trial, is let in; an answer closes the breaker, a
-failure opens it anew. Times are seconds since the epoch, because a breaker travels between machines.
+*Closed*: every try is allowed. After ``Limits.failures`` consecutive failures it is *open*: no try is allowed until
+``until``. Then it is *half-open*: one try, the probe (trial), is allowed; an answer closes the breaker, a failure opens
+it again. Times are seconds since the epoch, because a breaker is passed between machines.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from enum import Enum
 
 
 class State(Enum):
-    """What an endpoint's breaker does with the next try."""
+    """The state of an endpoint's breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half-open"
-    ON_TRIAL = "on trial"  # half-open, and its one try is under way
+    ON_TRIAL = "on trial"  # half-open, and its probe is in flight
 
 
 @dataclass(frozen=True)
 class Limits:
     """When a breaker opens, and for how long.
 
-    ``failures`` in a row; ``pause_s`` until the trial; ``trial_s``: after that a trial of which nothing was heard is
-    over; ``longest_s``: most that a Retry-After is obeyed.
+    ``failures``: consecutive ones; ``pause_s``: until the probe; ``trial_s``: timeout of a probe without a result;
+    ``longest_s``: cap on Retry-After.
     """
 
     failures: int = 10
@@ -38,10 +38,9 @@ class Limits:
 class CircuitBreaker:
     """The breaker of an endpoint.
 
-    ``failed``: tries in a row that found it broken. ``until``: left alone until then; 0 = closed. ``trial_until``: a
-    trial is under way until then at most. ``asked_for``: it is left alone because it asked for it. ``changed``: when
-    something was last learned. ``turn``: grows with each opening and each trial; what a try of an earlier turn brings
-    is no news.
+    ``failed``: consecutive failures. ``until``: open until then; 0 = closed. ``trial_until``: deadline of the probe in
+    flight. ``asked_for``: opened by Retry-After. ``changed``: time of the last update. ``turn``: a generation, which
+    each opening and each probe increments; the result of a try of an earlier one is stale and ignored.
     """
 
     failed: int = 0
@@ -52,7 +51,7 @@ class CircuitBreaker:
     turn: int = 0
 
     def state(self, now: float, limits: Limits) -> State:
-        """What it does at this time. A clock that was set back does not keep it open for longer than was meant."""
+        """The state at this time. A clock that was set back does not keep it open longer than intended."""
         if not self.until:
             return State.CLOSED
         if now < self.until <= now + max(limits.pause_s, limits.longest_s):
@@ -60,18 +59,18 @@ class CircuitBreaker:
         return State.ON_TRIAL if now < self.trial_until <= now + limits.trial_s else State.HALF_OPEN
 
     def enter(self, now: float, limits: Limits) -> CircuitBreaker | None:
-        """The breaker with one more try let in, whose turn is its ``turn``; None = the try is not let in."""
+        """The breaker after it allowed a try, whose generation is its ``turn``; None = the try is not allowed."""
         state = self.state(now, limits)
         if state is State.HALF_OPEN:
             return replace(self, trial_until=now + limits.trial_s, turn=self.turn + 1)
         return self if state is State.CLOSED else None
 
     def answered(self, now: float, turn: int) -> CircuitBreaker:
-        """After a try that found the endpoint well."""
+        """The breaker after a successful try."""
         return CircuitBreaker(changed=now, turn=turn) if turn == self.turn else self
 
     def broken(self, now: float, turn: int, limits: Limits, retry_after_s: float | None = None) -> CircuitBreaker:
-        """After a try that found it broken. ``retry_after_s``: how long it asks to be left alone."""
+        """The breaker after a failed try. ``retry_after_s``: the endpoint's Retry-After."""
         after = self
         if turn == self.turn:
             after = replace(self, failed=self.failed + 1, changed=now)

@@ -1,4 +1,4 @@
-"""The client that asks producers what became of their transactions. No Spark: it runs wherever a task runs."""
+"""The HTTP client for check-backs to producers. No Spark: it runs in any task."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ __all__ = ["CheckClient", "Group"]
 
 @dataclass(frozen=True)
 class _Try:
-    """What came of one endpoint. ``outcome`` is NO_ANSWER when ``error`` says why.
+    """The result of one endpoint. ``outcome`` is NO_ANSWER if ``error`` says why.
 
-    ``sent``: the request was written to a connection. ``refused``: it was not even tried, by its breaker's state.
-    ``broken``: the endpoint is not reachable or out of order, whatever transaction it is asked about.
-    ``retry_after_s``: what it asked for.
+    ``sent``: the request was written to a connection. ``refused``: not tried, because of this breaker state.
+    ``broken``: the endpoint is unreachable or failing, regardless of the transaction.
+    ``retry_after_s``: its Retry-After.
     """
 
     outcome: str
@@ -54,15 +54,14 @@ class _Try:
 
 
 class CheckClient:
-    """Asks the endpoints of a request's group; of one thread, with many checks under way at once.
+    """Sends checks to the endpoints of a request's group; for one thread, with many checks in flight.
 
-    ``timeout_s`` bounds each try as a whole, from connecting to the last byte. ``limits``: when an endpoint that is
-    broken is left alone (`circuit_breaker`), and ``breakers``, what is known of the endpoints from before: a
-    producer that is down costs a batch a few timeouts, not one for each request. ``clock`` tells seconds since the
-    epoch, ``timer`` seconds of any origin. No redirect is followed, no cookie kept, and neither proxies nor
-    credentials are taken from the environment: what is asked is what the settings name. Raises SettingsError for an
-    endpoint, a secret or a ``ca_file`` (PEM; None: the system's authorities) that is not fit; no error or repr ever
-    holds a secret.
+    ``timeout_s`` bounds each try as a whole, from connecting to the last byte. ``limits``: of the circuit breakers
+    (`circuit_breaker`); ``breakers``: their earlier states. A producer that is down thus costs a batch a few timeouts,
+    not one for each request. ``clock``: seconds since the epoch; ``timer``: seconds from any origin. Redirects are not
+    followed, cookies not kept, and proxies and credentials not taken from the environment: only the configured
+    endpoints are called. Raises SettingsError for an invalid endpoint, secret or ``ca_file`` (PEM; None: the system's
+    authorities); no error or repr ever contains a secret.
     """
 
     def __init__(
@@ -90,11 +89,11 @@ class CheckClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections that are kept alive."""
+        """Close the keep-alive connections."""
         self._connections.close()
 
     def breakers(self) -> dict[Place, CircuitBreaker]:
-        """What is known of the endpoints now."""
+        """The current breakers of the endpoints."""
         return {
             (name, endpoint.url): endpoint.breaker
             for name, service in self._services.items()
@@ -102,16 +101,16 @@ class CheckClient:
         }
 
     def ask(self, request: CheckRequest) -> CheckAnswer:
-        """What the group says of the transaction: always an answer, NO_ANSWER when there is none."""
+        """The group's answer for the transaction; NO_ANSWER if there is none."""
         ((_, answer),) = self.ask_all(CheckScheduler([request]), 1)
         return answer
 
     def ask_all(
         self, scheduler: CheckScheduler, concurrency: int, clock: Callable[[], float] = time.time
     ) -> list[tuple[CheckRequest, CheckAnswer]]:
-        """Every request that had its turn with its answer, in the order of the answers.
+        """Every request handed out with its answer, in the order of the answers.
 
-        At most ``concurrency`` are under way at the same time. ``clock`` is that of the turns.
+        At most ``concurrency`` are in flight at a time. ``clock``: for ``scheduler``.
         """
         return run_checks(self._dialogue, scheduler, self._connections, concurrency, clock, self._timer)
 
@@ -126,7 +125,7 @@ class CheckClient:
         tries = yield from self._round(endpoints, service.signer, request, body)
         on_trial = [endpoint for endpoint, one in tries if one.refused is State.ON_TRIAL]
         if on_trial and all(one.refused for _, one in tries):
-            # Its outcome is known soon, and decides about all of us: to say "not tried" now would waste the check.
+            # The probe's outcome is known soon, and applies to this check, too: "not tried" now would waste it.
             breaker = on_trial[0].breaker
             yield Trial(on_trial[0], breaker.turn, self._timer() + breaker.trial_until - self._clock())
             tries = yield from self._round(endpoints, service.signer, request, body)
@@ -147,7 +146,7 @@ class CheckClient:
     def _try(
         self, endpoint: Endpoint, signer: Signer | None, request: CheckRequest, body: str
     ) -> Generator[Post | Trial, Response | None, _Try]:
-        """One endpoint, if it may be tried now."""
+        """Try one endpoint, if its breaker allows it now."""
         now = self._clock()
         turn = endpoint.enter(now)
         if isinstance(turn, State):
@@ -178,7 +177,7 @@ class CheckClient:
 
 
 def _heard(response: Response, transaction_id: str, now: float) -> _Try:
-    """What came of a try, by its response."""
+    """The result of a try, from its response."""
     if response.status in (0, 200) and response.error is not None:
         return _Try(NO_ANSWER, response.error, sent=response.sent, broken=True)
     try:
@@ -191,7 +190,7 @@ def _heard(response: Response, transaction_id: str, now: float) -> _Try:
 
 
 def _state(response: Response, transaction_id: str) -> str:
-    """The state that it says. Another status says enough, whatever became of the rest."""
+    """The state in the response. Any status but 200 is conclusive, even if the body is incomplete."""
     if response.status != 200:
         raise StatusError(response.status, response.header("Retry-After"))
     if response.too_long:

@@ -1,7 +1,7 @@
-"""HTTP POSTs, many under way at once from one thread: libcurl's multi interface, and what came of each.
+"""Many concurrent HTTP POSTs from one thread, with libcurl's multi interface.
 
-A thread for each POST would cost four times the CPU: they fight for the interpreter's lock. And ``TIMEOUT_MS`` bounds
-a whole try: the look-up of the name, connecting, TLS, sending, and the last byte of the answer.
+A thread for each POST would cost four times the CPU, because of contention for the GIL. And ``TIMEOUT_MS`` bounds a
+whole try: DNS lookup, connecting, TLS, sending, and the response up to its last byte.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from checkback.check.wire import MAX_ANSWER
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: what names a POST to its caller
+#: identifies a POST to its caller
 Key = TypeVar("Key")
 
 _LONGEST_WAIT_S = 1.0
@@ -26,7 +26,7 @@ _NAP_S = 0.001
 
 
 class Post(NamedTuple):
-    """What is sent. ``headers``: whole lines; the same list is cheaper than an equal one."""
+    """A request. ``headers``: whole lines; passing the same list object is cheaper than an equal one."""
 
     url: str
     headers: Sequence[str]
@@ -34,11 +34,11 @@ class Post(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What came of a POST.
+    """The result of a POST.
 
-    ``status``: of the response, 0 = there was none; ``body``: all of it, or what came until the ``error``, in words
-    chosen here. ``too_long``: the body is over 4 KiB, and was not read to its end. ``headers``: their lines, unless
-    the status is 200. ``sent``: something of the request was written to a connection, after TLS if there is TLS.
+    ``status``: of the response, 0 = none; ``body``: complete, or what was received before the ``error``, which never
+    quotes the server. ``too_long``: the body is over 4 KiB, and was not read to its end. ``headers``: their lines,
+    unless the status is 200. ``sent``: part of the request was written to a connection, after the TLS handshake if any.
     """
 
     status: int
@@ -54,14 +54,14 @@ class Response(NamedTuple):
         for line in self.headers:
             field, colon, value = line.partition(b":")
             if line.startswith(b"HTTP/"):
-                found = None  # those before were of an interim response
+                found = None  # the headers before belong to an interim response
             elif colon and field.lower() == wanted:
                 found = value.strip().decode("latin-1")
         return found
 
 
 class _Handle:
-    """One of libcurl's easy handles, used for one POST after another, and what it has received."""
+    """A libcurl easy handle, reused for one POST after another, and what it has received."""
 
     def __init__(self, options: dict[int, Any]) -> None:
         self.body: list[bytes] = []
@@ -82,12 +82,12 @@ class _Handle:
         self.curl.setopt(pycurl.URL, post.url)
         self.curl.setopt(pycurl.POSTFIELDS, post.body)
         if post.headers is not self._sent:
-            # Without Expect: a large request would wait for a leave to be sent.
+            # Without Expect: a large request would wait for 100 Continue.
             self.curl.setopt(pycurl.HTTPHEADER, [*post.headers, "Expect:"])
             self._sent = post.headers
 
     def response(self, code: int, message: str, timeout_s: float) -> Response:
-        """What it has received. ``code``, ``message``: libcurl's error; 0 = none."""
+        """The received response. ``code``, ``message``: libcurl's error; 0 = none."""
         status: int = self.curl.getinfo(pycurl.RESPONSE_CODE)
         body = b"".join(self.body)
         if not code and status == 200:
@@ -100,18 +100,18 @@ class _Handle:
 
 
 class Connections(Generic[Key]):
-    """Connections of one thread, kept alive: one for each POST that is under way.
+    """A keep-alive connection pool for one thread: one connection for each in-flight POST.
 
     ``timeout_s`` bounds each POST as a whole. Certificates are always verified: against ``ca_file`` (PEM), or the
-    system's authorities when it is None. No redirect is followed, no cookie kept, and nothing taken from the
-    environment: neither proxy nor credentials. A kept-alive connection that the server closed before it sent any of
-    the answer is replaced by libcurl, five times at most and in the same time. ``ca_file`` that cannot be read raises
+    system's authorities if it is None. Redirects are not followed, cookies not kept, and neither proxy nor credentials
+    taken from the environment. If the server closes a keep-alive connection before it sends any of the response,
+    libcurl retries on a new one, at most five times and within the same timeout. An unreadable ``ca_file`` raises
     OSError or ssl.SSLError.
     """
 
     def __init__(self, timeout_s: float, ca_file: str | None) -> None:
-        ssl.create_default_context(cafile=ca_file)  # says now what libcurl would say at each connection
-        system = ssl.get_default_verify_paths()  # a wheel's libcurl may look for them elsewhere
+        ssl.create_default_context(cafile=ca_file)  # fails now, where libcurl would fail at each connection
+        system = ssl.get_default_verify_paths()  # a wheel's libcurl may search elsewhere
         self._timeout_s = timeout_s
         self._options = {
             pycurl.POST: 1,
@@ -133,21 +133,21 @@ class Connections(Generic[Key]):
         self._idle: list[_Handle] = []
 
     def close(self) -> None:
-        """Close the connections; what is under way has no response."""
+        """Close the connections; in-flight POSTs get no response."""
         for curl in (*self._under_way, *(handle.curl for handle in self._idle)):
             curl.close()
         self._under_way, self._idle = {}, []
         self._multi.close()
 
     def post(self, post: Post, key: Key) -> None:
-        """Begin to send it."""
+        """Start sending a POST."""
         handle = self._idle.pop() if self._idle else _Handle(self._options)
         handle.prepare(post)
         self._under_way[handle.curl] = handle, key
         self._multi.add_handle(handle.curl)
 
     def responses(self, wait_s: float = _LONGEST_WAIT_S) -> list[tuple[Key, Response]]:
-        """What came of POSTs that have ended. Waits for it, ``wait_s`` at most, unless there is some at once."""
+        """The responses of finished POSTs. Waits at most ``wait_s`` if none has finished yet."""
         self._multi.perform()
         ended = self._ended()
         if not ended and wait_s > 0:

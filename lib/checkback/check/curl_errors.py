@@ -1,4 +1,4 @@
-"""A try that libcurl gave up, in a few words, none of them the server's."""
+"""Short texts for libcurl's errors, which never quote the server."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _WORDS = {
     pycurl.E_COULDNT_RESOLVE_HOST: "host name: could not be resolved",
     pycurl.E_GOT_NOTHING: "connection closed without an answer",
     pycurl.E_PARTIAL_FILE: "answer cut short",
-    pycurl.E_RECV_ERROR: "answer cut short",  # also: a chunk that is none
-    pycurl.E_SEND_ERROR: "connection closed without an answer",  # and so the next kept-alive ones
+    pycurl.E_RECV_ERROR: "answer cut short",  # also: a malformed chunk
+    pycurl.E_SEND_ERROR: "connection closed without an answer",  # as well as the retries on keep-alive connections
     pycurl.E_SSL_CACERT_BADFILE: "certificate not accepted: the CA file cannot be read",
-    _TOO_LARGE: "not HTTP",  # headers without end
-    pycurl.E_UNSUPPORTED_PROTOCOL: "not HTTP",  # HTTP/0.9, that is, anything
+    _TOO_LARGE: "not HTTP",  # endless headers
+    pycurl.E_UNSUPPORTED_PROTOCOL: "not HTTP",  # HTTP/0.9, i.e. any data
     _WEIRD_SERVER_REPLY: "not HTTP",
 }
-#: where the system's error says more
+#: errors for which errno is more specific
 _OF_THE_SYSTEM = frozenset({pycurl.E_COULDNT_CONNECT, pycurl.E_RECV_ERROR, pycurl.E_SEND_ERROR})
 _RESET = "connection reset"
-# libcurl's message may quote the server's certificate; these parts of it are OpenSSL's own words
+# libcurl's message may quote the server's certificate; these parts of it are OpenSSL's own texts
 _VERIFIED = re.compile(r"(?:verify result|certificate problem): (.+?)(?: \(\d+\))?$")
 _ROUTINE = re.compile(r"SSL routines:[^:]*:([\w ]+)$")
 
@@ -34,7 +34,7 @@ _ROUTINE = re.compile(r"SSL routines:[^:]*:([\w ]+)$")
 def describe(code: int, message: str, system: int, timeout_s: float) -> str:
     """Why there is no answer, in at most 200 characters.
 
-    ``code``: libcurl's CURLE, and ``message``, its words; ``system``: errno of the connection, 0 = none.
+    ``code``: libcurl's CURLE; ``message``: its text; ``system``: errno of the connection, 0 = none.
     """
     return _words(code, message, system, timeout_s)[:_LONGEST]
 

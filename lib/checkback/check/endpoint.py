@@ -1,4 +1,4 @@
-"""The endpoints of a group, made ready: what is sent to them, and who may try them now."""
+"""The endpoints of a group: prepared requests and circuit breakers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 _HEADERS = [
     "Content-Type: application/json",
     "Accept: application/json",
-    "Accept-Encoding: identity",  # 4 KiB are 4 KiB, not a gzip bomb
+    "Accept-Encoding: identity",  # no gzip bomb within 4 KiB
     "User-Agent: checkback",
 ]
 
 
 @dataclass(frozen=True)
 class Group:
-    """A producer group: URLs of one and the same service, and the secret its checks are signed with."""
+    """A producer group: URLs of the same service, and the secret that signs its checks."""
 
     endpoints: tuple[str, ...] = ()
     secret: str | None = field(default=None, repr=False)
@@ -38,9 +38,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Trial:
-    """The one try that an endpoint half-open lets in: others wait for what comes of it.
+    """The half-open probe of an endpoint, for whose result other checks wait.
 
-    ``turn``: the breaker's; ``until``: it is over then at the latest, by the timer.
+    ``turn``: the breaker's; ``until``: the deadline, by the timer.
     """
 
     endpoint: Endpoint
@@ -48,32 +48,32 @@ class Trial:
     until: float
 
     def over(self, now: float) -> bool:
-        """Has it ended, or had its time?"""
+        """Has it ended or timed out?"""
         breaker = self.endpoint.breaker
         return breaker.turn != self.turn or not breaker.trial_until or now >= self.until
 
 
 class Endpoint:
-    """One URL, prepared once, and its breaker; of one thread."""
+    """One URL, prepared once, and its breaker; for one thread."""
 
     def __init__(self, url: str, where: str, limits: Limits, breaker: CircuitBreaker) -> None:
         if not postable(url):
-            # The URL is not quoted: it may hold a password.
+            # The URL is not quoted: it may contain a password.
             raise SettingsError(
                 "an endpoint is not a URL to POST to", where, "write http(s)://host[:port]/path, without user and #"
             )
         self.url = url
         self.breaker = breaker
-        self._sent_to = requests.Request("POST", url).prepare().url or url  # quoted, and the host as IDNA has it
+        self._sent_to = requests.Request("POST", url).prepare().url or url  # quoted, and the host IDNA-encoded
         self._limits = limits
 
     def post(self, body: str, headers: Mapping[str, str]) -> Post:
-        """The POST to it. ``body``: ASCII; ``headers``: besides those of every check."""
+        """The POST to the endpoint. ``body``: ASCII; ``headers``: besides those common to all checks."""
         lines = [*_HEADERS, *(f"{name}: {value}" for name, value in headers.items())] if headers else _HEADERS
         return Post(self._sent_to, lines, body.encode("ascii"))
 
     def enter(self, now: float) -> int | State:
-        """Let a try in: its turn, to be given back with its outcome. Or not, by the breaker's state."""
+        """Allow a try: returns its turn, to be passed back with its result; or the breaker's state, if not allowed."""
         entered = self.breaker.enter(now, self._limits)
         if entered is None:
             return self.breaker.state(now, self._limits)
@@ -81,15 +81,15 @@ class Endpoint:
         return entered.turn
 
     def answered(self, now: float, turn: int) -> None:
-        """A try found it well."""
+        """Record a successful try."""
         self.breaker = self.breaker.answered(now, turn)
 
     def broken(self, now: float, turn: int, retry_after_s: float | None) -> None:
-        """A try found it broken."""
+        """Record a failed try."""
         self.breaker = self.breaker.broken(now, turn, self._limits, retry_after_s)
 
     def why_not(self) -> str:
-        """Why a try was not let in, for `check_answers`."""
+        """Why a try was not allowed, for `check_answers`."""
         breaker = self.breaker
         if breaker.asked_for:
             until = datetime.fromtimestamp(breaker.until, tz=timezone.utc)
@@ -98,7 +98,7 @@ class Endpoint:
 
 
 class Service:
-    """A group with its endpoints and its signer made ready."""
+    """A group with its prepared endpoints and signer."""
 
     def __init__(self, name: str, group: Group, limits: Limits, breakers: Mapping[Place, CircuitBreaker]) -> None:
         where = f"producers.{name}"
@@ -110,6 +110,6 @@ class Service:
         self.include_body = group.include_body
 
     def in_turn(self, check_times: int) -> list[Endpoint]:
-        """All endpoints; the first check begins at the first one, the second at the second, ..."""
+        """All endpoints, round-robin: the first check begins at the first one, the second at the second, ..."""
         start = ((check_times or 1) - 1) % len(self.endpoints) if self.endpoints else 0
         return self.endpoints[start:] + self.endpoints[:start]

@@ -1,7 +1,7 @@
-"""What is known of endpoints and groups from one batch to the next: their breakers and paces.
+"""State of endpoints and groups across batches: circuit breakers, and use of rate limits (paces).
 
-The driver keeps it and gives it to the tasks of each batch; each task gives back what it has learned, as one row beside
-its answers. So it lives as long as the check query runs, whichever worker process a task happens to run in.
+The driver keeps it and passes it to the tasks of each batch; each task returns its update as a row besides its
+answers. It thus lives as long as the check query runs, regardless of worker processes.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from checkback.check.rate_limit import RateState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: an endpoint of a group: groups that share a URL do not share its breaker, so none suffers for another
+#: an endpoint of a group: groups that share a URL have separate breakers, which isolates them from each other
 Place = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class EndpointHealth:
-    """Breakers by (producer group, URL), and paces by group. What is missing is as new."""
+    """Breakers by (producer group, URL), and paces by group. Missing entries are in the initial state."""
 
     breakers: Mapping[Place, CircuitBreaker] = field(default_factory=dict)
     paces: Mapping[str, RateState] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """As a task gives it back."""
+        """Serialise it, for a task to return."""
         breakers = [
             [*place, known.failed, known.until, known.asked_for, known.changed]
             for place, known in self.breakers.items()
@@ -38,7 +38,7 @@ class EndpointHealth:
 
     @classmethod
     def from_json(cls, text: str) -> EndpointHealth:
-        """What ``to_json`` wrote. A trial is not handed on: it ended with its task."""
+        """Deserialise what ``to_json`` wrote. Probes in flight are not kept: they ended with their task."""
         fields = json.loads(text)
         return cls(
             {
@@ -49,7 +49,7 @@ class EndpointHealth:
         )
 
     def and_then(self, later: EndpointHealth) -> EndpointHealth:
-        """Both together: of a breaker what was learned last, of a pace the one that has used more."""
+        """Merge both: of each breaker the one updated last, of each pace the one that has used more."""
         breakers, paces = dict(self.breakers), dict(self.paces)
         for place, known in later.breakers.items():
             breakers[place] = max(breakers.get(place, known), known, key=lambda breaker: breaker.changed)

@@ -1,4 +1,4 @@
-"""Check requests with their half messages, for the groups that want the body with the check."""
+"""Check requests joined with their half messages, for the groups with ``include_body``."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
     from checkback.storage.tables import Tables
 
-#: what a request's half message has in common with it
+#: the columns in which a request and its half message are equal
 _SAME_HALF = ["queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic", "born_timestamp"]
 _MESSAGE = StructType([HALF[name] for name in ("tags", "keys", "properties", "body")])
 
 
 def wanting(requests: pa.Table, groups: Sequence[str]) -> pa.Table:
-    """Those of ``requests`` (CHECK_REQUESTS) whose group is one of ``groups``, which want their messages."""
+    """Those of ``requests`` (CHECK_REQUESTS) of one of the ``groups``, which want their messages."""
     return requests.filter(pc.is_in(requests.column("producer_group"), pa.array(groups, pa.string())))
 
 
 def with_messages(spark: SparkSession, tables: Tables, requests: pa.Table, groups: Sequence[str]) -> DataFrame:
-    """``requests`` (CHECK_REQUESTS) as the asker takes them: identity, born_ms, and ``message``.
+    """``requests`` (CHECK_REQUESTS) as the input of CheckWorker: identity, born_ms, and ``message``.
 
-    That is a struct of tags, keys, properties and body of the half message for the ``groups`` that want it, else null.
+    ``message``: a struct of tags, keys, properties and body of the half message for the ``groups``, else null.
     """
     rows = frame(spark, requests)
     identity, born = CHECK_REQUESTS.names[:6], F.unix_millis("born_timestamp").alias("born_ms")
@@ -49,7 +49,7 @@ def with_messages(spark: SparkSession, tables: Tables, requests: pa.Table, group
 
 
 def _join(requests: DataFrame, half: DataFrame) -> DataFrame:
-    """``requests`` with the ``message`` of their half; one row each, however often it landed, and if it is gone."""
+    """``requests`` with the ``message`` of their half; one row each, even if it landed several times or is gone."""
     messages = half.select(
         *(F.col(name).alias(f"half_{name}") for name in _SAME_HALF), F.struct(*_MESSAGE.names).alias("message")
     )

@@ -1,7 +1,6 @@
-"""What the tasks of a batch ask, and what they answer, as Arrow in bytes.
+"""Requests and answers of a batch's tasks, serialised as Arrow IPC bytes.
 
-As Spark's own rows, which it turns into Arrow for Python and back again, the requests and answers would cost as much
-as asking does: 50 us each.
+As Spark rows, converted to Arrow for Python and back, they would cost as much as the check itself: 50 us each.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ if TYPE_CHECKING:
 
 Ask = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-#: what a task returns: RETURNED, in as many pieces as it likes
+#: what a task returns: RETURNED, in any number of pieces
 ANSWERS_SCHEMA = "answers BINARY"
 _ANSWERS = pa.schema([("answers", pa.binary())])
 
 
 def partition_requests(requests: pa.Table, tasks: int) -> list[bytes]:
-    """``requests`` (CHECK_REQUESTS) dealt out to tasks as the asker takes them, none with its message."""
+    """``requests`` (CHECK_REQUESTS) partitioned over tasks as the input of CheckWorker, without messages."""
     names = CHECK_REQUESTS.names[:6]
     born = pc.floor_temporal(requests.column("born_timestamp"), unit="millisecond")
     asked = requests.select(names).append_column("born_ms", born.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()))
     asked = asked.append_column("message", pa.nulls(requests.num_rows))
-    # As cards are dealt: the requests of a group lie side by side, and go to all.
+    # Round-robin: the requests of a group are adjacent, and go to all tasks.
     return [_bytes(asked.take(np.arange(task, asked.num_rows, tasks))) for task in range(min(tasks, asked.num_rows))]
 
 
 def check_partitions(worker: CheckWorker, shares: Sequence[bytes]) -> Ask:
-    """The function for mapInArrow whose input are the numbers of the shares; ANSWERS_SCHEMA out."""
+    """The function for mapInArrow from the numbers of the shares to ANSWERS_SCHEMA."""
 
     def ask(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mine = [shares[number] for batch in numbers for number in batch.column(0).to_pylist()]
@@ -47,7 +46,7 @@ def check_partitions(worker: CheckWorker, shares: Sequence[bytes]) -> Ask:
 
 
 def check_rows(worker: CheckWorker) -> Ask:
-    """The function for mapInArrow whose input are requests as the asker takes them; ANSWERS_SCHEMA out."""
+    """The function for mapInArrow from the input of CheckWorker to ANSWERS_SCHEMA."""
 
     def ask(requests: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for answers in worker.ask(requests):
@@ -57,7 +56,7 @@ def check_rows(worker: CheckWorker) -> Ask:
 
 
 def answers_of(rows: pa.Table) -> pa.Table:
-    """RETURNED, from ANSWERS_SCHEMA."""
+    """Deserialise ANSWERS_SCHEMA to RETURNED."""
     return pa.concat_tables([RETURNED.empty_table(), *map(_table, rows.column("answers").to_pylist())])
 
 

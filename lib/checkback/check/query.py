@@ -1,6 +1,6 @@
 """The check query: `check_requests` -> HTTP -> `check_answers`, and `op` for what the answers decide.
 
-It is a query of its own, so that a slow producer delays its own answers and never a commit.
+It is a separate query, so that a slow producer delays its own answers but never a commit.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 NAME = "check"
 _LEAST_PAUSE = timedelta(milliseconds=250)
-#: state of an op that says that a check counts: of this query only, `messages` refuses it from producers
+#: state of an op that marks a check as counted: internal to this query, `messages` refuses it from producers
 DELIVERED = "DELIVERED"
-#: Bytes of requests in a batch, and the file that goes over them (`parquet_files.MOST_ROWS`): at 18 to 50 bytes a
-#: request 30,000 to 60,000. Their answers count when all have come, and at 2,000/s all are asked in check.batch_time.
+#: Bytes of requests in a batch, including the file that exceeds them (`parquet_files.MOST_ROWS`): at 18 to 50 bytes
+#: each, 30,000 to 60,000 requests. Answers are written when all have come; at 2,000/s that is within check.batch_time.
 _BATCH_BYTES = str(896 << 10)
 
 
@@ -56,9 +56,9 @@ def check_query(
 ) -> tuple[DataStreamWriter, CheckBatches]:
     """The query, not yet started, and its batch function. Its checkpoint is the folder `check`.
 
-    The tables must be there. ``dispatch``: the class that does the batches; tests give one that crashes. ``observer``:
-    is told of each batch.
-    Raises SettingsError when an endpoint, a secret or the CA file is not fit.
+    The tables must exist. ``dispatch``: the class of the batch function; tests pass one that crashes. ``observer``:
+    is notified of each batch.
+    Raises SettingsError if an endpoint, a secret or the CA file is invalid.
     """
     writer = (
         tables.stream(spark, "check_requests", maxBytesPerTrigger=_BATCH_BYTES)
@@ -74,7 +74,7 @@ def check_query(
 
 
 def decisive_answers(spark: SparkSession, tables: Tables, since: datetime) -> int:
-    """Answers that decide, among those of ``since`` and later, and maybe some before."""
+    """The number of deciding answers from ``since`` on, and maybe some earlier ones."""
     decides = F.col("outcome").isin(COMMIT, ROLLBACK) & (F.col("answered_at") >= F.lit(since - SKEW))
     return tables.read(spark, "check_answers").where(decides).count()
 
@@ -86,13 +86,13 @@ def start_check(
     available_now: bool,
     dispatch: type[CheckBatches] | None = None,
 ) -> StreamingQuery:
-    """Start the query alone, without a GracefulShutdown."""
+    """Start the query alone, without a Stopper."""
     writer, batches = check_query(spark, settings, tables, available_now, dispatch)
     return writer.foreachBatch(batches).start()
 
 
 def groups_of(settings: Settings) -> dict[str, Group]:
-    """The groups that the settings name, as the client takes them."""
+    """The configured groups, for the client."""
     return {
         name: Group(
             endpoints=tuple(producer.endpoints),
@@ -104,10 +104,10 @@ def groups_of(settings: Settings) -> dict[str, Group]:
 
 
 def limits_of(settings: Settings) -> Limits:
-    """When an endpoint is left alone.
+    """The circuit breakers' limits.
 
-    A pause is half of check_interval at most: whatever comes due next then finds the endpoint on trial, and no check
-    is spent on a breaker that is only still open. But it is long enough for a batch to see.
+    The pause is at most half of check_interval: the next checks due then find the breaker half-open, and none is
+    wasted on an open one. But it is long enough to take effect within a batch.
     """
     check = settings.check
     pause = min(check.breaker_pause, max(settings.transaction.check_interval / 2, _LEAST_PAUSE))
@@ -120,7 +120,7 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def rates_of(settings: Settings) -> dict[str, Rate]:
-    """The limits of the groups that have one."""
+    """The rate limits of the groups that have one."""
     return {
         name: Rate(producer.checks_per_second, producer.checks_burst)
         for name, producer in settings.producers.items()
@@ -129,18 +129,18 @@ def rates_of(settings: Settings) -> dict[str, Rate]:
 
 
 class AnswerListener(Protocol):
-    """Is told of each batch of checks that is in the tables. It never raises."""
+    """Notified of each batch of checks once it is in the tables. Must not raise."""
 
     def asked(self, answers: pa.Table, batch_id: int) -> None:
         """``answers``: CHECK_ANSWERS of the batch."""
 
 
 class CheckBatches:
-    """Does the batches of the check query; foreachBatch calls it.
+    """The batch function of the check query, for foreachBatch.
 
-    ``slots``: tasks that run at once. At most half of them ask, so that the reconcile query always has one to decide
-    in (on a machine of two); the checks of all tasks together are ``check.concurrency``. ``decided``: answers so far
-    that decide. What a batch learns about endpoints and groups (`EndpointHealth`) the next batches know.
+    ``slots``: concurrent tasks. At most half of them send checks, so that the reconcile query always has one (of at
+    least two); ``check.concurrency`` is shared by all tasks. ``decided``: deciding answers so far. What a batch learns
+    about endpoints and groups (`EndpointHealth`) is passed on to the next.
     """
 
     def __init__(self, tables: Tables, settings: Settings, slots: int) -> None:
@@ -167,17 +167,17 @@ class CheckBatches:
         self._started = datetime.now(timezone.utc)
         self._first = True
         self._written: set[str] = set()  # files of our answers
-        self._worker.client().close()  # what is not fit is known now, not on an executor
+        self._worker.client().close()  # report invalid settings now, not on an executor
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Do one batch.
+        """Process one batch.
 
-        Step 1: fetch the requests, each once, and the answers that some may have already.
-        Step 2: ask the others, but those that were overtaken, and append the answers to `check_answers`.
-        Step 3: append to `op` what the answers decide: those of step 1 as they are recorded, so that a crash between
-        steps 2 and 3 changes nothing, even if a producer would by now answer otherwise, and only if nothing has decided
-        their transactions meanwhile. And which checks count that do not when they are requested (docs/protocol.md,
-        rules 6 and 9).
+        Step 1: fetch the requests, deduplicated, and the answers that some may have already.
+        Step 2: send the others, except superseded ones, and append the answers to `check_answers`.
+        Step 3: append to `op` what the answers decide. Those of step 1 are used as recorded, so that a crash between
+        steps 2 and 3 changes nothing, even if a producer would answer differently by now, and only if their
+        transactions are still undecided. Also append which checks count that do not count when requested
+        (docs/protocol.md, rules 6 and 9).
         """
         spark, app = batch.sparkSession, f"{NAME}/{query_id(batch, NAME)}"
         # Step 1
@@ -194,7 +194,7 @@ class CheckBatches:
                 answers, deciding = (pa.concat_tables([before, asked]) for before in (answers, deciding))
             # Step 3
             self.send_ops(spark, deciding, app, batch_id)
-            if self._tables.by_files:  # a table that is put back lacks them, and no one else has them
+            if self._tables.by_files:  # a table restored from a backup lacks them, and they exist nowhere else
                 self._seen.keep_newest(spark, "check_answers", "op")
             if self.observer is not None:
                 self.observer.asked(answers, batch_id)
@@ -203,9 +203,9 @@ class CheckBatches:
     def _answered(self, spark: SparkSession, requests: pa.Table, app: str, batch_id: int) -> pa.Table:
         """The answers (CHECK_ANSWERS) that ``requests`` have already.
 
-        Some may have one in a batch that is done again, or after a lost checkpoint. Done again is only the first batch
-        after a start. After a lost checkpoint batch ids begin anew and all requests come again: those that are older
-        than this start. To one of them none of our own answers since can be: a run is given each request once.
+        Some may have one in a replayed batch, or after the checkpoint was lost. Only the first batch after a start can
+        be a replay. After a lost checkpoint batch ids restart, and all requests are read again: those older than this
+        start. None of this run's own answers can belong to one of them: a run reads each request once.
         """
         oldest = pc.min(requests.column("requested_at")).as_py()
         if not self._first and oldest is not None and oldest >= self._started + SKEW:
@@ -216,7 +216,7 @@ class CheckBatches:
         return recorded_answers(spark, self._tables, requests, batch_id, self._first, self._written, own)
 
     def ask(self, spark: SparkSession, requests: pa.Table, app: str, batch_id: int) -> pa.Table:
-        """Ask each of ``requests`` (CHECK_REQUESTS), or skip it; append the answers (CHECK_ANSWERS) and return them."""
+        """Send or skip each of ``requests`` (CHECK_REQUESTS); append the answers (CHECK_ANSWERS) and return them."""
         why = self._overtaken(spark, requests)
         fresh, overtaken = requests.filter(pc.is_null(why)), requests.filter(pc.is_valid(why))
         reached = pc.is_in(fresh.column("producer_group"), self._reached)
@@ -236,14 +236,14 @@ class CheckBatches:
         return answers
 
     def _overtaken(self, spark: SparkSession, requests: pa.Table) -> pa.ChunkedArray:
-        """By what each request was overtaken; null = by nothing."""
+        """By what each request is superseded; null = by nothing."""
         old = possibly_superseded(requests, datetime.now(timezone.utc), self._check_interval)
-        if not old.num_rows:  # nor is one overtaken by another of them: that comes a check_interval later
+        if not old.num_rows:  # nor does one supersede another here: that comes a check_interval later
             return pa.chunked_array([pa.nulls(requests.num_rows, pa.string())])
         return superseded_by(requests, *superseding_rows(spark, self._tables, old))
 
     def _asked(self, spark: SparkSession, requests: pa.Table, batch_id: int) -> pa.Table:
-        # The number of partitions is the number of tasks that ask at once.
+        # The number of partitions is the number of tasks that send checks concurrently.
         if wanting(requests, self._with_body).num_rows:
             rows = with_messages(spark, self._tables, requests, self._with_body).coalesce(self._tasks)
             ask = check_rows(self._worker)
@@ -260,14 +260,14 @@ class CheckBatches:
         return found.append_column("batch_id", batch_ids).select(schema.names).cast(schema)
 
     def send_ops(self, spark: SparkSession, answers: pa.Table, app: str, batch_id: int) -> None:
-        """Append one row to `op` for each of ``answers`` (CHECK_ANSWERS) that decides, or makes its check count."""
+        """Append a row to `op` for each of ``answers`` (CHECK_ANSWERS) that decides, or makes its check count."""
         ops = op_rows(answers, datetime.now(timezone.utc), self._last)
         self.decided += pc.sum(pc.not_equal(ops.column("state"), DELIVERED)).as_py() or 0
         self._tables.append_arrow(spark, ops, "op", f"{app}/op", batch_id)
 
 
 def has_no_endpoints(groups: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Why a request of each of the ``groups`` is sent to nobody."""
+    """Why a request of each of the ``groups`` is not sent: it has no endpoints."""
     coded = groups.combine_chunks().dictionary_encode()
     return pa.chunked_array([pa.array(map(nobody_of, coded.dictionary.to_pylist()), pa.string()).take(coded.indices)])
 
@@ -275,8 +275,8 @@ def has_no_endpoints(groups: pa.ChunkedArray) -> pa.ChunkedArray:
 def op_rows(answers: pa.Table, now: datetime, last: int | None) -> pa.Table:
     """OP rows, landed ``now``, of the ``answers`` (CHECK_ANSWERS) that decide: COMMIT and ROLLBACK.
 
-    Also a row DELIVERED for each check that counts by it: from the number ``last`` on those that were not skipped; None
-    = all that an endpoint received.
+    Also a row DELIVERED for each other check that counts by it: those from number ``last`` on that were not skipped;
+    ``last`` None: all that an endpoint received.
     """
     decides = pc.is_in(answers.column("outcome"), pa.array([COMMIT, ROLLBACK]))
     if last is None:

@@ -1,4 +1,4 @@
-"""Checks of many groups under way at once, so that a group whose producer hangs does not hold up the others."""
+"""Schedules in-flight checks fairly over groups: no head-of-line blocking by a group whose producer hangs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from checkback.check.endpoint import Trial
     from checkback.check.wire import CheckRequest
 
-#: How one check goes: it yields a Post and is sent the Response, or yields a Trial and is sent None when that is over.
-#: It returns the answer.
+#: The coroutine of one check: it yields a Post and is sent the Response, or yields a Trial and is sent None when that
+#: is over. It returns the answer.
 Dialogue: TypeAlias = "Generator[Post | Trial, Response | None, CheckAnswer]"
 
 
@@ -29,7 +29,7 @@ _LONG_S = float("inf")
 
 
 class ActiveCheck(NamedTuple):
-    """A check under way."""
+    """An in-flight check."""
 
     request: CheckRequest
     dialogue: Dialogue
@@ -37,15 +37,14 @@ class ActiveCheck(NamedTuple):
 
 
 class CheckScheduler:
-    """Requests that wait, handed out so that groups share the places and none goes faster than it may.
+    """Pending requests, scheduled fairly over groups and within their rate limits.
 
-    Next comes a request of the group with the fewest under way: of two groups each has half the places, whatever
-    the one's producer does, and all of them once the other has nothing left. A group that has to wait for its ``rates``
-    holds no place. Within a group the order is another one for each check, so that those who come last, and may be
-    left when the time is over, are not always the same, nor stand always behind the same ones that make an endpoint
-    fail.
+    The next request is of the group with the fewest in flight: of two groups each gets half the slots, regardless of
+    the other's producer, and all of them once the other has no requests left. A group waiting for its rate limit
+    (``rates``) holds no slot. Within a group the order differs for each check, so that it is not always the same ones
+    that come last, and may be left at the deadline, or that follow requests which make an endpoint fail.
 
-    ``paces``: what the groups used of their rates before. ``until``: nothing is handed out from then on. Times are
+    ``paces``: the groups' earlier use of their rates. ``until``: the deadline for handing out requests. Times are
     seconds since the epoch.
     """
 
@@ -65,7 +64,7 @@ class CheckScheduler:
         self._until = until
 
     def take(self, now: float) -> CheckRequest | float | None:
-        """The next request, or seconds until there may be one; None when there is none any more."""
+        """The next request, or seconds until there may be one; None if none are left."""
         if not self._waiting or now >= self._until:
             return None
         ready: Iterable[str] = self._waiting
@@ -79,23 +78,23 @@ class CheckScheduler:
         requests = self._waiting.pop(group)
         request = requests.popleft()
         if requests:
-            self._waiting[group] = requests  # behind the groups that have as few under way
+            self._waiting[group] = requests  # behind the groups with as few in flight
         if group in self._rates:
             pace = self._paces.get(group, RateState())
             self._paces[group] = pace.sent(now, self._rates[group], request.webhook_id)
         return request
 
     def done(self, request: CheckRequest) -> None:
-        """A request that was taken has its outcome."""
+        """Release the slot of a request that has its outcome."""
         self._under_way[request.producer_group] -= 1
 
     def left(self) -> Iterator[CheckRequest]:
-        """The requests that were not handed out."""
+        """The requests not handed out."""
         for requests in self._waiting.values():
             yield from requests
 
     def paces(self) -> dict[str, RateState]:
-        """What the groups have used of their rates."""
+        """The groups' use of their rates."""
         return dict(self._paces)
 
     def _wait(self, group: str, now: float) -> float:
@@ -112,17 +111,17 @@ def run_checks(
     timer: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[tuple[CheckRequest, CheckAnswer]]:
-    """Every request that had its turn with its answer, in the order of the answers.
+    """Every request handed out with its answer, in the order of the answers.
 
-    ``begin`` starts its dialogue: whatever error ends it is that check's NO_ANSWER, and none of the others'. At most
-    ``concurrency`` are under way at the same time, all in this thread. What had no turn is ``turns.left()`` afterwards.
+    ``begin`` starts its dialogue: an error in it is NO_ANSWER for that check only. At most ``concurrency`` are in
+    flight at a time, all in this thread. Requests not handed out are ``turns.left()`` afterwards.
     """
     answers: list[tuple[CheckRequest, CheckAnswer]] = []
     waiting: list[tuple[Trial, ActiveCheck]] = []
     under_way, most = 0, max(1, concurrency)
 
     def go_on(asking: ActiveCheck, response: Response | None) -> int:
-        """The check's next step; how many have ended by it."""
+        """Advance the check by one step; returns 1 if it has ended, else 0."""
         try:
             step = asking.dialogue.send(response)
             if isinstance(step, Post):
@@ -133,8 +132,8 @@ def run_checks(
             answer: CheckAnswer = end.value
         except MemoryError:
             raise
-        except Exception as error:  # noqa: BLE001 - it is this check's alone
-            # A batch that fails is asked again: one endpoint could hold up every group for ever.
+        except Exception as error:  # noqa: BLE001 - it affects this check only
+            # A failed batch is replayed: one endpoint could block every group forever.
             delivered = response is not None and response.sent
             answer = _given_up(error, clock(), timer() - asking.started, delivered)
         else:
@@ -144,7 +143,7 @@ def run_checks(
         return 1
 
     while True:
-        # Step 1: hand out what there is room for. No more, however fast they end: who is under way is to be heard, too.
+        # Step 1: fill the free slots, once: in-flight checks must not starve, however fast new ones end.
         wait_s = 0.0
         for _ in range(most - under_way):
             taken = scheduler.take(clock())
@@ -162,7 +161,7 @@ def run_checks(
             wait_s = _LONG_S
         for trial, _ in waiting:
             wait_s = min(wait_s, max(0.0, trial.until - timer()))
-        # Step 3: go on with those that have an answer, then with those that waited for what has come of it.
+        # Step 3: advance the checks that have a response, then those whose trial is over.
         for asking, response in connections.responses(wait_s):
             under_way -= go_on(asking, response)
         if waiting:
@@ -174,7 +173,7 @@ def run_checks(
 
 
 def _given_up(error: Exception, now: float, seconds: float, delivered: bool) -> CheckAnswer:
-    """The answer of a check that an error of ours has ended. Its text is not quoted: it may hold what was sent."""
+    """The answer of a check ended by an internal error. Its text is not quoted: it may contain what was sent."""
     place = traceback.extract_tb(error.__traceback__)[-1].name
     return CheckAnswer(
         outcome=NO_ANSWER,

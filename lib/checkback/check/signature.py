@@ -1,7 +1,7 @@
-"""The signature of a check request, as Standard Webhooks 1.0 says.
+"""The signature of a check request, by Standard Webhooks 1.0.
 
-Source: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md. What is signed is
-``id.timestamp.body``: the producer can tell that the request is ours, unchanged, and not an old one played again.
+Source: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md. The signed text is
+``id.timestamp.body``: the producer can verify authenticity and integrity, and detect replay attacks.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _PREFIX = "whsec_"
 
 
 def webhook_id(queue_id: int, queue_offset: int, check_times: int) -> str:
-    """The id of a check. The same check sent again keeps its id, so that a producer can recognise it."""
+    """The id of a check. A retry has the same id, an idempotency key for the producer."""
     return f"chk_{queue_id}_{queue_offset}_{check_times}"
 
 
 class Signer:
     """Signs check requests with the secret of one group.
 
-    ``secret`` is base64, with or without ``whsec_`` before it. Raises SettingsError, which never quotes the secret,
-    when it is empty or not base64: a lenient reading would sign with another key than the producer's.
+    ``secret``: base64, with or without the prefix ``whsec_``. Raises SettingsError, which never quotes the secret,
+    if it is empty or not base64: lenient decoding would sign with another key than the producer's.
     """
 
     def __init__(self, secret: str, where: str = "secret") -> None:
@@ -45,7 +45,7 @@ class Signer:
         return "Signer()"
 
     def headers(self, message_id: str, timestamp: float, body: str) -> dict[str, str]:
-        """The three headers of a request. ``timestamp``: seconds since the epoch, when this try is sent."""
+        """The three signature headers of a request. ``timestamp``: seconds since the epoch, when this try is sent."""
         seconds = int(timestamp)
         signature = self._webhook.sign(message_id, datetime.fromtimestamp(seconds, tz=timezone.utc), body)
         return {"webhook-id": message_id, "webhook-timestamp": str(seconds), "webhook-signature": signature}

@@ -1,7 +1,7 @@
-"""Check requests that need not be sent any more: a newer one asks the same, or the transaction is decided.
+"""Superseded check requests, which are not sent: there is a newer one, or the transaction is decided.
 
-So a dispatcher that was down does not work off a pile of stale questions. It costs nothing while it keeps up: a newer
-request comes a check_interval later at the soonest, so the tables are only looked into for requests older than that.
+After a downtime, a backlog of stale checks is thus not sent. It costs nothing while the check query keeps up: a newer
+request comes a check_interval later at the earliest, so the tables are only read for requests older than that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from checkback.storage.tables import Tables
 
-#: names a transaction
+#: identifies a half message
 _HALF = ["queue_id", "queue_offset"]
 _SPAN = ("queue_id", "queue_offset_min", "queue_offset_max")
 _UTC = pa.timestamp("us", "UTC")
@@ -42,15 +42,15 @@ _END = datetime.max.replace(tzinfo=timezone.utc)
 
 
 def possibly_superseded(requests: pa.Table, now: datetime, check_interval: timedelta) -> pa.Table:
-    """Those of ``requests`` (CHECK_REQUESTS) that something may have overtaken meanwhile."""
+    """Those of ``requests`` (CHECK_REQUESTS) that are old enough to be superseded."""
     return requests.filter(pc.less_equal(requests.column("requested_at"), pa.scalar(now - check_interval, _UTC)))
 
 
 def superseding_rows(spark: SparkSession, tables: Tables, requests: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """(newer requests, decisions) that there may be for ``requests`` (CHECK_REQUESTS): the files' statistics tell.
+    """Candidates (newer requests, decisions) for ``requests`` (CHECK_REQUESTS), read with data skipping.
 
-    Columns: queue_id, queue_offset, requested_at, check_times; queue_id, queue_offset, decided_at, state. Rows of
-    other transactions are among them.
+    Columns: queue_id, queue_offset, requested_at, check_times; queue_id, queue_offset, decided_at, state. Includes rows
+    of other transactions.
     """
     ranges = offset_ranges(requests)
     oldest = pc.min(requests.column("requested_at")).as_py()
@@ -59,10 +59,10 @@ def superseding_rows(spark: SparkSession, tables: Tables, requests: pa.Table) ->
 
 
 def superseded_by(requests: pa.Table, newer: pa.Table, decisions: pa.Table) -> pa.ChunkedArray:
-    """By what each of ``requests`` (CHECK_REQUESTS) was overtaken, in words; null = it is to be sent.
+    """By what each of ``requests`` (CHECK_REQUESTS) is superseded, as text; null = it must be sent.
 
     By the newest request of its half among ``requests`` and ``newer``, or by a decision made at its time or later.
-    Which is the newest tells requested_at: after a rebuild check_times begins anew.
+    The newest is the one with the greatest requested_at: a rebuild resets check_times.
     """
     both = pa.concat_tables([table.select(newer.column_names) for table in (requests, newer)])
     by_request = _later(requests, both, "requested_at", "check_times", "overtaken by check ", pc.greater)
@@ -71,7 +71,7 @@ def superseded_by(requests: pa.Table, newer: pa.Table, decisions: pa.Table) -> p
 
 
 def undecided(spark: SparkSession, tables: Tables, requests: pa.Table, answers: pa.Table) -> pa.Table:
-    """Those of ``answers`` (CHECK_ANSWERS) to ``requests`` whose transactions nothing has decided since these."""
+    """Those of ``answers`` (CHECK_ANSWERS) to ``requests`` whose transactions were not decided since the request."""
     if not answers.num_rows:
         return answers
     wanted, answered = key_numbers(requests, answers)
@@ -86,7 +86,7 @@ def undecided(spark: SparkSession, tables: Tables, requests: pa.Table, answers: 
 def not_sent(
     requests: pa.Table, why: pa.ChunkedArray, now: datetime, batch_id: int, outcome: str = SKIPPED
 ) -> pa.Table:
-    """Rows of `check_answers` for ``requests`` (CHECK_REQUESTS) that are not sent, and ``why``."""
+    """Rows of `check_answers` for ``requests`` (CHECK_REQUESTS) that are not sent; ``why``: their errors."""
     schema = arrow_schema("check_answers")
     rows = requests.num_rows
     same: dict[str, Any] = {"outcome": outcome, "latency_ms": 0, "answered_at": now}
@@ -96,7 +96,7 @@ def not_sent(
     columns = identity | {"error": why} | {name: pa.repeat(value, rows) for name, value in scalars.items()}
     tried = schema.field("failed_tries").type
     none = pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), pa.nulls(0, tried.value_type))
-    columns["failed_tries"] = none  # a scalar of a list cannot be repeated
+    columns["failed_tries"] = none  # a list scalar cannot be repeated
     return pa.table(
         {
             field.name: pa.nulls(rows, field.type)
@@ -109,7 +109,7 @@ def not_sent(
 
 
 def offset_ranges(requests: pa.Table) -> list[Box]:
-    """Boxes that the requests lie in: one range a queue, or fewer."""
+    """Boxes that contain the requests: at most one range per queue."""
     of_queue = requests.group_by("queue_id").aggregate([("queue_offset", "min"), ("queue_offset", "max")])
     spans = zip(*(of_queue.column(name).to_pylist() for name in _SPAN), strict=True)
     return merge_ranges((Range(*span) for span in spans), MAX_RANGES)
@@ -118,7 +118,7 @@ def offset_ranges(requests: pa.Table) -> list[Box]:
 def _later(
     requests: pa.Table, rows: pa.Table, time: str, detail: str, words: str, is_later: Callable[[Any, Any], Any]
 ) -> pa.ChunkedArray:
-    """``words`` and the detail of the newest of ``rows`` for each request that it is later than; else null."""
+    """For each request, ``words`` and the detail of the newest of ``rows`` if ``is_later`` holds; else null."""
     last = rows.sort_by(time).group_by(_HALF, use_threads=False).aggregate([(time, "last"), (detail, "last")])
     asked = requests.select([*_HALF, "requested_at"]).append_column("row", pa.array(np.arange(requests.num_rows)))
     found = asked.join(last, _HALF, join_type="left outer").sort_by("row")
@@ -130,7 +130,7 @@ def _later(
 def _rows(
     spark: SparkSession, tables: Tables, name: str, ranges: Sequence[Box], time: str, oldest: datetime, detail: str
 ) -> pa.Table:
-    """Rows of a table that lie in the ranges and are not older than ``oldest``; maybe others."""
+    """Rows of a table within the ranges and not older than ``oldest``; maybe others."""
     names = [*_HALF, time, detail]
     schema = pa.schema([arrow_schema(name).field(column) for column in names])
     if tables.by_files and tables.log(name).readable():

@@ -1,4 +1,4 @@
-"""What goes over the wire in a check, and what comes back: no network, no Spark.
+"""The wire format of a check: request and answer. No network, no Spark.
 
 The rules: docs/checks.md.
 """
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER = "COMMIT", "ROLLBACK", "UNKNOWN", "NO_ANSWER"
-#: outcome of a check that was not sent to anybody, on purpose: it was overtaken, or its batch had no time for it
+#: outcome of a check that was deliberately not sent: it was superseded, or its batch ran out of time
 SKIPPED = "SKIPPED"
-#: what a producer may say
+#: the states a producer may answer
 STATES = frozenset({COMMIT, ROLLBACK, UNKNOWN})
 #: bytes of the longest answer
 MAX_ANSWER = 4096
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TOO_MANY, _UNAVAILABLE = 429, 503
-_MOST_DIGITS = 9  # of seconds: more is as good as for ever
+_MOST_DIGITS = 9  # of seconds: longer is as good as forever
 
 
 def nobody_of(group: str) -> str:
-    """Why a check of a group without endpoints is NO_ANSWER. A group's name is as long as its producer likes."""
+    """Why a check of a group without endpoints is NO_ANSWER. Truncated: producers choose the group's name."""
     return f"producers.{group} has no endpoints"[:200]
 
 
 @dataclass(frozen=True)
 class Message:
-    """What a group with ``include_body`` is told besides: the half message itself."""
+    """The half message itself, sent additionally to a group with ``include_body``."""
 
     body: bytes | None = None
     tags: str | None = None
@@ -60,11 +60,11 @@ class CheckRequest:
 
     @property
     def webhook_id(self) -> str:
-        """The id that this check keeps however often it is sent."""
+        """The id of this check, the same for every retry: an idempotency key."""
         return webhook_id(self.queue_id, self.queue_offset, self.check_times)
 
     def to_json(self, include_body: bool = False) -> str:
-        """The body of the POST, in ASCII: what is signed is what is sent."""
+        """The body of the POST, in ASCII: exactly the signed text is sent."""
         fields: dict[str, Any] = {
             "transaction_id": self.transaction_id,
             "producer_group": self.producer_group,
@@ -87,11 +87,11 @@ class CheckRequest:
 
 @dataclass(frozen=True)
 class CheckAnswer:
-    """What came of a check: a row of `check_answers`, less the request's identity.
+    """The result of a check: a row of `check_answers` without the request's identity.
 
-    ``endpoint``: the one that answered or the last one tried; ``error``: why there is no answer, never a word of the
-    producer's; ``latency_ms``: over all tries; ``failed_tries``: (endpoint, error) of those tried before;
-    ``delivered``: at least one endpoint got the request, that is, it was written to a connection.
+    ``endpoint``: the one that answered or was tried last; ``error``: why there is no answer, never quoting the
+    producer; ``latency_ms``: over all tries; ``failed_tries``: (endpoint, error) of those tried before;
+    ``delivered``: the request was written to a connection of at least one endpoint.
     """
 
     outcome: str
@@ -104,14 +104,14 @@ class CheckAnswer:
 
 
 class NoAnswerError(Exception):
-    """A try brought no answer. Its text is for `check_answers`: short, and without the response's content."""
+    """A try yielded no answer. The message is for `check_answers`: short, and without the response's content."""
 
 
 class StatusError(NoAnswerError):
     """The response's status is not 200.
 
-    ``broken``: it says that the endpoint is out of order, not that this request was refused. ``retry_after``: the
-    header, if the status is one that it belongs to (RFC 9110, 10.2.3; RFC 6585, 4).
+    ``broken``: the status means that the endpoint is failing, not that it refused this request. ``retry_after``: the
+    header, if it is defined for the status (RFC 9110, 10.2.3; RFC 6585, 4).
     """
 
     def __init__(self, status: int, retry_after: str | None = None) -> None:
@@ -121,9 +121,9 @@ class StatusError(NoAnswerError):
 
 
 def read_retry_after(value: str | None, now: float) -> float | None:
-    """Seconds from ``now`` (since the epoch) that a Retry-After header asks for; None = it is not there, or no such.
+    """Seconds from ``now`` (since the epoch) in a Retry-After header; None = missing or malformed.
 
-    It is a number of seconds or an HTTP date (RFC 9110, 10.2.3).
+    The value is a number of seconds or an HTTP date (RFC 9110, 10.2.3).
     """
     text = "" if value is None else value.strip()
     if text.isascii() and text.isdecimal():
@@ -131,14 +131,14 @@ def read_retry_after(value: str | None, now: float) -> float | None:
     try:
         date = parsedate_to_datetime(text)
         return date.replace(tzinfo=date.tzinfo or timezone.utc).timestamp() - now
-    except (ValueError, OverflowError, TypeError, IndexError):  # numbers beyond any date; what its parser stumbles over
+    except (ValueError, OverflowError, TypeError, IndexError):  # out of range, or malformed in any way
         return None
 
 
 def read_answer(body: bytes, transaction_id: str) -> str:
-    """The state that a response's body says: COMMIT, ROLLBACK or UNKNOWN.
+    """The state in a response's body: COMMIT, ROLLBACK or UNKNOWN.
 
-    Raises NoAnswerError for whatever else the body is.
+    Raises NoAnswerError for any other body.
     """
     if len(body) > MAX_ANSWER:
         raise NoAnswerError("over 4 KiB")
@@ -157,16 +157,16 @@ def read_answer(body: bytes, transaction_id: str) -> str:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")  # Python would take NaN and Infinity
+    raise ValueError(f"{constant} is not JSON")  # Python would accept NaN and Infinity
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a name comes twice")  # {"state": "ROLLBACK", "state": "COMMIT"} says nothing
+        raise ValueError("a name comes twice")  # {"state": "ROLLBACK", "state": "COMMIT"} is ambiguous
     return fields
 
 
-# made once: json.dumps and json.loads make one for each call with options
+# created once: json.dumps and json.loads create one for each call with options
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 _from_json = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_object).decode

@@ -1,4 +1,4 @@
-"""Check requests in, answers out, as Arrow batches: what a task of the check query runs."""
+"""A task of the check query: check requests in, answers out, as Arrow batches."""
 
 from __future__ import annotations
 
@@ -39,24 +39,23 @@ ANSWERS = pa.schema(
         ("delivered", pa.bool_()),
     ]
 )
-#: what a task returns: ANSWERS, and one last row that has only what it learned (`EndpointHealth`)
+#: what a task returns: ANSWERS, and a last row with only what it learned (`EndpointHealth`)
 RETURNED = ANSWERS.append(pa.field("health", pa.string()))
 #: the columns that are fields of CheckRequest, in their order, and those that are fields of CheckAnswer
 _IDENTITY = ANSWERS.names[:6]
 _ANSWER = [name for name in ANSWERS.names[6:] if name != "failed_tries"]
 _TRY = ("endpoint", "error")
-#: bytes of requests that a task holds at once. All that wait must be known for groups to share the places; only
-#: with bodies of messages among them it is more than this.
+#: bytes of requests that a task buffers. Fair scheduling over groups needs all pending requests in memory; only those
+#: with message bodies exceed this.
 _MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class CheckWorker:
-    """Asks for every row of a partition with a client of its own, ``concurrency`` at the same time.
+    """Sends the checks of a partition with its own client, ``concurrency`` at a time.
 
-    ``rates``: this task's share of the groups' limits. ``batch_time_s``: what is not asked by then is SKIPPED.
-    ``health``: what the batches before learned. Sent to the executors with the groups' secrets in it; its repr does
-    not show them.
+    ``rates``: this task's share of the groups' rate limits. ``batch_time_s``: requests not sent by then are SKIPPED.
+    ``health``: learned in earlier batches. Serialised to the executors with the groups' secrets; its repr hides them.
     """
 
     groups: Mapping[str, Group]
@@ -69,7 +68,7 @@ class CheckWorker:
     health: EndpointHealth = field(default_factory=EndpointHealth)
 
     def client(self) -> CheckClient:
-        """A client for one task. Raises SettingsError when an endpoint, a secret or the CA file is not fit."""
+        """A client for one task. Raises SettingsError if an endpoint, a secret or the CA file is invalid."""
         return CheckClient(
             self.groups,
             self.timeout_s,
@@ -79,7 +78,7 @@ class CheckWorker:
         )
 
     def ask(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row of RETURNED for each request, and one of what was learned.
+        """One row of RETURNED for each request, and one with what was learned.
 
         Columns of a request: those of `check_requests` up to check_times, born_ms, and message, a struct of tags,
         keys, properties and body, or null.
@@ -108,13 +107,13 @@ class CheckWorker:
 
 
 def _steady_clock() -> Callable[[], float]:
-    """Seconds since the epoch, by a clock that nobody sets while a batch runs."""
+    """Seconds since the epoch, by a monotonic clock: unaffected by clock changes during a batch."""
     ahead = time.time() - time.monotonic()
     return lambda: time.monotonic() + ahead
 
 
 def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[CheckRequest]]:
-    """The requests, in as few lists as memory allows."""
+    """The requests, in as few lists as _MOST_BYTES allows."""
     portion: list[CheckRequest] = []
     size = 0
     for batch in batches:
@@ -131,7 +130,7 @@ def _requests(batch: pa.RecordBatch) -> Iterator[CheckRequest]:
     columns = [batch.column(name).to_pylist() for name in (*_IDENTITY, "born_ms")]
     messages = batch.column("message")
     if messages.null_count == len(messages):
-        columns.append([None] * len(messages))  # to_pylist would look into each
+        columns.append([None] * len(messages))  # to_pylist would convert each
     else:
         columns.append([_message(fields) for fields in messages.to_pylist()])
     return map(CheckRequest, *columns)
@@ -148,7 +147,7 @@ def _map(pairs: list[tuple[str, str]] | None) -> dict[str, str] | None:
 
 
 def _returned(answered: Sequence[tuple[CheckRequest, CheckAnswer]]) -> pa.RecordBatch:
-    """Rows of RETURNED, column by column: a dict for each would cost as much as asking."""
+    """Rows of RETURNED, built by column: a dict for each would cost as much CPU as the check."""
     columns: dict[str, Sequence[Any]] = {
         name: [getattr(request, name) for request, _ in answered] for name in _IDENTITY
     }

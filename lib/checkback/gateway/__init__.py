@@ -1,5 +1,5 @@
 """The gateway: the HTTP door through which producers send half messages and ops. No JVM, no Spark session.
 
-``deduplication`` decides and knows neither I/O nor a clock; ``group_commit`` gathers requests into commits; ``tables``
-appends them; ``service`` ties them; ``api`` speaks HTTP; ``run`` is the command.
+``deduplication`` decides, without I/O or a clock; ``group_commit`` batches requests into commits; ``tables`` appends
+them; ``service`` wires them together; ``api`` is the HTTP layer; ``run`` is the command.
 """

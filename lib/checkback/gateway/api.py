@@ -1,4 +1,4 @@
-"""The HTTP API: routes, their OpenAPI description, and problems for whatever goes wrong."""
+"""The HTTP API: routes, their OpenAPI description, and a problem for every error."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _example(value: dict[str, Any]) -> Any:
 
 
 def _responses(model: type[Any], example: dict[str, Any], *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The answers of a route: its model, and a problem for each status with the codes that it may have."""
+    """The responses of a route: its model, and for each error status a problem with its possible codes."""
     responses: dict[int | str, dict[str, Any]] = {
         200: {"model": model, "content": {"application/json": {"example": example}}}
     }
@@ -68,12 +68,12 @@ def _responses(model: type[Any], example: dict[str, Any], *statuses: int) -> dic
 
 
 class Answer(Response):
-    """JSON, written by orjson."""
+    """A JSON response, serialised by orjson."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """The bytes of a JSON value."""
+        """Serialise a JSON value."""
         return orjson.dumps(content)
 
 
@@ -84,7 +84,7 @@ def _answer(answer: dict[str, Any] | Problem) -> Response:
 
 
 def create_app(service: GatewayService, metrics: Metrics, settings: Gateway) -> ASGIApp:
-    """The ASGI application of an open door."""
+    """The ASGI application of an open service."""
     app = FastAPI(
         title="Checkback gateway",
         version=__version__,
@@ -114,19 +114,19 @@ def create_app(service: GatewayService, metrics: Metrics, settings: Gateway) -> 
 
 
 def _messages() -> APIRouter:
-    """The routes for messages, for the description: `RequestMiddleware` has them answered by `message_routes`.
+    """The routes for messages, for the OpenAPI description only: the middleware dispatches them to `message_routes`.
 
-    So a message is parsed once, by the rules that every half message and op is held to.
+    A message is thus parsed once, by the same rules as every half message and op.
     """
     router = APIRouter(prefix="/v1", tags=["messages"])
 
     @router.post("/half", responses=_responses(models.Stored, _STORED, 403, 409, 422))
     async def half(message: Annotated[models.HalfMessage, _example(_HALF)]) -> None:
-        """Send a half message. Sent again, it keeps its offset and is stored once."""
+        """Send a half message. Idempotent: a retry gets the same offset, and the message is stored once."""
 
     @router.post("/halves", responses=_responses(models.StoredResults, {"results": [{"status": 200, **_STORED}]}, 422))
     async def halves(batch: Annotated[models.Halves, _example({"messages": [_HALF]})]) -> None:
-        """Send several half messages. Each has a result of its own, in order; they are not one transaction."""
+        """Send several half messages. Each has its own result, in order; the batch is not atomic."""
 
     @router.post("/op", responses=_responses(models.Ended, _ENDED, 403, 404, 409, 422))
     async def op(message: Annotated[models.Op, _example(_OP)]) -> None:
@@ -134,7 +134,7 @@ def _messages() -> APIRouter:
 
     @router.post("/ops", responses=_responses(models.EndedResults, {"results": [{"status": 200, **_ENDED}]}, 422))
     async def ops(batch: Annotated[models.Ops, _example({"ops": [_OP]})]) -> None:
-        """End several transactions. Each has a result of its own, in order."""
+        """End several transactions. Each has its own result, in order."""
 
     return router
 
@@ -154,7 +154,7 @@ def _questions(service: GatewayService, metrics: Metrics) -> APIRouter:
         transaction_id: Annotated[str, Path(min_length=1, max_length=1024)],
         producer_group: Annotated[str, Query(pattern="^[a-zA-Z0-9_-]+$", max_length=120)],
     ) -> Response:
-        """What became of a transaction."""
+        """The state of a transaction."""
         groups = service.tokens.groups(request.headers.get("authorization", "").encode("latin-1"))
         if isinstance(groups, Problem):
             return _answer(groups)
@@ -162,12 +162,12 @@ def _questions(service: GatewayService, metrics: Metrics) -> APIRouter:
 
     @router.get("/healthz", tags=["operation"], responses={200: {"model": models.Health}})
     async def healthz() -> Response:
-        """Is the process alive?"""
+        """Liveness: is the process alive?"""
         return Answer({"status": "ok"})
 
     @router.get("/readyz", tags=["operation"], responses=_responses(models.Health, {"status": "ok"}))
     async def readyz() -> Response:
-        """Does it take messages?"""
+        """Readiness: does the gateway accept messages?"""
         return (
             Answer({"status": "ok"})
             if service.health.ready
@@ -176,14 +176,14 @@ def _questions(service: GatewayService, metrics: Metrics) -> APIRouter:
 
     @router.get("/metrics", tags=["operation"], response_class=Response)
     async def prometheus() -> Response:
-        """Metrics in Prometheus's text format."""
+        """Metrics in the Prometheus text format."""
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return router
 
 
 def _describe(app: FastAPI, tokens: bool) -> None:
-    """What FastAPI does not know of the API: problems instead of its own errors, and the token."""
+    """Amend FastAPI's OpenAPI schema: problems instead of its own errors, and the bearer token."""
     described = app.openapi
 
     def openapi() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Who may send for which group: a bearer token a group."""
+"""Which client may send for which group: one bearer token per group."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     from checkback.settings import Producer
 
-#: the groups that somebody may send for; None = all
+#: the groups that a client may send for; None = all
 Groups = frozenset[str] | None
 
 
 class BearerTokens:
-    """The groups' tokens. Once one group has a token, nobody gets in without one."""
+    """The groups' tokens. If any group has a token, every request needs one."""
 
     def __init__(self, producers: Mapping[str, Producer]) -> None:
         self._known = frozenset(producers)
@@ -29,13 +29,13 @@ class BearerTokens:
 
     @property
     def needed(self) -> bool:
-        """Is a token asked for?"""
+        """Is a token required?"""
         return bool(self._groups)
 
     def groups(self, authorization: bytes) -> Groups | Problem:
-        """The groups that the header's token stands for; None = all, no token is asked for.
+        """The groups of the header's token; None = all, no token is required.
 
-        Every token is compared, each in constant time: how long it takes tells nothing about them.
+        Every token is compared, each in constant time, against timing attacks.
         """
         if not self._groups:
             return None
@@ -51,7 +51,7 @@ class BearerTokens:
         return found
 
     def refused(self, group: str, groups: Groups) -> Problem | None:
-        """Why somebody with the token of ``groups`` may not act for the group; None when they may."""
+        """Why a client with the token of ``groups`` may not act for the group; None if it may."""
         if groups is not None and group not in groups:
             return Problem("forbidden_group" if group in self._known else "unknown_group", _NOT_YOURS)
         if self._known and group not in self._known:

@@ -1,7 +1,7 @@
-"""What the gateway remembers of recent half messages, and what follows for a half or an op. No I/O, no clock.
+"""The gateway's deduplication cache of half messages, and its verdicts on half messages and ops. No I/O, no clock.
 
-The rules are those of RocketMQ's EndTransactionProcessor, and two that it lacks: a half message sent again is the
-same one, and the first op stands.
+The rules are those of RocketMQ's EndTransactionProcessor, plus two: retries of a half message are idempotent, and the
+first op stands.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class CachedHalf(msgspec.Struct, frozen=True, gc=False):
-    """What is remembered of a half message. ``state`` is the first op's, None = none yet. Times in ms.
+    """The cache entry of a half message. ``state``: the first op's, None = none yet. Times in ms.
 
-    ``fingerprint``: 0 = not known, of one that was looked up by its place.
-    There are millions of them: the garbage collector, which took a third of the gateway's time, does not see them.
+    ``fingerprint``: 0 = unknown, for one looked up by its offset.
+    There are millions of them: they are untracked by the garbage collector, which took a third of the gateway's time.
     """
 
     queue_id: int
@@ -41,14 +41,14 @@ class CachedHalf(msgspec.Struct, frozen=True, gc=False):
     state: str | None = None
 
 
-#: characters of a transaction id that is remembered as it is
+#: longest transaction id, in characters, that is cached unhashed
 _WHOLE = 64
-#: Of the half messages that were looked up. Those that landed lately are not forgotten for their sake.
+#: Most half messages cached after a lookup. They do not evict those that landed recently.
 RECALLED_MAX = 20_000
 
 
 class Verdict(Enum):
-    """What becomes of a message at the door."""
+    """The gateway's verdict on a message."""
 
     NEW = "new"
     REPEATED = "repeated"
@@ -59,14 +59,14 @@ class Verdict(Enum):
 
 
 def name_of(producer_group: str, transaction_id: str) -> str:
-    """The transaction's name across groups: no group's name has a slash."""
+    """The transaction's name across groups: a group's name contains no slash."""
     return f"{producer_group}/{transaction_id if len(transaction_id) <= _WHOLE else short(transaction_id)}"
 
 
 def short(transaction_id: str | None) -> str | None:
-    """What is remembered of a transaction id: of a long one a hash, because there are millions of them in memory.
+    """The cached form of a transaction id: a hash of a long one, because millions are kept in memory.
 
-    No two ids have the same: one that reads like a hash is as long, and hashed, too. None = not stated.
+    An id that looks like such a hash is long itself, so it is hashed, too: no collision. None = not stated.
     """
     if transaction_id is None or len(transaction_id) <= _WHOLE:
         return transaction_id
@@ -74,15 +74,15 @@ def short(transaction_id: str | None) -> str | None:
 
 
 def whose(known: CachedHalf) -> tuple[str, str]:
-    """The group and the transaction id, as `short` has it, of a half message."""
+    """The group and the transaction id, in the form of `short`, of a half message."""
     group, _, transaction_id = known.name.partition("/")
     return group, transaction_id
 
 
 def fingerprint(half: Half) -> int:
-    """64 bits of what the producer sent, but for the time: it may be the gateway's, and differ when sent again.
+    """A 64-bit hash of the content, without the time, which may be the gateway's and then differs in a retry.
 
-    Python's own hash, of which this process alone knows the key: it is the cheapest, and never leaves the process.
+    Python's own hash, keyed for each process: it is the cheapest, and never leaves the process.
     """
     properties = half.properties
     return hash(
@@ -99,17 +99,17 @@ def fingerprint(half: Half) -> int:
 
 
 def judge_half(known: CachedHalf | None, content: int) -> Verdict:
-    """NEW, REPEATED (the same content), or CONTRADICTION (another one under the same name)."""
+    """NEW, REPEATED (same content), or CONTRADICTION (same name, other content)."""
     if known is None:
         return Verdict.NEW
     return Verdict.REPEATED if known.fingerprint == content else Verdict.CONTRADICTION
 
 
 def judge_op(known: CachedHalf | None, op: Op) -> Verdict:
-    """What an op is to the half message that it names; None = there is no such half message."""
+    """The verdict on an op for the half message that it names; ``known`` None = there is no such half message."""
     if known is None:
         return Verdict.UNKNOWN_OFFSET
-    # Most fit, and one look says so.
+    # Fast path: most match.
     if op.transaction_id is None or known.name != name_of(op.producer_group, op.transaction_id):
         wrong = misfit(op.producer_group, short(op.transaction_id), *whose(known))
         if wrong is not None:
@@ -120,11 +120,11 @@ def judge_op(known: CachedHalf | None, op: Op) -> Verdict:
 
 
 class DeduplicationCache:
-    """The half messages that the gateway remembers, and the next offset of each queue.
+    """The half messages that the gateway caches, and the next offset of each queue.
 
-    Those that landed lately are known by name and by place; older ones that an op made it look up by their place only:
-    a name stands for the half message that was sent last under it. Those of other gateways' queues, or of this one's
-    before, are known by name only: how they ended another gateway may know better.
+    Recent ones are indexed by name and by (queue_id, queue_offset); older ones, looked up for an op, by the latter
+    only: a name refers to the last half message sent under it. Those in queues that this gateway does not own (any
+    more) are found by name only: their state in the cache may be stale.
     """
 
     def __init__(
@@ -133,21 +133,21 @@ class DeduplicationCache:
         groups: Collection[str] = (),
         others: Mapping[int, int] | None = None,
     ) -> None:
-        """``next_offsets``: by queue, the first offset that no half message has; ``others``: of queues not owned.
+        """``next_offsets``: by queue, the first unassigned offset; ``others``: of queues not owned.
 
-        ``groups``: each has a share of the memory; all others together have one, because anybody may make up many.
+        ``groups``: each has its own share of the cache; all others together have one, because clients can invent many.
         """
         self._next = dict(next_offsets)
         self._others = dict(others or {})
         self._groups = frozenset(groups)
-        # In the order of landing: the oldest are forgotten first.
+        # In the order of landing: the oldest are evicted first.
         self._by_offset: dict[tuple[int, int], CachedHalf] = {}
         self._by_name: dict[str, tuple[int, int]] = {}
         self._by_share: dict[str, list[tuple[int, int]]] = {}
         self._recalled: dict[tuple[int, int], CachedHalf] = {}
 
     def __len__(self) -> int:
-        """How many half messages are remembered."""
+        """The number of half messages cached."""
         return len(self._by_offset) + len(self._recalled)
 
     @property
@@ -156,29 +156,29 @@ class DeduplicationCache:
         return tuple(self._next)
 
     def next_offset(self, queue_id: int) -> int:
-        """The first offset of the queue that no half message has. Raises KeyError for a queue of somebody else."""
+        """The first unassigned offset of the queue. Raises KeyError for a queue not owned."""
         return self._next[queue_id]
 
     def assigned(self, queue_id: int, queue_offset: int) -> bool:
-        """Has a gateway given out the offset? In the queues of others: before this one's start."""
+        """Has a gateway assigned the offset? In queues not owned: before this gateway's start."""
         return 0 <= queue_offset < self._next.get(queue_id, self._others.get(queue_id, 0))
 
     def named(self, name: str) -> CachedHalf | None:
-        """The half message of a transaction, if it is remembered."""
+        """The half message of a transaction, if cached."""
         place = self._by_name.get(name)
         return None if place is None else self._by_offset[place]
 
     def at(self, queue_id: int, queue_offset: int) -> CachedHalf | None:
-        """The half message at an offset of an own queue, if it is remembered."""
+        """The half message at an offset of an owned queue, if cached."""
         if queue_id not in self._next:
             return None
         place = (queue_id, queue_offset)
         return self._by_offset.get(place) or self._recalled.get(place)
 
     def landed(self, halves: Iterable[CachedHalf]) -> None:
-        """Remember half messages that are in the table; their offsets are given out. Known ones stay as they are.
+        """Cache half messages that are in the table, and advance the next offsets. Existing entries are kept.
 
-        Of several with one name the last to be remembered is found by it, because it is forgotten last.
+        A name refers to the entry added last, because that is evicted last.
         """
         for half in halves:
             place = (half.queue_id, half.queue_offset)
@@ -190,14 +190,14 @@ class DeduplicationCache:
                 self._by_share.setdefault(self._share(half), []).append(place)
 
     def recalled(self, halves: Iterable[CachedHalf], now: int) -> None:
-        """Remember half messages that were looked up, from ``now`` (ms) on. Known ones stay as they are."""
+        """Cache half messages that were looked up, as of ``now`` (ms). Existing entries are kept."""
         for half in halves:
             place = (half.queue_id, half.queue_offset)
             if half.queue_id in self._next and self.at(*place) is None:
                 self._recalled[place] = replace(half, stored=now)
 
     def ended(self, queue_id: int, queue_offset: int, state: str) -> None:
-        """Remember the op of a half message. The first stands; of one that is forgotten nothing is kept."""
+        """Record the op of a cached half message. The first stands; a no-op for one that is not cached."""
         place = (queue_id, queue_offset)
         for known in (self._by_offset, self._recalled):
             half = known.get(place)
@@ -205,9 +205,9 @@ class DeduplicationCache:
                 known[place] = replace(half, state=state)
 
     def forget(self, before: int, most: int) -> int:
-        """Forget what was stored or looked up before a time (ms), and what is beyond ``most``. Returns how many.
+        """Evict what was stored or looked up before a time (ms), and what exceeds ``most``. Returns how many.
 
-        Beyond it the share that holds the most loses its oldest first: who sends many makes no other one's forgotten.
+        Above ``most``, the largest share loses its oldest first: a busy group does not evict the others' entries.
         """
         old = takewhile(lambda half: half.stored < before, self._by_offset.values())
         gone = Counter(map(self._share, old))
@@ -221,7 +221,7 @@ class DeduplicationCache:
                 if self._by_name.get(half.name) == place:
                     del self._by_name[half.name]
             del places[:count]
-        # Those that were looked up are found again by another look-up: the oldest go first, whosever they are.
+        # Those that were looked up can be looked up again: the oldest go first, regardless of their group.
         return gone.total() + len(_taken(self._recalled, before, min(most, RECALLED_MAX)))
 
     def _share(self, half: CachedHalf) -> str:
@@ -230,8 +230,8 @@ class DeduplicationCache:
 
 
 def _taken(known: dict[tuple[int, int], CachedHalf], before: int, most: int) -> list[CachedHalf]:
-    """Those from before a time, and the oldest beyond ``most``, which are taken out."""
-    # Found in one walk, then deleted: a dict that is emptied from its front is searched from there each time.
+    """Remove and return those from before a time, and the oldest beyond ``most``."""
+    # Collected in one pass, then deleted: popping from the front of a dict scans its deleted slots each time.
     old: list[CachedHalf] = []
     for half in known.values():
         if half.stored >= before and len(known) - len(old) <= most:
@@ -243,7 +243,7 @@ def _taken(known: dict[tuple[int, int], CachedHalf], before: int, most: int) -> 
 
 
 def _beyond(held: Mapping[str, int], beyond: int) -> Counter[str]:
-    """How many each share loses, ``beyond`` in all: one after the other, of the share that holds the most by then."""
+    """How many each share loses, ``beyond`` in all: one at a time from the share that is then the largest."""
     gone: Counter[str] = Counter()
     most = [(-count, share) for share, count in held.items()]
     heapify(most)

@@ -1,4 +1,4 @@
-"""Half messages that are in the tables and not in memory: found by the files' statistics. Blocks; for one thread."""
+"""Lookups of half messages that are not cached, in the tables, with data skipping. Blocking; for one thread."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _ABOUT = (*_KEY, *_IDENTITY, "real_topic", "born_timestamp", "store_timestamp")
 _WHOLE = tuple(dict.fromkeys((*Half._fields, "store_timestamp")))
 _OP = (*_OP_KEY, *first_op.COLUMNS)
 _DECISION = (*_KEY, *_IDENTITY, "state", "reason", "check_times", "decided_at")
-#: Offsets that a queue must have left when a gateway starts: in its life it does not get through them.
+#: Offsets that a queue must have left when a gateway starts: more than a process ever uses.
 LEFT = 2**32
-#: A file whose queues are so close is not read to see which there are.
+#: A file whose queue_id range is at most this wide is not read: all queues in the range are candidates.
 _CLOSE = 1000
-#: Half messages of one name that are looked at to find the first that was taken.
+#: Half messages with one name that are examined to find the first accepted one.
 _OF_ONE_NAME = 100
 
 
@@ -55,24 +55,24 @@ class TransactionEnd:
 
 
 class DeduplicationHistory:
-    """The tables as the gateway looks things up in them. Bodies are read where they are needed only, piece by piece."""
+    """The gateway's lookups in the tables. Bodies are read only where needed, in batches."""
 
     def __init__(self, root: str, sync: bool = True) -> None:
-        """``root``: the tables' folder. Those that are not there yet are empty.
+        """``root``: the tables' folder. Tables that do not exist yet are empty.
 
-        ``sync``: is what an op is answered by flushed to the disk?
+        ``sync``: fsync what the answer to an op relies on.
         """
         self._root = root
         self._sync = sync
         self._logs: dict[str, DeltaLog] = {}
-        #: set from another thread: nobody waits any more for what is being read
+        #: set by another thread: the result of the running lookup is no longer needed
         self.closed = False
 
     def next_offset(self, queue_id: int) -> int:
-        """The first offset of the queue that is after all that `half`, `decisions` and `check_requests` have.
+        """The first offset of the queue beyond all those in `half`, `decisions` and `check_requests`.
 
-        `half` may have been put back to an older state: what was decided there stays decided, and checks there were
-        another transaction's. Raises StorageError when fewer than LEFT remain.
+        `half` may have been restored from a backup: decisions at the lost offsets stand, and checks there belong to
+        other transactions. Raises StorageError if fewer than LEFT remain.
         """
         last = -1
         for table in ("half", "decisions", "check_requests"):
@@ -83,7 +83,7 @@ class DeduplicationHistory:
         return last + 1
 
     def others(self, own: Collection[int]) -> dict[int, int]:
-        """Queues that a gateway has ever owned, but for the own ones, with what `next_offset` says of each."""
+        """Other queues that a gateway has ever owned, each with the offset after its last in `half`."""
         found: set[int] = set()
         for file in self._files("half"):
             least, most = file.spans.get("queue_id", (0, LONG_MAX))
@@ -98,7 +98,7 @@ class DeduplicationHistory:
         return {queue_id: self._last_offset("half", queue_id, -1) + 1 for queue_id in queues}
 
     def last_stored(self, queues: Collection[int]) -> int | None:
-        """When the last half message of these queues landed (ms); of each the last is the one of the greatest offset.
+        """When the last half message of these queues, by offset, landed (ms).
 
         None: they have none. Raises StorageError.
         """
@@ -107,7 +107,7 @@ class DeduplicationHistory:
         return max((half.stored for half in halves.values()), default=None)
 
     def _last_offset(self, table: str, queue_id: int, last: int) -> int:
-        """The greatest offset of the queue in the table, ``last`` if none is greater."""
+        """The greatest offset of the queue in the table, or ``last`` if none is greater."""
         offsets = (min(last + 1, LONG_MAX), LONG_MAX)
         files = self._files(table, {"queue_id": (queue_id, queue_id), "queue_offset": offsets})
         for file in sorted(files, key=lambda file: _greatest(file, "queue_offset"), reverse=True):
@@ -144,7 +144,7 @@ class DeduplicationHistory:
         return [replace(half, state=states.get((half.queue_id, half.queue_offset))) for half in newest]
 
     def find(self, places: Collection[Place]) -> dict[Place, CachedHalf]:
-        """The half messages at these places, each with how it ended, without its fingerprint. Raises StorageError."""
+        """The half messages at these positions, with their state but no fingerprint. Raises StorageError."""
         found = self._first_at(places)
         ended = self.ended(found.values())
         self._flush()
@@ -153,7 +153,7 @@ class DeduplicationHistory:
         }
 
     def ended(self, halves: Collection[CachedHalf]) -> dict[Place, TransactionEnd]:
-        """How these ended, by `decisions`, else by the first op of their own. Raises StorageError."""
+        """How these ended, by `decisions`, else by the first op that fits. Raises StorageError."""
         by_place = {(half.queue_id, half.queue_offset): half for half in halves}
         states = _first_ops(self._rows_at("op", _OP_KEY, _OP, by_place), halves)
         ended = {place: TransactionEnd(state) for place, state in states.items()}
@@ -180,7 +180,7 @@ class DeduplicationHistory:
         return max(times, default=0)
 
     def named(self, producer_group: str, transaction_id: str) -> CachedHalf | None:
-        """The first half message of a transaction: all of `half` is read for it. Raises StorageError."""
+        """The first half message of a transaction: a full scan of `half`. Raises StorageError."""
         wanted = (pc.field("transaction_id") == transaction_id) & (pc.field("producer_group") == producer_group)
         first: list[CachedHalf] = []
         for file in self._files("half"):
@@ -188,18 +188,18 @@ class DeduplicationHistory:
                 break
             rows = read_rows(file.path, "half", _ABOUT, wanted & pc.field("queue_offset").is_valid())
             first = nsmallest(_OF_ONE_NAME, [*first, *map(_kept, rows.to_pylist())], key=_landing)
-        # One whose offset was seen before is rejected: the transaction there is another.
+        # One whose offset was seen before is rejected: another transaction is at that offset.
         taken = self._first_at({(half.queue_id, half.queue_offset) for half in first})
         name = name_of(producer_group, transaction_id)
         return min((half for half in taken.values() if half.name == name), key=_landing, default=None)
 
     def _flush(self) -> None:
-        """Flush what has been read, whoever has written it: producers are answered by it."""
+        """Fsync what was read, even if another process wrote it: answers to producers rely on it."""
         for log in self._logs.values():
             log.flush()
 
     def _first_at(self, places: Collection[Place]) -> dict[Place, CachedHalf]:
-        """The half messages at these places; of several at one the first that landed."""
+        """The half messages at these positions; of several at one the first that landed."""
         first: dict[Place, dict[str, Any]] = {}
         for rows in self._rows_at("half", _KEY, _ABOUT, places):
             for row in rows.to_pylist():
@@ -211,7 +211,7 @@ class DeduplicationHistory:
     def _rows_at(
         self, table: str, key: Sequence[str], columns: Sequence[str], places: Collection[Place]
     ) -> Iterator[pa.Table]:
-        """The rows of the table at these places."""
+        """The rows of the table at these positions."""
         queue, offset = key
         by_queue: dict[int, list[int]] = {}
         for queue_id, queue_offset in places:
@@ -229,7 +229,7 @@ class DeduplicationHistory:
         place = f"{self._root}/{table}"
         if table not in self._logs:
             if self._sync:
-                recover_log(place)  # of a table that other processes write a power cut may have torn the log, too
+                recover_log(place)  # other processes write these tables: a power cut may have torn their logs, too
             if not DeltaLog.exists(place):
                 return []
             log = DeltaLog(table, place, self._sync)
@@ -250,13 +250,13 @@ def _greatest(file: DataFile, column: str) -> float:
 
 
 def _half(row: Mapping[str, Any]) -> Half:
-    """The message of a row, as `fingerprint` takes it."""
+    """The message of a row, for `fingerprint`."""
     fields = {name: row[name] for name in Half._fields if name not in ("properties", "born_timestamp")}
     return Half(**fields, properties=dict(row["properties"] or ()), born_timestamp=0)
 
 
 def _kept(row: Mapping[str, Any], content: int = 0) -> CachedHalf:
-    """A row of `half`. No door lets nulls in: text is empty then, and times count as in `event_columns.half_events`."""
+    """The cache entry of a row of `half`. Unexpected nulls: empty text, and times as in `event_columns.half_events`."""
     stored = row["store_timestamp"] or _EPOCH
     return CachedHalf(
         queue_id=row["queue_id"],
@@ -279,7 +279,7 @@ def _last(halves: Iterable[CachedHalf], most: int) -> list[CachedHalf]:
 
 
 def _first_ops(ops: Iterable[pa.Table], halves: Iterable[CachedHalf]) -> dict[Place, str]:
-    """The state of the first op of each half message's own."""
+    """The state of the first op that fits each half message."""
     by_place = {(half.queue_id, half.queue_offset): half for half in halves}
     first: dict[Place, tuple[Any, str]] = {}
     for rows in ops:

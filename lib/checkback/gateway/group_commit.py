@@ -1,4 +1,4 @@
-"""Group commit: what comes within a few tens of milliseconds is committed together, and answered only then."""
+"""Group commit: messages that arrive within a few tens of milliseconds share a commit, and are answered after it."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
-#: Of one commit: more would make those who wait behind it wait longer.
+#: Limits of one commit: a larger one would delay those queued behind it.
 COMMIT_ROWS = 10_000
 COMMIT_BYTES = 64 << 20
-#: Accepted and not yet committed. The process needs several times as much for them.
+#: Limit of what is accepted and not yet committed. The process needs several times as much memory for it.
 WAITING_BYTES = 256 << 20
 
 
 class CommitTarget(Protocol[T_contra]):
-    """What is done with gathered messages. ``write`` blocks and runs in a thread of its own."""
+    """Where a batch of messages is committed. ``write`` blocks and runs in its own thread."""
 
     def prepare(self, batch: Sequence[T_contra]) -> object:
-        """What ``write`` needs; called on the event loop, after the commit before it has settled."""
+        """The argument of ``write``; called on the event loop, after the previous commit has settled."""
 
     def write(self, prepared: object) -> None:
-        """Commit. Whatever it raises, nothing was committed, or ``failed`` ends the process."""
+        """Commit. If it raises, nothing was committed, or ``failed`` ends the process."""
 
     def settle(self, batch: Sequence[T_contra], prepared: object) -> None:
-        """The commit was made."""
+        """The commit succeeded."""
 
     def failed(self, batch: Sequence[T_contra], error: Exception) -> None:
-        """The commit was not made, or nobody knows."""
+        """The commit failed, or its outcome is unknown."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class _Ticket(Generic[T]):
 
 @dataclass
 class _Waiting(Generic[T]):
-    """What of one token is accepted and not yet committed; ``tickets``: what no commit has taken."""
+    """What one token has accepted and not yet committed; ``tickets``: requests not yet in a commit."""
 
     tickets: deque[_Ticket[T]] = field(default_factory=deque)
     rows: int = 0
@@ -63,10 +63,10 @@ class _Waiting(Generic[T]):
 
 
 class GroupCommit(Generic[T]):
-    """Gathers the messages of requests and commits them, one commit at a time. Belongs to one event loop.
+    """Batches the messages of requests and commits them, one commit at a time. Belongs to one event loop.
 
-    Requests are told apart by the producer groups of their token: one token has half of the room at most, and commits
-    take a request of each in turn, so that one that sends much does not shut out the others.
+    Fair across tokens, which are identified by their producer groups: one token gets at most half of the capacity, and
+    commits take requests round-robin, so that a busy token does not starve the others.
     """
 
     def __init__(self, name: str, book: CommitTarget[T], gather_s: float, max_waiting: int) -> None:
@@ -84,9 +84,9 @@ class GroupCommit(Generic[T]):
         self.waiting_bytes = 0
 
     def refusal(self, more: int, size: int, groups: Groups) -> Problem | None:
-        """Why so many more messages, ``size`` bytes, cannot be accepted now; None when they can.
+        """Why ``more`` messages of ``size`` bytes cannot be accepted now; None if they can.
 
-        ``groups``: of the token; None = there are no tokens.
+        ``groups``: of the token; None = no tokens are configured.
         """
         if self._closed:
             return Problem("stopping", "the gateway takes nothing more; send it again")
@@ -98,7 +98,7 @@ class GroupCommit(Generic[T]):
         return None
 
     def submit(self, messages: Sequence[T], size: int, groups: Groups) -> asyncio.Future[None]:
-        """Accept messages; the future is done when the book has settled or failed them."""
+        """Accept messages; the future is done when the target has settled or failed them."""
         loop = asyncio.get_running_loop()
         ticket = _Ticket(messages, size, groups, loop.time(), loop.create_future())
         mine = self._of.setdefault(groups, _Waiting())
@@ -111,7 +111,7 @@ class GroupCommit(Generic[T]):
         return ticket.done
 
     async def run(self) -> None:
-        """Commit until ``close``; then what was accepted before it."""
+        """Commit until ``close``, then commit what was accepted before it."""
         loop = asyncio.get_running_loop()
         try:
             while (came := self._oldest()) is not None or not self._closed:
@@ -119,7 +119,7 @@ class GroupCommit(Generic[T]):
                     self._came.clear()
                     await self._came.wait()
                     continue
-                # Those that came while the last commit ran have been gathered already.
+                # Messages that arrived during the last commit have already waited.
                 pause = came + self._gather_s - loop.time()
                 if pause > 0 and self.waiting < COMMIT_ROWS and not self._hurry.is_set():
                     with suppress(asyncio.TimeoutError):
@@ -129,17 +129,17 @@ class GroupCommit(Generic[T]):
             self._thread.shutdown(wait=False)
 
     def hurry(self) -> None:
-        """Gather no longer: what is there is committed at once."""
+        """Stop batching: commit pending messages at once."""
         self._hurry.set()
 
     def close(self) -> None:
-        """Nothing more will be submitted."""
+        """Accept nothing more, and commit what is pending."""
         self._closed = True
         self.hurry()
         self._came.set()
 
     def _oldest(self) -> float | None:
-        """When the first of the requests came that no commit has taken."""
+        """When the oldest request not yet in a commit arrived."""
         return min((one.tickets[0].came for one in self._of.values() if one.tickets), default=None)
 
     def _taken(self) -> list[_Ticket[T]]:
@@ -161,7 +161,7 @@ class GroupCommit(Generic[T]):
         try:
             prepared = self._book.prepare(batch)
             await asyncio.get_running_loop().run_in_executor(self._thread, self._book.write, prepared)
-        except Exception as error:  # noqa: BLE001 - whoever waits must be answered
+        except Exception as error:  # noqa: BLE001 - waiting requests must be answered
             self._book.failed(batch, error)
         else:
             self._book.settle(batch, prepared)

@@ -1,4 +1,4 @@
-"""Half messages at the door: judged, gathered, given their offsets, committed, answered."""
+"""Half messages in the gateway: deduplicated, batched, assigned their offsets, committed, answered."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from checkback.messages import Half
     from checkback.settings import Gateway
 
-#: What a message needs in memory beside its texts and its body, about, and each of its properties.
+#: Approximate memory overhead of a message besides its texts and body, and of each property.
 _OVERHEAD, _PROPERTY = 1024, 256
 
 
 @dataclass(eq=False)
 class _Entry:
-    """A half message on its way into the table; its offset is assigned when its commit begins."""
+    """An in-flight half message; its offset is assigned when its commit begins."""
 
     half: Half
     name: str
@@ -42,16 +42,16 @@ class _Entry:
 
 @dataclass
 class _New:
-    """Those of a request that are to be committed, and the bytes of memory that they need."""
+    """The messages of a request that are to be committed, and the memory they need in bytes."""
 
     entries: list[_Entry] = field(default_factory=list)
     size: int = 0
 
 
 class HalfMessageWriter:
-    """The half messages' way into the table. All of one commit go to one queue; the queues take turns.
+    """Writes half messages to the table. Each commit goes to one queue, round-robin.
 
-    So a file holds a single range of offsets, which is what readers skip files by.
+    A file thus holds a single range of offsets, which makes data skipping effective.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class HalfMessageWriter:
     def take(self, messages: Sequence[Half | Problem], groups: Groups) -> Awaitable[list[Answer]]:
         """The answer to each message, once it is committed.
 
-        What waits for the answers holds none of the messages but those that are to be committed, which are counted.
+        The awaitable holds references only to the messages that are to be committed, which are counted.
         """
         fit = [self._fit(half, groups) for half in messages]
         new = _New()
@@ -98,7 +98,7 @@ class HalfMessageWriter:
         return problem or half
 
     def _admit(self, half: Half, new: _New, groups: Groups) -> Answer | tuple[_Entry, int]:
-        """The answer if it is known; else the message that is on its way under this name, and the fingerprint."""
+        """The answer if known; else the in-flight message with this name, and the fingerprint of ``half``."""
         name, content = name_of(half.producer_group, half.transaction_id), fingerprint(half)
         known = self._cache.named(name)
         if known is not None:
@@ -116,7 +116,7 @@ class HalfMessageWriter:
         return entry, content
 
     def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Half], int, int, int]:
-        """The messages, their queue and first offset, and the time."""
+        """Assign the offsets. Returns the messages, their queue and first offset, and the time."""
         queue_id = self._cache.queues[self._turn % len(self._cache.queues)]
         self._turn += 1
         first = self._cache.next_offset(queue_id)
@@ -130,7 +130,7 @@ class HalfMessageWriter:
             self._table.append(half_rows(*prepared))
 
     def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:  # noqa: ARG002 - as CommitTarget has it
-        """Remember them."""
+        """Add them to the cache."""
         stored = steady_ms()
         self._cache.landed(
             CachedHalf(
@@ -151,7 +151,7 @@ class HalfMessageWriter:
         self._metrics.last_offset(batch[-1].queue_id, batch[-1].queue_offset)
 
     def failed(self, batch: Sequence[_Entry], error: Exception) -> None:
-        """Forget them: the next commit gives their offsets to others."""
+        """Drop them: the next commit assigns their offsets to others."""
         problem = self._health.failed(error)
         for entry in batch:
             entry.problem = problem
@@ -159,7 +159,7 @@ class HalfMessageWriter:
 
 
 def _size(half: Half) -> int:
-    """What a message needs in memory, about: its body is not always the most of it."""
+    """The approximate memory a message needs: its body is not always the largest part."""
     size = _OVERHEAD + len(half.body) + len(half.transaction_id) + len(half.tags or "") + len(half.keys or "")
     if half.properties:
         size += _PROPERTY * len(half.properties) + sum(map(len, half.properties))
@@ -172,8 +172,8 @@ async def _all_settled(admitted: Sequence[Answer | tuple[_Entry, int]]) -> list[
 
 
 async def _settled(entry: _Entry, content: int) -> Answer:
-    """The answer to a message of this content, once the one that is on its way has landed."""
-    # Not shielded: those who wait are only cancelled when the process ends without waiting for anybody.
+    """The answer to a message with this content, once the in-flight one is committed."""
+    # Not shielded: waiters are only cancelled when the process exits without waiting for requests.
     if entry.done is not None:
         await entry.done
     if entry.problem is not None:

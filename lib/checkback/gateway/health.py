@@ -1,4 +1,4 @@
-"""Whether the gateway works, and what follows for those that wait when it does not."""
+"""The gateway's health, and the problem for waiting requests after a failure."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def now_ms() -> int:
 
 
 def steady_ms() -> int:
-    """The time of the process's start and what has passed since, in ms: setting the clock does not move it."""
+    """Monotonic time in ms since the epoch: the process's start plus elapsed time, unaffected by clock changes."""
     return (_BEGAN + time.monotonic_ns()) // 1_000_000
 
 
 class HealthState:
-    """How the gateway is. ``stop`` is called once, with the error that it cannot go on after."""
+    """The gateway's health. ``stop`` is called once, with the error that is fatal."""
 
     def __init__(self, stop: Callable[[CheckbackError], None]) -> None:
         self._stop = stop
@@ -38,19 +38,18 @@ class HealthState:
 
     @property
     def ready(self) -> bool:
-        """Does it take messages?"""
+        """Does it accept messages?"""
         return not self.stopping and not self._ill
 
     def worked(self) -> None:
-        """A commit was made."""
+        """Record a successful commit."""
         self._ill = False
 
     def failed(self, error: Exception) -> Problem:
-        """What those are told whose messages were not committed.
+        """The problem for requests whose messages were not committed.
 
-        What the disk or the log refuses may work the next time. A lost queue, or a commit of which nobody knows
-        whether it was made, ends the gateway: to go on could give an offset twice. So does a table that takes no files
-        any more.
+        Errors of the disk or the log may be transient. A lost queue, or a commit with unknown outcome, ends the
+        gateway: continuing could assign an offset twice. So does a table that can no longer be appended to.
         """
         if isinstance(error, FencedError | OutcomeUnknownError | AlteredError) or not isinstance(
             error, CheckbackError | OSError

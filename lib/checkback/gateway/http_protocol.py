@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with the limits that it lacks: times to arrive and to be read, the head, the connections."""
+"""uvicorn's HTTP protocol with the limits it lacks: read and write timeouts, head size, number of connections."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """A connection. From a request's first byte (for the first one: from the connect) to its last runs a timer.
+    """A connection. A timer runs from a request's first byte (of the first one: from the connect) to its last.
 
-    What comes as trailers is dropped: they are no headers of the request. ``Upgrade`` is ignored (RFC 9110, 7.8).
+    Trailers are dropped: they are not headers of the request. ``Upgrade`` is ignored (RFC 9110, 7.8).
     """
 
     timeout_s = 10.0
@@ -30,7 +30,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer: TimerHandle | None = None
         self._unread: TimerHandle | None = None
         self._head: int | None = 0
-        #: bytes since a chunk's header that no body came behind: they are trailers
+        #: bytes since a chunk header not followed by a body: trailers
         self._trailers: int | None = None
         self._plain_head = b""
 
@@ -48,7 +48,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """As uvicorn's; a client that does not read its answers is not waited for."""
+        """As uvicorn's; a client that does not read its responses times out."""
         super().pause_writing()
         self._start_unread()
 
@@ -69,10 +69,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._start_unread()
 
     def data_received(self, data: bytes) -> None:
-        """As uvicorn's; a head that grows too large before it ends is answered 431, and so are trailers."""
+        """As uvicorn's; a head or trailers over the limit are answered 431."""
         if self._timer is None:
             self._start()
-        # Before it is parsed: what ends, or begins, in these bytes is not held to account for all of them.
+        # Counted before parsing: a head that ends or begins within these bytes is not charged for all of them.
         if self._head is not None:
             self._head += len(data)
         if self._trailers is not None:
@@ -88,10 +88,10 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(Problem("headers_too_large", f"more than {self.max_head} bytes"))
 
     def _parse(self, data: bytes) -> bytes:
-        """Parse what came; what is left of it. Raises HttpParserError.
+        """Parse the received bytes and return those left over. Raises HttpParserError.
 
-        At a head that offers an upgrade httptools ends the message, whatever body follows, and may read no other one:
-        a new parser reads the head again, without the offer, and goes on behind it.
+        At a head with an Upgrade httptools ends the message, whatever body follows, and may parse no further one:
+        a new parser reads the head again, without the Upgrade, and continues after it.
         """
         try:
             self.parser.feed_data(data)
@@ -102,23 +102,23 @@ class LimitedProtocol(HttpToolsProtocol):
             return data[offered.args[0] :]
         return b""
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - it is the same for all that is no HTTP
-        """Instead of uvicorn's: a problem, as all errors."""
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the same for everything that is not HTTP
+        """Instead of uvicorn's: a problem, as for all errors."""
         self._refuse(Problem("malformed", "no HTTP request"))
 
     def on_message_begin(self) -> None:
-        """As uvicorn's; a request may begin in the bytes that the one before it ended in."""
+        """As uvicorn's; a pipelined request may begin in the bytes in which the previous one ended."""
         if self._timer is None:
             self._start()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """As uvicorn's; not for trailers."""
+        """As uvicorn's, except for trailers."""
         if self._head is not None:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """As uvicorn's; not for a head that `_parse` reads again."""
+        """As uvicorn's, except for a head that `_parse` reads again."""
         if self.parser.should_upgrade():
             self._plain_head = self._without_upgrade()
             return
@@ -126,7 +126,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
-        """What comes next are trailers, if it is no body."""
+        """Trailers follow, unless a body does."""
         self._trailers = 0
 
     def on_body(self, body: bytes) -> None:
@@ -144,7 +144,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _without_upgrade(self) -> bytes:
-        """The head, without what it offers. Raises HttpParserError when that is a tunnel (CONNECT)."""
+        """The head without its Upgrade header. Raises HttpParserError for a tunnel (CONNECT)."""
         headers = [(name, value) for name, value in self.headers if name != b"upgrade"]
         if len(headers) == len(self.headers):
             raise HttpParserError("there is none to ignore")
@@ -162,7 +162,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._timer = None
 
     def _start_unread(self) -> None:
-        """From now on what was sent must be taken: to close a connection waits for that, too."""
+        """Start the write timeout: closing a connection waits for the client to read, too."""
         self._stop_unread()
         self._unread = self.loop.call_later(self.timeout_s, self.transport.abort)
 
@@ -173,7 +173,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _late(self) -> None:
         if self.pipeline:
-            # Nothing of it is read before the one ahead of it is answered, which is not this client's fault.
+            # It is not read until the previous pipelined request is answered, which is not this client's fault.
             self._start()
             return
         self._refuse(Problem("too_slow", f"not all of it came within {self.timeout_s:g} seconds"))
@@ -181,13 +181,13 @@ class LimitedProtocol(HttpToolsProtocol):
     def _refuse(self, problem: Problem) -> None:
         """Answer and close.
 
-        A connection is only closed when its request is answered already, before all of it came, and when the one
-        ahead of it is not answered yet: its client would take this for that one's answer.
+        Only closes if the request was answered before all of it arrived, or if the previous pipelined request is
+        still unanswered: the client would take this for that one's answer.
         """
         self._stop()
         if self.transport.is_closing():
             return
-        # Without a head under way the cycle is that of the request that is still coming.
+        # Unless a head is being received, the cycle is that of the request whose body is.
         cycle = self.cycle
         if not self.pipeline and (
             cycle is None or (not cycle.response_started if self._head is None else cycle.response_complete)

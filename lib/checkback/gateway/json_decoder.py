@@ -1,4 +1,4 @@
-"""Requests' bodies as messages: JSON, by the rules of `messages`."""
+"""Decodes JSON request bodies into messages, by the rules of `messages`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def object_of(body: bytes) -> dict[str, Any] | Problem:
-    """The JSON object of a body. orjson refuses what is not UTF-8, NaN, and half of a surrogate pair."""
+    """The JSON object of a body. orjson refuses invalid UTF-8, NaN and lone surrogates."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -42,13 +42,13 @@ def items_of(body: bytes, name: str) -> list[Any] | Problem:
 
 
 def half_of_body(body: bytes, now: int) -> Half | Problem:
-    """The half message of a request, without its place. ``now``, in ms, is when it was born if it does not say."""
+    """The half message of a request, without its offset. ``now`` (ms): the default born_timestamp."""
     fields = object_of(body)
     return fields if isinstance(fields, Problem) else half(fields, now)
 
 
 def halves_of_body(body: bytes, now: int) -> Sequence[Half | Problem] | Problem:
-    """The half messages of a request; each is fit or not for itself."""
+    """The half messages of a request, each validated individually."""
     taken = batch_decoder.halves(body, now)
     if taken is not None:
         return taken
@@ -57,13 +57,13 @@ def halves_of_body(body: bytes, now: int) -> Sequence[Half | Problem] | Problem:
 
 
 def op_of_body(body: bytes, now: int) -> RemarkedOp | Problem:
-    """The op of a request and its remark. ``now``, in ms, is when it was born if it does not say."""
+    """The op of a request and its remark. ``now`` (ms): the default born_timestamp."""
     fields = object_of(body)
     return fields if isinstance(fields, Problem) else op(fields, now)
 
 
 def ops_of_body(body: bytes, now: int) -> Sequence[RemarkedOp | Problem] | Problem:
-    """The ops of a request, with their remarks; each is fit or not for itself."""
+    """The ops of a request with their remarks, each validated individually."""
     taken = batch_decoder.ops(body, now)
     if taken is not None:
         return taken
@@ -72,7 +72,7 @@ def ops_of_body(body: bytes, now: int) -> Sequence[RemarkedOp | Problem] | Probl
 
 
 def half(fields: object, now: int) -> Half | Problem:
-    """A half message without its place. ``now``, in ms, is when it was born if it does not say."""
+    """A half message without its offset. ``now`` (ms): the default born_timestamp."""
     if type(fields) is not dict:
         return Problem("malformed", "not a JSON object")
     if fields.get("real_queue_id") is None:
@@ -86,7 +86,7 @@ def half(fields: object, now: int) -> Half | Problem:
 
 
 def op(fields: object, now: int) -> RemarkedOp | Problem:
-    """An op and its remark. ``now``, in ms, is when it was born if it does not say."""
+    """An op and its remark. ``now`` (ms): the default born_timestamp."""
     if type(fields) is not dict:
         return Problem("malformed", "not a JSON object")
     if fields.get("born_timestamp") is None:

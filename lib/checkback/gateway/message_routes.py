@@ -1,4 +1,4 @@
-"""The routes for messages: a request's body in, its answer out, without the layers of a framework."""
+"""The routes for messages: request body in, answer out, bypassing the framework's layers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def message_routes(service: GatewayService) -> dict[str, Direct]:
-    """What answers a POST, by path."""
+    """The handlers of POST requests, by path."""
     return {
         "/v1/half": _one(json_decoder.half_of_body, service.halves.take),
         "/v1/halves": _many(json_decoder.halves_of_body, service.halves.take),

@@ -1,4 +1,4 @@
-"""What Prometheus is told. No label comes from a request, but for the route, the method and the status."""
+"""Prometheus metrics. No label comes from a request, except route, method and status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ANSWER_SECONDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0
 
 
 class Metrics:
-    """The gateway's metrics, in a registry of their own."""
+    """The gateway's metrics, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -49,7 +49,7 @@ class Metrics:
         self._answered: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
     def answered(self, route: str, status: int, seconds: float) -> None:
-        """A request was answered; ``route`` is a path of the API, never what the client sent."""
+        """Count an answered request; ``route`` is a path of the API, never the client's input."""
         children = self._answered.get((route, status))
         if children is None:
             children = self._requests.labels(route, str(status)), self._seconds.labels(route)
@@ -58,23 +58,23 @@ class Metrics:
         children[1].observe(seconds)
 
     def committed(self, table: str, rows: int) -> None:
-        """Rows were committed."""
+        """Count committed rows."""
         self._rows.labels(table).inc(rows)
 
     def commit_seconds(self, table: str) -> AbstractContextManager[object]:
-        """Times a commit."""
+        """Time a commit."""
         return self._commits.labels(table).time()
 
     def last_offset(self, queue_id: int, queue_offset: int) -> None:
-        """The last offset of a queue."""
+        """Set the last offset of a queue."""
         self._offset.labels(str(queue_id)).set(queue_offset)
 
     def watch(self, waiting: dict[str, Callable[[], int]], remembered: Callable[[], int]) -> None:
-        """What is asked for when metrics are read: messages waiting by table, half messages remembered."""
+        """Set the callbacks of the gauges: messages waiting by table, half messages cached."""
         for table, count in waiting.items():
             self._waiting.labels(table).set_function(count)
         self._remembered.set_function(remembered)
 
     def text(self) -> bytes:
-        """The exposition format, text."""
+        """The metrics in the text exposition format."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""Around the API: what is refused before a body is parsed, and what is counted of every request."""
+"""Around the API: requests refused before their body is parsed, and metrics of every request."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from checkback.gateway.metrics import Metrics
     from checkback.settings import Gateway
 
-    #: status, body, media type, further headers
+    #: status, body, media type, additional headers
     Reply = tuple[int, bytes, bytes, Mapping[str, str] | None]
-    #: A body by the token of these groups. What it returns waits without the body.
+    #: Handles a body sent with the token of these groups. The awaitable holds no reference to the body.
     Direct = Callable[[bytes, Groups], Awaitable[Reply]]
 
-#: Headers of one request; the bytes of all are a setting.
+#: Most headers of a request; their total size is a setting.
 HEADERS_MAX = 64
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 JSON = b"application/json"
@@ -36,9 +36,9 @@ _log = logging.getLogger("checkback.gateway")
 class RequestMiddleware:
     """ASGI middleware: limits on headers and body, the token, the media type, the host; a problem for every failure.
 
-    ``direct``: what answers a POST to these paths at once. The layers of ``app`` would take longer than the answer; it
-    answers all the rest, for which no body is read. Without tokens, only requests for this machine are taken. A page in
-    a browser that reaches the port under another name (DNS rebinding) is for another host, and its forms are no JSON.
+    ``direct``: handlers of POSTs to these paths, bypassing the layers of ``app``, which would take longer than the
+    answer; ``app`` handles all other requests, without reading a body. Without tokens, only requests whose Host is this
+    machine are accepted: this stops DNS rebinding, and a browser's forms are not JSON.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class RequestMiddleware:
         self._metrics = metrics
         self._max_body = settings.max_body
         self._max_headers = settings.max_headers
-        #: More of them than connections are those of clients that have gone.
+        #: In-flight requests beyond the number of connections belong to disconnected clients.
         self._max_under_way = settings.max_connections
         self._under_way = 0
         self._receiving = BodyBuffers(settings.max_body, settings.max_receiving, settings.timeout.total_seconds())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a fit request on; answer the others, from their headers where these tell enough."""
+        """Pass a valid request on; refuse the others, by their headers alone where possible."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -81,7 +81,7 @@ class RequestMiddleware:
             self._metrics.answered(route, sent.status, sent.seconds())
 
     async def _directly(self, direct: Direct, scope: Scope, incoming: RequestStream, sent: _Sent) -> Problem | None:
-        """Answer, or say why not: by the headers alone before anything of the body is read."""
+        """Answer, or return the problem; checks that need only the headers come before the body is read."""
         groups = self._tokens.groups(_header(scope, b"authorization"))
         if isinstance(groups, Problem):
             return groups
@@ -92,7 +92,7 @@ class RequestMiddleware:
             body = await self._receiving.body(incoming, groups)
             if isinstance(body, Problem):
                 return body
-            if body is not None:  # else the client has gone
+            if body is not None:  # else the client has disconnected
                 reply = direct(body, groups)
                 del body
                 await sent.answer(*await reply)
@@ -138,7 +138,7 @@ def _header(scope: Scope, wanted: bytes) -> bytes:
 
 
 class _Sent:
-    """Passes an answer on, and keeps its status (0 = there was none) and when it was sent."""
+    """Forwards a response, and records its status (0 = none yet) and when it was sent."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -147,7 +147,7 @@ class _Sent:
         self.status = 0
 
     def seconds(self) -> float:
-        """From the headers to the answer, or until now."""
+        """From the request's headers to the response, or until now."""
         return (self._answered or time.perf_counter()) - self._began
 
     async def __call__(self, message: Message) -> None:
@@ -157,14 +157,14 @@ class _Sent:
         await self._send(message)
 
     async def answer(self, status: int, body: bytes, kind: bytes, more: Mapping[str, str] | None = None) -> None:
-        """Send a whole answer."""
+        """Send a complete response."""
         await self(_head(status, body, kind, more))
         await self._send({"type": "http.response.body", "body": body})
 
     async def refuse(self, problem: Problem, rest: Callable[[], Awaitable[None]]) -> None:
-        """Send the problem at once, and end when the ``rest`` of the request has gone by.
+        """Send the problem at once, and end the response when the ``rest`` of the request is drained.
 
-        If the connection were closed before that, the client, which may still be sending, would hear of a reset.
+        If the connection were closed earlier, a client still sending would see a connection reset.
         """
         body = orjson.dumps(problem.members())
         await self(_head(problem.status, body, PROBLEM_JSON, {**problem.headers(), "connection": "close"}))

@@ -1,6 +1,6 @@
-"""The bodies of requests and answers, as OpenAPI describes them.
+"""The bodies of requests and responses, as OpenAPI describes them.
 
-What is taken is decided by `messages`; a test holds both together.
+`messages` does the actual validation; a test keeps both consistent.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class HalfMessage(_Request):
 
 
 class Halves(_Request):
-    """Half messages, taken each for itself."""
+    """Half messages, accepted or refused individually."""
 
     messages: list[HalfMessage] = Field(min_length=1, max_length=BATCH_MAX)
 
@@ -71,7 +71,7 @@ class Op(_Request):
 
 
 class Ops(_Request):
-    """Ops, taken each for itself."""
+    """Ops, accepted or refused individually."""
 
     ops: list[Op] = Field(min_length=1, max_length=BATCH_MAX)
 
@@ -95,7 +95,7 @@ class Ended(BaseModel):
 
 
 class Problem(BaseModel):
-    """What is wrong (RFC 9457)."""
+    """An error (RFC 9457)."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -119,19 +119,19 @@ class EndedOne(Ended):
 
 
 class StoredResults(BaseModel):
-    """What became of each half message, in order."""
+    """The result of each half message, in order."""
 
     results: list[StoredOne | Problem]
 
 
 class EndedResults(BaseModel):
-    """What became of each op, in order."""
+    """The result of each op, in order."""
 
     results: list[EndedOne | Problem]
 
 
 class Transaction(BaseModel):
-    """What is known of a transaction."""
+    """The state of a transaction."""
 
     transaction_id: TransactionId
     producer_group: Group
@@ -148,6 +148,6 @@ class Transaction(BaseModel):
 
 
 class Health(BaseModel):
-    """How the gateway is."""
+    """The health of the gateway."""
 
     status: Literal["ok"]

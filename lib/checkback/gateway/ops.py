@@ -1,4 +1,4 @@
-"""Ops at the door: judged by the half message that they name, gathered, committed, answered."""
+"""Ops in the gateway: checked against the half message that they name, batched, committed, answered."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from checkback.messages import Op
     from checkback.settings import Gateway
 
-    #: half messages that are in the tables, each with how it ended; blocks
+    #: looks up half messages in the tables, each with its state; blocking
     Find = Callable[[Collection[Place]], dict[Place, CachedHalf]]
 
-#: What an op needs in memory, about.
+#: Approximate memory of an op in bytes.
 _SIZE = 1024
 
 
 @dataclass(eq=False)
 class _Entry:
-    """An op on its way into the table, and the half message that it was judged by."""
+    """An in-flight op, and the half message that it was checked against."""
 
     op: Op
     remark: str | None
@@ -50,12 +50,12 @@ class _Entry:
 
     @property
     def place(self) -> Place:
-        """Where its half message is."""
+        """The (queue_id, queue_offset) of its half message."""
         return self.op.queue_id, self.op.half_offset
 
 
 class OpWriter:
-    """The ops' way into the table."""
+    """Writes ops to the table."""
 
     def __init__(
         self,
@@ -76,9 +76,10 @@ class OpWriter:
         self._find = find
         self._thread = thread
         self._on_the_way: dict[Place, _Entry] = {}
-        #: Of each look-up that runs, how its half messages have ended since it began: it may have read `op` before.
+        #: For each running lookup, the state of its half messages if it was set since: the lookup may have read `op`
+        #: before that.
         self._looking_up: list[dict[Place, str | None]] = []
-        #: By token: who asks for many keeps others waiting for no more than one request of his.
+        #: By token: a client with many lookups delays others by at most one request.
         self._looked_up: Counter[Groups] = Counter()
         self._max_looked_up = gateway.max_waiting
         self.commits: GroupCommit[_Entry] = GroupCommit("op", self, gateway.gather.total_seconds(), gateway.max_waiting)
@@ -109,7 +110,7 @@ class OpWriter:
                     answers[number] = _ended(one.op, repeated=False)
                 else:
                     behind[number] = left[number]
-            # Behind one for the same half message, which has landed by now.
+            # They waited for another op of the same half message, which is committed by now.
             left = behind
         return [answers[number] for number in range(len(messages))]
 
@@ -121,7 +122,7 @@ class OpWriter:
     def _admit(
         self, entry: _Entry, recalled: dict[Place, CachedHalf] | Problem, new: list[_Entry], groups: Groups
     ) -> Answer | _Entry:
-        """The answer if it is known, else the op that is on its way for the half message."""
+        """The answer if known, else the in-flight op of the half message."""
         op, place = entry.op, entry.place
         known = self._remembered(place)
         if known is None and self._cache.assigned(*place):
@@ -144,15 +145,15 @@ class OpWriter:
         return entry
 
     def _remembered(self, place: Place) -> CachedHalf | None:
-        """The half message there, if it is remembered, or an op of it is on its way."""
+        """The half message there, if it is cached or has an in-flight op."""
         entry = self._on_the_way.get(place)
         return self._cache.at(*place) or (None if entry is None else entry.half)
 
     async def _known(self, places: set[Place], groups: Groups) -> dict[Place, CachedHalf] | Problem:
-        """The half messages at those of the places that are forgotten, looked up in the tables.
+        """Look up the half messages at those of the positions that are not cached in the tables.
 
-        They are remembered again only by an op of their own that has landed: one without an op may be discarded at any
-        time, and whoever names it in vain is not to hide that.
+        They are cached only once an op of theirs is committed: one without an op may be discarded at any time, and a
+        refused op must not put a stale entry into the cache.
         """
         forgotten = [place for place in places if self._remembered(place) is None and self._cache.assigned(*place)]
         if not forgotten:
@@ -182,7 +183,7 @@ class OpWriter:
             self._table.append(op_rows(*prepared))
 
     def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:  # noqa: ARG002 - as CommitTarget has it
-        """Remember them."""
+        """Record them in the cache."""
         for entry in batch:
             self._cache.ended(*entry.place, entry.op.state)
             if entry.half is not None and self._cache.at(*entry.place) is None:
@@ -195,7 +196,7 @@ class OpWriter:
         self._metrics.committed("op", len(batch))
 
     def failed(self, batch: Sequence[_Entry], error: Exception) -> None:
-        """Forget them."""
+        """Drop them."""
         problem = self._health.failed(error)
         for entry in batch:
             entry.problem = problem

@@ -1,4 +1,4 @@
-"""Problems (RFC 9457): every answer that is no success is a JSON object that says what is wrong, and a code."""
+"""Problems (RFC 9457): every error response is a JSON object with a description and a code."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ RETRY_AFTER = 1
 
 @dataclass(frozen=True)
 class Problem:
-    """An answer that is no success.
+    """An error response.
 
-    ``detail`` never shows a token or a message's body; ``more`` are further members.
+    ``detail`` never contains a token or a message's body; ``more``: additional members.
     """
 
     code: str
@@ -52,7 +52,7 @@ class Problem:
         return CODES[self.code][0]
 
     def members(self) -> dict[str, Any]:
-        """The problem as JSON has it."""
+        """The members of the problem's JSON object."""
         status, title = CODES[self.code]
         return {
             "type": f"urn:checkback:problem:{self.code}",
@@ -64,11 +64,11 @@ class Problem:
         }
 
     def headers(self) -> dict[str, str]:
-        """The headers that belong to the status."""
+        """The response headers for the status."""
         if self.code == "unauthorized":
             return {"www-authenticate": 'Bearer realm="checkback"'}
         return {"retry-after": str(RETRY_AFTER)} if self.status == 503 else {}
 
 
-#: what a message is answered: the members of the success, or a problem
+#: the answer to a message: the members of a success response, or a problem
 Answer = dict[str, Any] | Problem

@@ -1,4 +1,4 @@
-"""Bodies of requests as they arrive: each within its limit, and all of them, over all connections, within another."""
+"""Request bodies being received: a limit for each, and one for all of them over all connections."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ if TYPE_CHECKING:
 
     from checkback.gateway.authentication import Groups
 
-#: Bytes of a body that count for nothing: with so few the connections' number is limit enough, and whoever sends small
-#: messages is never held up by others' large ones.
+#: Bytes of a body that are not counted: for small bodies the limit on connections is enough, and clients that send
+#: small messages are never blocked by others' large ones.
 FREE = 64 << 10
 
 
 class RequestStream:
-    """What the server hands over of a request; it is not to be asked for more than there is."""
+    """The body of a request as the server receives it. Do not read beyond ``ended``."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self.ended = False
 
     async def part(self) -> bytes | None:
-        """The next part of the body; None: the client has gone."""
+        """The next part of the body; None = the client has disconnected."""
         message = await self._receive()
         self.ended = not message.get("more_body", False)
         return None if message["type"] == "http.disconnect" else message.get("body", b"")
 
 
 class BodyBuffers:
-    """What is being received now. Belongs to one event loop.
+    """The bodies being received. Belongs to one event loop.
 
-    Bytes count when they are there: a client that announces many and sends none takes no room from anybody. Of several
-    tokens none has more than half of the room, or of one body.
+    Bytes count once received: a large Content-Length without data takes no capacity. With tokens, each gets at most
+    half of the capacity, or one body's limit if that is more.
     """
 
     def __init__(self, max_body: int, max_receiving: int, timeout_s: float) -> None:
-        """``timeout_s``: how long the rest of a refused body is let by."""
+        """``timeout_s``: how long the rest of a refused body is drained."""
         self._max_body = max_body
         self._room = max_receiving
         self._timeout_s = timeout_s
@@ -50,11 +50,11 @@ class BodyBuffers:
 
     @property
     def held(self) -> int:
-        """Bytes that count."""
+        """Bytes counted now."""
         return self._held.total()
 
     async def body(self, incoming: RequestStream, groups: Groups) -> bytes | Problem | None:
-        """The whole body of a request by the token of ``groups``; None when the client has gone."""
+        """The whole body of a request with the token of ``groups``; None if the client has disconnected."""
         parts: list[bytes] = []
         size = mine = 0
         try:
@@ -82,7 +82,7 @@ class BodyBuffers:
         return self._held.total() + more <= self._room and self._held[groups] + more <= share
 
     async def rest(self, incoming: RequestStream) -> None:
-        """Let what a client still sends go by, for a time and up to a body's limit, so that it reads its answer."""
+        """Drain what the client still sends, up to the timeout and one body's limit, so that it reads the response."""
         if not incoming.ended:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._pass(incoming), self._timeout_s)
@@ -97,5 +97,5 @@ _FULL = Problem("queue_full", "too many bytes are being received (gateway.max_re
 
 
 def too_large(max_body: int) -> Problem:
-    """The problem of a body over the limit."""
+    """The problem for a body over the limit."""
     return Problem("body_too_large", f"more than {max_body} bytes (gateway.max_body)")

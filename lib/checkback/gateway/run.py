@@ -1,4 +1,4 @@
-"""The command `gateway`: opens the door, serves HTTP until a signal, and finishes what it has accepted."""
+"""The command `gateway`: starts the service, serves HTTP until a signal, then commits what it has accepted."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
     from checkback.settings import Gateway, Settings
 
-#: For requests that were accepted to be committed and answered after a signal.
+#: Graceful shutdown: seconds for committing and answering accepted requests after a signal.
 _GRACE_S = 30
 _BACKLOG = 2048
 T = TypeVar("T")
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT; what was accepted is committed and answered first.
+    """Serve until SIGTERM or SIGINT, then commit and answer accepted requests.
 
-    Raises SettingsError, StorageError, and FencedError when another gateway has taken over a queue.
+    Raises SettingsError, StorageError, and FencedError if another gateway has taken over a queue.
     """
     gateway = settings.gateway
     folder_of(settings.storage)
@@ -44,7 +44,7 @@ def serve(settings: Settings) -> None:
             "gateway.host",
             "give the groups tokens (producers.GROUP.token), or use 127.0.0.1",
         )
-    # Before the queues are claimed: a second start on the same port must not disturb the first.
+    # Before the queues are claimed: a second start on the same port must not fence the first.
     with _listening(gateway) as sock, _quiet_signals():
         error = _run(_serve(settings, sock))
     if error is not None:
@@ -54,7 +54,7 @@ def serve(settings: Settings) -> None:
 def _run(main: Coroutine[Any, Any, T]) -> T:
     try:
         import uvloop
-    except ModuleNotFoundError:  # it is not for every platform
+    except ModuleNotFoundError:  # not available on every platform
         return asyncio.run(main)
     return uvloop.run(main)
 
@@ -73,7 +73,7 @@ async def _serve(settings: Settings, sock: socket.socket) -> CheckbackError | No
             stop(CheckbackError(f"unexpected {type(task.exception()).__name__}", "committing"))
 
     service = await asyncio.to_thread(GatewayService, settings, metrics, stop)
-    # What was read at the start stays; looking through it for garbage would only take time.
+    # The cache read at the start is long-lived; scanning it for garbage would only take time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 10)
@@ -92,7 +92,7 @@ async def _serve(settings: Settings, sock: socket.socket) -> CheckbackError | No
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn, which waits for the requests that it has: they are not to wait for others to gather with."""
+    """Uvicorn, whose shutdown waits for in-flight requests: their commits no longer wait for further messages."""
 
     def __init__(self, config: uvicorn.Config, service: GatewayService) -> None:
         super().__init__(config)
@@ -120,7 +120,7 @@ def _config(gateway: Gateway, app: object) -> uvicorn.Config:
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="error",  # its warnings are of requests that are no HTTP: whoever reaches the port could fill the log
+        log_level="error",  # it warns of requests that are not HTTP: any client could fill the log
         access_log=False,
         proxy_headers=False,
         server_header=False,
@@ -153,7 +153,7 @@ def _listening(gateway: Gateway) -> Iterator[socket.socket]:
 
 @contextmanager
 def _quiet_signals() -> Iterator[None]:
-    """Take a signal that uvicorn raises again once it has stopped for it: the work is done, and the exit code is 0."""
+    """Ignore the signal that uvicorn re-raises after its graceful shutdown: the exit code is then 0."""
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield

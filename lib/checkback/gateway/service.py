@@ -1,4 +1,4 @@
-"""The door: what the gateway answers to half messages, ops and questions. Belongs to one event loop."""
+"""The gateway's service: half messages, ops and transaction queries. Belongs to one event loop."""
 
 from __future__ import annotations
 
@@ -35,19 +35,18 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 class GatewayService:
-    """All that the HTTP routes do. Opening it claims the queues; ``run`` commits until ``close``."""
+    """The logic behind the HTTP routes. The constructor claims the queues; ``run`` commits until ``close``."""
 
     def __init__(self, settings: Settings, metrics: Metrics, stop: Callable[[CheckbackError], None]) -> None:
-        """Blocks: makes the tables, claims the queues, reads what is recent.
+        """Blocks: creates the tables, claims the queues, reads recent half messages into the cache.
 
-        ``stop`` is called with the error when this gateway must not go on. Raises SettingsError, StorageError,
-        FencedError.
+        ``stop`` is called with the error if this gateway must stop. Raises SettingsError, StorageError, FencedError.
         """
         gateway, root = settings.gateway, folder_of(settings.storage)
         half, op = (Appender(root, name, gateway.queues, settings.storage.sync) for name in ("half", "op"))
         log = DeltaLog("half", half.place, settings.storage.sync)
         refuse_foreign(log, gateway.queues, OwnerDoor.GATEWAY, "gateway.queues")
-        # Claimed first: from here on nobody else gives out offsets, so what is read next stays true.
+        # Claimed first: from here on no other process assigns offsets, so what is read next cannot become stale.
         claim(half, op)
         history = DeduplicationHistory(root, settings.storage.sync)
         others = history.others(gateway.queues)
@@ -74,9 +73,10 @@ class GatewayService:
     def _remembered(
         self, history: DeduplicationHistory, queues: Sequence[int], gateway: Gateway
     ) -> Iterable[CachedHalf]:
-        """What landed within gateway.remember before the last half message of the own queues, as if that was just now.
+        """What landed within gateway.remember before the last half message of the owned queues, shifted to now.
 
-        The clock may have been set forward since. The last is the one of the greatest offset: no clock gave it that.
+        The clock may have been set forward since. The last is the one with the greatest offset, which is independent of
+        clocks.
         """
         now = steady_ms()
         last = history.last_stored(gateway.queues)
@@ -86,7 +86,7 @@ class GatewayService:
         return (replace(half, stored=min(half.stored + behind, now)) for half in found)
 
     async def run(self) -> None:
-        """Commit what comes, and forget what is old, until ``close``."""
+        """Commit messages and evict old cache entries until ``close``."""
         forgetting = asyncio.create_task(self._forget())
         try:
             await asyncio.gather(self.halves.commits.run(), self.ops.commits.run())
@@ -95,20 +95,20 @@ class GatewayService:
             self._thread.shutdown(wait=False)
 
     def hurry(self) -> None:
-        """Answer those who wait as soon as can be: the process is to end."""
+        """Answer waiting requests as soon as possible: the process is stopping."""
         self.health.stopping = True
         self.questions.close()
         self.halves.commits.hurry()
         self.ops.commits.hurry()
 
     def close(self) -> None:
-        """Take nothing more; ``run`` ends when what was accepted is committed."""
+        """Accept nothing more; ``run`` returns when what was accepted is committed."""
         self.health.stopping = True
         self.halves.commits.close()
         self.ops.commits.close()
 
     def forget(self) -> None:
-        """Forget what is old, however the clock was set meanwhile."""
+        """Evict old cache entries, by a monotonic clock."""
         self.cache.forget(steady_ms() - self._remember_ms, self._remember_max)
 
     async def _forget(self) -> None:

@@ -1,4 +1,4 @@
-"""The tables `half` and `op` as the gateway writes them: claimed, appended to, and read again at the start."""
+"""The gateway's writes to `half` and `op`: fencing epochs, appends, and rows as Arrow."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from checkback.settings import Storage
 
 _EPOCH = 32
-#: Who decided by the op: the producer itself.
+#: `source` of the gateway's ops: the producer itself.
 SOURCE = "producer"
 
 
 class OutcomeUnknownError(StorageError):
-    """Whether a commit was made cannot be found out: only a new start, which reads the table, can tell."""
+    """The outcome of a commit cannot be determined: only a restart, which reads the table, can."""
 
 
 def folder_of(storage: Storage) -> str:
-    """The tables' folder. Raises SettingsError when they do not lie in a local folder, or Spark has to write them."""
+    """The tables' folder. Raises SettingsError if it is not local, or if the tables need Spark as their writer."""
     root = local_path(storage.root)
     fix = "give it a local folder, or land from files or Kafka"
     if storage.catalog:
@@ -45,15 +45,15 @@ def folder_of(storage: Storage) -> str:
 
 
 class Appender:
-    """One table, of which this process alone writes some queues. Blocks; for one thread at a time.
+    """One table, some queues of which only this process writes. Blocking; for one thread at a time.
 
-    Each queue is an application of Delta's transaction identifiers, ``gateway/<queue_id>``. Its version is an epoch,
-    which every start counts up (`claim`), and a number of commits within it. Every commit names the version before
-    it, so the writer of an older epoch fails at its next commit.
+    Each queue is an appId of Delta's transaction identifiers, ``gateway/<queue_id>``. Its version is a fencing epoch,
+    incremented at every start (`claim`), and a commit counter within it. The previous version is a precondition of
+    every commit, so the writer of an older epoch is fenced at its next commit.
     """
 
     def __init__(self, root: str, name: str, queues: Sequence[int], sync: bool = True) -> None:
-        """Makes the table if it is not there. ``sync``: is each commit flushed to the disk? Raises StorageError."""
+        """Creates the table if it does not exist. ``sync``: fsync each commit. Raises StorageError."""
         self._root = root
         self._name = name
         self._sync = sync
@@ -70,7 +70,7 @@ class Appender:
         return max((version or 0) >> _EPOCH for version in self._log.versions(self._apps).values())
 
     def claim(self, epoch: int) -> None:
-        """From now on only this process commits for the queues. Raises FencedError when one of a later start does."""
+        """Take ownership of the queues. Raises FencedError if a process that started later owns one."""
         while True:
             found = self._log.versions(self._apps)
             if any((version or 0) >> _EPOCH >= epoch for version in found.values()):
@@ -79,22 +79,22 @@ class Appender:
             try:
                 self._log.commit_after([], found, versions)
             except FencedError:
-                continue  # somebody else's commit came between; its epoch decides
+                continue  # a concurrent commit won; compare its epoch
             self._versions = {**versions}
             return
 
     def append(self, rows: pa.Table) -> None:
         """Commit the rows.
 
-        Raises FencedError when the queues are another gateway's now, AlteredError when the table takes no files any
-        more, OutcomeUnknownError when nobody knows whether the rows are there, and StorageError or OSError when nothing
+        Raises FencedError if another gateway owns the queues now, AlteredError if the table can no longer be appended
+        to, OutcomeUnknownError if it is unknown whether the rows were committed, and StorageError or OSError if nothing
         was committed.
         """
         versions = {app: (version or 0) + 1 for app, version in self._versions.items()}
         with FileWriter(self._root, sync=self._sync) as writer:
             writer.write(self._name, rows)
             files = writer.close()
-        # Outside of the writer's context, which removes the files on an error: they may be the table's by then.
+        # Outside the writer's context, which removes the files on an error: they may be committed by then.
         try:
             try:
                 self._log.commit_after(files, self._versions, versions)
@@ -113,7 +113,7 @@ class Appender:
         self._versions = {**versions}
 
     def _made(self, versions: dict[str, int], error: StorageError) -> bool:
-        """Was the commit made after all? No other gateway writes these versions: its epoch is another."""
+        """Did the commit succeed after all? No other gateway writes these versions: its epoch differs."""
         try:
             found = self._log.versions(self._apps)
         except StorageError as unread:
@@ -128,7 +128,7 @@ class Appender:
 
 
 def claim(half: Appender, op: Appender) -> None:
-    """Make the queues this process's own in both tables: of several that start, the one of the last epoch has both.
+    """Take ownership of the queues in both tables: of concurrent starts, the one with the last epoch owns both.
 
     Raises FencedError.
     """
@@ -140,7 +140,7 @@ def claim(half: Appender, op: Appender) -> None:
 def half_rows(halves: Sequence[Half], queue_id: int, first: int, stored: int) -> pa.Table:
     """Rows of `half` at the queue's offsets from ``first`` on; ``stored`` in ms.
 
-    Raises StorageError when it has not that many left.
+    Raises StorageError if the queue has too few offsets left.
     """
     if first + len(halves) - 1 > LONG_MAX:
         raise StorageError("no offsets are left", f"queue {queue_id}", "give the gateway other gateway.queues")
@@ -172,7 +172,7 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
 
 
 def _maps(dicts: Sequence[dict[str, str]]) -> pa.Array:
-    """Dicts as a column of maps, without a Python object an entry."""
+    """Dicts as a map column, without a Python object for each entry."""
     ends = np.cumsum([0, *map(len, dicts)], dtype=np.int32)
     names = pa.array(itertools.chain.from_iterable(dicts), pa.string())
     texts = pa.array(itertools.chain.from_iterable(map(dict.values, dicts)), pa.string())

@@ -1,4 +1,4 @@
-"""Questions about transactions, looked up in the tables apart from ops: what takes long delays only who asks."""
+"""Transaction queries, with their own lookups in the tables: a slow one delays other queries, never ops."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from checkback.gateway.authentication import BearerTokens, Groups
     from checkback.gateway.health import HealthState
 
-#: Questions that wait. Each may have to read all of `half`, and goes on doing so when its client has long gone.
-#: Those of one token leave some room to others.
+#: Limit of waiting queries. Each may scan all of `half`, and continues even if its client disconnects.
+#: The share of one token leaves capacity to others.
 WAITING_MAX = 16
 WAITING_SHARE = 12
 
 
 class TransactionQueries:
-    """Answers them one after the other, in a thread of its own. Belongs to one event loop."""
+    """Answers queries one after the other, in its own thread. Belongs to one event loop."""
 
     def __init__(
         self, history: DeduplicationHistory, cache: DeduplicationCache, tokens: BearerTokens, health: HealthState
     ) -> None:
-        """``older``: for these questions alone."""
+        """``history``: not shared with ops."""
         self._history, self._cache, self._tokens, self._health = history, cache, tokens, health
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="questions")
         self._asked: dict[asyncio.Future[tuple[CachedHalf, TransactionEnd] | None], Groups] = {}
 
     async def transaction(self, transaction_id: str, producer_group: str, groups: Groups) -> Answer:
-        """What is known of a transaction."""
+        """The state of a transaction."""
         problem = self._tokens.refused(producer_group, groups) or self._refusal(groups)
         if problem is not None:
             return problem
@@ -67,7 +67,7 @@ class TransactionQueries:
         }
 
     def close(self) -> None:
-        """Answer those who wait that it stops: what is read for them is not worth waiting for."""
+        """Answer waiting queries that the gateway is stopping, and abandon their lookups."""
         self._history.closed = True
         for work in tuple(self._asked):
             work.cancel()

@@ -1,8 +1,8 @@
-"""What one batch of inputs becomes: rows of `half` or `op`, and rows of `rejected`.
+"""One batch of a landing query: inputs become rows of `half` or `op`, or rows of `rejected`.
 
-Each input is in exactly one of both, also where a batch is broken off and done again under other settings, or by a
-release that parses otherwise: `rejected` is committed first, and what it has of the batch stays rejected, whatever is
-found this time; once `half` or `op` has the batch, nothing of it is left to do.
+Each input is in exactly one of the two, even if an interrupted batch is replayed with other settings or by a release
+that parses differently: `rejected` is committed first, and what it has of the batch stays rejected in a replay; once
+`half` or `op` has the batch, it is complete.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from checkback.storage.tables import Tables
 
 _log = logging.getLogger("checkback.land")
-#: Files of a batch that are told of in the log; `rejected` has all.
+#: Files of a batch that are logged; `rejected` has all.
 _WARNINGS = 20
-#: Each is another door's claim to a queue that came between; it claims a queue once.
+#: Each retry is due to a concurrent claim of a queue by another owner, which claims a queue once.
 _TRIES = 100
-#: what to do where a checkpoint is not that of the tables
+#: fix for a checkpoint that does not belong to the tables
 ANEW = "move this checkpoint away: what is still there lands again, and what has landed is known"
 
 
 class Landing:
     """Batch function of a landing query; ``taken`` and ``rejected`` count the rows it has seen since its start.
 
-    Step 1: parse the lines and keep the rows. Step 2: count them, find those of others' queues and repeated half
-    messages. Step 3: write rejected rows. Step 4: write good ones. Each write is skipped when the batch has done it
-    before, which only the first of a run can have. ``confirm`` is called before anything is written: what it raises
+    Step 1: parse the lines and cache the rows. Step 2: count them, find those of others' queues and duplicate half
+    messages. Step 3: write rejected rows. Step 4: write good ones. Writes are idempotent: a replayed batch, which can
+    only be the first of a run, skips those done before. ``confirm`` is called before anything is written; an exception
     ends the query.
     """
 
@@ -58,7 +58,7 @@ class Landing:
         seen: SeenCommits,
         flush: QueryFlush | None = None,
     ) -> None:
-        """``flush``: of the query's checkpoint. ``seen``: what that notes of the table that is written."""
+        """``flush``: of the query's checkpoint. ``seen``: the commits of the target table noted in the checkpoint."""
         self._flush = flush
         self._seen = seen
         self.tables = tables
@@ -69,11 +69,11 @@ class Landing:
         self.confirm = confirm
         self.taken = 0
         self.rejected = 0
-        #: may a try before have committed something of the batch?
+        #: may an earlier attempt have committed part of the batch?
         self._again = True
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Take a batch: what ``lines`` makes of it are lines, their places, and what the reader wants besides."""
+        """Process a batch: ``lines`` turns it into lines, their positions, and the reader's other columns."""
         if self._flush is not None:
             self._flush()
         found = self.lines(batch)
@@ -86,7 +86,7 @@ class Landing:
             for left in reversed(range(_TRIES)):
                 try:
                     self._take(lines, parsed, f"land/{query}", batch_id)
-                except FencedError:  # noqa: PERF203 - a batch has few tries
+                except FencedError:  # noqa: PERF203 - a batch has few attempts
                     if not left or not self.queues.changed():
                         raise
                     self.rejected, self._again = before, True
@@ -97,7 +97,7 @@ class Landing:
                     return
 
     def _take(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
-        """One try: what tries before have committed stays as it is, the rest is judged as things are now."""
+        """One attempt: what earlier attempts committed stands, the rest is decided by the current state."""
         take = self._half if self.kind == "half" else self._op
         if not self._again or not self._has(parsed, "rejected", app, batch_id):
             if self._again and self._has(parsed, self.kind, app, batch_id):
@@ -105,7 +105,7 @@ class Landing:
             else:
                 take(lines, parsed, app, batch_id)
             return
-        # What tells of surplus copies says nothing of its line, whose other ops are good.
+        # A row that reports surplus copies does not reject its line, whose other ops are good.
         there = self.tables.read(parsed.sparkSession, "rejected").where(
             (F.col("source") == self.kind) & ~F.coalesce(F.col("reason").startswith(SURPLUS), F.lit(False))
         )
@@ -118,7 +118,7 @@ class Landing:
                 take(lines, left, app, batch_id)
 
     def _has(self, parsed: DataFrame, name: str, app: str, batch_id: int) -> bool:
-        """Has a try before committed to the table?"""
+        """Has an earlier attempt committed to the table?"""
         if self.tables.local:
             return self.tables.log(name).has(f"{app}/{name}", batch_id)
         last = self.tables.last_version(parsed.sparkSession, name, f"{app}/{name}")
@@ -142,7 +142,7 @@ class Landing:
             return
         with _kept(refused) as refused:
             number = refused.count()
-            # Row numbers are small, bodies are not: the numbers go to the bodies.
+            # Broadcast the row numbers, which are small, instead of shuffling bodies.
             good = _good(parsed).join(F.broadcast(refused.select("row")), on="row", how="left_anti")
             bad = _bad(parsed).unionByName(_told(lines, refused))
             self._write(good, census.good - number, bad, census.rejected + number, app, batch_id)
@@ -153,7 +153,7 @@ class Landing:
         good, bad, taken, rejected = _good(parsed), _bad(parsed), summary.good, summary.rejected
         foreign = self._foreign(parsed, summary.queues)
         if foreign is not None:
-            # A line may hold several ops; its queue is one.
+            # A line may hold several ops, all of one queue.
             foreign = foreign.distinct()
             good = good.join(F.broadcast(foreign.select("row")), on="row", how="left_anti")
             bad = bad.unionByName(_told(lines, foreign))
@@ -161,14 +161,14 @@ class Landing:
         if summary.copies > COPIES_MAX:
             good, surplus = split_copies(good)
             taken = good.count()
-            if not (self._again and self._has(parsed, "rejected", app, batch_id)):  # else they are told of already
+            if not (self._again and self._has(parsed, "rejected", app, batch_id)):  # else they are reported already
                 bad = bad.unionByName(_told(lines, surplus))
                 rejected += surplus.count()
         good = good.withColumns({"source": F.lit("producer"), "remark": F.lit(None).cast("string")})
         self._write(good, taken, bad, rejected, app, batch_id)
 
     def _foreign(self, parsed: DataFrame, queues: Collection[int]) -> DataFrame | None:
-        """row, file, reason of the messages that belong to queues of other doors; None: there are none."""
+        """row, file, reason of the messages in queues of other owners; None: there are none."""
         reasons = self.queues.refused(queues)
         if not reasons:
             return None
@@ -180,7 +180,7 @@ class Landing:
         if rejected:
             rows, name = bad.withColumn("source", F.lit(self.kind)), f"{app}/rejected"
             more = self._again and self._has(rows, "rejected", app, batch_id)
-            # What a try before has rejected is none of these: they come on top.
+            # Rows rejected by an earlier attempt are not among these, which are additional.
             self.tables.append(rows, "rejected", None if more else name, batch_id)
         if taken:
             fence = self.queues.fence() if self.kind == "half" else ({}, {})
@@ -188,7 +188,7 @@ class Landing:
             if not (new or self._again):
                 what = f"{self.kind} has a batch {batch_id} of this query already, with other rows: nothing was landed"
                 raise StateError(what, self._seen.place, ANEW)
-            if self.tables.local:  # a table that is put back lacks what has landed
+            if self.tables.local:  # a table restored from a backup lacks what has landed
                 self._seen.keep_newest(good.sparkSession, self.kind)
         self.taken += taken
         self.rejected += rejected
@@ -196,7 +196,7 @@ class Landing:
 
 @contextmanager
 def _kept(rows: DataFrame) -> Iterator[DataFrame]:
-    """The rows, computed once for all that is done with them."""
+    """Persist the rows, so that they are computed once."""
     rows.persist()
     try:
         yield rows
@@ -205,11 +205,11 @@ def _kept(rows: DataFrame) -> Iterator[DataFrame]:
 
 
 def _known(lines: DataFrame, parsed: DataFrame, rejected: DataFrame) -> DataFrame:
-    """The column row of the inputs that `rejected` has of this batch: by file, time of the batch, and text.
+    """The column row of this batch's inputs that are in `rejected`, matched by file, time of the batch, and text.
 
-    Of several alike as many as are there, first those that are no messages now.
+    Of identical inputs as many as `rejected` has, those that are invalid now first.
     """
-    # Of an input that was a message once the table has so many characters, of another so many bytes.
+    # `rejected` has RAW_MAX characters of a refused message, RAW_MAX bytes of an invalid input: compare what both have.
     same = F.lit(RAW_MAX // 4)
     found = parsed.groupBy("row", "file").agg(F.max("raw").alias("raw"), (F.count("reason") == 0).alias("good"))
     text = F.when(F.col("good"), F.left(F.col("line").cast("string"), same)).otherwise(F.left("raw", same))
@@ -223,7 +223,7 @@ def _known(lines: DataFrame, parsed: DataFrame, rejected: DataFrame) -> DataFram
 
 
 def _warn(parsed: DataFrame) -> None:
-    """Log which files are not read to their end, and lines that are far too long."""
+    """Log files that are not read to their end, and oversized lines."""
     faults = parsed.where(F.col("reason").rlike(f"^({FAULT}|line: )")).select("file", "reason").distinct()
     for row in faults.limit(_WARNINGS).collect():
         _log.warning("%s: %s", row["file"], row["reason"])
@@ -234,15 +234,15 @@ def _good(parsed: DataFrame) -> DataFrame:
 
 
 def _bad(parsed: DataFrame) -> DataFrame:
-    """raw, reason, file, rejected_at of lines that are no messages."""
+    """raw, reason, file, rejected_at of invalid lines."""
     rejected = parsed.where(F.col("reason").isNotNull())
     return rejected.select("raw", "reason", "file", F.col("store_timestamp").alias("rejected_at"))
 
 
 def _told(lines: DataFrame, refused: DataFrame) -> DataFrame:
-    """raw, reason, file, rejected_at of messages that are refused (row, file, reason).
+    """raw, reason, file, rejected_at of refused messages (row, file, reason).
 
-    Their text is read from the source once more.
+    Their text is read from the source again.
     """
     text = F.col("line").cast("string")  # valid UTF-8: it has been parsed
     found = lines.select("line", "store_timestamp", "row").join(F.broadcast(refused), on="row", how="inner")

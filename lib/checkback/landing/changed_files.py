@@ -1,4 +1,4 @@
-"""Files that have changed since they were read: what came into them later lands nowhere, and somebody should know."""
+"""Detects files that have changed since they were read: data appended later is not landed, which deserves a warning."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from checkback.storage.paths import local_path
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Files that are looked at, the last ones that were read: a file grows soon, if it does.
+#: Only the files read last are checked: a file that grows does so soon.
 _LAST = 10_000
 _COMPACT = ".compact"
 
 
 def changed_since_read(checkpoint: str) -> list[str]:
-    """Paths of files on this machine that have changed since they were listed for the query of the checkpoint.
+    """Paths of local files that have changed since they were listed for the query of the checkpoint.
 
-    Of the last files only; none where the checkpoint is not on this machine.
+    Only the last files are checked; none if the checkpoint is not local.
     """
     folder = local_path(checkpoint)
     found: dict[str, int] = {}
-    # A log that cannot be read is for the query to tell of.
+    # The query itself reports a log that cannot be read.
     with suppress(OSError, ValueError, KeyError):
         for uri, time in islice(_read_files(os.path.join(folder, "sources", "0")) if folder else (), _LAST):
             found.setdefault(plain_path(uri), time)
@@ -35,9 +35,9 @@ def changed_since_read(checkpoint: str) -> list[str]:
 
 
 def _has_changed(path: str, time: int) -> bool:
-    """Is it there, and has its content changed since a time (ms)?
+    """Does the file exist, and has its content changed since a time (ms)?
 
-    A change of its name or rights alone has a time of its own; a time of change that is to come was set by somebody.
+    The older of mtime and ctime: renaming or chmod changes only ctime, and an mtime in the future was set by hand.
     """
     try:
         status = os.stat(path)
@@ -47,10 +47,10 @@ def _has_changed(path: str, time: int) -> bool:
 
 
 def _read_files(folder: str) -> Iterator[tuple[str, int]]:
-    """(URI, time in ms) of the files that Spark's file source has noted, the last batches first.
+    """(URI, time in ms) of the files in the log of Spark's file source, the last batches first.
 
-    A log of Spark's (CompactibleFileStreamLog): a file a batch, the version in its first line, then an entry a line; a
-    compact one has those of all batches before it, too.
+    The format is Spark's CompactibleFileStreamLog: a file per batch, the version in its first line, then an entry per
+    line; a compact file also has those of all batches before it.
     """
     names = [name for name in os.listdir(folder) if name.removesuffix(_COMPACT).isdigit()]
     for name in sorted(names, key=lambda name: int(name.removesuffix(_COMPACT)), reverse=True):

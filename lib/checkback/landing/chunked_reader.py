@@ -1,7 +1,7 @@
-"""Files of lines, read in pieces, packed or not: whatever is in a file, no line costs more memory than its limit.
+"""Reads files of lines in chunks, compressed or not: no line takes more memory than its limit.
 
-Hadoop's reader, Spark's own, builds a line in memory before anybody can measure it. A file that cannot be read to its
-end gives the lines before that, and its fault.
+Hadoop's reader, which Spark uses, buffers a whole line of any length. A file that cannot be read to its end yields the
+lines before that, and its fault.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from checkback.messages import LINE_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-#: of one read, and of the rows that are handed on together
+#: bytes of one read, and of the rows of one record batch
 CHUNK = 1 << 20
 _TOGETHER = 4 << 20
-#: What a row takes beside its line and its file's name. Lines alone are no measure: a small file can have millions.
+#: Overhead of a row in bytes, besides its line and its file's name: a small file can have millions of lines.
 _ROW = 64
-#: Of one read of packed data. What follows a stream in it is copied: many small streams must not make much of that.
+#: Bytes of one read of compressed data. The rest after the end of a stream is copied: kept small for many small
+#: concatenated streams.
 _PACKED = 8 << 10
-#: What a file costs beside its bytes, when files are shared among tasks: Spark's spark.sql.files.openCostInBytes.
+#: Cost of opening a file in bytes, for bin-packing files into tasks: Spark's spark.sql.files.openCostInBytes.
 OPEN_COST = 4 << 20
-#: A packed file is read no further when so many times its size came out of it, and at least UNPACKED_MIN bytes.
+#: Limit on decompression: a multiple of the compressed file's size, and at least UNPACKED_MIN bytes.
 UNPACKED_TIMES = 1000
 UNPACKED_MIN = 256 << 20
-#: Told of a file, in `rejected`, before why it was not taken, or not to its end.
+#: Prefix of the reason in `rejected` why a file was not read, or not to its end.
 FAULT = "file: "
 
 LINES_SCHEMA = (
@@ -44,9 +45,9 @@ _TIME = pa.timestamp("us", tz="UTC")
 
 
 class FileChunk(NamedTuple):
-    """The lines of a file that begin in bytes ``start`` .. ``end`` - 1; of a packed file ``end`` is its whole size.
+    """The lines of a file that begin in bytes ``start`` .. ``end`` - 1; of a compressed file ``end`` is its whole size.
 
-    ``uri`` and ``time`` (us) name the file in the rows. ``fault``: why it is not read at all.
+    ``uri`` and ``time`` (us) are the file's in the rows. ``fault``: why it is not read at all.
     """
 
     uri: str
@@ -57,7 +58,7 @@ class FileChunk(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file as it was listed: ``time`` of its last change (us), ``size`` in bytes."""
+    """A file as listed: ``time`` of its last change (us), ``size`` in bytes."""
 
     uri: str
     time: int
@@ -65,11 +66,11 @@ class File(NamedTuple):
 
 
 class CutShortError(Exception):
-    """A file ends, for its reader, before its end. Says why."""
+    """A file can only be read up to some point; the message says why."""
 
 
 def plain_path(uri: str) -> str:
-    """A file's path as people write it: Spark gives ``file:/a%20b`` for ``/a b``."""
+    """The plain path of a file's URI: Spark reports ``file:/a%20b`` for ``/a b``."""
     path = unquote(uri)
     if path.startswith("file:/"):
         return "/" + path.removeprefix("file:").lstrip("/")
@@ -79,9 +80,9 @@ def plain_path(uri: str) -> str:
 def shared(
     files: Sequence[File], tasks: int, largest: int, fault: Callable[[File], str | None]
 ) -> list[list[FileChunk]]:
-    """The files' pieces, in lists of about the same size, one for each task; as Spark shares files (FilePartition).
+    """The files' chunks, bin-packed into lists of about the same size, one per task, as in Spark's FilePartition.
 
-    ``largest``: bytes of a piece. Packed files are one piece: they can only be read from their beginning.
+    ``largest``: bytes of a chunk. Compressed files are not splittable.
     """
     total = sum(file.size + OPEN_COST for file in files)
     block = max(1, min(largest, max(OPEN_COST, total // max(1, tasks))))
@@ -106,7 +107,7 @@ def _pieces(file: File, block: int, fault: str | None) -> list[FileChunk]:
 def fault_of(file: File, inside: str | None = None) -> str | None:
     """Why a file cannot be read at all; None = it can. ``inside``: see `opening.opened`.
 
-    Raises OSError when that is no fault of the file's, so that it is read later.
+    Raises OSError if the cause is not the file, so that it is retried later.
     """
     if file.uri.endswith(_FOREIGN):
         return f"{FAULT}packed in a way that is not read; give it as .gz, .bz2 or .zst"
@@ -151,9 +152,9 @@ def _rows(lines: Sequence[bytes | None], fault: str | None, piece: FileChunk, st
 
 
 def _read(piece: FileChunk, inside: str | None) -> Iterator[tuple[list[bytes | None], str | None]]:
-    """Lines without a fault, some together; at the end none, and the fault of the file, if it has one.
+    """Groups of lines without a fault; last, if the file has a fault, that without a line.
 
-    Empty lines are left out: a packed file of a few KB can have a hundred million.
+    Empty lines are dropped: a compressed file of a few KB can have a hundred million.
     """
     fault = piece.fault
     gathered: list[bytes | None] = []
@@ -180,10 +181,10 @@ def _read(piece: FileChunk, inside: str | None) -> Iterator[tuple[list[bytes | N
 
 
 def lines_of(piece: FileChunk, inside: str | None = None) -> Iterator[list[bytes]]:
-    r"""Lines without their ``\n``, some together. Of one that is longer than LINE_MAX the first LINE_MAX + 1 bytes.
+    r"""Groups of lines without their ``\n``. Lines longer than LINE_MAX are truncated to LINE_MAX + 1 bytes.
 
-    Raises UnfitFileError when it is no file to land (any more); CutShortError when a packed file is corrupt, or unpacks
-    to far more than a file of lines would; OSError when the system cannot read it.
+    Raises UnfitFileError if it is not a file to land (any more); CutShortError if a compressed file is corrupt, or
+    decompresses to far more than a file of lines would; OSError if the system cannot read it.
     """
     path = plain_path(piece.uri)
     unpacker = _unpacker(path)
@@ -196,14 +197,14 @@ def lines_of(piece: FileChunk, inside: str | None = None) -> Iterator[list[bytes
 
 
 def _seek(file: IO[bytes], start: int) -> int | None:
-    """Go to the last byte before ``start``: only what follows a line's end is a line of this piece."""
+    """Seek to the last byte before ``start``: a line belongs to this chunk only if it begins after a line end."""
     if start == 0:
         return None
     return file.seek(start - 1)
 
 
 def _lines(read: Callable[[int], bytes], end: int | None, skip: int | None) -> Iterator[list[bytes]]:
-    """The lines that begin before ``end`` (None: all). ``skip``: where the stream stands, in a line to pass over."""
+    """The lines that begin before ``end`` (None: all). ``skip``: the stream's position, inside a line to skip."""
     position, skipping, rest = skip or 0, skip is not None, b""
     while end is None or position < end:
         chunk = read(CHUNK if end is None else min(CHUNK, end - position))
@@ -221,7 +222,7 @@ def _lines(read: Callable[[int], bytes], end: int | None, skip: int | None) -> I
         if lines:
             yield lines
     while end is not None and 0 < len(rest) <= LINE_MAX and (chunk := read(CHUNK)):
-        # The last line began before the end. Of one that is too long nothing more is wanted.
+        # The last line began before the end: complete it, unless it is too long already.
         line, ended, _ = chunk.partition(b"\n")
         rest = _joined(rest, line)
         if ended:
@@ -235,10 +236,10 @@ def _joined(begun: bytes, more: bytes) -> bytes:
 
 
 class _Unpacked:
-    """What comes out of a packed file, and no more than ``most`` bytes of it."""
+    """The decompressed content of a file, at most ``most`` bytes."""
 
     def __init__(self, stream: Any, most: int) -> None:
-        # `read` gathers until it has all that it was asked for: what came before a damage would be lost with it.
+        # `read` buffers until it has the requested size: data before a corruption would be lost.
         self._read = getattr(stream, "read1", stream.read)
         self._left = most
 
@@ -262,7 +263,7 @@ def _unpacker(path: str) -> Callable[[Any], Any] | None:
 
 
 class _Zstd:
-    """Streams of zstd, to the last byte before a damage: of a read that meets one, Arrow's reader gives nothing."""
+    """zstd streams, up to the last byte before a corruption: Arrow's reader returns nothing if a read hits it."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -293,7 +294,7 @@ class _Zstd:
         return data
 
     def _before_damage(self, step: int) -> Iterator[bytes]:
-        """What comes after all that was given, in reads of ``step`` bytes: of the one that meets the damage nothing."""
+        """The data after that already returned, up to the corruption, in reads of ``step`` bytes."""
         stream = self._begun()
         for start in range(0, self._given, CHUNK):
             stream.read(min(CHUNK, self._given - start))
@@ -304,10 +305,9 @@ class _Zstd:
 
 
 class _Streams:
-    """Streams that are packed one after another, as gzip's may be; zeros after one are passed over, as gzip does.
+    """Concatenated compressed streams, as gzip allows; zero padding after one is skipped, as gzip does.
 
-    ``new``: makes a decompressor of zlib or bz2. What follows a stream and is none raises zlib.error, OSError or
-    EOFError.
+    ``new``: makes a decompressor of zlib or bz2. Trailing garbage raises zlib.error, OSError or EOFError.
     """
 
     def __init__(self, file: IO[bytes], new: Callable[[], Any]) -> None:
@@ -326,7 +326,7 @@ class _Streams:
                         return b""
                     self._rest = packed.lstrip(b"\0")
                 self._stream = self._new()
-            # bz2 keeps what it has not used, and takes no more until it has; zlib gives it back.
+            # bz2 buffers unused input, and accepts no more until it is consumed; zlib returns it (unconsumed_tail).
             packed, ended = self._rest, False
             if not packed and getattr(self._stream, "needs_input", True):
                 packed = self._file.read(_PACKED)
@@ -339,12 +339,12 @@ class _Streams:
                 raise EOFError
 
 
-#: By the end of a file's name, as Hadoop's codecs go by it.
+#: By file extension, as for Hadoop's codecs.
 _UNPACKERS: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file, mode="rb"),
     ".bz2": lambda file: _Streams(file, bz2.BZ2Decompressor),
     ".zst": _Zstd,
     ".deflate": lambda file: _Streams(file, zlib.decompressobj),
 }
-#: Hadoop's own framings, which nobody else writes.
+#: Hadoop-specific framings, which are not supported.
 _FOREIGN = (".snappy", ".lz4")

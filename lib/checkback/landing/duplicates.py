@@ -1,6 +1,6 @@
-"""What a batch of inputs repeats: half messages whose (queue_id, queue_offset) is taken, and ops over and over again.
+"""Duplicates in a batch of inputs: half messages whose (queue_id, queue_offset) is taken, and copies of ops.
 
-Half messages are found on narrow columns, so that no body is shuffled.
+Half messages are compared on a projection of narrow columns, so that no body is shuffled.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, Row
 
 _KEY = ("queue_id", "queue_offset")
-#: The first of several wins: the older file, then by path, then by position.
+#: The first duplicate wins: the older file, then by path, then by position.
 _ORDER = ("file_time", "file", "file_block", "row")
 _OP_KEY = ("queue_id", "half_offset", "transaction_id", "producer_group", "state")
-#: Copies of an op that one batch lands. Producers send an op again when they had no answer; a packed file of a few KB
-#: can have millions, and `reconcile` takes all ops that there are into its next batch.
+#: Copies of an op that one batch lands. Producers retry an op without an answer; a compressed file of a few KB can have
+#: millions, and `reconcile` reads all available ops into its next batch.
 COPIES_MAX = 8
-#: how the reason begins that tells of the others
+#: prefix of the reason that reports the other copies
 SURPLUS = "repeated:"
-#: Queues fall into so many ranges at most: what is collected must not grow with the batch.
+#: Most ranges of queues: what is collected must not grow with the batch.
 _RANGES = 64
 
 
 class BatchSummary(NamedTuple):
-    """What a parsed batch holds: how many good rows, distinct keys among them, and rejected lines; and where.
+    """Counts of a parsed batch: good rows, distinct keys among them, and rejected lines; and the ranges of its keys.
 
     A range has queue_from, queue_to, offset_from, offset_to, and the batch's store_timestamp.
     """
@@ -44,7 +44,7 @@ class BatchSummary(NamedTuple):
 
 
 class OpSummary(NamedTuple):
-    """What a parsed batch of ops holds: how many good rows, rejected lines, and at most copies of one op."""
+    """Counts of a parsed batch of ops: good rows, rejected lines, and the most copies of one op."""
 
     good: int
     rejected: int
@@ -83,9 +83,9 @@ def summarize(parsed: DataFrame) -> BatchSummary:
 
 
 def find_repeats(parsed: DataFrame, census: BatchSummary, half: DataFrame) -> DataFrame | None:
-    """The good rows of a batch whose key an earlier row of it, or the table, has: row, queue_id, queue_offset, file.
+    """The good rows of a batch whose key an earlier row or the table has: row, queue_id, queue_offset, file.
 
-    None when there are none, which costs one look at the table's newest files (skipped by their offsets).
+    None if there are none, which costs one read of the table with data skipping by offset.
     """
     if not census.ranges:
         return None
@@ -115,10 +115,10 @@ def summarize_ops(parsed: DataFrame) -> OpSummary:
 
 
 def split_copies(good: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """The ops without those that come after COPIES_MAX of their like; and what tells of these: row, file, reason.
+    """The ops, at most COPIES_MAX copies of each; and rows that report the surplus: row, file, reason.
 
-    The copies that were born first are kept: so nothing is decided otherwise (docs/protocol.md, rule 1). One row for
-    the first line of each that has ops with more copies: what tells of them must not grow with their number.
+    The copies born first are kept, so no decision changes (docs/protocol.md, rule 1). The surplus is reported in one
+    row for each line that has the first copy of such an op: the number of rows must not grow with that of copies.
     """
     turn = F.row_number().over(Window.partitionBy(*_OP_KEY).orderBy("born_timestamp", *_ORDER))
     numbered = good.withColumn("turn", turn)
@@ -133,7 +133,7 @@ def split_copies(good: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def _within(found: Row) -> Column:
-    """Rows of the table that the batch may repeat. Not its own: a replayed batch finds what it wrote the first time."""
+    """Rows of the table that the batch may duplicate; not its own, which a replayed batch finds there."""
     return (
         F.col("queue_id").between(found["queue_from"], found["queue_to"])
         & F.col("queue_offset").between(found["offset_from"], found["offset_to"])

@@ -1,8 +1,8 @@
-"""Which files there are to land, listed here and handed to Spark's file source as the log of a file sink.
+"""Lists the files to land, and hands the listing to Spark's file source as the log of a file sink.
 
-Spark's own listing follows every link (two to their own folder are 2^40 paths), ends at a folder that it may not read,
-and passes over names that the JVM cannot decode. Of a folder with a file sink's log (``_spark_metadata``) it takes what
-the log says, and lists nothing: ours has one file, written anew when the files are others.
+Spark's own listing follows every link (two to their own folder are 2^40 paths), fails at an unreadable folder, and
+skips names that the JVM cannot decode. For a folder with a file sink's log (``_spark_metadata``) it reads the log
+instead of listing: ours has one file, rewritten when the set of files changes.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from checkback.landing.opening import is_inside
 
 _log = logging.getLogger("checkback.land")
 HIDDEN = ("_", ".")
-#: A path, as a URI, of more characters is passed over: Spark keeps that of each file that it has ever read.
+#: A path whose URI is longer (characters) is skipped: Spark keeps the URI of every file that it has read.
 URI_MAX = 1000
-#: What Hadoop's shell has not copied to its end.
+#: Suffix of Hadoop's shell for incomplete copies.
 _UNFINISHED = "._COPYING_"
-#: Times beyond it (ms) are none that Java could count with, but some file systems keep them.
+#: Times beyond it (ms) overflow in Java, but some file systems store them.
 _LATEST = 1 << 53
-#: What the system says of one folder or name; all else is trouble of the system's own.
+#: Errors of a single folder or name; any other is a failure of the system.
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR})
 _ITS_OWN = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG}) | _GONE
-#: Things of one listing that are told of in the log.
+#: Most warnings logged for one listing.
 _WARNINGS = 20
 
 
 class Listed(NamedTuple):
-    """A file: its time in ms, as Spark is told of it, and its size in bytes.
+    """A file: its time in ms, as passed to Spark, and its size in bytes.
 
-    The oldest are read first, a thousand a batch. The time is that of the status, which nobody can set: files that were
-    given an old time of change would be read before all others, as long as there come more of them.
+    The oldest are read first, a thousand per batch. The time is the ctime, which cannot be set: a steady flow of files
+    with an old mtime would starve all others.
     """
 
     path: str
@@ -48,7 +48,7 @@ class Listed(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The files of a listing, and the paths that it passed over, each with why."""
+    """The files of a listing, and the skipped paths, each with the reason."""
 
     files: list[Listed]
     passed: dict[str, str]
@@ -58,18 +58,18 @@ Roots = Callable[[Callable[[str, OSError], object]], Iterable[str]]
 
 
 def list_files(roots: Roots, inside: str, encoding: str) -> Listing:
-    """The regular files at the roots and below them, each folder once, whatever links lead to it.
+    """The regular files at the roots and below them, each folder once, regardless of links to it.
 
-    ``roots``: gives their paths; tells its argument of folders that it cannot read on the way.
+    ``roots``: returns their paths; calls its argument for each folder that it cannot read.
 
-    Files and subfolders whose names begin with ``_`` or ``.`` are left out; so are folders outside of ``inside`` (a
-    real path), and paths that have no form in ``encoding``, the JVM's.
-    Raises OSError when the system cannot list.
+    Skips files and subfolders whose names begin with ``_`` or ``.``, folders outside of ``inside`` (a real path), and
+    paths that cannot be encoded in ``encoding``, the JVM's.
+    Raises OSError if the system cannot list.
     """
     found = Listing([], {})
     paths = roots(lambda path, error: _pass_over(path, error, found))
     folders = [root for root in paths if not _take(root, found, encoding)]
-    # Links last: a folder goes by its own path, if it has one here.
+    # Links last: a folder is listed by its own path, if that is below a root.
     links: list[str] = []
     seen: set[tuple[int, int]] = set()
     while folders or links:
@@ -95,12 +95,12 @@ def list_files(roots: Roots, inside: str, encoding: str) -> Listing:
 
 
 def in_ms(time: int) -> int:
-    """A file's time (ns) in ms, within Java's."""
+    """A file's time (ns) in ms, within Java's range."""
     return max(-_LATEST, min(_LATEST, time // 1_000_000))
 
 
 def _take(path: str, found: Listing, encoding: str) -> bool:
-    """Take the file, if it is one; False: it is a folder."""
+    """Add the path if it is a file to land; False: it is a folder."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -117,7 +117,7 @@ def _take(path: str, found: Listing, encoding: str) -> bool:
 
 
 def _is_too_long(path: str, found: Listing) -> bool:
-    # A URI is no shorter than its path, and of one that is far too long nobody wants to know by how much.
+    # A URI is no shorter than its path: no need to build an oversized one.
     if len(path) <= URI_MAX and len(uri_of(path)) <= URI_MAX:
         return False
     found.passed[path] = f"its path, as a URI, has over {URI_MAX} characters; give it a shorter one"
@@ -136,7 +136,7 @@ def _pass_over(path: str, error: OSError, found: Listing) -> None:
 
 
 def _has_form(path: str, encoding: str) -> bool:
-    """Do the bytes of the path mean the same to the JVM as to Python?"""
+    """Does the JVM encode the path to the same bytes as Python?"""
     try:
         return path.isascii() or path.encode(encoding) == os.fsencode(path)
     except UnicodeEncodeError:
@@ -144,7 +144,7 @@ def _has_form(path: str, encoding: str) -> bool:
 
 
 def uri_of(path: str) -> str:
-    """The URI by which Hadoop, and so the checkpoint, knows a path of this machine (java.net.URI's quoting)."""
+    """The URI of a local path in Hadoop, and so in the checkpoint (java.net.URI's quoting)."""
     return "file://" + path.translate(_QUOTED)
 
 
@@ -154,27 +154,27 @@ def _quoted(char: str) -> str:
     return quote(char, safe="/-_.!~*'():@&=+$,;")
 
 
-#: Of the characters up to the last one that is quoted, U+3000.
+#: Covers the characters up to the last quoted one, U+3000.
 _QUOTED = {code: quoted for code in range(0x3001) if (quoted := _quoted(chr(code))) != chr(code)}
 
 
 class SparkListing:
-    """A folder whose listing, for Spark's file source, is that of other places.
+    """A folder whose file sink log makes Spark's file source list files in other places.
 
-    ``roots``: see `list_files`. ``inside``: the real path that they lie in. ``encoding``: of names, in the JVM.
+    ``roots``: see `list_files`. ``inside``: the real path that contains them. ``encoding``: the JVM's, of names.
     """
 
     def __init__(self, folder: str, roots: Roots, inside: Callable[[], str], encoding: str, where: str) -> None:
         self.folder = folder
         self._roots, self._inside, self._encoding, self._where = roots, inside, encoding, where
         self._log = os.path.join(folder, "_spark_metadata", "0")
-        #: with the line of each
+        #: with the log entry of each
         self._files: dict[Listed, str] | None = None
         self._told: set[str] = set()
         os.makedirs(os.path.dirname(self._log), exist_ok=True)
 
     def refresh(self) -> None:
-        """List anew. Warns, once, of what is passed over; raises CheckbackError when the system cannot list."""
+        """Refresh the listing. Warns once of each skipped path; raises CheckbackError if the system cannot list."""
         try:
             files, passed = list_files(self._roots, self._inside(), self._encoding)
         except OSError as error:
@@ -188,7 +188,7 @@ class SparkListing:
             self._files = found
 
     def _write(self, entries: Iterable[str]) -> None:
-        """In the form of Spark's FileStreamSinkLog; at once, since Spark may be reading it."""
+        """In the format of Spark's FileStreamSinkLog; replaced atomically, since Spark may be reading it."""
         new = os.path.join(self.folder, "new")
         with open(new, "w", encoding="utf-8") as log:
             log.write("\n".join(["v1", *entries]))

@@ -1,4 +1,4 @@
-"""Files of JSON lines -> `half` and `op`: one streaming query a kind, each file taken once."""
+"""Files of JSON lines -> `half` and `op`: one streaming query for each kind, each file read once."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _log = logging.getLogger("checkback.land")
 
 
 def land(spark: SparkSession, settings: Settings, half: str | None, op: str | None, available_now: bool) -> Landed:
-    """Take the JSON lines of files into `half` and `op`, and what is no message into `rejected`.
+    """Land the JSON lines of files in `half` and `op`, and invalid ones in `rejected`.
 
     ``half`` and ``op`` are each a file, a folder (with its subfolders) or a glob, local or a URI. ``.gz``, ``.bz2``,
-    ``.zst`` and ``.deflate`` are unpacked.
-    Files and subfolders whose names begin with ``_`` or ``.`` are passed over: a file is read once, so write it under
-    such a name and rename it when it is whole. With ``available_now`` what is there is taken, and the function
-    returns; else the paths are watched until SIGINT or SIGTERM, which let the running batch finish.
+    ``.zst`` and ``.deflate`` are decompressed.
+    Files and subfolders whose names begin with ``_`` or ``.`` are skipped: a file is read once, so write it under
+    such a name and rename it when it is complete. With ``available_now`` the available files are landed, and the
+    function returns; else the paths are watched until SIGINT or SIGTERM, which let the running batch finish.
 
-    A file is known by its path in the checkpoints ``land-half`` and ``land-op``, however it was named here.
-    Raises SettingsError when a path is not there, CheckbackError when it or a table cannot be read or written.
+    The checkpoints ``land-half`` and ``land-op`` identify a file by its path, regardless of how it was named here.
+    Raises SettingsError if a path does not exist, CheckbackError if it or a table cannot be read or written.
     """
     classic_only(spark, "land")
-    # Ops first: an op without its half waits, a half without its op may be checked for nothing.
+    # Ops first: an op without its half waits, a half without its op may be checked needlessly.
     paths: list[tuple[Kind, str | None]] = [("op", op), ("half", half)]
     sources = {kind: Source.find(spark, path) for kind, path in paths if path}
     if not sources:

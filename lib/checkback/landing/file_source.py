@@ -1,7 +1,7 @@
-"""A file, a folder or a glob as a stream, and its lines, each with the place it stood.
+"""A file, a folder or a glob as a stream, and its lines, each with its position.
 
-On local file systems the stream is of files, whose lines the tasks read themselves (`chunked_reader`). Elsewhere Spark
-reads the lines: only it has the file system's client and credentials.
+For local paths the stream is of files, whose lines the tasks read themselves (`chunked_reader`). Elsewhere Spark reads
+the lines: only it has the file system's client and credentials.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _OPTIONS = {
-    # Hadoop, which builds a line before anybody can measure it, passes over one that is longer: it logs that, no more.
+    # Hadoop buffers a whole line in memory. It skips longer ones, and only logs that.
     "mapreduce.input.linerecordreader.line.maxlength": str(4 * LINE_MAX),
-    # Only \n ends a line; the default also splits at a lone \r.
+    # Only \n is a line separator; the default also splits at a lone \r.
     "lineSep": "\n",
-    # A file that is so much older than the newest ever seen would be passed over without a word, and anybody can give
-    # a file a time that is to come. The default is 7 days; this is the most that Spark can count in ms.
+    # Spark silently skips files that are this much older than the newest one seen, and a file's time may be set into
+    # the future. The default is 7 days; this is the maximum that fits Spark's ms.
     "maxFileAge": "106751991167d",
-    # Oldest first, by the times of the listing: of repeated half messages the first is kept.
+    # Oldest first, by the times of the listing: of duplicate half messages the first is kept.
     "latestFirst": "false",
-    # Without it Spark reads each file of a batch twice when another one's path has a glob's character in it
-    # (DataSource.checkAndGlobPathIfNecessary gives all paths for every such one).
+    # Without it Spark reads each file of a batch twice if another one's path contains a glob character
+    # (DataSource.checkAndGlobPathIfNecessary returns all paths for every such one).
     "recursiveFileLookup": "true",
-    # A million waiting files are not one batch.
+    # Rate limit: a backlog of a million files must not become one batch.
     "maxFilesPerTrigger": "1000",
 }
 _BINARY_FILE = "path STRING, modificationTime TIMESTAMP, length BIGINT, content BINARY"
@@ -50,10 +50,10 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 @dataclass(frozen=True)
 class Source:
-    """Where lines come from: ``path`` as it was given, ``full`` = not relative, ``pattern`` as Spark takes it.
+    """The source of lines: ``path`` as given, ``full``: absolute, ``pattern``: for Spark.
 
-    ``local``: on this machine, for Hadoop as well. ``base``: nothing that is read lies outside of it: the folder, of a
-    glob the one above its first special character, of a file its real path.
+    ``local``: on this machine, for Hadoop as well. ``base``: nothing outside of it is read: the folder, for a glob the
+    one above its first special character, for a file its real path.
     """
 
     path: str
@@ -65,9 +65,9 @@ class Source:
 
     @classmethod
     def find(cls, spark: SparkSession, path: str) -> Source:
-        """The source that a path names. What exists by that very name is no glob.
+        """The source that a path names. An existing path is never treated as a glob.
 
-        Raises SettingsError when there is no such file or folder, or Spark would pass over it.
+        Raises SettingsError if there is no such file or folder, or Spark would skip it.
         """
         full = path if _SCHEME.match(path) else os.path.abspath(path)
         status, local = _status(spark, path, full)
@@ -83,18 +83,18 @@ class Source:
 
     @property
     def inside(self) -> str:
-        """The real path of ``base``. Folders are the operator's, who may have a link lead to another one."""
+        """The real path of ``base``. The operator may make the folder itself a symbolic link."""
         return os.path.realpath(self.base) if self.folder or self.pattern == self.full else self.base
 
     def listing(self, spark: SparkSession, folder: str) -> SparkListing | None:
-        """What ``stream`` lists files by, in a folder of its own, refreshed once; None where Spark itself does.
+        """The listing for ``stream``, kept in ``folder`` and refreshed once; None if Spark lists the files itself.
 
-        Raises CheckbackError when the system cannot list.
+        Raises CheckbackError if the system cannot list.
         """
         if not self.local:
             return None
         jvm: Any = spark.sparkContext._jvm
-        # As the JVM reads names; not the coding of what is in files.
+        # The JVM's encoding of file names, not of their content.
         encoding = str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))
         listing = SparkListing(folder, self._roots, lambda: self.inside, encoding, self.path)
         listing.refresh()
@@ -105,9 +105,9 @@ class Source:
         return matching(path, unreadable) if self.pattern == self.full else [path]
 
     def stream(self, spark: SparkSession, listing: SparkListing | None = None) -> DataFrame:
-        """The stream of what ``lines`` reads: file, file_time, file_size, store_timestamp (time of the batch).
+        """The input stream of ``lines``: file, file_time, file_size, store_timestamp (time of the batch).
 
-        Elsewhere than on this machine it is of the lines themselves, and there is no listing.
+        For a path that is not local it is the lines themselves, and there is no listing.
         """
         place = [
             F.col("_metadata.file_path").alias("file"),
@@ -118,7 +118,7 @@ class Source:
             files = spark.readStream.format("binaryFile").schema(_BINARY_FILE).options(**_OPTIONS).load(listing.folder)
             return files.select(*place, F.col("_metadata.file_size").alias("file_size"))
         text = F.col("value")
-        # Bytes, because Arrow takes no text that is not UTF-8. What is far too long (a binary file) is cut here.
+        # Binary, because Arrow refuses text that is not UTF-8. Oversized lines (a binary file) are truncated here.
         line = F.when(F.octet_length(text) > LINE_MAX, F.substring(text.cast("binary"), 1, LINE_MAX + 1)).otherwise(
             text.cast("binary")
         )
@@ -137,7 +137,7 @@ class Source:
     def lines(self, batch: DataFrame) -> DataFrame | None:
         """Lines of a batch: line BINARY, fault STRING, file, file_time, file_block, store_timestamp; None: no files.
 
-        ``fault`` stands in a row without a line: why its file is not read, or not to its end.
+        ``fault``, in a row without a line: why the file is not read, or not to its end.
         """
         if not self.local:
             return batch
@@ -152,7 +152,7 @@ class Source:
             map(File, found.column("file").to_pylist(), times[0], found.column("file_size").to_pylist()),
             key=lambda file: (file.time, file.uri),
         )
-        # What Spark itself goes by.
+        # The partition size that Spark itself uses.
         state: Any = spark._jsparkSession.sessionState()
         largest = int(state.conf().filesMaxPartitionBytes())
         inside = self.inside
@@ -162,14 +162,14 @@ class Source:
 
 
 def check_all(spark: SparkSession, sources: Iterable[Source]) -> None:
-    """Raise CheckbackError when a folder has gone: Spark would take it for an empty one and wait forever."""
+    """Raise CheckbackError if a folder has vanished: Spark would treat it as empty and wait forever."""
     for source in sources:
         if source.folder and _status(spark, source.path, source.full)[0] is None:
             raise CheckbackError("the folder has vanished", where=source.path, fix="put it back and run again")
 
 
 def _status(spark: SparkSession, path: str, full: str) -> tuple[Any, bool]:
-    """Hadoop's FileStatus of a path, None when there is no such thing; is its file system this machine's?"""
+    """Hadoop's FileStatus of a path, None if it does not exist; and whether its file system is local."""
     context = spark.sparkContext
     jvm: Any = context._jvm
     try:
@@ -182,7 +182,7 @@ def _status(spark: SparkSession, path: str, full: str) -> tuple[Any, bool]:
 
 
 def _as_glob(path: str) -> str:
-    """A pattern that matches this path alone. Spark streams a single file only if it comes as a glob."""
+    """A pattern that matches only this path. Spark streams a single file only if it is given as a glob."""
     escaped = _GLOB.sub(r"\\\1", path)
     if escaped != path:
         return escaped

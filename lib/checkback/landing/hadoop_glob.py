@@ -1,6 +1,6 @@
-"""Hadoop's globs on this machine: ``*``, ``?``, ``[a-z]``, ``[^a]``, ``{a,b/c}``, a backslash before what means itself.
+"""Hadoop's globs for local paths: ``*``, ``?``, ``[a-z]``, ``[^a]``, ``{a,b/c}``, and a backslash to escape.
 
-Hadoop's own search ends with an error at a name with a colon, and at a folder that it may not read.
+Hadoop's own globbing fails at a name with a colon, and at an unreadable folder.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _SPECIAL = re.compile(r"[*?\[]")
 
 
 def matching(pattern: str, unreadable: Callable[[str, OSError], object]) -> list[str]:
-    """Absolute paths that match an absolute glob, each once; ``unreadable`` is told of a folder that cannot be listed.
+    """Absolute paths that match an absolute glob, each once; ``unreadable`` is called for unreadable folders.
 
-    A folder to which several paths of one level lead is looked into by one of them, that with the fewest links.
-    Raises SettingsError when it is no glob.
+    A folder reached by several paths of one level is listed by only one of them, that with the fewest links.
+    Raises SettingsError if the glob is malformed.
     """
     found: dict[str, None] = {}
     for each in _without_braces(pattern):
         paths = [_Path("/", 0)]
         for part in filter(None, each.split("/")):
             matches = re.compile(_regex(part, pattern), re.DOTALL).fullmatch
-            # Nothing to look for: the folder above need not be readable.
+            # A literal name: its parent folder need not be readable.
             named = None if _SPECIAL.search(_ESCAPED.sub("", part)) else _ESCAPED.sub(r"\1", part)
             paths = [
                 inside
@@ -44,7 +44,7 @@ def matching(pattern: str, unreadable: Callable[[str, OSError], object]) -> list
 
 
 class _Path(NamedTuple):
-    """``links``: how many of those that were looked for are in it."""
+    """``links``: how many of its parts matched by a pattern are symbolic links."""
 
     path: str
     links: int
@@ -80,7 +80,7 @@ def _entries(
 
 
 def _without_braces(pattern: str) -> Iterator[str]:
-    """The globs that one with ``{a,b}`` stands for."""
+    """The globs to which one with ``{a,b}`` expands."""
     depth, start, before = 0, 0, ""
     parts: list[str] = []
     for found in _PART.finditer(pattern):
@@ -104,7 +104,7 @@ def _without_braces(pattern: str) -> Iterator[str]:
 
 
 def _regex(part: str, pattern: str) -> str:
-    """What is between two stars is looked for once, where it comes first: else a name could make a search of hours."""
+    """The text between two stars is matched at its first occurrence only: no catastrophic backtracking."""
     runs = [""]
     for found in _PART.finditer(part):
         char, chars = found["char"], found["set"]
@@ -120,6 +120,6 @@ def _regex(part: str, pattern: str) -> str:
             runs[-1] += "." if char == "?" else re.escape(found["escaped"] or char)
     if len(runs) == 1:
         return runs[0]
-    # A search does not go back into a lookahead.
+    # A lookahead is atomic: no backtracking into it.
     middle = (f"(?=(?P<run{number}>.*?{run}))(?P=run{number})" for number, run in enumerate(runs[1:-1]) if run)
     return f"{runs[0]}{''.join(middle)}.*{runs[-1]}"

@@ -1,7 +1,7 @@
-"""Topics of Kafka as the brokers describe them: asked at the start, when what is wrong is one line, and in each batch.
+"""Metadata of Kafka topics from the brokers: at the start, to report errors in one line, and in each batch.
 
-Offsets do not tell a topic from one that was made anew under its name: once the new one has grown beyond where the
-checkpoint stands, its first records would be passed over without a word. Its id does (KIP-516).
+Offsets cannot detect a topic that was deleted and re-created: once the new one has grown beyond the checkpoint's
+offsets, its first records would be skipped silently. The topic id can (KIP-516).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ADMIN = "org.apache.kafka.clients.admin.AdminClient"
-#: How long the first question to the brokers may take; Kafka's own default is a minute, three times.
+#: Timeout of the first request to the brokers; Kafka's own default is a minute, three times.
 _PATIENCE_MS = "10000"
 _UNKNOWN = ("UnknownTopicOrPartitionException", "InvalidTopicException")
 _UNREACHABLE = ("TimeoutException", "DisconnectException")
-#: Uuid.ZERO_UUID: a broker before 2.8 gives topics no id.
+#: Uuid.ZERO_UUID: brokers before 2.8 have no topic ids.
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-#: Of the folder in a checkpoint whose name ends with the id of its topic.
+#: Prefix of the folder in a checkpoint whose name ends with the topic id.
 _NOTE = "topic-"
 
 
 class Topic(NamedTuple):
-    """A topic: its name, its id (None: the broker gives none) and how many partitions it has now."""
+    """A topic: its name, its id (None: the broker has none) and its current number of partitions."""
 
     name: str
     id: str | None
@@ -42,7 +42,7 @@ class Topic(NamedTuple):
 
     @property
     def mark(self) -> int:
-        """A positive number that stands for the id; 1 stands for none."""
+        """A positive number derived from the id; 1 = no id."""
         return 1 if self.id is None else 2 + (int.from_bytes(hashlib.sha256(self.id.encode()).digest()[:7], "big"))
 
 
@@ -55,7 +55,7 @@ class Brokers:
         self._options = options
 
     def describe(self, topic: str) -> Topic:
-        """The topic. Raises SettingsError when there is none, CheckbackError when no broker answers, or not to us."""
+        """The topic. Raises SettingsError if it does not exist, CheckbackError if no broker answers or access fails."""
         brokers = self._options["bootstrap.servers"]
         try:
             found = self._admin.describeTopics(self._jvm.java.util.List.of(topic)).allTopicNames().get().get(topic)
@@ -68,7 +68,7 @@ class Brokers:
             if kind in _UNREACHABLE:
                 what = "no Kafka broker answers"
                 raise CheckbackError(what, brokers, "check --kafka, kafka.options and the brokers") from None
-            # Not chained: the whole text may hold what a secret is part of.
+            # Not chained: the full message may contain secrets.
             what = f"{topic} cannot be read: {_masked(str(cause.getMessage() or kind), self._options)}"
             raise CheckbackError(what, brokers, "check kafka.options and the rights to the topic") from None
         given = str(found.topicId())
@@ -77,7 +77,7 @@ class Brokers:
 
 @contextmanager
 def connected(spark: SparkSession, options: Mapping[str, str]) -> Iterator[Brokers | None]:
-    """The brokers; None where Kafka's client has another name (Databricks). Raises SettingsError."""
+    """The brokers; None where Kafka's client has another class name (Databricks). Raises SettingsError."""
     jvm: Any = spark.sparkContext._jvm
     if not jvm.org.apache.spark.util.Utils.classIsLoadable(_ADMIN):
         yield None
@@ -97,27 +97,27 @@ def connected(spark: SparkSession, options: Mapping[str, str]) -> Iterator[Broke
 
 
 def check_noted(spark: SparkSession, checkpoint: str, topic: Topic, fix: str) -> None:
-    """Raise CheckbackError when a checkpoint is of another topic."""
+    """Raise CheckbackError if a checkpoint belongs to another topic."""
     noted = [name.removeprefix(_NOTE) for name in filesystem.names(spark, checkpoint) if name.startswith(_NOTE)]
     if noted and topic.id not in (None, *noted):
         raise made_anew(topic, fix)
 
 
 def note(spark: SparkSession, checkpoint: str, topic: Topic) -> None:
-    """Note in a checkpoint which topic it is of. Raises StorageError."""
+    """Record the topic id in a checkpoint. Raises StorageError."""
     if topic.id is not None:
         filesystem.make(spark, f"{checkpoint}/{_NOTE}{topic.id}")
 
 
 def made_anew(topic: Topic, fix: str) -> CheckbackError:
-    """That a topic is not the one that the checkpoint is of."""
+    """The error for a topic that is not the checkpoint's."""
     return CheckbackError(
         "the topic was made anew, or is another one than before: its offsets begin anew", topic.name, fix
     )
 
 
 def _masked(text: str, options: Mapping[str, str]) -> str:
-    """The text without what kafka.options holds; of a JAAS configuration Kafka quotes parts."""
+    """The text with the values of kafka.options masked; Kafka quotes parts of a JAAS configuration."""
     if re.search(r"(?i)jaas|login module", text):
         return "sasl.jaas.config is not one that Kafka understands"
     for name, value in options.items():
@@ -127,7 +127,7 @@ def _masked(text: str, options: Mapping[str, str]) -> str:
 
 
 def _cause(error: Py4JJavaError) -> Any:
-    """The Java exception that began it."""
+    """The root cause, a Java exception."""
     cause = error.java_exception
     while cause.getCause() is not None:
         cause = cause.getCause()

@@ -1,4 +1,4 @@
-"""Topics of Kafka -> `half` and `op`: one streaming query a topic, by Spark's Kafka source.
+"""Kafka topics -> `half` and `op`: one streaming query per topic, with Spark's Kafka source.
 
 Sources: Spark's Structured Streaming + Kafka integration guide; Kafka's consumer and admin client configuration.
 """
@@ -36,7 +36,7 @@ _SOURCE = (
     "org.apache.spark.kafka010.KafkaConfigUpdater",  # of the token provider, without which the source does not start
 )
 _OWN_QUEUES = "give each queues of its own"
-#: How Spark says that failOnDataLoss has struck.
+#: Spark's error for failOnDataLoss.
 _LOSS = re.compile(r"KAFKA_DATA_LOSS|(?i:some data may have been (lost|missed))")
 
 
@@ -48,20 +48,19 @@ def land(
     op_topic: str | None,
     available_now: bool,
 ) -> Landed:
-    """Take the records of topics into `half` and `op`, and what is no message into `rejected`.
+    """Land the records of topics in `half` and `op`, and invalid ones in `rejected`.
 
-    ``brokers`` are Kafka's bootstrap servers. A record is a line of JSON (`records`); the topics are read from their
-    beginning, then from where the checkpoints ``land-kafka-half`` and ``land-kafka-op`` stand. Of Kafka's
-    transactions only what is committed is read, unless kafka.options says otherwise. With ``available_now`` what is
-    there is taken, and the function returns; else the topics are followed until SIGINT or SIGTERM, which let the
-    running batch finish.
+    ``brokers``: Kafka's bootstrap servers. A record is a line of JSON (`kafka_records`); the topics are read from the
+    earliest offset, then from the offsets in the checkpoints ``land-kafka-half`` and ``land-kafka-op``. Isolation level
+    read_committed, unless kafka.options overrides it. With ``available_now`` the available records are landed, and the
+    function returns; else the topics are followed until SIGINT or SIGTERM, which let the running batch finish.
 
-    Raises SettingsError when there is no such topic, Spark has no Kafka source, or a half queue of it is another
-    door's; CheckbackError when no broker answers, records are gone before they were read, a topic was made anew, or a
+    Raises SettingsError if there is no such topic, Spark has no Kafka source, or a half queue of the topic has another
+    owner; CheckbackError if no broker answers, records were deleted before they were read, a topic was re-created, or a
     table cannot be read or written.
     """
     classic_only(spark, "land")
-    # Ops first: an op without its half waits, a half without its op may be checked for nothing.
+    # Ops first: an op without its half waits, a half without its op may be checked needlessly.
     named: list[tuple[Kind, str | None]] = [("op", op_topic), ("half", half_topic)]
     topics = {kind: topic for kind, topic in named if topic}
     if not topics:
@@ -94,7 +93,7 @@ def land(
 
 
 def check_queues(settings: Settings, half: DeltaLog | None, topic: Topic) -> None:
-    """Raise SettingsError when a partition's half queue is another door's or topic's, by the settings or `half`."""
+    """Raise SettingsError if a partition's half queue has another owner or topic, by the settings or `half`."""
     base = settings.kafka.queue_base
     queues = range(base, base + topic.partitions)
     told = f"partitions of {topic.name} are half queues {queues[0]} to {queues[-1]}" if queues else ""
@@ -110,7 +109,7 @@ def _query(kind: Kind) -> str:
 
 
 def _fix(kind: Kind, tables: Tables) -> str:
-    """What to do about a topic that was made anew."""
+    """The fix for a topic that was re-created."""
     fix = f"to land it from its beginning remove {tables.checkpoint(_query(kind))}"
     if kind == "op":
         return fix
@@ -118,13 +117,13 @@ def _fix(kind: Kind, tables: Tables) -> str:
 
 
 def _confirm(admin: Brokers, topic: Topic, fix: str) -> None:
-    """Raise CheckbackError when the topic is not the same any more: what a batch has read may be of another one."""
+    """Raise CheckbackError if the topic was re-created: a batch may have read records of the new one."""
     if admin.describe(topic.name).id != topic.id:
         raise made_anew(topic, fix)
 
 
 def _loss(error: CheckbackError, settings: Settings) -> CheckbackError:
-    """Spark's long advice about lost records as one line."""
+    """Spark's long message about data loss, in one line."""
     reason = re.search(r"Reason: ([^\n]*)", str(error.__cause__))
     what = "records of Kafka were removed before they were read" + (f": {reason[1]}" if reason else "")
     place = Tables.of(settings.storage).checkpoint(error.where.removeprefix("query "))
@@ -142,13 +141,13 @@ def records(spark: SparkSession, settings: Settings, topic: str, options: Mappin
     rows = reader.options(
         subscribe=topic,
         startingOffsets="earliest",
-        # Records that are gone before they were read are lost messages: better to stop.
+        # Records deleted before they were read are lost messages: fail instead.
         failOnDataLoss="true",
         maxOffsetsPerTrigger=str(settings.kafka.max_records),
     ).load()
     value, offset = F.col("value"), F.col("offset")
     return rows.select(
-        # What is far too long is cut here: it will be rejected.
+        # Oversized values are truncated here; they will be rejected.
         F.when(F.octet_length(value) > LINE_MAX, F.substring(value, 1, LINE_MAX + 1)).otherwise(value).alias("line"),
         F.format_string("kafka:%s/%d/%d", "topic", "partition", "offset").alias("file"),
         F.col("timestamp").alias("file_time"),
@@ -161,13 +160,13 @@ def records(spark: SparkSession, settings: Settings, topic: str, options: Mappin
 
 
 def _options(settings: Settings, brokers: str) -> dict[str, str]:
-    """Kafka's consumer options. What the producer has aborted is no message."""
+    """Kafka's consumer options. Aborted records are not messages."""
     own = {name: value.get_secret_value() for name, value in settings.kafka.options.items()}
     return {"isolation.level": "read_committed"} | own | {"bootstrap.servers": brokers}
 
 
 def require_source(spark: SparkSession) -> None:
-    """Raise SettingsError when Spark's Kafka source is not on the class path."""
+    """Raise SettingsError if Spark's Kafka source is not on the class path."""
     jvm: Any = spark.sparkContext._jvm
     if not all(jvm.org.apache.spark.util.Utils.classIsLoadable(name) for name in _SOURCE):
         raise SettingsError("Spark's Kafka source is missing", "--kafka", f"add {kafka_package()} to --packages")

@@ -1,4 +1,4 @@
-"""Records of Kafka as half and op messages: the JSON of a line, whose queue and offset Kafka's own places give.
+"""Kafka records as half and op messages: a line's JSON, with queue and offset from the record's position.
 
 ``queue_id`` is the record's partition plus a base, ``queue_offset`` its offset. No Spark, no Kafka client.
 """
@@ -14,14 +14,14 @@ from checkback.messages import INT_MAX, Half, Op, Rejected, fields_of, half_of, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-#: What a record is read from: its value, partition, offset, and its timestamp in ms.
+#: Columns of a record: its value, partition, offset, and timestamp in ms.
 COLUMNS = ("line", "partition", "offset", "timestamp_ms")
 
 
 def readers(queue_base: int, groups: Collection[str] | None = None) -> Mapping[Kind, Reader]:
-    """How records become messages when the half topic's partition 0 is the half queue ``queue_base``.
+    """The readers of records if the half topic's partition 0 is the half queue ``queue_base``.
 
-    ``groups``: those that may write in the topic; None = any.
+    ``groups``: those that may write to the topic; None = any.
     """
     return {
         "half": Reader(COLUMNS, partial(_of_groups, groups, partial(read_half, queue_base))),
@@ -32,7 +32,7 @@ def readers(queue_base: int, groups: Collection[str] | None = None) -> Mapping[K
 def _of_groups(
     groups: Collection[str] | None, read: Callable[..., Sequence[Half | Op]], *record: Any
 ) -> Sequence[Half | Op]:
-    """What ``read`` makes of a record. Raises Rejected, also for a message of a group that may not write there."""
+    """The messages of a record by ``read``. Raises Rejected, also for a message of a group that may not write there."""
     messages = read(*record)
     for message in messages:
         if groups is not None and message.producer_group not in groups:
@@ -43,7 +43,7 @@ def _of_groups(
 def read_half(queue_base: int, value: bytes | None, partition: int, offset: int, timestamp_ms: int) -> Sequence[Half]:
     """The half message of a record: a line's JSON, where queue_id and queue_offset may be left out.
 
-    Stated, they must be the record's own. Without born_timestamp the record's timestamp is taken.
+    If stated, they must be the record's own. born_timestamp defaults to the record's timestamp.
     Raises Rejected, also for a record without a value (a tombstone).
     """
     fields = _fields(value, timestamp_ms)
@@ -54,11 +54,11 @@ def read_half(queue_base: int, value: bytes | None, partition: int, offset: int,
 
 
 def read_ops(queue_base: int, value: bytes | None, _partition: int, _offset: int, timestamp_ms: int) -> Sequence[Op]:
-    """The ops of a record: a line's JSON, which may name the half as its producer knows it from Kafka.
+    """The ops of a record: a line's JSON, which may name the half by its Kafka partition and offset.
 
-    ``partition`` (of the half topic) stands for ``queue_id``, ``offset`` for ``half_offset``; where both are stated
-    they must agree. Without born_timestamp the record's timestamp is taken. Where the op record itself lies is of no
-    account. Raises Rejected, also for a record without a value (a tombstone).
+    ``partition`` (of the half topic) stands for ``queue_id``, ``offset`` for ``half_offset``; if both are stated
+    they must agree. born_timestamp defaults to the record's timestamp. The op record's own position is irrelevant.
+    Raises Rejected, also for a record without a value (a tombstone).
     """
     fields = _fields(value, timestamp_ms)
     if fields.get("partition") is not None:

@@ -1,6 +1,6 @@
-"""A file opened to be landed, and judged by what was opened.
+"""Opens a file to be landed, and validates it by its descriptor.
 
-Whoever may write in the folder may make another file of a name, between any two looks at it.
+Anyone with write access to the folder may replace the file between two lookups by name (TOCTOU).
 """
 
 from __future__ import annotations
@@ -9,26 +9,24 @@ import errno
 import os
 import stat
 
-#: A file over so many bytes is given up, and one that has a hole, over as many as HOLES_MAX: neither costs whoever made
-#: it the disk that reading it costs in time.
+#: Larger files (bytes) are refused, and sparse ones over HOLES_MAX: they cost little disk but much time to read.
 SIZE_MAX = 1 << 40
 HOLES_MAX = 256 << 20
-#: What the system says of one file; all else is trouble of the system's own.
+#: Errors of a single file; any other is a failure of the system.
 _ITS_OWN = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENOTDIR})
 
 
 class UnfitFileError(Exception):
-    """A file is not to be read. Says why."""
+    """A file must not be read; the message says why."""
 
 
 def opened(path: str, inside: str | None) -> int:
-    """A descriptor to read the file with; ``inside``: the real path of the folder, or file, that is landed (None: any).
+    """A descriptor to read the file with; ``inside``: the real path of the landed folder or file (None: any).
 
-    Raises UnfitFileError when it is no file to land, OSError when that is no fault of the file's, so that it is read
-    later.
+    Raises UnfitFileError if it is not a file to land, OSError if the cause is not the file, for a later retry.
     """
     try:
-        # A pipe would be waited for, be it one that has just taken a file's place.
+        # O_NONBLOCK: opening a FIFO, even one that has just replaced a file, would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno not in _ITS_OWN:
@@ -55,12 +53,12 @@ def _judge(descriptor: int, path: str, inside: str | None) -> None:
 
 
 def is_inside(real: str, inside: str) -> bool:
-    """Is a real path that of ``inside``, or below it?"""
+    """Is a real path equal to ``inside``, or below it?"""
     return real == inside or real.startswith(inside.rstrip("/") + "/")
 
 
 def _real_path(descriptor: int, path: str) -> str:
-    """Where the opened file lies; by its name where the system does not tell (it is no Linux)."""
+    """The path of the opened file; resolved by name if the system is not Linux."""
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(" (deleted)")
     except OSError:
@@ -71,6 +69,6 @@ def _has_hole(descriptor: int, size: int) -> bool:
     try:
         hole = os.lseek(descriptor, 0, os.SEEK_HOLE)
     except OSError:
-        return False  # a file system that knows no holes
+        return False  # a file system without SEEK_HOLE
     os.lseek(descriptor, 0, os.SEEK_SET)
     return hole < size

@@ -1,6 +1,6 @@
-"""Inputs -> rows of `half` or `op`, a batch of Arrow at a time; what is no message keeps its text and why.
+"""Inputs -> rows of `half` or `op`, in Arrow batches; a rejected input keeps its text and the reason.
 
-An input is a line of a file, or a record of Kafka: a Reader says how it becomes messages.
+An input is a line of a file or a Kafka record: a Reader turns it into messages.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Kind = Literal["half", "op"]
 
 
 class Reader(NamedTuple):
-    """How an input becomes messages: ``read`` gets its ``columns``, returns none for what may be passed over.
+    """Parses inputs: ``read`` gets the input's ``columns``, and returns no messages for one to skip.
 
-    ``read`` raises Rejected. It goes to the workers by its name.
+    ``read`` raises Rejected. It is pickled by reference for the workers.
     """
 
     columns: tuple[str, ...]
@@ -43,21 +43,21 @@ def _ops_of_line(line: bytes, fault: str | None) -> Sequence[Op]:
 
 
 def _is_nothing(line: bytes, fault: str | None) -> bool:
-    """Is the line blank? Raises Rejected when it stands for the fault of its file."""
+    """Is the line blank? Raises Rejected if the row represents the fault of its file."""
     if fault is not None:
         raise Rejected(fault)
     return is_blank(line)
 
 
 _OF_LINES = ("line", "fault")
-#: Lines of files, and the files' faults. Blank lines are passed over.
+#: Lines of files, and the files' faults. Blank lines are skipped.
 LINES: Mapping[Kind, Reader] = {"half": Reader(_OF_LINES, _half_of_line), "op": Reader(_OF_LINES, _ops_of_line)}
-#: Bytes that are kept of an input that is rejected.
+#: Bytes kept of a rejected input.
 RAW_MAX = 8 * 1024 * 1024
-#: A line of ops may bring 10,000 rows: batches are cut so that no column outgrows Arrow's 2 GiB.
+#: A line of ops may yield 10,000 rows: batches are split so that no column exceeds Arrow's 2 GiB.
 _ROWS_MAX = 10_000
 
-#: Where an input stood, and the time of the batch that read it. Its rows keep them.
+#: The position of an input, and the time of the batch that read it; copied to its rows.
 PLACE = StructType(
     [
         StructField("file", StringType()),
@@ -69,7 +69,7 @@ PLACE = StructType(
 )
 _VERDICT = [StructField("raw", StringType()), StructField("reason", StringType())]
 _FIELDS: dict[Kind, tuple[str, ...]] = {"half": Half._fields, "op": Op._fields}
-#: Parsed rows: a message, or ``raw`` and ``reason`` of an input that is none; then PLACE.
+#: Parsed rows: a message, or ``raw`` and ``reason`` of a rejected input; then PLACE.
 SCHEMAS: dict[Kind, StructType] = {
     "half": StructType([*(HALF[name] for name in Half._fields), *_VERDICT, *PLACE]),
     "op": StructType([*(OP[name] for name in Op._fields), *_VERDICT, *PLACE]),
@@ -91,7 +91,7 @@ _TYPES = {
 def parser(kind: Kind, reader: Reader) -> Callable[[Batches], Batches]:
     """For ``mapInArrow``: batches of (line BINARY, PLACE, the reader's columns) -> batches of SCHEMAS[kind].
 
-    An input that is rejected has one row, one that holds several messages as many, one that is passed over none.
+    A rejected input has one row, one with several messages as many, a skipped one none.
     """
     return partial(_parse, kind, reader)
 

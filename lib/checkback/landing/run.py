@@ -1,4 +1,4 @@
-"""The landing queries of a run, one a kind: started, drained or watched over, counted."""
+"""The landing queries of a run, one for each kind: started, drained or awaited, counted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Landed:
-    """Rows that a run took into `half` and `op`, and inputs that it put into `rejected`."""
+    """The number of rows that a run wrote to `half` and `op`, and of inputs to `rejected`."""
 
     half: int = 0
     op: int = 0
@@ -45,9 +45,9 @@ def _as_it_is(batch: DataFrame) -> DataFrame:
 class LandingStream:
     """A stream to land.
 
-    ``lines`` makes of a batch of ``rows`` line BINARY, file, file_time, file_block, store_timestamp, and what
-    ``reader`` wants besides; None: there are none in it. ``query`` names the query and its checkpoint. ``confirm`` is
-    called in each batch before anything is written, and raises what ends the query.
+    ``lines`` turns a batch of ``rows`` into line BINARY, file, file_time, file_block, store_timestamp, and the other
+    columns of ``reader``; None: the batch has none. ``query`` names the query and its checkpoint. ``confirm`` is
+    called in each batch before anything is written; an exception ends the query.
     """
 
     rows: DataFrame
@@ -68,11 +68,11 @@ def run(
 ) -> Landed:
     """Land each stream into the table of its kind, in the order given.
 
-    ``mark``: the version under which the queues of a topic of Kafka become Kafka's, see `owners`.
+    ``mark``: the version that records Kafka's ownership of a topic's queues, see `storage.queue_owners`.
 
-    With ``available_now`` what is there is taken, one stream after the other; else the streams run side by side until
-    SIGINT or SIGTERM, which let the running batch finish, and ``meanwhile`` is called once a second.
-    Raises CheckbackError when a query fails, StateError when its checkpoint does not belong to the tables.
+    With ``available_now`` the available input is landed, one stream after the other; else the streams run concurrently
+    until SIGINT or SIGTERM, which let the running batch finish, and ``meanwhile`` is called once a second.
+    Raises CheckbackError if a query fails, StateError if its checkpoint does not belong to the tables.
     """
     tables = Tables.of(settings.storage)
     tables.create(spark, *inlets, "rejected")
