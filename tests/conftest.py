@@ -58,6 +58,10 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             "reconcile": {"partitions": 2},
             "spark": {
                 "spark.master": "local[2]",
+                # Tables of a few rows: compiling each plan takes longer than running it. Commands that tests start
+                # as processes of their own generate code as users do.
+                "spark.sql.codegen.wholeStage": "false",
+                "spark.sql.codegen.factoryMode": "NO_CODEGEN",
                 "spark.sql.warehouse.dir": str(warehouse),
                 "spark.driver.extraJavaOptions": f"{SHORT_LIVED} -Dderby.system.home={warehouse}",
                 "spark.jars": "" if isinstance(jars, str) else ",".join(jars.source),
