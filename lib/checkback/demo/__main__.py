@@ -1,4 +1,4 @@
-"""`python -m checkback.demo`: lands the bundled trace, answers its checks, and shows what becomes of it."""
+"""`python -m checkback.demo`: lands the bundled trace, answers its checks, and shows the outcome."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from checkback.errors import CheckbackError
 if TYPE_CHECKING:
     from checkback.spark.shutdown import GracefulShutdown
 
-#: answers nobody's checks: nothing listens on the discard port
+#: an endpoint that never answers: nothing listens on the discard port
 NOBODY = "http://127.0.0.1:9/check"
 GONE = "g_gone"
 
@@ -79,7 +79,7 @@ def _run(console: Console, root: Path, bundled: Trace) -> None:
 
 
 def _settings(root: Path, trace: Trace, endpoints: list[str], secret: str) -> dict[str, Any]:
-    """The broker's own times in the trace; one group's producer is gone for ever."""
+    """The broker's times, as in the trace; one group's producer is gone for good."""
     producer = {"endpoints": endpoints, "secret": secret}
     return {
         "storage": {"root": str(root)},

@@ -11,7 +11,7 @@ _MARK = ".checkback-demo"
 
 
 def make_anew(root: Path) -> None:
-    """An empty folder. Raises SettingsError for one with content that no demonstration made."""
+    """An empty folder. Raises SettingsError if it has content that no demonstration created."""
     mark = root / _MARK
     if root.exists() and any(root.iterdir()) and not mark.exists():
         raise SettingsError("the folder is not empty", where=str(root), fix="give another --root")

@@ -1,6 +1,6 @@
 """A producer that answers checks, for the demo and the tests: not for production.
 
-It is a real HTTP server on the loopback interface, made of the standard library; what it says comes from a script.
+It is a real HTTP server on the loopback interface, from the standard library; its answers come from a script.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from standardwebhooks import Webhook, WebhookVerificationError
 if TYPE_CHECKING:
     from types import TracebackType
 
-#: the failure of a producer in the script
+#: a failure of the producer, in the script
 EXCEPTION = "EXCEPTION"
-#: RocketMQ's spelling -> Checkback's
+#: RocketMQ's spelling -> the protocol's
 _SPELLING = {"UNKNOW": "UNKNOWN"}
 _LONGEST_REQUEST = 16 * 1024 * 1024
 
@@ -32,7 +32,7 @@ Script = Mapping[str, Sequence[str]]
 
 
 def read_script(path: str | Path) -> dict[str, list[str]]:
-    """The script in a JSON file: transaction id -> {"check_answers": [...]} or the list alone."""
+    """The script in a JSON file: transaction id -> {"check_answers": [...]} or just the list."""
     content = json.loads(Path(path).read_text(encoding="utf-8"))
     return {
         transaction_id: list(entry["check_answers"] if isinstance(entry, dict) else entry)
@@ -41,9 +41,9 @@ def read_script(path: str | Path) -> dict[str, list[str]]:
 
 
 def said(answers: Sequence[str], check_times: int, instance: str) -> str:
-    """What ``instance`` (A or B) says to the check of that number: the last answer repeats.
+    """The answer of ``instance`` (A or B) to the check with that number: the last answer repeats.
 
-    ``A:UNKNOW,B:COMMIT`` is an answer by instance; one that it does not name says UNKNOWN.
+    ``A:UNKNOW,B:COMMIT`` gives answers by instance; an instance not named answers UNKNOWN.
     """
     answer = answers[min(max(check_times, 1), len(answers)) - 1]
     if ":" in answer:
@@ -54,11 +54,11 @@ def said(answers: Sequence[str], check_times: int, instance: str) -> str:
 class ExampleProducer:
     """Answers checks on 127.0.0.1 while its ``with`` block runs; not for production.
 
-    ``script``: transaction id -> what is said to its 1st, 2nd ... check, or the path of such a JSON file (see
+    ``script``: transaction id -> answers to its 1st, 2nd ... check, or the path of such a JSON file (see
     ``read_script``). An answer is COMMIT, ROLLBACK, UNKNOWN, EXCEPTION (an HTTP 500), or by instance,
-    ``A:UNKNOWN,B:COMMIT``. Which check it is tells the request's check_times: a check that is sent twice is answered
-    the same. Two instances of the one service listen at ``/a/check`` and ``/b/check``.
-    ``secret``: answer 401 to whatever is not signed with it (Standard Webhooks 1.0).
+    ``A:UNKNOWN,B:COMMIT``. The request's check_times selects the answer: a check sent twice gets the same.
+    Two instances of the same service listen at ``/a/check`` and ``/b/check``.
+    ``secret``: answer 401 to requests not signed with it (Standard Webhooks 1.0).
     A transaction that is not in the script: 404.
     """
 
@@ -90,7 +90,7 @@ class ExampleProducer:
 
     @property
     def checks_received(self) -> int:
-        """Checks so far, also those of unknown transactions; not those with a wrong signature."""
+        """Number of checks so far, including those of unknown transactions, but not those with a wrong signature."""
         with self._lock:
             return self._received.total()
 
@@ -101,7 +101,7 @@ class ExampleProducer:
             return dict(self._received)
 
     def change_mind(self, transaction_id: str, *answers: str) -> None:
-        """From now on say something else."""
+        """Change the answers from now on."""
         with self._lock:
             self._script[transaction_id] = answers
 
@@ -132,14 +132,14 @@ class ExampleProducer:
             return True
         try:
             self._webhook.verify(body, dict(headers), json_parse=False)
-        except (WebhookVerificationError, ValueError):  # ValueError: a header or the body that cannot be decoded
+        except (WebhookVerificationError, ValueError):  # ValueError: a header or the body cannot be decoded
             return False
         return True
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    block_on_close = False  # kept-alive connections wait for a next request
+    block_on_close = False  # keep-alive connections wait for the next request
     request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], producer: ExampleProducer) -> None:
@@ -159,12 +159,12 @@ class _Server(ThreadingHTTPServer):
                 self._connections.discard(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that is killed hangs up in the middle: that is no error of ours to print."""
+        """A client that was killed closes the connection midway: not an error to print."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
     def hang_up(self) -> None:
-        """Close the connections that clients keep alive: a producer that is gone answers on none of them."""
+        """Close the keep-alive connections: a producer that is gone answers on none of them."""
         with self._lock:
             for connection in self._connections:
                 with suppress(OSError):
@@ -196,4 +196,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's names
-        """Say nothing: the demo shows the tables."""
+        """Log nothing: the demo shows the tables."""

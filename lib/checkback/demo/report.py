@@ -1,4 +1,4 @@
-"""What the demonstration shows: counts while it runs, and at the end how each transaction was decided."""
+"""Output of the demonstration: counts while it runs, and at the end how each transaction was decided."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Progress:
 
     @classmethod
     def read(cls, spark: SparkSession, tables: Tables, transactions: int) -> Progress:
-        """From the tables as they are now."""
+        """From the current tables."""
         states = tables.read(spark, "decisions").groupBy("state").count().collect()
         by_state = {row["state"]: row["count"] for row in states}
         return cls(
@@ -43,7 +43,7 @@ class Progress:
         )
 
     def line(self) -> str:
-        """One line for people."""
+        """One line for display."""
         return (
             f"[bold]{self.pending:4}[/] pending  [green]{self.committed:4}[/] committed  "
             f"[yellow]{self.rolled_back:4}[/] rolled back  [cyan]{self.checks:5}[/] checks sent  "
@@ -57,7 +57,7 @@ def decisions(spark: SparkSession, tables: Tables) -> list[Row]:
 
 
 def show(console: Console, rows: list[Row], labels: dict[str, str], published: dict[str, int]) -> None:
-    """The tables of outcomes: each transaction, then the sums."""
+    """The tables of outcomes: each transaction, then the totals."""
     each = Table("offset", "script of the producer", "group", "topic", "decision", "by", "checks", box=None)
     for row in rows:
         state = f"[{_COLOUR[row['state']]}]{row['state']}[/]" + (f" {row['reason']}" if row["reason"] else "")
@@ -84,7 +84,7 @@ def show(console: Console, rows: list[Row], labels: dict[str, str], published: d
 
 
 def published(spark: SparkSession, tables: Tables, rows: list[Row]) -> dict[str, int]:
-    """Topic -> messages in its table, and as a check that each is there once."""
+    """Topic -> number of messages in its table. Raises StorageError if one is there twice."""
     counts = {}
     for topic in {row["real_topic"] for row in rows if row["state"] == "COMMIT"}:
         messages = tables.read(spark, f"topics/{topic}")

@@ -1,4 +1,4 @@
-"""The bundled trace of a real broker, told as if it had happened just now."""
+"""The bundled trace of a real broker, shifted in time as if it had just happened."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: where a checkout keeps the trace
+#: location of the trace in a checkout
 BUNDLED = Path(__file__).parents[3] / "tests" / "data" / "rocketmq-trace"
 
 
@@ -22,17 +22,17 @@ class Trace:
 
     @property
     def half(self) -> Path:
-        """Half messages, a JSON line each."""
+        """Half messages, one JSON object a line."""
         return self.folder / "half.jsonl"
 
     @property
     def op(self) -> Path:
-        """Ops, a JSON line each."""
+        """Ops, one JSON object a line."""
         return self.folder / "op.jsonl"
 
     @property
     def answers(self) -> Path:
-        """What the producers say to each check, by transaction id."""
+        """The producers' answers to each check, by transaction id."""
         return self.folder / "check_answers.json"
 
     def groups(self) -> list[str]:
@@ -40,11 +40,11 @@ class Trace:
         return sorted({line["producer_group"] for line in _lines(self.half)})
 
     def labels(self) -> dict[str, str]:
-        """Transaction id -> the name of its script, for people."""
+        """Transaction id -> the name of its script, for display."""
         return {line["transaction_id"]: line.get("keys") or "" for line in _lines(self.half)}
 
     def moved_to(self, now_ms: int, folder: Path) -> Trace:
-        """A copy whose last half message is born now: its checks then fall due one by one, as they did."""
+        """A copy whose last half message is born now: its checks then become due one by one, as in the original."""
         shift = now_ms - max(line["born_timestamp"] for line in _lines(self.half))
         folder.mkdir(parents=True, exist_ok=True)
         moved = Trace(folder)

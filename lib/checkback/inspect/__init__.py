@@ -1,8 +1,8 @@
 """What the tables say, as Spark DataFrames: for notebooks, the command line and dashboards (docs/inspect.md).
 
-Those that return DataFrames take ``(spark, settings, as_of=None)`` and bring no rows to the driver. For notebooks there
-are `notebook_settings`, `table`, `worst_outage` and the figures of `checkback.inspect.plots`, too. Spark is imported
-when one is first asked for.
+Functions that return DataFrames take ``(spark, settings, as_of=None)`` and collect no rows to the driver. For notebooks
+there are also `notebook_settings`, `table`, `worst_outage` and the figures of `checkback.inspect.plots`. Spark is
+imported lazily, on first use.
 """
 
 from __future__ import annotations

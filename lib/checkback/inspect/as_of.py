@@ -1,4 +1,4 @@
-"""A moment in the past, as `as_of` takes it. Pure: the clock is an argument."""
+"""A point in time, as `as_of` takes it. Pure: the clock is an argument."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _FORMS = "write 2026-11-20T15:00 (UTC, or with +01:00), 15:00 (today, UTC), or 1
 
 
 def parse_as_of(as_of: datetime | str | None, now: datetime | None = None) -> datetime | None:
-    """The moment, in UTC; None for None: now.
+    """The point in time, in UTC; None (now) for None.
 
-    A naive datetime is UTC. A text is ISO 8601 with a date and a time, a time of today, or a duration and "ago".
-    ``now`` stands in for the clock. Raises SettingsError that names the forms.
+    A naive datetime is UTC. A string is ISO 8601 with date and time, a time of day today, or a duration and "ago".
+    ``now`` replaces the clock. Raises SettingsError, which names the formats.
     """
     if as_of is None:
         return None
@@ -36,7 +36,7 @@ def _parsed(text: str, now: datetime) -> datetime:
             return now - parse_duration(ago[1])
         if _TODAY.fullmatch(text):
             return datetime.combine(now.astimezone(timezone.utc), time.fromisoformat(text))
-        # Python 3.10 knows no Z. A date alone would be read as its midnight, which few mean.
+        # Python 3.10 does not parse Z. A date alone would mean midnight, which is rarely intended.
         if re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}", text):
             return datetime.fromisoformat(text.removesuffix("Z") + ("+00:00" if text.endswith("Z") else ""))
     except (ValueError, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""Do the tables keep the promises? Each transaction's facts are judged by Spark, on the executors."""
+"""Audits whether the tables keep the protocol's promises. Spark evaluates each transaction's facts on the executors."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
     from checkback.settings import Settings
 
-#: Samples of each finding.
+#: Samples per finding.
 SAMPLES = 5
 
 
 @dataclass(frozen=True)
 class Found:
-    """A finding and how many transactions, or batches, have it; ``samples`` are a few of them.
+    """A finding, the number of transactions or batches that have it, and a few of them as ``samples``.
 
-    As (queue_id, queue_offset); of batches as (batch_id, time in ms), None where a row does not say it.
+    Samples are (queue_id, queue_offset); for batches (batch_id, time in ms), None where the row lacks the value.
     """
 
     finding: Finding
@@ -45,11 +45,11 @@ class Found:
 
 @dataclass(frozen=True)
 class Report:
-    """What an audit found: all figures, and of the other findings those that some transaction or batch has.
+    """The result of an audit: all figures, and the other findings with at least one transaction or batch.
 
-    ``done``: the last batch that was done; ``under_way``: batches whose rows were left out. ``oldest_pending``: its
-    birth, ms. ``first``: the first batch with a row in `batches`, None = there is none; ``past``: were there others
-    before it?
+    ``done``: the last completed batch; ``under_way``: batches in progress, whose rows were left out.
+    ``oldest_pending``: its born_timestamp, ms. ``first``: the first batch with a row in `batches`, None = none has one;
+    ``past``: whether there were batches before it.
     """
 
     found: tuple[Found, ...]
@@ -61,16 +61,15 @@ class Report:
 
     @property
     def broken(self) -> bool:
-        """Is a promise broken?"""
+        """Whether a promise is broken."""
         return any(found.finding.level == "broken" for found in self.found)
 
 
 def audit(spark: SparkSession, settings: Settings) -> Report:
-    """The report on the tables as they are now; batches may go on meanwhile.
+    """Audit the current tables; batches may run meanwhile.
 
-    Each batch is judged by the rules that it was decided with, which `batches` has; of the settings only those of
-    storage count. Raises SettingsError when there are no tables at all, StorageError when tables or checkpoint cannot
-    be read.
+    Each batch is judged by the rules recorded for it in `batches`; of the settings only those of storage are used.
+    Raises SettingsError if there are no tables at all, StorageError if tables or checkpoint cannot be read.
     """
     accounted = _account(spark, settings)
     fixed = accounted.fixed
@@ -100,7 +99,7 @@ def audit(spark: SparkSession, settings: Settings) -> Report:
 
 
 def _done(fixed: FixedTables) -> Batch | None:
-    """The last batch that was done: by the checkpoint, else by `batches`."""
+    """The last completed batch: from the checkpoint, otherwise from `batches`."""
     batches = fixed.whole.batches
     if fixed.logged or not len(batches):
         return fixed.done
@@ -108,10 +107,10 @@ def _done(fixed: FixedTables) -> Batch | None:
 
 
 def findings(spark: SparkSession, settings: Settings) -> DataFrame:
-    """One row for each finding and transaction, figures left out: for notebooks.
+    """One row per finding and transaction, without figures: for notebooks.
 
     Columns: level (broken, warning), promise (P1 .. P5, or empty), finding, queue_id INT, queue_offset BIGINT, meaning.
-    Those of batches are in `audit` only. Raises as `audit`.
+    Findings about batches are in `audit` only. Raises as `audit`.
     """
     told = [(f.name, f.level, f.promise, f.meaning) for f in FINDINGS.values() if f.level != "figure"]
     names = F.broadcast(spark.createDataFrame(told, "name STRING, level STRING, promise STRING, meaning STRING"))
@@ -121,7 +120,7 @@ def findings(spark: SparkSession, settings: Settings) -> DataFrame:
 
 def _account(spark: SparkSession, settings: Settings) -> BatchAudit:
     fixed = FixedTables.take(spark, Tables.of(settings.storage))
-    # One that is missing beside others counts as empty: what it should hold is then found to be lost.
+    # If some tables exist, a missing one counts as empty: what it should hold is then reported as lost.
     if not set(fixed.versions) & set(SCHEMAS):
         where = fixed.tables.location("half")
         raise SettingsError("there is no such table", where, "run `checkback reconcile` first")
@@ -129,7 +128,7 @@ def _account(spark: SparkSession, settings: Settings) -> BatchAudit:
 
 
 def _labelled(accounted: BatchAudit, settings: Settings) -> DataFrame:
-    """Columns name (of a finding), queue_id, queue_offset, born (ms): a row for each finding that a transaction has."""
+    """One row per finding of a transaction: name (of the finding), queue_id, queue_offset, born (ms)."""
     fixed = accounted.fixed
     of_batch = rules(fixed)
     ever = RulesHistory.of(of_batch)
@@ -159,15 +158,15 @@ def _in_force(accounted: BatchAudit, ever: RulesHistory) -> RulesInForce:
 
 
 def _resumed_queues(fixed: FixedTables, settings: Settings) -> list[int]:
-    """Half queues of resumed messages: those that `operations` names, and the one of the settings."""
+    """Half queues of resumed messages: those named in `operations`, and operator.queue of the settings."""
     rows = fixed.all_rows("operations").where("new_queue_id IS NOT NULL").select("new_queue_id").distinct().collect()
     return sorted({settings.operator.queue, *(row["new_queue_id"] for row in rows)})
 
 
 def _published_again(fixed: FixedTables, resumed_queues: list[int]) -> DataFrame:
-    """As `_labelled`: the first offset of each (producer_group, transaction_id) that is published under several.
+    """As `_labelled`: the first offset of each (producer_group, transaction_id) published under several offsets.
 
-    Where these are one discarded message that was resumed twice, a promise is broken.
+    If these are one discarded message resumed twice, a promise is broken.
     """
     topics = fixed.read_topics()
     place = F.struct(F.col("half_queue_id").alias("queue_id"), F.col("half_queue_offset").alias("queue_offset"))
@@ -179,23 +178,23 @@ def _published_again(fixed: FixedTables, resumed_queues: list[int]) -> DataFrame
 
 
 def _several(rows: DataFrame, name: str) -> DataFrame:
-    """As `_labelled`: the first ``place`` of each ``who`` that has more than one."""
+    """As `_labelled`: the first ``place`` of each ``who`` that has several."""
     places = rows.groupBy("who").agg(F.min("place").alias("first"), F.max("place").alias("last"))
     found = places.where("first != last")
     return found.select("first.*", F.lit(None).cast("bigint").alias("born"), F.lit(name).alias("name"))
 
 
 def _summary(labelled: DataFrame) -> DataFrame:
-    """Columns name, count, samples, oldest (birth, ms), gaps (missing offsets): one row for each finding there is.
+    """One row per finding that occurs: name, count, samples, oldest (born, ms), gaps (missing offsets).
 
-    Samples are the oldest. Nothing grows with the number of transactions: counts, and SAMPLES of each queue.
+    Samples are the oldest. Memory does not grow with the number of transactions: counts, and SAMPLES per queue.
     """
     place = F.struct("born", *KEY)
     queues = labelled.groupBy("name", "queue_id").agg(
         F.count("*").alias("count"),
         F.min("born").alias("oldest"),
         F.min_by(place, place, SAMPLES).alias("samples"),
-        # As decimals: the offsets of a queue may be as far apart as numbers can be.
+        # DECIMAL: the difference between two offsets of a queue may overflow BIGINT.
         (F.max("queue_offset").cast("decimal(38)") - F.min("queue_offset") + 1 - F.count("*")).alias("gaps"),
     )
     samples = F.slice(F.sort_array(F.flatten(F.collect_list("samples"))), 1, SAMPLES)

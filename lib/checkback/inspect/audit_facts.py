@@ -1,7 +1,7 @@
-"""What the tables say of each transaction: one row for each (queue_id, queue_offset) that any of them names.
+"""What the tables say about each transaction: one row per (queue_id, queue_offset) that appears in any of them.
 
-All tables become rows of a few whole numbers, hashes for strings, which are grouped once: bodies are read and hashed
-where they lie, and no table is joined with another but `op` with the owners of its offsets.
+Every table is projected to a few integers, with hashes for strings, and all are grouped once. Bodies are hashed where
+they are read, before the shuffle. The only join between tables is that of `op` with the owners of its offsets.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from checkback.inspect.table_versions import FixedTables
 
 KEY = ("queue_id", "queue_offset")
-#: as a topic's table and `unpublished` name the half message, and the queue of the topic
+#: names in a topic table and in `unpublished` -> names in `half`, and of the topic's queue
 _OF_HALF = {"queue_id": "real_queue_id", "half_queue_id": "queue_id", "half_queue_offset": "queue_offset"}
-#: Bits of op_states and decision_states: COMMIT by each source, ROLLBACK by each source, DISCARD.
+#: Bits of op_states and decision_states: COMMIT by source, ROLLBACK by source, DISCARD.
 COMMITS, ROLLBACKS, DISCARD = 0x0F, 0xF0, 0x100
 #: Bits of rejected.
 REJECTED_HALF, REJECTED_OP, REJECTED_EARLY = 1, 2, 4
 
-#: Bits of a check: one more than check_max; of a number that has been before.
+#: Bits of a check: its number exceeds check_max; its number was used before.
 OVER, AGAIN = 1, 2
 
 (
@@ -48,27 +48,27 @@ OVER, AGAIN = 1, 2
     _REJECTED,
     _UNPUBLISHED,
 ) = range(12)
-#: What a row says, by its kind; null where it says nothing.
-#: at, until: ms. Of half: birth, its own immunity (a length); of a check: when it was requested, how long after it was
-#: due; of a discard (given up): when what landed is too young for it, how long after it was due.
-#: store: when half or op landed, us; of a check: when the next one is due, of a decision: its turn.
-#: number: bits, of a check its turn, of a discard the checks that it lacks, of a received check its number; `at` of a
-#: decision: its check_times. who, content: hashes; of a check: its check_times, bits; of a discard in content: its
-#: check_times where only checks count that were received.
+#: The columns by kind of row; null if not applicable.
+#: at, until: ms. Half: born, its own immunity (a duration); check: when it was requested, how long after it was due;
+#: discard (given up): from which landing on a half is too young for it, how long after it was due.
+#: store: half or op: when it landed, us; check: when the next one is due; decision: its turn.
+#: number: bits; check: its turn; discard: the number of checks it lacks; received check: its number. `at` of a
+#: decision: its check_times. who, content: hashes; check: check_times, bits. content of a discard: its check_times if
+#: only received checks counted.
 _COLUMNS = ("at", "until", "store", "number", "who", "content")
 
 
 def facts(fixed: FixedTables, rules: DataFrame, ever: RulesHistory) -> DataFrame:
-    """The facts of each transaction. ``rules``: of each batch (`batch_audit.rules`).
+    """The facts of each transaction. ``rules``: those of each batch (`batch_audit.rules`).
 
-    Columns, whole numbers, null where there is no such row or it is not known: queue_id, queue_offset; of the first
-    half message that took the offset: born, own_immunity (ms), landed (us), who, content; halves, published,
-    unpublished, decisions, discarded (rows), half_contents, half_owners, topic_contents, discarded_contents,
-    decision_owners (least and greatest, as an array); ops, alien_ops, undelivered (rows), received (greatest
-    number), op_states, op_landed (us, first), alien_landed (us, last); decision_states, decided_checks (most),
-    decided_turn (first); checks (rows), repeated_checks, over_limit (bit), last_check, last_turn, first_check_at
-    (ms), next_check_at (ms, by the last one), least_slack (ms); of discards: least_end_slack, too_young (ms, what
-    landed then or later), lacking (checks), unreceived (check_times that all had to be received); rejected (bits).
+    Columns, integers, null if there is no such row or the value is unknown: queue_id, queue_offset; of the first half
+    message at the offset: born, own_immunity (ms), landed (us), who, content; halves, published, unpublished,
+    decisions, discarded (rows), half_contents, half_owners, topic_contents, discarded_contents, decision_owners (min
+    and max, as an array); ops, alien_ops, undelivered (rows), received (highest number), op_states, op_landed (us,
+    first), alien_landed (us, last); decision_states, decided_checks (max), decided_turn (first); checks (rows),
+    repeated_checks, over_limit (bit), last_check, last_turn, first_check_at (ms), next_check_at (ms, by the last
+    check), least_slack (ms); of discards: least_end_slack, too_young (ms: halves that landed then or later), lacking
+    (checks), unreceived (check_times, if all had to be received); rejected (bits).
     """
     half = fixed.read("half")
     rows = [
@@ -81,7 +81,7 @@ def facts(fixed: FixedTables, rules: DataFrame, ever: RulesHistory) -> DataFrame
         _rows(fixed.read("unpublished").withColumnsRenamed(_OF_HALF), _UNPUBLISHED),
         _topic_rows(fixed.read_topics(), fixed.ignores_case),
     ]
-    # Moved first, then grouped: the rows are narrow, what they are grouped to is wide, and few of them share a key.
+    # Shuffle before aggregating: the rows are narrow, the aggregates wide, and few rows share a key.
     moved = union(rows).repartition(*KEY)
     return moved.groupBy(*KEY).agg(*_half_facts(), *_op_facts(), *_other_facts(), *_timed_facts())
 
@@ -160,7 +160,7 @@ def _count(kind: int) -> Column:
 
 
 def _span(column: str, kind: int) -> Column:
-    """Least and greatest: with one of a kind, or two, that is all of them."""
+    """Min and max: all values, if there are at most two distinct ones."""
     return F.array(F.min(_of(column, kind)), F.max(_of(column, kind)))
 
 
@@ -174,11 +174,11 @@ def _rows(table: DataFrame, kind: int | Column, **columns: Column) -> DataFrame:
 
 
 def _content(topic: Column, queue: str, landed: str, ignore_case: bool) -> Column:
-    """Hash of a message and of where it belongs. Nulls are told from each other: xxhash64 passes over them."""
-    # A catalog may have made a table's name lower case.
+    """Hash of a message and its destination. Nulls are distinguished explicitly: xxhash64 skips them."""
+    # A catalog may have lower-cased the table's name.
     topic = F.lower(topic) if ignore_case else topic
     names = ("transaction_id", "producer_group", queue, "tags", "keys", "born_timestamp", landed)
-    # Maps have no order, and no hash.
+    # Maps have no order and cannot be hashed.
     properties = F.sort_array(F.map_entries("properties"))
     nulls = F.concat(*(F.isnull(name).cast("string") for name in (*names, "properties", "body")))
     return F.xxhash64(topic, *names, properties, "body", nulls)
@@ -209,7 +209,7 @@ def _topic_rows(topics: DataFrame, ignore_case: bool) -> DataFrame:
 
 
 def _source_bit() -> Column:
-    """1: a producer's, 2: a check's, 4: an operator's, as `reconcile.event_columns` reads them; 8: nobody's."""
+    """1: producer, 2: check, 4: operator, as `reconcile.event_columns` maps them; 8: none of these."""
     bit = F.lit(1 << Source.PRODUCER)
     for source in (Source.CHECK, Source.OPERATOR, Source.CHECKBACK):
         bit = F.when(F.col("source") == source.name.lower(), 1 << source).otherwise(bit)
@@ -227,10 +227,10 @@ def _state_bits() -> Column:
 
 
 def _op_rows(op: DataFrame, half: DataFrame) -> DataFrame:
-    """Ops; alien are those of another group or transaction than the half message that took the offset first.
+    """Ops; alien ones have another group or transaction id than the first half message at the offset.
 
-    UNDELIVERED and DELIVERED are not about the transaction: they say what became of a check (UNDELIVERED, of a release
-    before, that nobody received it).
+    UNDELIVERED and DELIVERED report the delivery of a check, not the transaction's state (UNDELIVERED, written by a
+    previous release: no endpoint received it).
     """
     group, transaction = identity_columns()
     ops = op.withColumnRenamed("half_offset", "queue_offset").select(
@@ -259,7 +259,7 @@ def _decision_rows(decisions: DataFrame, rules: DataFrame) -> DataFrame:
 
 
 def _timed_rows(rows: DataFrame) -> DataFrame:
-    """Rows of `check_intervals`: checks and discards."""
+    """Rows of `check_intervals.timed`: checks and discards."""
     lacking = F.col("needed") - F.when(F.col("reason") == "EXPIRED", F.col("asked")).otherwise(F.col("number"))
     bits = F.when(F.col("over"), OVER).otherwise(0) + F.when(F.col("again"), AGAIN).otherwise(0)
     check = ~F.col("discard")
@@ -276,7 +276,7 @@ def _timed_rows(rows: DataFrame) -> DataFrame:
 
 
 def _rejected_rows(rejected: DataFrame) -> DataFrame:
-    """What `reconcile` did not take: its own words say of which offset it is."""
+    """Inputs that `reconcile` rejected: the offset is parsed from reason or raw."""
     half, early = F.col("source") == "half", F.col("reason") == REJECTION[Reason.NO_HALF]
     alien = F.col("reason").isin(REJECTION[Reason.WRONG_GROUP], REJECTION[Reason.WRONG_TRANSACTION_ID])
     place = r"^repeated \(queue_id, queue_offset\) (\d+)/(\d+)$"
@@ -284,7 +284,7 @@ def _rejected_rows(rejected: DataFrame) -> DataFrame:
         F.when(half, F.regexp_extract("reason", place, group)).otherwise(F.get_json_object("raw", f"$.{name}"))
         for group, name in ((1, "queue_id"), (2, "half_offset"))
     )
-    too_many = F.col("reason") == REJECTION[Reason.TOO_MANY]  # whose it was nobody has looked at
+    too_many = F.col("reason") == REJECTION[Reason.TOO_MANY]  # rejected before its owner was compared
     bits = F.when(half, REJECTED_HALF).when(alien, REJECTED_OP).when(early, REJECTED_EARLY)
     bits = bits.when(too_many, REJECTED_OP | REJECTED_EARLY)
     named = rejected.select(

@@ -1,4 +1,4 @@
-"""What an audit can find: the promises, and each way in which the tables may speak against one. No Spark."""
+"""What an audit can find: the promises, and each way in which the tables may contradict one. No Spark."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PROMISES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to find. ``promise`` is a key of PROMISES, or empty; ``meaning`` says what such a transaction has.
+    """A kind of finding. ``promise`` is a key of PROMISES, or empty; ``meaning`` describes the transaction or batch.
 
-    ``about``: what has it, a transaction or a batch.
+    ``about``: whether transactions or batches have it.
     """
 
     name: str
@@ -83,5 +83,5 @@ _ALL = (
     Finding("half_not_rejected", "warning", "", "a later half message took the offset, not (yet) in `rejected`"),
     Finding("id_published_twice", "warning", "", "its transaction_id was sent and published under another offset, too"),
 )
-#: By name, in the order in which they are shown.
+#: By name, in display order.
 FINDINGS = {finding.name: finding for finding in _ALL}

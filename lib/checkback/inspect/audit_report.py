@@ -1,4 +1,4 @@
-"""An audit's report as a table, and as JSON. No bodies, no names of transactions: offsets only."""
+"""An audit's report as a table and as JSON. Contains offsets only: no bodies, no transaction ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = ("broken", "warning", "figure")
 
 
 def table_rows(report: Report) -> list[tuple[str, ...]]:
-    """The rows of the table, in COLUMNS: figures, then warnings, then what is broken."""
+    """The rows of the table, in COLUMNS: figures, then warnings, then broken promises."""
     found = sorted(report.found, key=lambda found: -_SHOWN.index(found.finding.level))
     return [
         (
@@ -32,7 +32,7 @@ def table_rows(report: Report) -> list[tuple[str, ...]]:
 
 
 def conclusion(report: Report, now: datetime) -> list[str]:
-    """What stands below the table: as of when, what was left out, and whether a promise is broken."""
+    """The lines below the table: as of when, what was left out, and whether a promise is broken."""
     lines = []
     if report.done is not None:
         lines.append(f"as of batch {report.done.batch_id}, {_time(report.done.time)}")

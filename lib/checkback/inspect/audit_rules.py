@@ -1,4 +1,4 @@
-"""Which findings apply to a transaction: conditions on its facts (`audit_facts.facts`), as Spark columns."""
+"""Which findings apply to a transaction: predicates on its facts (`audit_facts.facts`), as Spark columns."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
     from checkback.inspect.batches import Epoch
 
-#: What landed so long before a batch was surely there when it began: clocks differ, and a commit takes its time.
+#: What landed this long before a batch began was certainly visible to it, despite clock skew and commit latency.
 MARGIN = timedelta(minutes=10)
 _MARGIN_MS = MARGIN // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
 class RulesInForce:
-    """What is known of the batches that took the half messages; times are ms.
+    """What is known about the batches that read the half messages; times are ms.
 
-    ``batch_time``: of the last one. What landed up to ``half_until`` of `half`, it has read. None: not known.
+    ``batch_time``: of the last one. It has read all of `half` that landed up to ``half_until``. None: unknown.
     ``epochs``: the rules, in order. By the last of them, ``longest``: from a check to the next; ``enough``: checks
-    without which nothing is EXPIRED. ``past``: were there batches before these, of which nothing is known?
-    ``uncounted``: were there ever checks that counted only when they were received?
+    required before EXPIRED. ``past``: whether there were earlier batches, of which nothing is known. ``uncounted``:
+    whether checks ever counted only when they were received.
     """
 
     batch_time: int | None
@@ -43,7 +43,7 @@ class RulesInForce:
 
 
 def conditions(known: RulesInForce) -> dict[str, Column]:
-    """By the name of a finding: does a transaction have it? A null counts as no."""
+    """By name of a finding: whether a transaction has it. Null counts as false."""
     return {
         **_states(),
         **_publishing(),
@@ -67,13 +67,13 @@ def _decided(bits: int) -> Column:
 
 
 def _lacks_op(bits: int) -> Column:
-    """Is there a decision of these bits without an op that says the same, from the same source?"""
+    """Whether there is a decision with these bits but no op with the same state and source."""
     missing = F.col("decision_states").bitwiseAND(F.bitwise_not("op_states")).bitwiseAND(F.lit(bits))
     return _there("halves") & (missing != 0)
 
 
 def _unlike(name: str, first: str, others: str) -> Column:
-    """Is one of the hashes in ``name`` of no half message of this offset?"""
+    """Whether a hash in ``name`` belongs to none of the half messages at this offset."""
     of_half = F.array_append(F.col(others), F.col(first))
     return _there("halves") & (F.size(F.array_except(F.filter(name, lambda value: value.isNotNull()), of_half)) > 0)
 
@@ -122,7 +122,7 @@ def _deciding() -> dict[str, Column]:
 
 
 def _checking(known: RulesInForce) -> dict[str, Column]:
-    # By the count, not by the clock, which may be put back: a decision says after how many checks it came.
+    # By number, not by time, as the clock may be set back: a decision records how many checks preceded it.
     too_many = F.col("last_check") > F.col("decided_checks") + F.col("undelivered")
     too_many = F.lit(False) if known.uncounted else F.coalesce(too_many, F.lit(False))
     return {
@@ -144,9 +144,9 @@ def _discarding() -> dict[str, Column]:
 
 
 def _immunity(known: RulesInForce) -> Column:
-    """The least that it can have been, in ms; null = not known (rule 4).
+    """The shortest possible immunity, in ms; null = unknown (rule 4).
 
-    Which batch took a half message nobody has written down: one of those between its landing and its first check.
+    No table records which batch read a half message: it was one between its landing and its first check.
     """
     begin, end = F.floor(F.col("landed") / 1000) - _MARGIN_MS, F.col("first_check_at")
     nothing = F.lit(None).cast("bigint")
@@ -160,7 +160,7 @@ def _immunity(known: RulesInForce) -> Column:
             most.append(F.when(then, F.lit(epoch.reserved)))
     if known.epochs and known.past:
         unknown = unknown | (F.lit(known.epochs[0].begin) > begin)
-    # An own one is no longer than transaction.reserved; the release before did not limit it.
+    # A half's own immunity is at most transaction.reserved; the previous release had no such limit.
     own = F.least("own_immunity", *most)
     return F.when(F.col("own_immunity").isNotNull(), own).when(~unknown, F.least(*timeouts))
 
@@ -185,7 +185,7 @@ def _sources(known: RulesInForce) -> dict[str, Column]:
 
 
 def _outlived(known: RulesInForce, before: int) -> Column:
-    """Was it due ``before`` (ms), and then past transaction.reserved and checked often enough (rule 7)?"""
+    """Whether it was due ``before`` (ms), and then past transaction.reserved and checked often enough (rule 7)."""
     reserved = known.epochs[-1].reserved if known.epochs else UNKNOWN
     if reserved == UNKNOWN:
         return F.lit(False)

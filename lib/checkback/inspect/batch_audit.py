@@ -1,7 +1,8 @@
-"""Table `batches` against the tables that batches write: does each batch have its row, and each row its batch?
+"""Compares `batches` with the tables that batches write: each batch must have a row there, and each row its batch.
 
-Counted are `decisions` and `check_requests`, whose rows nobody may delete. What a topic or `discarded` lacks the
-transactions tell (`audit_rules`): a message may be published by a later batch than the one that decided it.
+Only the rows of `decisions` and `check_requests` are counted, as these must never be deleted. Rows missing in a topic
+table or in `discarded` are found per transaction (`audit_rules`): a message may be published by a later batch than the
+one that decided it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from checkback.inspect.table_versions import FixedTables
 
 _BATCH = ("batch_id", "ms")
-#: column of `batches`, and which rows of the tables it counts
+#: count in `batches` -> table and predicate of the rows counted
 _COUNTS = {
     "committed": ("decisions", "state = 'COMMIT'"),
     "rolled_back": ("decisions", "state = 'ROLLBACK'"),
@@ -36,10 +37,11 @@ _RULES = ("check_interval_ms", "check_max", "reserved_ms", "check_jitter_ms", "c
 
 @dataclass(frozen=True)
 class BatchAudit:
-    """What the two say of each other. ``found``: by the name of a finding, with batches (batch_id, time) as samples.
+    """The result of the comparison. ``found``: by name of a finding, with batches (batch_id, time) as samples.
 
-    ``fixed``: the tables, without the rows of a batch that has begun by its rows alone. ``past``: are there rows of
-    the release before, whose batches have none in `batches`? ``first``: the first batch that has one, (batch_id, time).
+    ``fixed``: the tables, without the rows of a batch in progress that only its rows reveal. ``past``: whether there
+    are rows of the previous release, whose batches have none in `batches`. ``first``: the first batch with a row,
+    (batch_id, time).
     """
 
     found: dict[str, BatchFault]
@@ -49,7 +51,7 @@ class BatchAudit:
 
 
 def audit_batches(fixed: FixedTables, most: int) -> BatchAudit:
-    """The account, with ``most`` samples of each finding. Of `batches` without rows nothing is said."""
+    """The comparison, with up to ``most`` samples per finding. Without rows in `batches` nothing is found."""
     batches = fixed.whole.batches
     if not len(batches):
         return BatchAudit({}, fixed, past=True)
@@ -68,11 +70,11 @@ def audit_batches(fixed: FixedTables, most: int) -> BatchAudit:
 
 
 def rules(fixed: FixedTables) -> DataFrame:
-    """What each batch was decided with, by what stands in its rows.
+    """The rules that each batch was decided with, from its row.
 
-    Columns batch_id, ms; turn (the greater the later), application (its place); check_interval, check_max, reserved,
-    jitter, count_undelivered (null = not known); first_interval (of the application's first batch: a rebuild sets by
-    it when each half message is due again). Times are ms.
+    Columns batch_id, ms; turn (increases with time), application (its index); check_interval, check_max, reserved,
+    jitter, count_undelivered (null = unknown); first_interval (of the application's first batch: after a rebuild it
+    determines when each half message is due again). Times are ms.
     """
     wanted = F.struct("application", *_RULES)
     one = _rows(fixed).groupBy(*_BATCH).agg(F.min_by(wanted, "finished_at").alias("one")).select(*_BATCH, "one.*")
@@ -94,14 +96,14 @@ def rules(fixed: FixedTables) -> DataFrame:
 
 
 def _rows(fixed: FixedTables) -> DataFrame:
-    """`batches` with ms, its time."""
+    """`batches` with batch_time as ms."""
     return fixed.all_rows(NAME).withColumn("ms", F.unix_millis("batch_time"))
 
 
 def _compared(fixed: FixedTables) -> DataFrame:
-    """One row a batch: batch_id, ms, told (rows in `batches`), and of each count the told and the found one."""
+    """One row per batch: batch_id, ms, told (rows in `batches`), and each count as recorded and as found."""
     counted = _rows(fixed).dropDuplicates(["application", *_BATCH]).groupBy(*_BATCH)
-    # Not known: null of all of them.
+    # If a count is unknown in one row, the sum is null.
     sums = (F.when(F.count(name) == F.count("*"), F.sum(name)).alias(f"told_{name}") for name in _COUNTS)
     ruled = F.count("check_interval_ms") == F.count("*")
     told = counted.agg(F.count("*").alias("told"), ruled.alias("ruled"), *sums)
@@ -112,7 +114,7 @@ def _compared(fixed: FixedTables) -> DataFrame:
 
 
 def _counted(rows: DataFrame, name: str) -> DataFrame:
-    """The rows of a table, or of all topics', by batch: batch_id, ms, and the counts."""
+    """The rows of a table, or of all topic tables, counted by batch: batch_id, ms, and the counts."""
     counts = (
         (F.expr(f"count_if({which})") if name == table else F.lit(0)).cast("bigint").alias(count)
         for count, (table, which) in _COUNTS.items()
@@ -122,7 +124,7 @@ def _counted(rows: DataFrame, name: str) -> DataFrame:
 
 
 def _begun(rows: DataFrame, batches: Records) -> list[tuple[int, int]]:
-    """The batch that has begun since the last one, by its rows: it has none in `batches`, and the next id, or 0."""
+    """The batch in progress, as its rows reveal it: it has no row in `batches`, and the next batch id, or 0."""
     last, ms = batches[-1], F.col("ms")
     following = (F.col("batch_id") == int(last["batch_id"]) + 1) & (ms >= int(batches["time"][0]))
     rebuilt = (F.col("batch_id") == 0) & (ms > int(last["time"]))
@@ -131,7 +133,7 @@ def _begun(rows: DataFrame, batches: Records) -> list[tuple[int, int]]:
 
 
 def _label(fixed: FixedTables) -> Column:
-    """The finding that a row of `_compared` has; past: of the release before; unknown: not what it did; null: none."""
+    """The finding of a row of `_compared`; past: previous release; unknown: counts or rules missing; null: none."""
     first = fixed.whole.batches[0]
     under_way = F.lit(False)
     for batch in fixed.under_way:
@@ -149,7 +151,7 @@ def _label(fixed: FixedTables) -> Column:
 
 
 def _told(labelled: DataFrame, most: int) -> dict[str, BatchFault]:
-    """By the label how many have it, and the first of them."""
+    """By label: the number of batches, and the first of them."""
     place = F.struct("ms", "batch_id")
     groups = labelled.where("name IS NOT NULL").groupBy("name")
     found = groups.agg(F.count("*").alias("count"), F.min_by(place, place, most).alias("samples"))

@@ -1,4 +1,4 @@
-"""All topics and the ledger as of one batch: who joins them sees each batch in all of them or in none."""
+"""All topics and the ledger as of one batch: a join of them sees each batch in all of them or in none."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 class Snapshot:
     """The tables that batches write, with the rows of all batches up to ``batch`` and of none after it.
 
-    ``topics``: by the topic's name. ``unpublished``: None where there is no such table. The columns are those of
-    docs/tables.md.
+    ``topics``: by topic name. ``unpublished``: None if there is no such table. The columns are those of docs/tables.md.
     """
 
     batch: WholeBatch
@@ -39,24 +38,25 @@ class Snapshot:
 
 
 def snapshot(spark: SparkSession, settings: Settings, at: datetime | str | None = None) -> Snapshot:
-    """All topics and the ledger as of the last batch that was whole ``at`` a time; None: the newest that is whole.
+    """All topics and the ledger as of the last batch complete ``at`` a time; None: as of the newest complete batch.
 
-    Whole is a batch that has its row in `batches`. Rows of the release before, which wrote none, belong to each
-    snapshot. It goes by the rows' own batches, so it reaches back as far as the rows do, whatever OPTIMIZE and VACUUM
-    have done since; rows that were deleted since are in none. The versions of the tables are fixed when it is taken.
+    A batch is complete once it has its row in `batches`. Rows of the previous release, which wrote no such rows, belong
+    to every snapshot. Rows are selected by the batch they record, not by time travel: the snapshot reaches back as far
+    as the rows do, regardless of OPTIMIZE and VACUUM; rows deleted since are missing. The tables' versions are fixed on
+    call.
 
-    Raises SettingsError when there are no tables, when ``at`` is not a time, or is before the first row of `batches`;
-    StateError when no batch has a row there.
+    Raises SettingsError if there are no tables, or if ``at`` is not a time or before the first row of `batches`;
+    StateError if no batch has a row there.
     """
     moment, tables = parse_as_of(at), Tables.of(settings.storage)
     if not tables.exists(spark, "half"):
         raise SettingsError("there is no such table", tables.location("half"), "run `checkback reconcile` first")
     whole = read_batches(spark, tables)
-    # What a batch wrote is there before its row: so the versions are fixed after the rows are read.
+    # A batch's rows are committed before its row in `batches`: fix the versions after reading that table.
     names = [*(name for name in SCHEMAS if batch_time(name)), *tables.topics(spark)]
     with ThreadPoolExecutor(max_workers=4) as pool:
         versions = dict(zip(names, pool.map(lambda name: tables.history(spark, name, 1), names), strict=True))
-    # Batches that were finished meanwhile: they are known now, and left out.
+    # Batches completed meanwhile are known now, and left out.
     cut = Cut.at(whole, None if moment is None else milliseconds(moment), read_batches(spark, tables))
     if cut is None:
         fix = "run `checkback reconcile`: a snapshot is of a batch that it finishes"

@@ -1,7 +1,7 @@
-"""The batches that are whole, in order, and which rows of the tables are theirs. Pure: no Spark, no clock, no I/O.
+"""The complete batches, in order, and which rows of the tables belong to them. Pure: no Spark, no clock, no I/O.
 
-A batch's row in `batches` is written last, so a batch that has one is whole. (batch_id, batch_time) of it stand in the
-rows that it wrote. Neither is enough alone: a rebuild begins the ids anew, and clocks are put back. All times are ms.
+A batch's row in `batches` is written last, so a batch that has one is complete. The rows that a batch wrote carry its
+(batch_id, batch_time). Neither identifies it alone: a rebuild restarts the ids, and clocks are set back. Times are ms.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 Records: TypeAlias = "NDArray[np.void]"
 
-#: of a rule that is not known
+#: value of an unknown rule
 UNKNOWN = -1
-#: One row of `batches`. application: its place among the applications, which are in the order in which they began.
+#: One row of `batches`. application: its index among the applications, ordered by their start.
 BATCH = np.dtype(
     [
         ("application", "<i8"),
@@ -34,14 +34,14 @@ BATCH = np.dtype(
         ("check_max", "<i8"),
     ]
 )
-#: Turns of an application: more than it has batches.
+#: Turns per application: more than it has batches.
 APPLICATION = 1 << 40
-#: Epochs that `epochs` tells apart; more of them count as one.
+#: Most epochs that `epochs` distinguishes; if there are more, they are merged into one.
 _EPOCHS = 64
 
 
 class BatchRange(NamedTuple):
-    """Batch ids and batch times, both ends included: rows within are of batches that follow one another."""
+    """Ranges of batch ids and batch times, both inclusive: rows within belong to consecutive batches."""
 
     first_id: int
     last_id: int
@@ -49,16 +49,16 @@ class BatchRange(NamedTuple):
     last_time: int
 
     def holds(self, batch_id: int, time: int) -> bool:
-        """Is a row with this batch id and batch time within?"""
+        """Whether a row with this batch id and batch time is within."""
         return self.first_id <= batch_id <= self.last_id and self.first_time <= time <= self.last_time
 
 
 @dataclass(frozen=True)
 class BatchSelection:
-    """Which rows belong to a cut, by their batch id and batch time.
+    """Which rows belong to a cut, by batch id and batch time.
 
-    Those in ``boxes``, and those of the release before, which wrote no row in `batches`: older than ``past_until``,
-    and of no batch that came after the cut (``later``).
+    Those in ``boxes``, and those of the previous release, which wrote no row in `batches`: older than ``past_until``,
+    and of no batch after the cut (``later``).
     """
 
     boxes: tuple[BatchRange, ...]
@@ -66,15 +66,15 @@ class BatchSelection:
     later: tuple[BatchRange, ...] = ()
 
     def holds(self, batch_id: int, time: int) -> bool:
-        """Does a row with this batch id and batch time belong to the cut?"""
+        """Whether a row with this batch id and batch time belongs to the cut."""
         past = time < self.past_until and not any(box.holds(batch_id, time) for box in self.later)
         return past or any(box.holds(batch_id, time) for box in self.boxes)
 
 
 class Epoch(NamedTuple):
-    """Batches that followed one another and were decided with the same rules; UNKNOWN = it is not known with which.
+    """Consecutive batches decided with the same rules; UNKNOWN = the rules are unknown.
 
-    ``begin``: time of the earliest of them; ``end``: no batch up to the last of them was later. ``timeout``,
+    ``begin``: the earliest batch time; ``end``: the latest batch time up to the last of them. ``timeout``,
     ``reserved``: the settings transaction.*, ms.
     """
 
@@ -85,7 +85,7 @@ class Epoch(NamedTuple):
 
 
 def in_order(records: Records) -> Records:
-    """BATCH records by application and batch id; of several with both alike the one that was finished first."""
+    """BATCH records by application and batch id; of duplicates the one that finished first."""
     records = records[np.lexsort((records["finished"], records["batch_id"], records["application"]))]
     first = np.ones(len(records), bool)
     first[1:] = np.diff(records["application"]) != 0
@@ -94,7 +94,7 @@ def in_order(records: Records) -> Records:
 
 
 def cut_at(batches: Records, at: int | None) -> int:
-    """How many of the batches, which are in order, were whole at a time: up to the last that was finished by then."""
+    """How many of the ordered batches were complete at a time: up to the last one finished by then."""
     if at is None:
         return len(batches)
     done = np.flatnonzero(batches["finished"] <= at)
@@ -102,13 +102,13 @@ def cut_at(batches: Records, at: int | None) -> int:
 
 
 def members(kept: Records, others: Records) -> BatchSelection:
-    """The rows of the ``kept`` batches, the first ones in their order, and not of the ``others``, those after them.
+    """The rows of the ``kept`` batches, a prefix of the order, and of none of the ``others``, which follow.
 
-    And of all that came before the first batch. There must be a batch. One more may have begun that has no row yet.
+    Includes all rows before the first batch. There must be a batch. One more may be in progress, still without a row.
     """
     first, last = (kept if len(kept) else others)[0], (others if len(others) else kept)[-1]
     past_until = int(first["time"])
-    # The next one, or the first after a rebuild; at any time.
+    # The id of the next batch, or of the first after a rebuild; at any time.
     begun = (int(last["batch_id"]) + 1, 0)
     return BatchSelection(
         tuple(box for run in _runs(kept) for box in _boxes(run, others, begun)),
@@ -118,13 +118,13 @@ def members(kept: Records, others: Records) -> BatchSelection:
 
 
 def turns(batches: Records) -> NDArray[np.int64]:
-    """A number for each (application, batch_id), the greater the later it was."""
+    """A number for each (application, batch_id) that increases with time."""
     numbers: NDArray[np.int64] = batches["application"] * APPLICATION + batches["batch_id"]
     return numbers
 
 
 def _runs(batches: Records) -> list[Records]:
-    """Batches of one application whose ids follow one another and whose times do not fall."""
+    """Batches of one application with consecutive ids and non-decreasing times."""
     if not len(batches):
         return []
     ends = np.diff(batches["application"]) != 0
@@ -139,7 +139,7 @@ def _box(run: Records) -> BatchRange:
 
 
 def _boxes(run: Records, others: Records, begun: Sequence[int]) -> list[BatchRange]:
-    """A run as boxes that hold none of the others, nor, but for its very time, a batch with an id that is ``begun``."""
+    """Boxes of a run without any of the others; an id in ``begun`` gets its own box, of that batch's very time."""
     box = _box(run)
     if len(run) == 1:
         return [box]
@@ -152,27 +152,27 @@ def _boxes(run: Records, others: Records, begun: Sequence[int]) -> list[BatchRan
     within &= (others["time"] >= box.first_time) & (others["time"] <= box.last_time)
     if not within.any():
         return [box]
-    # Another application's, and the clock was put back: a shorter run spans less time.
+    # Of another application, after the clock was set back: a shorter run spans less time.
     middle, others = len(run) // 2, others[within]
     return [*_boxes(run[:middle], others, begun), *_boxes(run[middle:], others, begun)]
 
 
 def epochs(batches: Records) -> list[Epoch]:
-    """The batches, which are in order, by the rules that were in force."""
+    """The batches, which are in order, grouped by the rules in force."""
     if not len(batches):
         return []
     changes = np.flatnonzero((np.diff(batches["timeout"]) != 0) | (np.diff(batches["reserved"]) != 0)) + 1
     changes = changes if len(changes) < _EPOCHS else changes[:0]
     latest = np.maximum.accumulate(batches["time"])
     return [
-        # Of an epoch with several rules the loosest.
+        # If an epoch has several rules, the loosest.
         Epoch(int(part["time"].min()), int(until[-1]), *(int(part[name].min()) for name in ("timeout", "reserved")))
         for part, until in zip(np.split(batches, changes), np.split(latest, changes), strict=True)
     ]
 
 
 def first_intervals(batches: Records) -> list[int]:
-    """By application, transaction.check_interval of its first batch; UNKNOWN, too, where it has none."""
+    """transaction.check_interval of the first batch by application; UNKNOWN if it is missing there."""
     count = int(batches["application"].max()) + 1 if len(batches) else 0
     found = np.full(count, UNKNOWN, np.int64)
     first = np.ones(len(batches), bool)
@@ -182,17 +182,17 @@ def first_intervals(batches: Records) -> list[int]:
 
 
 class BatchFault(NamedTuple):
-    """What is wrong with the rows of `batches` by themselves: how many, and (batch_id, time) of the first."""
+    """Inconsistency within `batches`: the number of cases, and (batch_id, time) of the first."""
 
     number: int
     samples: tuple[tuple[int, int], ...]
 
 
 def faults(records: Records, most: int) -> dict[str, BatchFault]:
-    """What the BATCH records, in any order, say against themselves, by the name of a finding.
+    """Inconsistencies within the BATCH records, in any order, by name of a finding.
 
-    batch_twice: several rows of one batch. batch_gap: batches between an application's first and last without a row;
-    the samples are those after a gap. batch_clock_back: finished before the one before it.
+    batch_twice: several rows of one batch. batch_gap: batches without a row between an application's first and last;
+    the samples are the batches after a gap. batch_clock_back: finished before its predecessor.
     """
     batches = in_order(records)
     key = ["application", "batch_id"]

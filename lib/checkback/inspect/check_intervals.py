@@ -1,4 +1,4 @@
-"""Checks and discards of each transaction in their order, each beside the rules of its batch (`batch_audit`)."""
+"""Checks and discards of each transaction in order, each with the rules of its batch (`batch_audit.rules`)."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ _KEY = ("queue_id", "queue_offset")
 
 @dataclass(frozen=True)
 class RulesHistory:
-    """Was transaction.check_jitter ever more than 0; was check.count_undelivered ever false?"""
+    """Whether transaction.check_jitter was ever above 0, and whether check.count_undelivered was ever false."""
 
     jitter: bool = False
     uncounted: bool = False
 
     @classmethod
     def of(cls, rules: DataFrame) -> RulesHistory:
-        """By the rules of all batches: a small job."""
+        """From the rules of all batches: a small Spark job."""
         row = rules.select(F.max("jitter").alias("jitter"), F.min("count_undelivered").alias("counted")).first()
         return cls() if row is None else cls(bool(row["jitter"]), row["counted"] is False)
 
 
 def timed(requests: DataFrame, decisions: DataFrame, rules: DataFrame, ever: RulesHistory) -> DataFrame:
-    """A row for each check, and for each DISCARD.
+    """One row per check and per DISCARD.
 
-    Columns queue_id, queue_offset, discard (BOOLEAN), reason, number (check_times), ms (when), turn; slack (ms since it
-    was due by the check before it: less than 0 is too soon; null = not known), due (ms, of a check: when the next one
-    is), over (is it one more than check_max?), again (has a check of this number been before, and counted?),
-    all_uncounted (so far checks counted only when they were received), needed (of a discard: checks that its reason
-    needs), asked (checks before it), landed_before (ms, of a discard EXPIRED: what landed then or later was too young).
+    Columns queue_id, queue_offset, discard (BOOLEAN), reason, number (check_times), ms (time), turn; slack (ms since it
+    was due according to the previous check: negative is too early; null = unknown), due (of a check: when the next one
+    is due, ms), over (number exceeds check_max), again (an earlier check had this number, and counted), all_uncounted
+    (so far only received checks counted), needed (of a discard: checks that its reason requires), asked (checks before
+    it), landed_before (of a discard EXPIRED: a half that landed then or later was too young, ms).
 
-    Rules 5 to 7 and 9 of docs/protocol.md, as `reconcile.segment` has them. A null says that it is not known.
+    Rules 5 to 7 and 9 of docs/protocol.md, as implemented in `reconcile.segment`. Null = unknown.
     """
     end = decisions.where("state = 'DISCARD'")
     rows = _events(requests, "requested_at", discard=False).unionByName(_events(end, "decided_at", discard=True))
@@ -55,7 +55,7 @@ def timed(requests: DataFrame, decisions: DataFrame, rules: DataFrame, ever: Rul
     rows = rows.withColumns(
         {
             "asked": F.count_if(check).over(before).cast("int"),
-            # Checks of the release before may have been counted otherwise: they tell nothing of the jitter.
+            # The previous release may have counted checks differently: the jitter cannot be derived from them.
             "all_known": F.count_if(check & F.col("check_interval").isNull()).over(before) == 0,
             "by_receipt": ~F.col("count_undelivered"),
             "uncounted": ~F.col("count_undelivered") | (F.col("number") >= F.col("check_max")),
@@ -108,16 +108,16 @@ def _same_application() -> Column:
 
 
 def _due_since() -> Column:
-    """Since when it was due. A rebuild sets it anew, by the rules of its first batch: then the earlier of both."""
+    """Since when it was due. A rebuild resets this by the rules of its first batch: then the earlier of both."""
     anew = F.col("last.ms") + F.col("first_interval")
     rebuilt = F.when(F.col("last.due").isNotNull() & anew.isNotNull(), F.least("last.due", anew))
     return F.when(_same_application(), F.col("last.due")).otherwise(rebuilt)
 
 
 def _counted_before(uncounted: bool) -> Column:
-    """Was there a check of its number, and did both count when they were requested?
+    """Whether there was a check of this number, and both counted when they were requested.
 
-    If there ever were checks that did not (``uncounted``), a rebuild may have forgotten some: then of one application.
+    If checks were ever not counted (``uncounted``), a rebuild may have lost some: then only within one application.
     """
     counted = ~F.coalesce("uncounted", F.lit(False)) & ~F.coalesce("twin.uncounted", F.lit(False))
     other = F.coalesce(F.col("twin.application") != F.col("application"), F.lit(False)) if uncounted else F.lit(False)
@@ -125,7 +125,7 @@ def _counted_before(uncounted: bool) -> Column:
 
 
 def _enough() -> Column:
-    """Checks without which nothing is EXPIRED (rule 7)."""
+    """Checks required before EXPIRED (rule 7)."""
     interval = F.greatest(F.col("check_interval"), F.lit(1))
     by_time = F.floor(F.col("reserved") / interval) + 1
     enough = F.least(F.col("check_max"), F.lit(CHECKS_AT_LEAST), by_time.cast("int"))
@@ -133,7 +133,7 @@ def _enough() -> Column:
 
 
 def _with_jitter(rows: DataFrame) -> DataFrame:
-    """The rows with own_jitter: what transaction.check_jitter has added to the interval after a check, in ms."""
+    """The rows with own_jitter: what transaction.check_jitter added to the interval after a check, in ms."""
     names = ("transaction_hash", "queue_offset", "asked", "jitter")
 
     def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

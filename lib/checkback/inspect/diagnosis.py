@@ -1,22 +1,22 @@
-"""Why a producer group's transactions are pending, in a sentence. Pure: facts in, words out."""
+"""Why a producer group's transactions are pending, in one sentence. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-#: the beginning of the error of a check that its circuit breaker held back
+#: prefix of the error of a check that an open circuit breaker prevented
 NOT_TRIED = "not tried: "
 
 
 @dataclass(frozen=True)
 class Group:
-    """What is known of a group with pending transactions. Times are ms since the epoch; None = never, or not known.
+    """What is known of a group with pending transactions. Times are ms since the epoch; None = never, or unknown.
 
-    ``overdue``: pending beyond their immunity; ``op_waiting``: those of them that have an op already. ``endpoints``:
-    set in the settings. The outcomes are those of its last check_interval of checking, shares of 1. ``error``: of the
-    last check without an answer that was tried; ``held_back``: why the last one was not tried. ``silent_since``: first
-    NO_ANSWER after the last answer; ``undecided_since``: first UNKNOWN after the last COMMIT or ROLLBACK.
+    ``overdue``: pending beyond their immunity; ``op_waiting``: those of them that already have an op. ``endpoints``:
+    number in the settings. Outcomes are those of its last check_interval of checking, as fractions of 1. ``error``: of
+    the last attempted check without an answer; ``held_back``: why the last one was not attempted. ``silent_since``:
+    first NO_ANSWER after the last answer; ``undecided_since``: first UNKNOWN after the last COMMIT or ROLLBACK.
     """
 
     overdue: int = 1
@@ -41,15 +41,15 @@ class Group:
 class Reconcile:
     """What is known of reconcile.
 
-    ``last_batch``: when its last batch began (ms); None = no checkpoint tells. ``quiet``: how long something may be
-    due without a batch: for longer, it does not run. That no batch begins while nothing is due is as it should be.
+    ``last_batch``: when its last batch began (ms); None = no checkpoint. ``quiet``: how long something may be due
+    without a batch before reconcile counts as stopped. While nothing is due, no batch is expected.
     """
 
     last_batch: int | None = None
     quiet: timedelta = timedelta(minutes=1)
 
     def stands(self, due_since: int | None, now: int) -> bool:
-        """Does it not run, or hang?"""
+        """Whether it is stopped or hangs."""
         if self.last_batch is None or due_since is None:
             return False
         return now - max(self.last_batch, due_since) > self.quiet // timedelta(milliseconds=1)
@@ -64,7 +64,7 @@ def diagnose(group: Group, reconcile: Reconcile, now: int) -> str:
 
 
 def clock(ms: int, now: int) -> str:
-    """A time as people say it: 14:05, with the day when it is another; UTC."""
+    """A time for display: 14:05, with the date unless today; UTC."""
     at, today = _utc(ms), _utc(now)
     return f"{at:%H:%M}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M}"
 

@@ -1,4 +1,4 @@
-"""Producer groups with something pending: how much, since when, and why."""
+"""Producer groups with pending transactions: how many, since when, and why."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ COLUMNS = (
 
 
 def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:
-    """The producer groups that have something pending beyond its immunity, the one with the oldest first.
+    """The producer groups with transactions pending beyond their immunity, the one with the oldest first.
 
     Columns: producer_group; pending, overdue (beyond their immunity), op_waiting (of those: their op has landed)
     BIGINT; oldest_born TIMESTAMP and oldest_age_s DOUBLE (of the overdue); last_answer_at (newest COMMIT, ROLLBACK or
     UNKNOWN), silent_since (first NO_ANSWER after that; null = it answers), undecided_since (first UNKNOWN after its
-    last COMMIT or ROLLBACK); of its last check_interval of checking: outcomes BIGINT, and as shares of 1 decided_share,
-    unknown_share, no_answer_share, skipped_share DOUBLE (null = none), endpoints ARRAY<STRING> (all that were tried);
-    last_error (of the newest try in vain); why (a sentence), as_of.
+    last COMMIT or ROLLBACK); of its last check_interval of checking: outcomes BIGINT, and as fractions of 1
+    decided_share, unknown_share, no_answer_share, skipped_share DOUBLE (null = none), endpoints ARRAY<STRING> (all that
+    were tried); last_error (of the newest failed attempt); why (a sentence), as_of.
 
-    One row a group; it costs what `pending` does, and a second read of check_answers. Raises as `pending`.
+    One row per group. Costs as much as `pending`, plus a second scan of check_answers. Raises as `pending`.
     """
     return group_summary(spark, settings, as_of).where("overdue > 0").orderBy(F.col("oldest_born"), "producer_group")
 
 
 def group_summary(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:
-    """As `stuck_groups`, with the groups of which nothing is overdue."""
+    """As `stuck_groups`, including groups with nothing overdue."""
     view = View.of(spark, settings, as_of)
     place = view.tables.checkpoint("reconcile")
     folders = folders_of(place, spark)
@@ -77,7 +77,7 @@ def group_summary(spark: SparkSession, settings: Settings, as_of: datetime | str
         now, group = facts.pop("now"), facts.pop("producer_group")
         return diagnose(Group(**facts, endpoints=endpoints.get(group, 0)), reconcile, now)
 
-    # A lambda has no type hints, by which Spark would guess another kind of function.
+    # A lambda has no type hints, from which Spark would infer another kind of UDF.
     sentence = F.udf(lambda row: said(row), "string")  # noqa: PLW0108
     return known.withColumns(
         {
@@ -89,13 +89,13 @@ def group_summary(spark: SparkSession, settings: Settings, as_of: datetime | str
 
 
 def quiet_after(settings: Settings) -> timedelta:
-    """How long something may be due without a batch: for longer, reconcile does not run."""
+    """How long something may be due without a batch before reconcile counts as stopped."""
     return 5 * settings.reconcile.trigger + timedelta(minutes=1)
 
 
 def _waiting(rows: DataFrame) -> DataFrame:
-    """By group what is pending."""
-    # Who was asked about is beyond its immunity, also while it is not yet due again.
+    """Pending transactions by group."""
+    # A half that was checked is beyond its immunity, even while its next check is not yet due.
     asked = (F.col("check_times") > 0) | F.col("last_outcome").isNotNull()
     overdue = asked | (F.col("next_check_at") <= F.col("as_of"))
     return rows.groupBy("producer_group").agg(
@@ -111,7 +111,7 @@ def _waiting(rows: DataFrame) -> DataFrame:
 
 
 def _outcomes(answers: DataFrame, check_interval: timedelta) -> DataFrame:
-    """By group what came of its checks."""
+    """Outcomes of checks by group."""
     at, outcome = F.col("answered_at"), F.col("outcome")
     latest = answers.groupBy("producer_group").agg(
         F.max(F.when(outcome.isin(*_ANSWERS), at)).alias("last_answer_at"),
@@ -158,7 +158,7 @@ def _after(name: str) -> Column:
 
 
 def _facts() -> list[Column]:
-    """The fields of `Group`, with producer_group and now: numbers, as Python's time zone does not touch them."""
+    """The fields of `Group`, with producer_group and now: integers, as Python's time zone does not affect them."""
     return [
         F.col("producer_group"),
         F.unix_millis("as_of").alias("now"),

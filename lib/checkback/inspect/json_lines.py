@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Spark writes the JSON: a timestamp collected to Python would be in this machine's time zone.
+# Spark writes the JSON: a timestamp collected to Python would be in the local time zone.
 _OPTIONS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "timeZone": "UTC", "ignoreNullFields": "false"}
 
 

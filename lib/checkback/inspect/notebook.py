@@ -1,4 +1,4 @@
-"""What a notebook needs besides the functions: the settings of the tables it looks at, and rows to look at."""
+"""Helpers for notebooks: the settings of the tables to inspect, and rows as a table."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ if TYPE_CHECKING:
 
     from checkback.settings import Settings
 
-#: the folder of the example of `make run`, in that of the project
+#: folder of the example that `make run` creates, relative to the project's
 _EXAMPLE = Path("data/bank")
 
 
 def notebook_settings(config: Path | str | None = None, overrides: Sequence[str] = ()) -> Settings:
-    """The settings as commands read them; when nothing names the tables, of the example's that `make run` leaves.
+    """The settings as commands read them; if nothing names the tables, those of the example that `make run` leaves.
 
-    ``config`` is the file of ``--config``, ``overrides`` are ``KEY=VALUE`` as of ``--set``; CHECKBACK__STORAGE__ROOT
-    and the like count, too. The project is the working folder, or the next above it with a conf/base.yml: a relative
-    storage.root is one in there. Raises SettingsError, also when there is no example yet.
+    ``config`` is the file of ``--config``, ``overrides`` are ``KEY=VALUE`` as for ``--set``; CHECKBACK__STORAGE__ROOT
+    and other environment variables apply, too. The project is the working folder, or its nearest parent with a
+    conf/base.yml: a relative storage.root is resolved there. Raises SettingsError, also if the example does not exist
+    yet.
     """
     project = _project()
     base = project / BASE_FILE
@@ -43,14 +44,14 @@ def notebook_settings(config: Path | str | None = None, overrides: Sequence[str]
     if config is None and named <= {"default", str(base), str(BASE_FILE)}:
         loaded = load(file, [*_example(project / _EXAMPLE), *overrides])
     root = loaded.settings.storage.root
-    if ":" in root or Path(root).is_absolute():  # a URI, or a place that does not depend on the working folder
+    if ":" in root or Path(root).is_absolute():  # a URI, or a path independent of the working folder
         return loaded.settings
     return load(file, [*overrides, f"storage.root={json.dumps(str(project / root))}"]).settings
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows that notebooks show as a table, no text cut off."""
+    """Rows that notebooks show as a table, without truncating text."""
 
     frame: pd.DataFrame
 
@@ -63,7 +64,7 @@ class Rows:
             return str(self.frame.to_string(index=False, na_rep="")) if len(self.frame) else "Nothing."
 
     def first(self, name: str) -> str:
-        """What the first row has in a column; "nothing" without rows."""
+        """Value of a column in the first row; "nothing" without rows."""
         return str(self.frame[name].iloc[0]) if len(self.frame) else "nothing"
 
     def _whole(self) -> AbstractContextManager[None]:
@@ -73,11 +74,11 @@ class Rows:
 
 
 def table(rows: DataFrame, most: int = 20) -> Rows:
-    """The first rows to look at; times are UTC and in whole seconds, numbers have one decimal.
+    """The first rows; times are UTC in whole seconds, numbers have one decimal.
 
-    Times that pandas does not have are left out.
+    Times outside pandas' range become null.
     """
-    # pandas counts times in nanoseconds: those beyond, which another writer may have set, it has none for.
+    # pandas stores times in nanoseconds, which cannot represent times that another writer may have set.
     times = [name for name, kind in rows.dtypes if kind == "timestamp"]
     known = {name: F.when(F.year(name).between(1678, 2261), F.col(name)) for name in times}
     found = rows.limit(most).withColumns(known).toPandas()
@@ -90,7 +91,7 @@ def table(rows: DataFrame, most: int = 20) -> Rows:
 
 
 def busiest(over_time: DataFrame, every: timedelta) -> datetime | None:
-    """The end of the interval at which most was pending: rows of `pending_over_time`; None when there are none."""
+    """The end of the interval with the most pending, from rows of `pending_over_time`; None if there are none."""
     total = F.sum("pending").alias("pending")
     row = over_time.groupBy(F.unix_micros("minute").alias("at")).agg(total).orderBy(F.desc("pending"), "at").first()
     if row is None:
@@ -99,13 +100,13 @@ def busiest(over_time: DataFrame, every: timedelta) -> datetime | None:
 
 
 def _project() -> Path:
-    """The nearest folder, from the working one upwards, that has conf/base.yml; else the working one."""
+    """The nearest folder with conf/base.yml, from the working folder upwards; otherwise the working folder."""
     here = Path.cwd()
     return next((folder for folder in (here, *here.parents) if (folder / BASE_FILE).exists()), here)
 
 
 def _example(folder: Path) -> Iterator[str]:
-    """The example's settings as overrides: the file without its secret, which only the example knew."""
+    """The example's settings as overrides: its file without the secret, which only the example's run had."""
     try:
         sections: dict[str, dict[str, Any]] = yaml.safe_load((folder / "checkback.yml").read_text("utf-8"))
     except OSError as error:

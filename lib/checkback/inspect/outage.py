@@ -1,7 +1,7 @@
-"""Outages of producer groups, from what their endpoints answered: since when, until when, and what they did harm to.
+"""Outages of producer groups, from the outcomes of their checks: since when, until when, and the damage they did.
 
-An outage is a time in which all checks of a group were in vain alike: NO_ANSWER, or UNKNOWN. The next other outcome
-ends it. One check in vain is none yet. Skipped checks asked nobody and say nothing.
+An outage is a period in which all checks of a group failed with the same outcome: NO_ANSWER, or UNKNOWN. The next other
+outcome ends it. A single failed check is no outage. Skipped checks were not sent and are ignored.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 _VAIN = ("NO_ANSWER", "UNKNOWN")
 _OF = ["producer_group", "run"]
-#: shown before and after an outage, of its length; and at least
+#: margin shown before and after an outage, as a fraction of its length; and at least
 _MARGIN, _LEAST_MARGIN = 0.5, timedelta(seconds=20)
 
 
 @dataclass(frozen=True)
 class Outage:
-    """An outage. ``over`` None = it goes on; ``last``: its last check in vain; ``told``: it all in three sentences."""
+    """An outage. ``over`` None = it goes on; ``last``: its last failed check; ``told``: three sentences about it."""
 
     group: str
     outcome: str
@@ -46,31 +46,31 @@ class Outage:
 
     @property
     def happened(self) -> bool:
-        """Was there an outage?"""
+        """Whether there was an outage."""
         return bool(self.group)
 
     @property
     def lasted(self) -> timedelta:
-        """From the first check in vain to the next answer, or to the last check in vain."""
+        """From the first failed check to the next answer, or to the last failed check."""
         return (self.over or self.last) - self.began
 
     @property
     def since(self) -> datetime:
-        """A while before it began."""
+        """Its beginning, with a margin."""
         return self.began - max(_MARGIN * self.lasted, _LEAST_MARGIN)
 
     @property
     def until(self) -> datetime:
-        """A while after it was over."""
+        """Its end, with a margin."""
         return self.began + self.lasted + max(_MARGIN * self.lasted, _LEAST_MARGIN)
 
     @property
     def every(self) -> timedelta:
-        """An interval for plots of it."""
+        """An interval for plots."""
         return interval_for(self.until - self.since)
 
     def around(self, rows: DataFrame, time: str = "minute") -> DataFrame:
-        """The rows from a while before it began until a while after it was over."""
+        """The rows from ``since`` to ``until``."""
         at = F.col(time)
         return rows.where(at.between(moment_column(self.since - self.every), moment_column(self.until)))
 
@@ -82,16 +82,16 @@ def outages(
     *,
     since: datetime | str | None = None,
 ) -> DataFrame:
-    """The outages, the worst first: by discarded, still pending, then all transactions asked about in vain.
+    """The outages, the worst first: by discarded, still pending, then all transactions checked without success.
 
-    Columns: producer_group; outcome (NO_ANSWER, UNKNOWN); began_at (the first check in vain), last_vain_at, over_at
-    (the next other outcome; null = it goes on) TIMESTAMP; lasted_s DOUBLE (until it was over, else until the last check
-    in vain); checks, transactions BIGINT (asked about in vain); endpoints ARRAY<STRING>; said (the error told most
-    often); of these transactions: discarded, decided (committed or rolled back), still_pending BIGINT,
-    delay_p50_s, delay_max_s DOUBLE (of the decided: from their first check in vain to the decision).
+    Columns: producer_group; outcome (NO_ANSWER, UNKNOWN); began_at (the first failed check), last_vain_at (the last
+    one), over_at (the next other outcome; null = it goes on) TIMESTAMP; lasted_s DOUBLE (until it was over, else until
+    the last failed check); checks (failed), transactions BIGINT (that they were about); endpoints ARRAY<STRING>; said
+    (the most frequent error); of these transactions: discarded, decided (committed or rolled back), still_pending
+    BIGINT, delay_p50_s, delay_max_s DOUBLE (of the decided: from their first failed check to the decision).
 
-    It reads check_answers (with ``since`` its files of that time) and decisions once each, and sorts the answers of a
-    group. Raises as `pending`.
+    Reads check_answers (with ``since`` only its files of that time) and decisions once each, and sorts each group's
+    answers. Raises as `pending`.
     """
     view = View.of(spark, settings, as_of)
     asked = _with_decisions(view, _asked_in_vain(view, since))
@@ -130,7 +130,7 @@ def worst_outage(
     since: datetime | str | None = None,
     group: str | None = None,
 ) -> Outage:
-    """The first of `outages`, of one group or of all; one that did not happen when there was none."""
+    """The first of `outages`, of one group or of all; one with ``happened`` false if there was none."""
     found = outages(spark, settings, as_of, since=since)
     if group is not None:
         found = found.where(F.col("producer_group") == group)
@@ -150,10 +150,10 @@ def worst_outage(
 
 
 def damage(spark: SparkSession, settings: Settings, outage: Outage, as_of: datetime | str | None = None) -> DataFrame:
-    """The transactions that were asked about in vain in an outage: the discarded, the pending, then the slowest first.
+    """The transactions with failed checks in an outage: the discarded, the pending, then the slowest first.
 
-    Columns: queue_id, queue_offset, transaction_id, producer_group, checks (in vain) BIGINT, state (null = pending),
-    reason, source, decided_at, delay_s DOUBLE (from the first check in vain to the decision). It reads as `outages`.
+    Columns: queue_id, queue_offset, transaction_id, producer_group, checks (failed) BIGINT, state (null = pending),
+    reason, source, decided_at, delay_s DOUBLE (from the first failed check to the decision). Reads as `outages`.
     """
     view = View.of(spark, settings, as_of)
     asked = _asked_in_vain(view, outage.began).where(F.col("producer_group") == outage.group)
@@ -175,10 +175,10 @@ def what_endpoints_said(
     *,
     since: datetime | str | None = None,
 ) -> DataFrame:
-    """What came of each try of a check, by endpoint and text, the most frequent first.
+    """The result of each attempt of a check, by endpoint and text, the most frequent first.
 
-    Columns: producer_group, endpoint, said (the outcome, or the error of a try in vain), tries BIGINT, first_at,
-    last_at. Tries that a circuit breaker held back are left out. It reads check_answers once.
+    Columns: producer_group, endpoint, said (the outcome, or the error of a failed attempt), tries BIGINT, first_at,
+    last_at. Attempts that an open circuit breaker prevented are left out. Reads check_answers once.
     """
     view = View.of(spark, settings, as_of)
     last = F.array(F.struct("endpoint", F.coalesce("error", "outcome").alias("said")))
@@ -195,18 +195,18 @@ def what_endpoints_said(
 
 
 def _answers(view: View, since: datetime | str | None) -> DataFrame:
-    """What came of the checks that asked somebody."""
+    """Outcomes of the checks that were sent."""
     return since_moment(view.read("check_answers").where(F.col("outcome") != "SKIPPED"), "answered_at", since)
 
 
 def _asked_in_vain(view: View, since: datetime | str | None) -> DataFrame:
-    """A row for each transaction that was asked about in vain in a run of checks in vain, with the end of the run."""
+    """One row per transaction and run of failed checks that has checks of it, with the end of the run."""
     kind = F.when(F.col("outcome").isin(*_VAIN), F.col("outcome")).otherwise("ANSWER")
     order = ("answered_at", *KEY, "check_times")
     of_group = Window.partitionBy("producer_group")
     in_time, backwards = of_group.orderBy(*order), of_group.orderBy(*map(F.desc, order))
     begins = F.coalesce(F.col("kind") != F.lag("kind").over(in_time), F.lit(True))
-    # The next beginning. Backwards: Spark reads a frame of all that follows anew for each row.
+    # The next beginning. Descending order: Spark re-evaluates an unbounded following frame for each row.
     next_begin = F.last(F.when(F.col("begins"), F.col("answered_at")), ignorenulls=True)
     runs = (
         _answers(view, since)

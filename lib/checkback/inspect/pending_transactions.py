@@ -1,4 +1,4 @@
-"""Who is pending: half messages without a decision, since when, how often checked, when next, and why still."""
+"""Pending half messages: since when, how often checked, when next, and why still pending."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 KEY = ["queue_id", "queue_offset"]
 _NAMES = ["transaction_id", "producer_group"]
-#: what `pending` leaves out unless it is asked for
+#: columns of `pending` only with ``bodies``
 CONTENT = ("tags", "keys", "properties", "body")
 
 COLUMNS = (
@@ -46,17 +46,17 @@ COLUMNS = (
 def pending(
     spark: SparkSession, settings: Settings, as_of: datetime | str | None = None, *, bodies: bool = False
 ) -> DataFrame:
-    """The pending half messages, oldest first, now or as of a moment.
+    """The pending half messages, oldest first, now or as of a point in time.
 
-    Columns: queue_id INT, queue_offset BIGINT, transaction_id, producer_group, real_topic, born_timestamp,
-    age_s DOUBLE (seconds since birth), check_times INT (checks that count; 0 = none yet), last_outcome, last_error,
-    last_endpoint and last_answered_at (of the newest outcome of a check; null = none yet), next_check_at (with
-    check_max checks done: when it is discarded; up to transaction.check_jitter later), op_waiting (COMMIT or ROLLBACK:
-    an op of its own has landed, the next batch decides by it; else null), why (a sentence), as_of (TIMESTAMP). With
-    ``bodies`` also tags, keys, properties and body.
+    Columns: queue_id INT, queue_offset BIGINT, transaction_id, producer_group, real_topic, born_timestamp, age_s DOUBLE
+    (seconds since birth), check_times INT (checks that count; 0 = none yet), last_outcome, last_error, last_endpoint
+    and last_answered_at (of the newest outcome of a check; null = none yet), next_check_at (after check_max checks:
+    when it is discarded; up to transaction.check_jitter later), op_waiting (COMMIT or ROLLBACK: its own op has landed
+    and will decide it in the next batch; else null), why (a sentence), as_of (TIMESTAMP). With ``bodies`` also tags,
+    keys, properties and body.
 
-    It reads each of half, decisions, op, check_requests and check_answers once, without bodies, and shuffles half and
-    decisions. Raises SettingsError when ``as_of`` is not a time, or too long ago, or there are no tables.
+    Reads each of half, decisions, op, check_requests and check_answers once, without bodies, and shuffles half and
+    decisions. Raises SettingsError if ``as_of`` is not a time or too long ago, or if there are no tables.
     """
     view = View.of(spark, settings, as_of)
     halves = undecided(view, bodies)
@@ -101,13 +101,13 @@ def pending(
 
 
 def undecided(view: View, bodies: bool = False) -> DataFrame:
-    """The rows of `half` without a decision, one an offset."""
+    """The rows of `half` without a decision, one per offset."""
     left = view.read("half").join(view.read("decisions").select(*KEY), on=KEY, how="left_anti")
     return first_of_each(left, bodies)
 
 
 def first_of_each(half: DataFrame, bodies: bool = False) -> DataFrame:
-    """`half` with one row an offset: the first that landed, as the segments take them. Bodies only if asked for."""
+    """`half` with one row per offset: the first that landed, as in the segments. Bodies only on request."""
     left_out = (*KEY, *(() if bodies else CONTENT))
     columns = [name for name in half.columns if name not in left_out]
     first = F.min_by(F.struct(*columns), "store_timestamp").alias("first")
@@ -115,31 +115,31 @@ def first_of_each(half: DataFrame, bodies: bool = False) -> DataFrame:
 
 
 def born() -> Column:
-    """The birth that counts: one in the future counts as the landing (rule 4)."""
+    """The effective born_timestamp: one later than the store_timestamp counts as that (rule 4)."""
     return F.least("born_timestamp", "store_timestamp")
 
 
 def immunity_s(settings: Settings) -> Column:
-    """Seconds without checks: the message's own, else transaction.timeout (rule 4)."""
+    """Immunity in seconds: the message's own, else transaction.timeout (rule 4)."""
     own = F.when(F.col("check_immunity_s") >= 0, F.col("check_immunity_s"))
     return F.coalesce(own.cast("double"), F.lit(settings.transaction.timeout.total_seconds()))
 
 
 def plus_seconds(time: Column, seconds: Column) -> Column:
-    """A time, and so many seconds; one beyond Python's, another writer's, counts as the last of those."""
+    """A time plus seconds, capped at the greatest time that Python can represent."""
     micros = F.unix_micros(time)
     micros = F.when(micros > MOST, MOST).otherwise(micros)
     return F.timestamp_micros((micros + (seconds * 1_000_000).cast("bigint")).cast("bigint"))
 
 
 def _last_answers(answers: DataFrame) -> DataFrame:
-    """By half message the newest outcome. By its time: the number of a check that did not count is used again."""
+    """The newest outcome by half message. By time: the number of a check that did not count is reused."""
     last = F.struct("outcome", "error", "endpoint", "answered_at")
     return answers.groupBy(*KEY, *_NAMES).agg(F.max_by(last, F.struct("answered_at", "check_times")).alias("last"))
 
 
 def _waiting_ops(op: DataFrame, halves: DataFrame) -> DataFrame:
-    """By offset the state of the op that will decide a pending half message: its own (rule 2), the first (rule 1)."""
+    """By offset the state of the op that will decide a pending half message: the first (rule 1) of its own (rule 2)."""
     ops = op.where(F.col("state").isin("COMMIT", "ROLLBACK")).select(
         "queue_id",
         F.col("half_offset").alias("queue_offset"),
@@ -156,7 +156,7 @@ def _waiting_ops(op: DataFrame, halves: DataFrame) -> DataFrame:
 
 
 def _why(settings: Settings) -> Column:
-    """Why it is not decided yet. As in checkback.inspect.diagnosis, which says it of a group."""
+    """Why it is not decided yet. Equivalent to checkback.inspect.diagnosis, which describes a group."""
     outcome, error = F.col("last.outcome"), F.col("last.error")
     due = F.col("next_check_at") <= F.col("as_of")
     set_groups = sorted(name for name, producer in settings.producers.items() if producer.endpoints)

@@ -1,7 +1,7 @@
-"""Figures of what `checkback.inspect` returns, for notebooks. Times are UTC; titles say what is to be seen.
+"""Figures of what `checkback.inspect` returns, for notebooks. Times are UTC; titles state the finding.
 
-Spark has counted before: what comes to the driver is a row per interval and group, endpoint or topic. Colours are those
-of Okabe and Ito, which people who do not see all colours tell apart; a group, outcome or state keeps its own.
+Spark aggregates first: the driver collects one row per interval and group, endpoint or topic. Colours are the
+colour-blind safe palette of Okabe and Ito; a group, outcome or state keeps its colour.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ OUTCOMES = {
 _IN_VAIN = ("UNKNOWN", "NO_ANSWER", FAILED_TRY)
 _GROUPS = (_BLUE, _ORANGE, _GREEN, _PINK, _SKY, _RED)
 _OTHERS = "other groups"
-#: panels of one figure
+#: most panels of a figure
 _PANELS = 4
-#: limits of the bars of ages, in seconds
+#: bucket boundaries of the histogram of ages, in seconds
 AGES = (0, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 3 * 3600, 12 * 3600, 86400, 3 * 86400)
 
 
 class Plot(Figure):
-    """A figure that notebooks show by itself, without pyplot's state."""
+    """A figure that notebooks display without pyplot's global state."""
 
     def _repr_png_(self) -> bytes:
         out = io.BytesIO()
@@ -59,7 +59,7 @@ class Plot(Figure):
 
 
 def ages(pending: DataFrame) -> Plot:
-    """How old what is pending is, by group: rows of `pending`, counted by Spark."""
+    """Age of pending transactions, by group: rows of `pending`, counted by Spark."""
     bucket = F.greatest(F.lit(0), *(F.when(F.col("age_s") >= limit, number) for number, limit in enumerate(AGES)))
     counted = pending.groupBy("producer_group", bucket.alias("bucket")).agg(
         F.count("*").alias("pending"), F.max("age_s").alias("oldest_s")
@@ -84,7 +84,7 @@ def ages(pending: DataFrame) -> Plot:
 
 
 def pending(over_time: DataFrame, every: timedelta = MINUTE, outage: Outage | None = None) -> Plot:
-    """How much was pending, by group: rows of `pending_over_time`; an outage is shaded."""
+    """Number pending over time, by group: rows of `pending_over_time`; an outage is shaded."""
     rows = over_time.toPandas()
     if rows.empty:
         return _nothing("No data: nothing was pending.")
@@ -95,7 +95,7 @@ def pending(over_time: DataFrame, every: timedelta = MINUTE, outage: Outage | No
 
 
 def decisions(by_minute: DataFrame, every: timedelta = MINUTE, outage: Outage | None = None) -> Plot:
-    """How many were decided, and how: rows of `decisions_by_minute`, all groups together."""
+    """Decisions over time, by state: rows of `decisions_by_minute`, all groups together."""
     rows = by_minute.groupBy("minute", "state").agg(F.sum("decisions").alias("decisions")).toPandas()
     if rows.empty:
         return _nothing("No data: nothing was decided.")
@@ -109,7 +109,7 @@ def decisions(by_minute: DataFrame, every: timedelta = MINUTE, outage: Outage | 
 
 
 def outcomes(checks: DataFrame, every: timedelta = MINUTE, outage: Outage | None = None) -> Plot:
-    """What came of the checks, a panel an endpoint, those with the most in vain first: rows of `check_outcomes`."""
+    """Outcomes of checks, one panel per endpoint, those with the most failures first: rows of `check_outcomes`."""
     rows = checks.toPandas()
     if rows.empty:
         return _nothing("No data: there were no checks.")
@@ -135,7 +135,7 @@ def outcomes(checks: DataFrame, every: timedelta = MINUTE, outage: Outage | None
 
 
 def latency(by_minute: DataFrame, outage: Outage | None = None) -> Plot:
-    """How long decisions took from the birth, p50 and p99 by group and topic: rows of `decision_latency`."""
+    """Time from birth to decision, p50 and p99 by group and topic: rows of `decision_latency`."""
     rows = by_minute.toPandas()
     if rows.empty:
         return _nothing("No data: nothing was decided.")
@@ -158,7 +158,7 @@ def latency(by_minute: DataFrame, outage: Outage | None = None) -> Plot:
 
 
 def incident(over_time: DataFrame, checks: DataFrame, every: timedelta, outage: Outage) -> Plot:
-    """An outage in one picture: what was pending, and what the checks of its group brought, one below the other."""
+    """An outage in one figure: the pending transactions above, the outcomes of the group's checks below."""
     piled, asked = over_time.toPandas(), checks.where(F.col("producer_group") == outage.group).toPandas()
     if piled.empty or asked.empty:
         return _nothing("No data: there was no outage.")
@@ -211,7 +211,7 @@ def _stack(axes: Axes, places: Any, counts: pd.DataFrame, width: float, colours:
     below = 0 * counts.iloc[:, 0].to_numpy()
     for name in map(str, counts.columns):
         heights = counts[name].to_numpy()
-        # What was given up is told by more than its colour.
+        # Failures are distinguished by more than colour.
         hatch = "///" if name in ("DISCARD", "NO_ANSWER") else None
         axes.bar(
             places,
@@ -239,7 +239,7 @@ def _tidy(axes: Axes) -> None:
 
 
 def _in_time(axes: Axes, outage: Outage | None, from_zero: bool = True) -> None:
-    """A time axis in UTC; with an outage its shade and what is around it."""
+    """A time axis in UTC; with an outage, limited to it and its margins, and shaded."""
     locator = AutoDateLocator(tz=timezone.utc)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(
@@ -261,13 +261,13 @@ def _in_time(axes: Axes, outage: Outage | None, from_zero: bool = True) -> None:
 
 
 def _colours(rows: pd.DataFrame, value: str) -> dict[str, str]:
-    """A colour for each of the largest groups, by name, so that it is the same in every figure of these tables."""
+    """A colour for each of the largest groups, assigned by name: the same in every figure of these tables."""
     largest = rows.groupby("producer_group")[value].sum().nlargest(len(_GROUPS)).index
     return {**dict(zip(sorted(largest), _GROUPS, strict=False)), _OTHERS: _GREY}
 
 
 def _folded(rows: pd.DataFrame, value: str) -> pd.DataFrame:
-    """The rows with all but the largest groups as one."""
+    """The rows with all but the largest groups merged into one."""
     kept = rows["producer_group"].isin(list(_colours(rows, value)))
     return rows.assign(producer_group=rows["producer_group"].where(kept, _OTHERS))
 
@@ -284,7 +284,7 @@ def _most(rows: pd.DataFrame, every: timedelta) -> str:
 
 
 def _days(times: Sequence[datetime] | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Times as matplotlib counts them: in days."""
+    """Times as matplotlib represents them: in days."""
     days: np.ndarray[Any, Any] = date2num(times)  # type: ignore[no-untyped-call]
     return days
 

@@ -1,4 +1,4 @@
-"""How far `reconcile` is, by its checkpoint: the batch that has begun last, and the last that is done."""
+"""Progress of `reconcile` from its checkpoint: the newest batch begun (offset log) and completed (commit log)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class Folders(Protocol):
-    """Where a checkpoint is read."""
+    """Access to a checkpoint's files."""
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder; nothing when there is none."""
+        """Names in a folder; empty if it does not exist."""
 
     def text(self, file: str) -> str:
-        """The text of a file."""
+        """Content of a file."""
 
     def modified(self, file: str) -> int | None:
-        """When the file was written (ms); None = not known."""
+        """Modification time of the file (ms); None = unknown."""
 
 
 class LocalFolders:
-    """Folders of this machine: no Spark is needed."""
+    """Local folders: Spark is not needed."""
 
     def names(self, folder: str) -> list[str]:
         """As Folders."""
@@ -44,7 +44,7 @@ class LocalFolders:
 
 
 class SparkFolders:
-    """Folders of any file system that Spark reaches."""
+    """Folders in any file system that Spark can access."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -61,14 +61,14 @@ class SparkFolders:
 
         return filesystem.text(self._spark, file)
 
-    def modified(self, file: str) -> int | None:  # noqa: ARG002 - not worth a call of its own
-        """As Folders: never known."""
+    def modified(self, file: str) -> int | None:  # noqa: ARG002 - not worth another call
+        """As Folders: always unknown."""
         return None
 
 
 @dataclass(frozen=True)
 class Progress:
-    """``begun``: the newest batch that has begun; ``done``: the last that is done, and ``done_at`` when (ms)."""
+    """``begun``: the newest batch begun; ``done``: the last one completed, and when (``done_at``, ms)."""
 
     begun: Batch | None = None
     done: Batch | None = None
@@ -76,16 +76,16 @@ class Progress:
 
     @property
     def under_way(self) -> Batch | None:
-        """The batch that has begun and is not done."""
+        """The batch in progress: begun and not completed."""
         if self.begun is None or (self.done is not None and self.done.batch_id >= self.begun.batch_id):
             return None
         return self.begun
 
 
 def progress(filesystem: Folders, place: str, at_ms: int | None = None) -> Progress:
-    """How far the query with the checkpoint in ``place`` is, or was ``at_ms``, as far as its log goes back.
+    """Progress of the query with the checkpoint in ``place``, now or ``at_ms``, as far as its offset log goes back.
 
-    Raises StorageError when a batch cannot be read.
+    Raises StorageError if a batch cannot be read.
     """
     begun = _begun(filesystem, place, at_ms)
     if begun is None:
@@ -97,14 +97,14 @@ def progress(filesystem: Folders, place: str, at_ms: int | None = None) -> Progr
         return Progress(begun)
     if done == begun.batch_id:
         return Progress(begun, begun, filesystem.modified(f"{place}/commits/{done}"))
-    # Its offsets may be gone from the log, though Spark keeps a hundred of them.
+    # Its entry may have been purged from the offset log, though Spark keeps a hundred.
     known = str(done) in filesystem.names(f"{place}/offsets")
     batch = _batch(filesystem, place, done) if known else Batch(done, begun.time)
     return Progress(begun, batch, filesystem.modified(f"{place}/commits/{done}"))
 
 
 def folders_of(place: str, spark: SparkSession | None) -> Folders | None:
-    """How the checkpoint in ``place`` is read; None = only with Spark, and there is none."""
+    """Access to the checkpoint in ``place``; None = it needs Spark, and there is no session."""
     if local_path(place) is not None:
         return LocalFolders()
     return None if spark is None else SparkFolders(spark)

@@ -1,4 +1,4 @@
-"""What the state store says is pending, beside what the tables say: a cross-check."""
+"""Pending half messages in the state store, compared with the tables: a cross-check."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
     from checkback.settings import Settings
 
-#: place of `half` among the sources of the query
+#: index of `half` among the sources of the query
 _HALF = 0
 _DECODED = "queue_id INT, queue_offset BIGINT, born BIGINT, due BIGINT, check_times INT, timer BIGINT"
 
 
 def state_pending(spark: SparkSession, settings: Settings, batch_id: int | None = None) -> DataFrame:
-    """What is pending by the state store, after a batch: the last that is done, unless ``batch_id`` names another.
+    """Pending half messages in the state store after a batch: the last completed one unless ``batch_id`` is given.
 
     Columns: queue_id INT, queue_offset BIGINT, born_timestamp, next_check_at (when it is due), check_times INT,
-    timer_at (when its segment's timer is set for; null = none), registered BOOLEAN (Spark has that timer), batch_id.
+    timer_at (expiry of its segment's timer; null = none), registered BOOLEAN (Spark has that timer), batch_id.
 
-    Spark keeps the state of a hundred batches. It reads the whole state, decoded on the executors. Raises
-    SettingsError when there are no tables, StateError when no batch is done, or the state cannot be read.
+    Spark keeps the state of a hundred batches. Reads the whole state and decodes it on the executors. Raises
+    SettingsError if there are no tables, StateError if no batch is completed or the state cannot be read.
     """
     view = View.of(spark, settings)
     place = view.tables.checkpoint(NAME)
@@ -70,11 +70,11 @@ def state_pending(spark: SparkSession, settings: Settings, batch_id: int | None 
 
 
 def state_differences(spark: SparkSession, settings: Settings) -> DataFrame:
-    """Offsets that are pending by the state store and not by the tables, or the other way round: there should be none.
+    """Offsets that are pending in the state store but not in the tables, or the reverse: there should be none.
 
-    Columns: queue_id INT, queue_offset BIGINT, in_state, in_tables BOOLEAN, batch_id BIGINT. Both as of the last batch
-    that is done: what batches under way wrote, and what landed since, is left out. It shuffles the offsets of `half`
-    and `decisions`. Raises as `state_pending`.
+    Columns: queue_id INT, queue_offset BIGINT, in_state, in_tables BOOLEAN, batch_id BIGINT. Both as of the last
+    completed batch: rows of batches in progress, and rows that landed since, are left out. Shuffles the offsets of
+    `half` and `decisions`. Raises as `state_pending`.
     """
     view = View.of(spark, settings)
     fixed = FixedTables.take(spark, view.tables)
@@ -82,7 +82,7 @@ def state_differences(spark: SparkSession, settings: Settings) -> DataFrame:
         raise StateError("no batch of reconcile is done yet", view.tables.checkpoint(NAME), "run `checkback reconcile`")
     positions = fixed.done.positions
     position = positions[_HALF] if positions else None
-    # A version may have been read in part: what is in it may be in the state, and need not be.
+    # A version may have been read in part: its rows may be in the state, but need not be.
     whole = -1 if position is None else position.unread - 1
     part = -1 if position is None else min(position.version, fixed.versions["half"])
     part = max(whole, part if position is not None and (position.index >= 0 or position.starting) else -1)

@@ -1,4 +1,4 @@
-"""What `checkback status` knows: facts of reconcile and its checkpoint, and of the tables."""
+"""Data of `checkback status`: facts about reconcile and its checkpoint, and from the tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
     from checkback.storage.checkpoint import Batch
 
-#: sources of the query, in its order
+#: sources of the query, in order
 SOURCES = ("half", "op")
 RECENT = timedelta(minutes=5)
 #: columns of `group_summary` that status shows
@@ -43,9 +43,9 @@ GROUP = (
 
 @dataclass(frozen=True)
 class Engine:
-    """What is known without Spark, where tables and checkpoint are local. Times are ms.
+    """What is known without Spark, if tables and checkpoint are local. Times are ms.
 
-    ``owner``: who is at work; empty = nobody, None = not known. ``lag``: by source what no finished batch has read.
+    ``owner``: the running reconcile; empty = none, None = unknown. ``lag``: by source what no completed batch has read.
     """
 
     owner: str | None = None
@@ -55,10 +55,10 @@ class Engine:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What the tables say. ``decisions``: (state, in the last minute, in the last RECENT).
+    """Facts from the tables. ``decisions``: (state, in the last minute, in the last RECENT).
 
-    ``groups``: rows with the names of GROUP. ``checks``: (group, endpoint, outcome, number) in the last RECENT.
-    ``unpublished``: what waits for its topic's table.
+    ``groups``: rows with the columns GROUP. ``checks``: (group, endpoint, outcome, number) in the last RECENT.
+    ``unpublished``: messages waiting for their topic's table.
     """
 
     groups: tuple[Mapping[str, Any], ...] = ()
@@ -70,7 +70,7 @@ class TableFacts:
 
 @dataclass(frozen=True)
 class Status:
-    """All of it, at ``now`` (ms). ``ledger`` None = not read yet."""
+    """The status at ``now`` (ms). ``facts`` None = not read yet."""
 
     now: int
     timeout: timedelta
@@ -80,7 +80,7 @@ class Status:
 
 
 def read_status(settings: Settings, now: datetime, spark: SparkSession | None = None) -> Status:
-    """The status without what only Spark can tell; with ``spark``, all. Raises SettingsError, StorageError."""
+    """The status without what requires Spark; with ``spark``, all of it. Raises SettingsError, StorageError."""
     tables = Tables.of(settings.storage)
     engine = _engine(tables, spark)
     facts = None if spark is None else _facts(spark, settings, tables, now)
@@ -103,7 +103,7 @@ def _engine(tables: Tables, spark: SparkSession | None) -> Engine:
 
 
 def _unread(tables: Tables, name: str, source: int, done: Batch | None, spark: SparkSession | None) -> Unread | None:
-    """What the last batch that is done has not read of a source. By the log, not by its rows."""
+    """What the last completed batch has not read of a source. From the table's log, without reading rows."""
     positions = () if done is None else done.positions
     position = positions[source] if source < len(positions) else None
     version, index = (0, -1) if position is None else (position.unread, -1 if position.starting else position.index)
@@ -126,7 +126,7 @@ def _unread(tables: Tables, name: str, source: int, done: Batch | None, spark: S
 
 
 def _facts(spark: SparkSession, settings: Settings, tables: Tables, now: datetime) -> TableFacts:
-    """Three queries: one row a group, one a state, one an endpoint and outcome."""
+    """Three queries: one row per group, per state, and per endpoint and outcome."""
     from pyspark.sql import functions as F
 
     from checkback.inspect.groups import group_summary

@@ -1,4 +1,4 @@
-"""What the screen of `checkback status` says of given facts, and its JSON. Pure."""
+"""Rendering of `checkback status`, on screen and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHECKS = ("group", "endpoint", "outcomes of the last 5 minutes")
 
 
 class Line(NamedTuple):
-    """A line above the tables; ``bad``: somebody should look at it."""
+    """A line above the tables; ``bad``: needs attention."""
 
     name: str
     text: str
@@ -30,7 +30,7 @@ def lines(status: Status) -> list[Line]:
 
 
 def group_rows(facts: TableFacts) -> list[tuple[tuple[str, ...], bool]]:
-    """Rows of the table of groups, in GROUPS; and whether somebody should look at one."""
+    """Rows of the table of groups, in GROUPS; and whether a row needs attention."""
     return [
         (
             (
@@ -99,7 +99,7 @@ def as_json(status: Status) -> dict[str, Any]:
 
 
 def span(seconds: float) -> str:
-    """A duration as people say it: 12s, 3m 20s, 2h 5m, 3d 4h."""
+    """A duration for display: 12s, 3m 20s, 2h 5m, 3d 4h."""
     whole = max(0, int(seconds))
     for size, unit, less, part in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
         if whole >= size:
@@ -109,7 +109,7 @@ def span(seconds: float) -> str:
 
 
 def iso(ms: int) -> str:
-    """A time as JSON has it."""
+    """A time in JSON."""
     at = datetime.fromtimestamp(0, timezone.utc) + timedelta(milliseconds=ms)
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -164,7 +164,7 @@ def _decisions(facts: TableFacts | None) -> list[Line]:
 
 
 def _unpublished(status: Status) -> list[Line]:
-    """What waits for its topic's table: how much, since when and why of each topic."""
+    """Messages waiting for their topic's table: by topic how many, since when and why."""
     found = () if status.facts is None else status.facts.unpublished
     return [
         Line(
@@ -175,7 +175,7 @@ def _unpublished(status: Status) -> list[Line]:
 
 
 def _shown(topic: str | None) -> str:
-    """A name that nobody has checked, as a terminal may show it."""
+    """An unvalidated name, safe to print on a terminal."""
     return "no topic" if topic is None else "".join(char if char.isprintable() else "?" for char in topic)
 
 

@@ -1,18 +1,18 @@
-"""All tables at fixed versions, such that every batch is either wholly in them or wholly left out.
+"""All tables at fixed versions, such that every batch is either completely included or completely left out.
 
-A batch commits its tables side by side, not at once, so that one that is under way is in some and not in others. And
-while an audit opens one table after the other, batches go on. Therefore, in this order:
+A batch commits its tables side by side, not atomically: one in progress may be in some tables and not in others. And
+batches go on while an audit opens one table after the other. Therefore, in this order:
 
-1. Which batch is the last that is done (``commits`` of the checkpoint)? Which have a row in `batches`, that is written
-   last? Whatever these and those before them wrote is there.
-2. Fix the versions of the tables that batches write; then those of `half` and `op`, so that these hold whatever the
-   others speak of.
-3. Which batches have got a row since, and which have begun since (``offsets`` of the checkpoint)? Their rows, by batch
-   id and batch time, are left out. Nothing else can have written: a batch is in ``offsets`` before it begins.
+1. Read the last completed batch (``commits`` of the checkpoint), and the batches with a row in `batches`, which is
+   written last. Everything that these and earlier batches wrote is visible.
+2. Fix the versions of the tables that batches write, then those of `half` and `op`, so that these contain everything
+   that the others refer to.
+3. Read the batches that got a row since, and those begun since (``offsets`` of the checkpoint). Their rows, by batch
+   id and batch time, are left out. No other batch can have written: a batch is in ``offsets`` before it begins.
 
-Without a checkpoint the rows themselves tell of a batch that has begun: its id is the one after the last in `batches`,
-or 0 after a rebuild (`batch_audit`). Batch ids alone do not suffice (a new checkpoint restarts them), nor
-do times (clocks are set back).
+Without a checkpoint only its rows reveal a batch in progress: its id follows the last one in `batches`, or is 0 after a
+rebuild (`batch_audit`). Batch ids alone are not enough, as another checkpoint restarts them; nor are times, as clocks
+are set back.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 
     from checkback.storage.tables import Tables
 
-#: what is written by landing, and so is fixed last
+#: written by landing, and therefore fixed last
 _SOURCES = ("half", "op")
 _LANDED_SINCE = 100
-#: place of `half` among the sources of the query
+#: index of `half` among the sources of the query
 _HALF = 0
 
 
 @dataclass(frozen=True)
 class FixedTables:
-    """Tables as they were after the batch ``done`` (None = not known, or none). ``under_way``: batches left out.
+    """Tables as of the batch ``done`` (None = unknown, or none). ``under_way``: batches in progress, left out.
 
-    ``versions``: of the tables that there are, by name. ``whole``: the batches that had a row in `batches` before the
-    versions were fixed. ``logged``: does a checkpoint tell which batches have begun?
+    ``versions``: of the existing tables, by name. ``whole``: the batches with a row in `batches` before the versions
+    were fixed. ``logged``: whether a checkpoint tells which batches have begun.
     """
 
     spark: SparkSession
@@ -62,7 +62,7 @@ class FixedTables:
 
     @classmethod
     def take(cls, spark: SparkSession, tables: Tables) -> FixedTables:
-        """The tables as they are now. Raises StorageError when the checkpoint cannot be read."""
+        """The tables as they are now. Raises StorageError if the checkpoint cannot be read."""
         place = tables.checkpoint("reconcile")
         checkpoint, done = read_checkpoint(spark, place), last_done(spark, place)
         whole = read_batches(spark, tables)
@@ -84,14 +84,14 @@ class FixedTables:
         return fixed.without((int(batch["batch_id"]), int(batch["time"])) for batch in since)
 
     def without(self, batches: Iterable[tuple[int, int]]) -> FixedTables:
-        """The tables without the rows of these batches, (id, time), too."""
+        """The tables without the rows of these batches, (id, time), either."""
         known = {(batch.batch_id, batch.time) for batch in self.under_way}
         more = (Batch(*batch) for batch in batches if batch not in known)
         return replace(self, under_way=(*self.under_way, *more))
 
     @property
     def ignores_case(self) -> bool:
-        """May the name of a topic's table be spelt otherwise than the topic?"""
+        """Whether the name of a topic's table may differ from the topic in case."""
         return bool(self.tables.catalog)
 
     @property
@@ -100,11 +100,11 @@ class FixedTables:
         return [name for name in self.versions if name not in SCHEMAS]
 
     def read(self, name: str) -> DataFrame:
-        """A table without the rows of batches under way; without any when there is no such table."""
+        """A table without the rows of batches in progress; empty if there is no such table."""
         return self._done_rows(self.all_rows(name), batch_time(name))
 
     def read_topics(self) -> DataFrame:
-        """As `read`, all topics' tables at once (`topic_scan.read_topics`)."""
+        """As `read`, for all topics' tables at once (`topic_scan.read_topics`)."""
         return self._done_rows(self.all_topic_rows(), batch_time(TOPIC_PREFIX))
 
     def _done_rows(self, rows: DataFrame, time: str | None) -> DataFrame:
@@ -116,20 +116,20 @@ class FixedTables:
         return rows.where(reduce(and_, (~F.coalesce(found, F.lit(False)) for found in of_batch)))
 
     def all_rows(self, name: str) -> DataFrame:
-        """As `read`, with the rows of batches under way."""
+        """As `read`, with the rows of batches in progress."""
         version = self.versions.get(name)
         if version is None:
             return self.spark.createDataFrame([], schema_of(name))
         return self.tables.read(self.spark, name, version)
 
     def all_topic_rows(self) -> DataFrame:
-        """As `read_topics`, with the rows of batches under way."""
+        """As `read_topics`, with the rows of batches in progress."""
         return read_topics(self.spark, self.tables, {name: self.versions[name] for name in self.topics})
 
     def half_read_until(self) -> int | None:
-        """The time (ms) of landing up to which the batch ``done`` has read `half`; None when that is not known.
+        """The landing time (ms) up to which the batch ``done`` has read `half`; None if unknown.
 
-        All that was there when it began, unless reconcile is behind.
+        Everything that was there when it began, unless reconcile lags behind.
         """
         if self.done is None or "half" not in self.versions:
             return None
@@ -137,6 +137,6 @@ class FixedTables:
         behind = self.versions["half"] - first_unread + 1
         if behind <= 0:
             return self.done.time
-        # Counted from the table's newest version; more may have landed since it was fixed.
+        # Counted from the newest version; more may have landed since the version was fixed.
         unread = self.tables.history(self.spark, "half", behind + _LANDED_SINCE).get(first_unread)
         return None if unread is None else min(unread, self.done.time)

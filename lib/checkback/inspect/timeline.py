@@ -1,6 +1,6 @@
-"""What went on minute by minute, or by another interval: rows to plot, by the tables' own times.
+"""Time series of what happened, by minute or another interval, from the times in the tables: rows to plot.
 
-``every`` is the interval; the column is `minute` all the same, its beginning. Intervals are counted from 1970 on, UTC.
+``every`` is the interval; the column, its beginning, is called `minute` regardless. Intervals start at the epoch, UTC.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from checkback.settings import Settings
 
-#: outcome of an endpoint that was tried in vain before another one
+#: outcome of a failed attempt at an endpoint, after which another one was tried
 FAILED_TRY = "FAILED_TRY"
 MINUTE = timedelta(minutes=1)
-#: times of a half message's life
+#: times in the life of a half message
 _LIFE = ("store_timestamp", "decided_at")
-#: times of what the tables tell of
+#: the time column of each table
 _TIMES = {"half": "store_timestamp", "decisions": "decided_at", "check_answers": "answered_at"}
 
 
@@ -39,10 +39,10 @@ def decisions_by_minute(
     since: datetime | str | None = None,
     every: timedelta = MINUTE,
 ) -> DataFrame:
-    """How many transactions were decided, by the minute.
+    """Number of decisions per minute.
 
-    Columns: minute TIMESTAMP (its beginning), producer_group, state (COMMIT, ROLLBACK, DISCARD), decisions BIGINT.
-    A minute without any has no row. It reads `decisions` once; with ``since`` only the files of that time.
+    Columns: minute TIMESTAMP (its beginning), producer_group, state (COMMIT, ROLLBACK, DISCARD), decisions BIGINT. A
+    minute without decisions has no row. Reads `decisions` once; with ``since`` only the files of that time.
     """
     view = View.of(spark, settings, as_of)
     rows = since_moment(view.read("decisions"), "decided_at", since)
@@ -61,12 +61,11 @@ def check_outcomes(
     since: datetime | str | None = None,
     every: timedelta = MINUTE,
 ) -> DataFrame:
-    """What came of the checks, by endpoint and minute.
+    """Outcomes of the checks, by endpoint and minute.
 
     Columns: minute TIMESTAMP, producer_group, endpoint (null = the group had none), outcome (COMMIT, ROLLBACK, UNKNOWN,
-    NO_ANSWER, SKIPPED; FAILED_TRY: not the outcome of a check, it went on to the next endpoint), checks BIGINT,
-    latency_p50_ms INT (null for a FAILED_TRY). It reads `check_answers` once; with ``since`` only the files of that
-    time.
+    NO_ANSWER, SKIPPED; FAILED_TRY: not the outcome of a check, the next endpoint was tried), checks BIGINT,
+    latency_p50_ms INT (null for a FAILED_TRY). Reads `check_answers` once; with ``since`` only the files of that time.
     """
     view = View.of(spark, settings, as_of)
     rows = since_moment(view.read("check_answers"), "answered_at", since)
@@ -95,10 +94,10 @@ def decision_latency(
     since: datetime | str | None = None,
     every: timedelta = MINUTE,
 ) -> DataFrame:
-    """How long transactions took to be decided, by group, topic and the minute of the decision.
+    """Time to decision, by group, topic and the minute of the decision.
 
     Columns: minute TIMESTAMP, producer_group, real_topic, decisions BIGINT; in seconds, DOUBLE: from_birth_p50_s,
-    from_birth_p99_s, from_landing_p50_s, from_landing_p99_s (percentile_approx: exact for small groups). It joins
+    from_birth_p99_s, from_landing_p50_s, from_landing_p99_s (percentile_approx: exact for small groups). Joins
     `decisions` (with ``since``: its files of that time) with the times of `half`, which is read once.
     """
     view = View.of(spark, settings, as_of)
@@ -134,28 +133,27 @@ def pending_over_time(
     since: datetime | str | None = None,
     every: timedelta = MINUTE,
 ) -> DataFrame:
-    """How much was pending at the end of each minute, by group, from the group's first half message on.
+    """Number pending at the end of each minute, by group, from the group's first half message on.
 
-    Columns: minute TIMESTAMP, producer_group, pending BIGINT. Every minute has a row, up to the last in which the
-    tables tell of anything at all; what lies after the moment counts as then. By when half messages landed and were
-    decided, not by time travel. It reads `half` and `decisions` once and shuffles their offsets; ``since`` leaves
-    earlier minutes out of the result.
+    Columns: minute TIMESTAMP, producer_group, pending BIGINT. Every minute has a row, up to the last one with any event
+    in the tables; times after ``as_of`` are capped at it. Computed from landing and decision times, not by time travel.
+    Reads `half` and `decisions` once and shuffles their offsets; ``since`` only drops earlier minutes from the result.
     """
     view = View.of(spark, settings, as_of)
     halves = first_of_each(view.read("half").select(*KEY, "producer_group", "store_timestamp"))
     decided = view.read("decisions").groupBy(*KEY).agg(F.min("decided_at").alias("decided_at"))
-    # A row of the year 20000, which another writer may have appended, would make billions of minutes.
+    # A timestamp in the year 20000, which another writer may have appended, would generate billions of minutes.
     capped = {name: F.when(F.col(name) > view.now, view.now).otherwise(F.col(name)) for name in _LIFE}
     lives = halves.join(decided, on=KEY, how="left").withColumns(capped)
     steps = F.array(
         F.struct(_minute("store_timestamp", every), F.lit(1).alias("step")),
-        # A clock that was put back must not end what has not begun.
+        # After the clock was set back, a decision must not precede its landing.
         F.struct(
             _minute(F.greatest("store_timestamp", "decided_at"), every),
             F.lit(-1).alias("step"),
         ),
     )
-    # An undecided one has no end.
+    # Undecided: no end.
     begun = F.when(F.col("decided_at").isNull(), F.slice(steps, 1, 1)).otherwise(steps)
     changes = lives.select("producer_group", F.inline(begun)).groupBy("producer_group", "minute")
     of_group = Window.partitionBy("producer_group").orderBy("minute")
@@ -180,9 +178,9 @@ def pick_every(
     *,
     since: datetime | str | None = None,
 ) -> timedelta:
-    """An interval for plots of all that the tables tell of: a second for a minute's tables, some minutes for a day's.
+    """An interval for plots of the whole time range: a second for tables of a minute, some minutes for those of a day.
 
-    At most `intervals.MOST` of them. It reads one column each of half, decisions and check_answers.
+    At most `plot_intervals.MOST` intervals. Reads one column each of half, decisions and check_answers.
     """
     view = View.of(spark, settings, as_of)
     found = (
@@ -198,13 +196,13 @@ def _all_times(view: View) -> DataFrame:
 
 
 def _last_minute(view: View, every: timedelta) -> DataFrame:
-    """One row, `last`: the last interval that the tables tell of."""
+    """One row, `last`: the last interval with an event in the tables."""
     newest = _all_times(view).agg(F.least(F.max("at"), view.now).alias("at"))
     return newest.select(_minute("at", every).alias("last"))
 
 
 def _minute(time: Column | str, every: timedelta) -> Column:
-    """The beginning of the interval of a time. Raises SettingsError when there is no such interval."""
+    """The beginning of the interval that contains a time. Raises SettingsError unless ``every`` is positive."""
     if every <= timedelta(0):
         raise SettingsError(f"{every} is not an interval", "every", "give a timedelta above zero")
     micros = F.unix_micros(time)

@@ -1,7 +1,7 @@
 """The rows of all topics' tables as one DataFrame, however many topics there are.
 
-Spark needs a third of a second to look at the log of one table, and plans a union of a thousand for ever. So the files
-of small tables in local folders, which delta-rs lists in milliseconds, are read in one scan.
+Spark needs a third of a second to read the log of one table, and planning a union of a thousand takes far too long.
+Therefore the files of small tables in local folders, which delta-rs lists in milliseconds, are read in one scan.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
     from checkback.storage.tables import Tables
 
-#: A table of more files is read as a table: by then one look at its log is little beside reading it.
+#: A table with more files is read as a Delta table: reading its log then costs little beside reading its rows.
 _FEW_FILES = 16
-#: What Spark takes for a pattern in a path.
+#: Characters that Spark interprets as a glob in a path.
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
 
 
 def read_topics(spark: SparkSession, tables: Tables, versions: Mapping[str, int]) -> DataFrame:
-    """The rows of topics' tables, each in the version that ``versions`` has by its name.
+    """The rows of topics' tables, each at the version that ``versions`` has for its name.
 
-    The columns of TOPIC, and ``topic``, the name as the table is spelt. Raises StorageError.
+    The columns of TOPIC, and ``topic``, the name as the table spells it. Raises StorageError.
     """
     files: list[str] = []
     parts = []
@@ -42,7 +42,7 @@ def read_topics(spark: SparkSession, tables: Tables, versions: Mapping[str, int]
             topic = F.lit(name.removeprefix(TOPIC_PREFIX))
             parts.append(tables.read(spark, name, version).select(*TOPIC.names, topic.alias("topic")))
     if files:
-        # A folder with a "=" above them is no partition.
+        # No partition discovery: a parent folder may contain "=".
         scan = spark.read.schema(TOPIC).option("recursiveFileLookup", "true").parquet(*files)
         folder = F.url_decode(F.element_at(F.split("_metadata.file_path", "/"), -2))
         parts.append(scan.select(*TOPIC.names, folder.alias("topic")))

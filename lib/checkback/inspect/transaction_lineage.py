@@ -1,4 +1,4 @@
-"""The lineage of a transaction: all that the tables know of it, in the order of time."""
+"""The lineage of a transaction: everything that the tables record of it, in chronological order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS = (
     "producer_group",
     "detail",
 )
-#: events at one time, in the order in which they bring about each other
+#: events with equal times, in causal order
 _ORDER = (
     *("HALF", "RESUMED", "OP", "CHECK", "ANSWER"),
     *("DECISION", "UNPUBLISHED", "PUBLISHED", "DISCARDED", "REJECTED", "OPERATION"),
@@ -48,16 +48,16 @@ def lineage(
     group: str | None = None,
     as_of: datetime | str | None = None,
 ) -> DataFrame:
-    """Everything that the tables know of a transaction id, in the order of time, of one group or of all.
+    """Everything that the tables record of a transaction id, in chronological order, of one group or of all.
 
-    Columns: at TIMESTAMP; event (HALF; RESUMED: a half message that an operator made of a discarded one; OP, CHECK,
-    ANSWER, DECISION; UNPUBLISHED: it waits for its topic's table; PUBLISHED, DISCARDED, REJECTED, OPERATION); table;
-    table_version BIGINT (Delta's version that brought the row, null = the log does not tell), version_exact BOOLEAN
-    (false: OPTIMIZE has rewritten the file, the row came with that version or an earlier one), committed_at (of that
+    Columns: at TIMESTAMP; event (HALF; RESUMED: a half message that an operator created from a discarded one; OP,
+    CHECK, ANSWER, DECISION; UNPUBLISHED: it waits for its topic's table; PUBLISHED, DISCARDED, REJECTED, OPERATION);
+    table; table_version BIGINT (Delta version that added the row, null = not in the log), version_exact BOOLEAN (false:
+    OPTIMIZE has rewritten the file, the row was added in that version or an earlier one), committed_at (of that
     version); batch_id; queue_id, queue_offset, producer_group; detail (a text, without body, properties and keys).
 
-    Each table is searched for the id, the topics' included: files hold no statistics of it. The logs of the tables
-    are read by Spark, too. Raises as `pending`.
+    Scans every table for the id, topics included: there are no file statistics for it. Spark also reads the tables'
+    logs. Raises as `pending`.
     """
     view = View.of(spark, settings, as_of)
     halves = _of(view.read("half"), transaction_id, group).select(*KEY, F.col("producer_group").alias("_group"))
@@ -79,7 +79,7 @@ def _of(rows: DataFrame, transaction_id: str, group: str | None) -> DataFrame:
 
 
 def _ops(op: DataFrame, places: DataFrame, transaction_id: str, group: str | None) -> DataFrame:
-    """Ops that name the transaction, and all others at its places: of the batched form, or of somebody else."""
+    """Ops that name the transaction, and all others at its offsets: batched ones, or those of other transactions."""
     rows = op.withColumnRenamed("half_offset", "queue_offset").join(places, on=KEY, how="left")
     named = F.col("transaction_id") == transaction_id
     if group is not None:
@@ -88,7 +88,7 @@ def _ops(op: DataFrame, places: DataFrame, transaction_id: str, group: str | Non
 
 
 def _rejected(rejected: DataFrame, places: DataFrame, transaction_id: str, group: str | None) -> DataFrame:
-    """Inputs that name the transaction, or one of its places, as far as they can be read."""
+    """Inputs that name the transaction or one of its offsets, if they can be parsed."""
     raw = F.from_json("raw", _RAW)
     offset = F.coalesce("_raw.queue_offset", "_raw.half_offset")
     rows = rejected.withColumn("_raw", raw).select(
@@ -105,14 +105,14 @@ def _rejected(rejected: DataFrame, places: DataFrame, transaction_id: str, group
     return found.drop("_raw", "_group")
 
 
-#: tables that are searched by more than the id
+#: tables searched by more than the id
 _SEARCHED = {"op": _ops, "rejected": _rejected}
 _TABLES = ("half", "decisions", "discarded", "check_requests", "check_answers", "operations", "unpublished", *_SEARCHED)
 _RAW = "queue_id INT, queue_offset BIGINT, half_offset BIGINT, producer_group STRING, transaction_id STRING"
 
 
 def _events(name: str, rows: DataFrame) -> DataFrame:
-    """The rows of a table as events, with the file that each is in."""
+    """The rows of a table as events, with the name of the file that contains each."""
     kind = TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name
     event, at, detail = _EVENTS[kind]
     columns = set(rows.columns)
@@ -130,12 +130,12 @@ def _events(name: str, rows: DataFrame) -> DataFrame:
 
 
 def _text(*parts: str | Column) -> Column:
-    """The parts that are not null, with spaces between."""
+    """The non-null parts, separated by spaces."""
     return F.concat_ws(" ", *(F.lit(part) if isinstance(part, str) else part for part in parts))
 
 
 def _after(word: str, column: str) -> Column:
-    """A word and a value; nothing when there is no value."""
+    """A word and a value; null without a value."""
     return F.concat(F.lit(f"{word} "), F.col(column).cast("string"))
 
 
@@ -215,9 +215,10 @@ _EVENTS = {
 
 
 def _with_versions(view: View, events: DataFrame, names: list[str]) -> DataFrame:
-    """The events with the versions of their tables: the file that a row is in, looked up in the table's log.
+    """The events with their tables' versions: a row's file is looked up in the table's log.
 
-    A file of an append is named in the commit that brought its rows; one of OPTIMIZE (no dataChange) in a later one.
+    An appended file appears in the commit that added its rows, a file written by OPTIMIZE (no dataChange) in a later
+    one.
     """
     logs = [log for name in names if (log := _log(view, name)) is not None]
     if not logs:
@@ -229,7 +230,7 @@ def _with_versions(view: View, events: DataFrame, names: list[str]) -> DataFrame
 
 
 def _log(view: View, name: str) -> DataFrame | None:
-    """The files that a table's commits added: table, _file, table_version, version_exact, committed_at."""
+    """The files added by a table's commits: table, _file, table_version, version_exact, committed_at."""
     place = _folder(view, name)
     if place is None:
         return None
@@ -252,7 +253,7 @@ def _log(view: View, name: str) -> DataFrame | None:
 
 
 def _folder(view: View, name: str) -> str | None:
-    """The folder of a table; None when its catalog does not say, or keeps it to itself."""
+    """The folder of a table; None if its catalog does not reveal it."""
     if not view.tables.catalog:
         return view.tables.location(name)
     try:

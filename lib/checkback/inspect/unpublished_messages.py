@@ -23,7 +23,7 @@ TABLE = "unpublished"
 
 
 class Topic(NamedTuple):
-    """A topic (None = the messages have none), how many messages wait, since when (ms), and why the newest does."""
+    """A topic (None = the messages have none), number of messages waiting, since when (ms), and the newest's reason."""
 
     topic: str | None
     messages: int
@@ -32,18 +32,18 @@ class Topic(NamedTuple):
 
 
 def unpublished(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:
-    """The committed messages that their topic's table does not have yet, the oldest first, now or as of a moment.
+    """The committed messages that their topic's table does not have yet, the oldest first, now or in the past.
 
     Columns: queue_id INT, queue_offset BIGINT, transaction_id, producer_group, real_topic, reason, unpublished_at
-    TIMESTAMP (time of the batch that decided it), batch_id. It reads the identity of the messages of the topics
+    TIMESTAMP (time of the batch that decided it), batch_id. Reads only identity columns of the tables of the topics
     concerned. Raises as `pending`.
     """
     return outstanding(View.of(spark, settings, as_of)).orderBy("unpublished_at", "queue_id", "queue_offset")
 
 
 def topics(view: View) -> list[Topic]:
-    """By topic what waits, what has waited longest first."""
-    if not view.version(TABLE):  # nobody has ever written it
+    """Unpublished messages by topic, the longest waiting first."""
+    if not view.version(TABLE):  # never written
         return []
     found = outstanding(view).groupBy("real_topic")
     rows = found.agg(
@@ -58,9 +58,9 @@ def topics(view: View) -> list[Topic]:
 
 
 def outstanding(view: View) -> DataFrame:
-    """As `unpublished`, in any order. A topic's table that cannot be read has none of its messages.
+    """As `unpublished`, unordered. A topic table that cannot be read counts as empty.
 
-    Now those do not wait either that were published to a table which somebody has moved away since.
+    Without a point in time, messages also count as published if their table has been moved away since.
     """
     rows = view.read(TABLE)
     if view.at is None and view.version(TABLE):
@@ -79,13 +79,13 @@ def outstanding(view: View) -> DataFrame:
 
 
 def _published(view: View, name: str) -> DataFrame | None:
-    """The topic's rows; None where there is no table, or none that can be read."""
+    """The topic's rows; None if there is no table, or it cannot be read."""
     try:
         if view.version(name) is None:
             return None
         rows = view.read(name).select(*IDENTITY)
-        rows.limit(1).collect()  # a log that is damaged shows itself only now
-    except Exception as error:  # noqa: BLE001 - raised again where it is not the table's own
+        rows.limit(1).collect()  # a damaged log is detected only here
+    except Exception as error:  # noqa: BLE001 - re-raised unless it is the table's own failure
         own_failure(error)
         return None
     return rows

@@ -1,4 +1,4 @@
-"""Which version of a table was the newest at a moment. Pure."""
+"""Which version of a table was current at a point in time. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-#: what to do about a version that Delta does not read any more
+#: fix for a version that Delta can no longer read
 TOO_LONG_AGO = "ask for a later time; a longer delta.deletedFileRetentionDuration of the tables keeps more"
 
 
 def version_at(oldest: int, newest: int, made_at: Callable[[int], int], at_ms: int) -> int | None:
-    """The last version made at or before ``at_ms``; None when all that can be read are younger.
+    """The last version committed at or before ``at_ms``; None if all readable ones are younger.
 
-    ``made_at``: when a version was made (ms); asked for about log2(newest - oldest) of them. The times should not
-    fall: where a clock was put back, it is a version between two of which one was made before and one after.
+    ``made_at``: commit time of a version (ms); called for about log2(newest - oldest) of them. Times should not
+    decrease: if a clock was set back, the result is a version between one committed before and one committed after.
     """
     if made_at(oldest) > at_ms:
         return None
-    # made_at(first) <= at_ms always; everything from `after` on is younger.
+    # Invariant: made_at(first) <= at_ms; everything from `after` on is younger.
     first, after = oldest, newest + 1
     while after - first > 1:
         middle = (first + after) // 2
@@ -34,7 +34,7 @@ def version_at(oldest: int, newest: int, made_at: Callable[[int], int], at_ms: i
 
 
 def cleaned_up(table: str, readable_from: datetime) -> SettingsError:
-    """The error for a moment whose versions are gone from the log."""
+    """The error for a point in time whose versions have been removed from the log."""
     return SettingsError(
         f"its log begins at {readable_from:%Y-%m-%dT%H:%M:%S}Z: older versions were cleaned up",
         table,

@@ -1,9 +1,9 @@
-"""The tables as they are now, or as they were at a moment.
+"""The tables as they are now, or as they were at a point in time.
 
-A batch commits its tables side by side. So those that batches write are shown as of the last batch that was whole by
-then (`whole`), the others at the last version that was committed by then. Before the first row of `batches`, which the
-release before did not write, all go by their commits: at a moment between two of a batch a message may be published
-whose decision is not there. What is pending goes by `decisions` alone.
+A batch commits its tables side by side. Those tables are therefore shown as of the last batch that was complete by then
+(`whole_batches`), the others at the last version committed by then. Before the first row of `batches`, which the
+previous release did not write, all go by their commits: between two commits of a batch a message may be published whose
+decision is missing. What is pending depends on `decisions` alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ALL = 10_000_000
 
 @dataclass(frozen=True)
 class View:
-    """Tables at a moment. ``at`` None = as they are whenever one is read."""
+    """Tables at a point in time. ``at`` None = as of each read."""
 
     spark: SparkSession
     tables: Tables
@@ -46,7 +46,7 @@ class View:
 
     @classmethod
     def of(cls, spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> View:
-        """The view. Raises SettingsError when there are no tables, or ``as_of`` is not a time."""
+        """The view. Raises SettingsError if there are no tables, or ``as_of`` is not a time."""
         moment = parse_as_of(as_of)
         tables = Tables.of(settings.storage)
         if not tables.exists(spark, "half"):
@@ -55,18 +55,18 @@ class View:
 
     @property
     def now(self) -> Column:
-        """The moment; without one, the time of the query that asks."""
+        """The point in time; without one, the current timestamp of the query."""
         return F.current_timestamp() if self.at is None else moment_column(self.at)
 
     def read(self, name: str) -> DataFrame:
-        """A table; without rows when there was none. Columns that it did not have yet are null.
+        """A table; empty if there was none. Columns that it did not have yet are null.
 
-        Raises SettingsError when its versions of that time were cleaned up, StorageError when its log is broken.
+        Raises SettingsError if its versions of that time were cleaned up, StorageError if its log is corrupt.
         """
         return whole_columns(self._rows(name), name)
 
     def read_with_file(self, name: str) -> DataFrame:
-        """As `read`, and `_file`: the name of the file that a row is in."""
+        """As `read`, plus `_file`: the name of the file that contains the row."""
         rows = self._rows(name)
         if self.version(name) is None:
             return whole_columns(rows, name).withColumn("_file", F.lit(None).cast("string"))
@@ -74,16 +74,16 @@ class View:
         return whole_columns(rows.select("*", file.alias("_file")), name, "_file")
 
     def version(self, name: str) -> int | None:
-        """The version that is read: the one of the moment, the newest without one; None: there was no table.
+        """The version that is read: current at ``at``, without it the newest; None: there was no table.
 
-        The newest also where the rows tell which of them were there, by their batches.
+        Also the newest if the rows themselves tell, by their batches, which of them existed.
         """
         if name not in self._versions:
             self._versions[name] = self._found(name)
         return self._versions[name]
 
     def topics(self) -> list[str]:
-        """Names of the topics' tables that there are now; at the moment some of them may not have been there."""
+        """Names of the topics' tables that exist now; some may not have existed at ``at``."""
         return self.tables.topics(self.spark)
 
     def _rows(self, name: str) -> DataFrame:
@@ -97,14 +97,14 @@ class View:
         except AnalysisException as error:
             if "DELETED_FILE_RETENTION" not in (error.getCondition() or ""):
                 raise
-            # Delta itself goes no further back than VACUUM may have deleted files.
+            # Delta refuses versions whose files VACUUM may have deleted.
             place = self.tables.location(name)
             raise SettingsError(f"is too long ago: {one_line(error)}", place, TOO_LONG_AGO) from error
         cut = self._cut(name)
         return rows if cut is None else cut.of(rows, name)
 
     def _cut(self, name: str) -> Cut | None:
-        """What of a table belongs to the moment; None: its version says it, or no batch has a row in `batches`."""
+        """The rows of a table as of ``at``; None: its version determines them, or no batch has a row in `batches`."""
         if self.at is None or batch_time(name) is None:
             return None
         if not self._cuts:
@@ -112,7 +112,7 @@ class View:
         return self._cuts[0]
 
     def _found(self, name: str) -> int | None:
-        cut = self._cut(name)  # before the versions: what a batch wrote is there before its row
+        cut = self._cut(name)  # before the versions: a batch's row is committed after its other tables
         newest_is_read = self.at is None or (cut is not None and cut.batch is not None)
         if self.tables.by_files:
             commits = CommitReader.of(self.tables.location(name))
@@ -134,7 +134,7 @@ class View:
 
 
 def whole_columns(rows: DataFrame, name: str, *more: str) -> DataFrame:
-    """The rows with all columns of the table: an older release made it with fewer."""
+    """The rows with all columns of the table: an older release created it with fewer."""
     fields = schema_of(name).fields
     if rows.columns == [field.name for field in fields]:
         return rows
@@ -144,21 +144,21 @@ def whole_columns(rows: DataFrame, name: str, *more: str) -> DataFrame:
 
 
 def moment_column(at: datetime) -> Column:
-    """A moment as a column."""
+    """A point in time as a column."""
     return F.timestamp_micros(F.lit((at - _EPOCH) // timedelta(microseconds=1)))
 
 
 def moment_of(micros: int) -> datetime:
-    """The moment of microseconds since the epoch."""
+    """The time of microseconds since the epoch."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
 def since_moment(rows: DataFrame, time: str, since: datetime | str | None) -> DataFrame:
-    """Rows whose column ``time`` is at a moment or later; all when there is none. Raises SettingsError."""
+    """Rows whose column ``time`` is at or after ``since``; all if that is None. Raises SettingsError."""
     moment = parse_as_of(since)
     return rows if moment is None else rows.where(F.col(time) >= moment_column(moment))
 
 
 def milliseconds(at: datetime) -> int:
-    """A moment in ms since the epoch, rounded down."""
+    """A time in ms since the epoch, rounded down."""
     return (at - _EPOCH) // timedelta(milliseconds=1)

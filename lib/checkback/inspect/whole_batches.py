@@ -1,4 +1,4 @@
-"""Table `batches` as `checkback.inspect.batches` takes it, and cuts of the tables that batches write."""
+"""Table `batches` as records for `checkback.inspect.batches`, and cuts of the tables that batches write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 @dataclass(frozen=True)
 class WholeBatch:
-    """A batch that is whole, as its row in `batches` has it. Times are UTC."""
+    """A complete batch, from its row in `batches`. Times are UTC."""
 
     batch_id: int
     batch_time: datetime
@@ -36,25 +36,25 @@ class WholeBatch:
 
     @classmethod
     def of(cls, record: Records) -> WholeBatch:
-        """A batch by its BATCH record."""
+        """From a BATCH record."""
         time, finished = (_EPOCH + timedelta(milliseconds=int(record[name])) for name in ("time", "finished"))
         return cls(int(record["batch_id"]), time, finished)
 
 
 @dataclass(frozen=True)
 class BatchTable:
-    """The batches that have a row, as BATCH records. ``applications``: hashes, in the order in which they began."""
+    """The batches that have a row, as BATCH records. ``applications``: hashes, ordered by their start."""
 
     applications: tuple[int, ...]
     rows: Records
 
     @property
     def batches(self) -> Records:
-        """The batches in their order, each once."""
+        """The batches in order, without duplicates."""
         return in_order(self.rows)
 
     def others(self, applications: Sequence[int], batches: Records) -> Records:
-        """The batches besides these of the ``applications``, as they were known before."""
+        """The batches that are not among ``batches``, whose application indexes refer to ``applications``."""
         places = np.array([self.applications.index(name) for name in applications], np.int64)
         known = batches.copy()
         known["application"] = places[batches["application"]]
@@ -63,12 +63,12 @@ class BatchTable:
 
 
 def batch_time(name: str) -> str | None:
-    """The column with the time of the batch that wrote a row of the table; None = no batch of `reconcile` writes it."""
+    """The column with the time of the batch that wrote a row; None = no batch of `reconcile` writes the table."""
     return "committed_at" if name.startswith(TOPIC_PREFIX) else BATCH_TIMES.get(name)
 
 
 def read_batches(spark: SparkSession, tables: Tables) -> BatchTable:
-    """The rows of `batches` as they are now; none when there is no such table. A small job."""
+    """The current rows of `batches`; empty if there is no such table. A small Spark job."""
     versions = tables.history(spark, NAME, 1)
     if not versions:
         return BatchTable((), np.empty(0, BATCH))
@@ -92,7 +92,7 @@ def read_batches(spark: SparkSession, tables: Tables) -> BatchTable:
 
 
 def _by_place(records: Records) -> BatchTable:
-    """The records, whose applications are hashes, with the places of these."""
+    """The records with application hashes replaced by indexes."""
     applications, which = np.unique(records["application"], return_inverse=True)
     begun = np.full(len(applications), np.iinfo(np.int64).max)
     np.minimum.at(begun, which, records["finished"])
@@ -102,28 +102,28 @@ def _by_place(records: Records) -> BatchTable:
 
 
 def hashed() -> Column:
-    """The application as a number; that of a row which does not say it is one, too."""
+    """Hash of the application; null is hashed as the empty string."""
     return F.xxhash64(F.coalesce("application", F.lit("")))
 
 
 def place_of(applications: Iterable[int]) -> Column:
-    """The place of the application among the applications."""
+    """Index of the row's application among the applications."""
     pairs = [F.lit(part).cast("bigint") for place, name in enumerate(applications) for part in (name, place)]
     return F.element_at(F.create_map(*pairs), hashed())
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The rows of the batches up to one of them. ``batch`` None: up to the first, without it: the release before."""
+    """The rows of all batches up to ``batch``. None: only those before the first batch, of the previous release."""
 
     batch: WholeBatch | None
     members: BatchSelection
 
     @classmethod
     def at(cls, whole: BatchTable, at: int | None, since: BatchTable | None = None) -> Cut | None:
-        """The cut at the last batch that was whole at a time (ms; None = now); None when no batch has a row.
+        """The cut at the last batch complete at a time (ms; None = now); None if no batch has a row.
 
-        ``since``: the batches as they were known later; those that are new in it are left out.
+        ``since``: the batches as known later; those that are new in it are left out.
         """
         batches = whole.batches
         if not len(batches):
@@ -133,7 +133,7 @@ class Cut:
         return cls(WholeBatch.of(batches[count - 1]) if count else None, members(batches[:count], others))
 
     def of(self, rows: DataFrame, name: str) -> DataFrame:
-        """The rows of a table that belong to the cut; all of a table that no batch writes."""
+        """The rows of a table that belong to the cut; all rows of a table that no batch writes."""
         time = batch_time(name)
         if time is None:
             return rows
@@ -144,7 +144,7 @@ class Cut:
 
 
 def _within(boxes: Iterable[BatchRange], time: str) -> Column:
-    # By the columns as they are: their statistics then spare files.
+    # Plain columns, without expressions: their statistics allow file skipping.
     return reduce(
         or_,
         (

@@ -1,7 +1,7 @@
-"""Which small files of a table become one: a pure function. No I/O.
+"""Bin-packing of a table's small files for compaction: a pure function. No I/O.
 
-A file is written again only with others that are together at least as large: so a row is written again some ten times
-in all, however often `maintain` runs, and not by every run.
+A file is rewritten only together with others that are in total at least as large. A row is therefore rewritten some ten
+times in all, however often `maintain` runs.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from checkback.storage.schemas import statistics_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: tables whose files, and the rows in them, lie in the order of the offsets: rows are looked up by these
+#: tables whose files, and the rows in them, are sorted by offset, by which rows are looked up
 BY_OFFSET = ("half", "op")
-#: of a group: a commit names each of them
+#: most files in a group: a commit lists each of them
 MOST_FILES = 10_000
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A file: path, bytes, bytes of its rows when they are read, (least, greatest) of the columns with statistics."""
+    """A file: path, size in bytes, in-memory size of its rows, (min, max) of the columns with statistics."""
 
     path: str
     size: int
@@ -31,7 +31,7 @@ class Candidate:
 
 
 def order_of(name: str) -> tuple[str, ...]:
-    """The columns by whose least values the files of a table are put in order: of most tables the time."""
+    """The columns by whose min values the files of a table are ordered: the time, for most tables."""
     columns = statistics_of(name)
     return columns[:2] if name in BY_OFFSET else columns[-1:]
 
@@ -39,9 +39,9 @@ def order_of(name: str) -> tuple[str, ...]:
 def groups(
     files: Sequence[Candidate], order: Sequence[str], target: int, least: int, memory: int
 ) -> list[list[Candidate]]:
-    """Files that are to become one, in order: each group at most ``target`` bytes, and ``memory`` bytes when read.
+    """Groups of files to compact into one each, in order: at most ``target`` bytes, and ``memory`` bytes in memory.
 
-    None when fewer than ``least`` files are smaller than ``target``. Files of ``target`` bytes and more stay as they
+    Empty if fewer than ``least`` files are smaller than ``target``. Files of ``target`` bytes and more stay as they
     are.
     """
     small = [file for file in files if file.size < target]
@@ -74,6 +74,6 @@ def _worth(group: list[Candidate]) -> list[Candidate]:
 
 
 def _first(file: Candidate, column: str) -> tuple[bool, Any]:
-    """Sorts by the least value; a file of which it is not known comes first."""
+    """Sort key by the min value; files without statistics come first."""
     span = file.spans.get(column)
     return (False, 0) if span is None else (True, span[0])

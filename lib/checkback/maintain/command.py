@@ -1,4 +1,4 @@
-"""Which way tables are maintained, and the progress of it."""
+"""Chooses how tables are maintained, and shows the progress."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 def run(settings: Settings, dry_run: bool) -> list[TableReport]:
-    """Maintain the tables that the settings name: without Spark in local folders, else by it.
+    """Maintain the tables that the settings name: without Spark in local folders, elsewhere with it.
 
-    A local folder is never Spark's: there its commits are atomic in one JVM only. Raises FencedError, StorageError.
+    Never with Spark in a local folder: its commits there are atomic within one JVM only. Raises FencedError,
+    StorageError.
     """
     from checkback.maintain.run import maintain as maintained
     from checkback.maintain.stream_positions import needs_spark
@@ -37,7 +38,7 @@ def run(settings: Settings, dry_run: bool) -> list[TableReport]:
 
 
 class ProgressBar:
-    """How far a run is, on stderr: a bar for the table at work; plain lines where it is no terminal."""
+    """Progress of a run, on stderr: a bar for the current table; plain lines if it is not a terminal."""
 
     def __init__(self, dry_run: bool = False) -> None:
         self._verb = "would be" if dry_run else "are"
@@ -61,11 +62,11 @@ class ProgressBar:
         self._bar.stop()
 
     def begin(self, table: str, steps: int) -> None:
-        """A table's turn has come."""
+        """The table is started."""
         self._bar.reset(self._task, description=table, total=steps)
 
     def step(self) -> None:
-        """A group of files is one."""
+        """A group of files is compacted."""
         self._bar.advance(self._task)
 
     def end(self, done: TableReport) -> None:

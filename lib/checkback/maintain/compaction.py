@@ -1,4 +1,4 @@
-"""Files of a table written again as one: the same rows, of `half` and `op` in the order of their offsets."""
+"""Compaction of small files into one: the same rows; those of `half` and `op` are sorted by offset."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from checkback.storage.delta_log import DeltaLog
     from checkback.storage.parquet_files import ParquetFile
 
-#: bytes of a group's rows when they are read: some three times as much is taken up while it is sorted
+#: in-memory bytes of a group's rows: sorting takes some three times as much
 MEMORY = 256 << 20
-#: bytes of rows in a row group: a lookup by offsets reads whole row groups
+#: bytes per row group: a lookup by offset reads whole row groups
 _ROW_GROUP = 16 << 20
 
 
 def planned(name: str, log: DeltaLog, place: str, settings: Maintain) -> list[list[Candidate]]:
-    """The groups of small files of the table that are to become one each. Raises StorageError."""
+    """The groups of small files of the table to compact into one each. Raises StorageError."""
     target, least = settings.target_file_size, settings.min_files
     small = [file for file in log.data_files() if file.size < target]
     if len(small) < least:
         return []
-    # Newest first is the log's order; where nothing else says it, older files come first.
+    # The log lists the newest file first; unless statistics say otherwise, older files come first.
     candidates = [
         Candidate(os.path.relpath(file.path, place), file.size, _memory(file.path), file.spans)
         for file in reversed(small)
@@ -43,10 +43,10 @@ def planned(name: str, log: DeltaLog, place: str, settings: Maintain) -> list[li
 
 
 def compact(name: str, log: DeltaLog, root: str, group: Sequence[Candidate]) -> list[ParquetFile] | None:
-    """Put one file, or none if it has no rows, in the place of a group.
+    """Replace a group by one file, or by none if it has no rows.
 
-    None: somebody else has taken one of the group out of the table; nothing is changed then. Killed, it leaves at
-    most a file that is nobody's, as every writer does. Raises StorageError.
+    None: another writer has removed a file of the group; nothing is changed then. A crash leaves at most an orphaned
+    file, as with any writer. Raises StorageError.
     """
     paths = [one.path for one in group]
     files = rewritten(name, root, paths)
@@ -54,7 +54,7 @@ def compact(name: str, log: DeltaLog, root: str, group: Sequence[Candidate]) -> 
 
 
 def rewritten(name: str, root: str, paths: Sequence[str]) -> list[ParquetFile]:
-    """A new file with the rows of all these, not yet the table's; none when there are no rows. Raises StorageError."""
+    """A new file with the rows of all these, not yet committed; none if there are no rows. Raises StorageError."""
     rows = pa.concat_tables([_rows(f"{root}/{name}/{path}", name) for path in paths])
     if name in BY_OFFSET:
         rows = _sorted(rows, order_of(name))
@@ -75,7 +75,7 @@ def _sorted(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
 
 
 def _rows(path: str, name: str) -> pa.Table:
-    """All rows of a file, in the columns of its table: a column that an old file does not have is null."""
+    """All rows of a file, with the columns of its table: a column that an old file lacks is null."""
     schema = arrow_schema(name)
     try:
         with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
@@ -92,13 +92,13 @@ def _rows(path: str, name: str) -> pa.Table:
 
 
 def _memory(path: str) -> int:
-    """Bytes of a file's rows when they are read. Where values repeat, Parquet has each once: a file may be tiny."""
+    """In-memory size of a file's rows. Parquet stores repeated values once: a tiny file may expand enormously."""
     try:
         metadata = pq.read_metadata(path)
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
         repeating = sorted({chunk.path_in_schema for chunk in chunks if _repeats(chunk)})
-        # As dictionaries they are read as small as they are.
+        # Read as dictionaries, they stay as small as in the file.
         with pq.ParquetFile(path, read_dictionary=repeating) as file:
             columns = sorted({name.partition(".")[0] for name in repeating})
             rows = [file.read_row_group(number, columns).columns for number in range(len(groups)) if columns]
@@ -109,13 +109,13 @@ def _memory(path: str) -> int:
 
 
 def _repeats(chunk: pq.ColumnChunkMetaData) -> bool:
-    """Is it of strings or bytes, and has it each value once?"""
+    """Whether the column chunk holds dictionary-encoded strings or bytes."""
     found: bool = chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page
     return found
 
 
 def _decoded(values: pa.Array) -> int:
-    """Bytes of the strings that dictionaries stand for, also in maps."""
+    """Size of the dictionary-encoded strings when decoded, also in maps."""
     if isinstance(values, pa.MapArray):
         return _decoded(values.keys) + _decoded(values.items)
     if not isinstance(values, pa.DictionaryArray):

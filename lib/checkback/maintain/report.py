@@ -1,4 +1,4 @@
-"""What a run of `maintain` did to each table, for people and as JSON."""
+"""The result of `maintain` for each table, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _UNITS = ("B", "KB", "MB", "GB")
 
 @dataclass
 class TableReport:
-    """What was done to a table; sizes in bytes. Before: as it was found.
+    """The result for a table; sizes in bytes. Before: at the start of the run.
 
-    ``rewritten``: small files that became few. ``removed_files``: from the folder, which no reader needs any more.
-    ``removed_commits``: files of the log. ``kept``: what stays longer than the retention asks for, and why.
-    ``skipped``: why nothing was done. None: Spark does not say.
+    ``rewritten``: small files that were compacted. ``removed_files``: removed from the folder, needed by no reader.
+    ``removed_commits``: removed files of the log. ``kept``: what is kept beyond the retention, and why. ``skipped``:
+    why nothing was done. None: Spark does not report it.
     """
 
     table: str
@@ -38,7 +38,7 @@ class TableReport:
 
 
 def as_json(tables: Sequence[TableReport], dry_run: bool) -> dict[str, Any]:
-    """The report as it is printed by --json."""
+    """The report as --json prints it."""
     return {"dry_run": dry_run, "tables": [asdict(table) for table in tables]}
 
 
@@ -60,7 +60,7 @@ def row(table: TableReport) -> tuple[str, ...]:
 
 
 def notes(tables: Sequence[TableReport]) -> list[str]:
-    """What stays although it is old, and why; what was left alone."""
+    """What is kept beyond the retention, and why; what was skipped."""
     lines = [f"{table.table} was left alone: {table.skipped}" for table in tables if table.skipped is not None]
     return lines + [
         f"{table.table} keeps more than the retention asks for: {why}" for table in tables for why in table.kept
@@ -68,7 +68,7 @@ def notes(tables: Sequence[TableReport]) -> list[str]:
 
 
 def total(tables: Sequence[TableReport], dry_run: bool) -> str:
-    """One line."""
+    """The totals as one line."""
     before, after = sum(table.files_before for table in tables), sum(table.files_after for table in tables)
     removed, freed = (
         sum(table.removed_files or 0 for table in tables),
@@ -80,7 +80,7 @@ def total(tables: Sequence[TableReport], dry_run: bool) -> str:
 
 
 def size(number: float) -> str:
-    """Bytes for people: 12 B, 3.4 MB."""
+    """A size for display: 12 B, 3.4 MB."""
     for unit in _UNITS[:-1]:
         if number < 1000:
             return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"

@@ -1,15 +1,15 @@
-"""What of a table must stay, and what may go: pure functions. No I/O, no clock.
+"""Which files of a table and its log must be kept, and which may be removed: pure functions. No I/O, no clock.
 
-A file is needed
-- by the table as it is now, and as it was at any time within the retention: the snapshot that was current at the
-  beginning of it, and whatever was added since;
-- by a stream that stands still: what was added by commits that it has not read, though OPTIMIZE may have replaced it
-  since, and, while it reads the snapshot that it began with, that snapshot.
+A data file is needed
+- by the current table, and by time travel within the retention: the snapshot that was current at its beginning, and
+  everything added since;
+- by a stream that lags or is stopped: files added by commits that it has not read, even if OPTIMIZE has replaced
+  them since, and, while it still reads its initial snapshot, that snapshot.
 
-A file younger than the retention stays, whoever wrote it: it may belong to a commit that is yet to come. One that was
-added within the retention is that young, give or take SHORTEST_RETENTION from its writing to its commit.
+A file younger than the retention is kept, whoever wrote it: it may belong to a commit still to come. Files added within
+the retention are that young, allowing SHORTEST_RETENTION between the writing of a file and its commit.
 
-The log stays from a checkpoint on that is not newer than any of these versions, nor than what was current at the
+The log is kept from a checkpoint on that is not newer than any of these versions, nor than the version current at the
 beginning of the log's retention.
 """
 
@@ -24,15 +24,15 @@ from checkback.settings.values import SHORTEST_RETENTION
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-#: versions from one old checkpoint to the next: so many commits are read, in a second, to see the table as it was
+#: versions between old checkpoints: time travel replays at most this many commits, which takes a second
 APART = 1000
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A stream's place in a table. ``unread``: first commit that it may still read.
+    """A stream's position in a table. ``unread``: first commit that it may still read.
 
-    ``snapshot``: the version with which it begins, and which it may still read; None = it is past that.
+    ``snapshot``: the version of its initial snapshot, if it may still read that; None = it is past that.
     """
 
     query: str
@@ -41,38 +41,38 @@ class Reader:
 
     @property
     def first(self) -> int:
-        """The oldest version that it needs the log of: a start looks at the table as it was before ``unread``, too."""
+        """The oldest version whose log it needs: on start it also reads the snapshot before ``unread``."""
         return max(0, min(self.unread - 1, self.unread if self.snapshot is None else self.snapshot))
 
 
 @dataclass(frozen=True)
 class Log:
-    """What a table's log has: versions of commits and of checkpoints, and when each was written (ms)."""
+    """A table's log: versions of commits and checkpoints, and when each was written (ms)."""
 
     commits: Mapping[int, int]
     checkpoints: Mapping[int, int]
 
     def readable(self) -> int:
-        """The oldest version from which on each can be read as a snapshot."""
+        """The oldest version from which on every snapshot can be read."""
         newest = max(self.commits)
         if len(self.commits) == newest + 1:
             return 0
         gap = next((version for version in range(newest, -1, -1) if version not in self.commits), 0)
-        # A checkpoint stands in for all commits up to its own version.
+        # A checkpoint replaces all commits up to its version.
         return min((version for version in self.checkpoints if version >= gap), default=newest)
 
     def at(self, time: int) -> int:
-        """The version that was current at a time (ms), or an older one where clocks were put back."""
+        """The version that was current at a time (ms), or an older one if clocks were set back."""
         young = min((version for version, made in self.commits.items() if made > time), default=max(self.commits) + 1)
         return max(young - 1, self.readable())
 
 
 @dataclass(frozen=True)
 class RetentionPlan:
-    """What stays: the files of ``snapshots`` and of the newest version, those added by the commit ``added`` and later.
+    """What is kept: the files of ``snapshots`` and of the newest version, and those added in commit ``added`` or later.
 
-    ``younger``: files written after it (ms). ``log``: commits and checkpoints of this version and later, but for the
-    ``checkpoints`` that nobody misses. ``why``: what stays longer than the retention asks for.
+    ``younger``: files written after it (ms). ``log``: commits and checkpoints of this version and later, except the
+    superfluous ``checkpoints``. ``why``: what is kept beyond the retention.
     """
 
     snapshots: frozenset[int]
@@ -86,7 +86,7 @@ class RetentionPlan:
 def keep(
     log: Log, readers: Iterable[Reader], now: int, retention: timedelta, log_retention: timedelta
 ) -> RetentionPlan:
-    """What of a table stays. ``now``: ms. Raises ValueError when the retention is shorter than SHORTEST_RETENTION."""
+    """What to keep of a table. ``now``: ms. Raises ValueError if the retention is shorter than SHORTEST_RETENTION."""
     if min(retention, log_retention) < SHORTEST_RETENTION:
         raise ValueError("the retention is too short")
     newest, oldest = max(log.commits), log.readable()
@@ -107,12 +107,12 @@ def keep(
 
 
 def removable(files: Mapping[str, int], needed: Collection[str], younger: int) -> list[str]:
-    """Which files (path -> when it was written, ms) may go: old, and not needed."""
+    """The files (path -> when it was written, ms) that may be removed: old, and not needed."""
     return sorted(path for path, written in files.items() if written < younger and path not in needed)
 
 
 def _superfluous(log: Log, oldest: int, now: int) -> frozenset[int]:
-    """Checkpoints between the oldest one and those of the last hour: of each APART versions the first is enough."""
+    """Checkpoints after the oldest and before the last hour, except for the first in every APART versions."""
     first = kept = max(oldest, log.readable())
     found = set()
     for version, written in sorted(log.checkpoints.items()):

@@ -1,4 +1,4 @@
-"""`maintain`: each table's small files made one, then what nobody needs any more removed."""
+"""`maintain`: compaction of each table's small files, then removal of files that are no longer needed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
     from checkback.storage.tables import Tables
 
-#: who is at work on the tables
+#: lock held by the process that maintains the tables
 LOCK = "_maintain.lock"
 _OTHERS = "somebody has clustered, partitioned or altered it; stop Checkback, then run OPTIMIZE and VACUUM in Spark"
 REBUILDING = "a rebuild of the checkpoint is under way, or was broken off: nothing is removed until it is done"
@@ -36,13 +36,13 @@ LOST = "reconcile's checkpoint is not in storage.checkpoints, so nothing is remo
 
 
 class Progress(Protocol):
-    """Whom a run tells how far it is."""
+    """Receives the progress of a run."""
 
     def begin(self, table: str, steps: int) -> None:
-        """A table's turn has come; it takes so many steps."""
+        """The table is started; it takes this number of steps."""
 
     def step(self) -> None:
-        """One is done."""
+        """A step is done."""
 
     def end(self, done: TableReport) -> None:
         """The table is done."""
@@ -50,7 +50,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """What all tables of a run have in common. ``now``: ms. ``held``: why nothing may be removed, None = it may."""
+    """State shared by all tables of a run. ``now``: ms. ``held``: why nothing may be removed, None = it may."""
 
     tables: Tables
     settings: Settings
@@ -69,13 +69,13 @@ def maintain(
     spark: SparkSession | None = None,
     now: int | None = None,
 ) -> list[TableReport]:
-    """Maintain the tables of a local folder, beside whatever writes and reads them. ``dry_run``: only look.
+    """Maintain the tables of a local folder, concurrently with their writers and readers. ``dry_run``: change nothing.
 
-    ``spark``: only where the checkpoints lie elsewhere. Raises FencedError when another process maintains them,
-    StorageError when a table cannot be read or written that is no topic's.
+    ``spark``: only if the checkpoints are elsewhere. Raises FencedError if another process maintains the tables,
+    StorageError if a table other than a topic's cannot be read or written.
     """
     with exclusive_lock(tables, LOCK):
-        # First of all: streams only move on.
+        # Before everything else: streams only move forward.
         found, held = readers(tables, spark), _held(tables, spark)
         started = round(time.time() * 1000) if now is None else now
         run = Run(tables, settings, started, dry_run, progress, found, held)
@@ -83,7 +83,7 @@ def maintain(
 
 
 def names(root: str) -> list[str]:
-    """The tables that there are in a local folder."""
+    """The existing tables of a local folder."""
     topics = f"{root}/{TOPIC_PREFIX}"
     there = sorted(os.listdir(topics)) if os.path.isdir(topics) else []
     found = [*SCHEMAS, *(TOPIC_PREFIX + topic for topic in there)]
@@ -91,7 +91,7 @@ def names(root: str) -> list[str]:
 
 
 def _held(tables: Tables, spark: SparkSession | None) -> str | None:
-    """Why nothing may be removed: where `reconcile` stands is not to be seen."""
+    """Why nothing may be removed: the position of `reconcile` is unknown."""
     if rebuilding(tables, spark):
         return REBUILDING
     lost = not filesystem.exists(spark, f"{tables.checkpoint(NAME)}/metadata")
@@ -102,7 +102,7 @@ def _held(tables: Tables, spark: SparkSession | None) -> str | None:
 
 
 def _turn(run: Run, name: str) -> TableReport:
-    """A table's turn. A topic's that is damaged stops no other."""
+    """Maintain a table. A damaged topic table does not stop the others."""
     try:
         return _maintained(run, name)
     except StorageError as error:
@@ -135,7 +135,7 @@ def _maintained(run: Run, name: str) -> TableReport:
 
 
 def _compact(run: Run, name: str, log: DeltaLog, done: TableReport) -> None:
-    """Make each group one file: a commit each, so that a run that is broken off has not worked in vain."""
+    """Compact each group in a commit of its own, so that an interrupted run keeps its progress."""
     plan = planned(name, log, run.tables.location(name), run.settings.maintain)
     run.progress.begin(name, len(plan))
     for group in plan:
@@ -151,7 +151,7 @@ def _compact(run: Run, name: str, log: DeltaLog, done: TableReport) -> None:
 
 
 def _remove(run: Run, name: str, log: DeltaLog, done: TableReport) -> None:
-    """Remove what no reader needs. What is committed while it looks is younger than anything that goes."""
+    """Remove what no reader needs. What is committed meanwhile is younger than anything removed."""
     place, settings = run.tables.location(name), run.settings.maintain
     mine = [reader for table, reader in run.readers.get(name, ()) if table == log.table_id()]
     lying = table_folder.data_files(place)
@@ -164,7 +164,7 @@ def _remove(run: Run, name: str, log: DeltaLog, done: TableReport) -> None:
         old = [path for path in old if path not in needed]
     of_log = table_folder.entries_of_log(place, stays.log, stays.checkpoints)
     if not run.dry_run:
-        log.flush()  # what is removed an unflushed version may have taken out of the table
+        log.flush()  # the version that removed these files from the table may not be flushed yet
         if of_log:
             log.checkpoint()
         table_folder.remove_data(place, old)

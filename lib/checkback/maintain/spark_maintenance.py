@@ -1,6 +1,6 @@
-"""`maintain` where Spark alone writes the tables: in catalogs and object stores, by Delta's own OPTIMIZE and VACUUM.
+"""`maintain` for tables that only Spark writes: in catalogs and object stores, by Delta's own OPTIMIZE and VACUUM.
 
-The clean-up of the log is Delta's own there, too, with every checkpoint (delta.logRetentionDuration).
+Delta itself cleans up the log there, at every checkpoint (delta.logRetentionDuration).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _HOUR_MS = SHORTEST_RETENTION // timedelta(milliseconds=1)
 def maintain_by_spark(
     spark: SparkSession, settings: Settings, tables: Tables, dry_run: bool, progress: Progress
 ) -> list[TableReport]:
-    """Maintain the tables beside whatever writes and reads them. ``dry_run``: only look.
+    """Maintain the tables concurrently with their writers and readers. ``dry_run``: change nothing.
 
-    Raises FencedError when another process maintains them, StorageError when a table cannot be read or written.
+    Raises FencedError if another process maintains them, StorageError if a table cannot be read or written.
     """
     size = settings.maintain.target_file_size
     conf = {
         "spark.databricks.delta.optimize.maxFileSize": str(size),
         "spark.databricks.delta.optimize.minFileSize": str(size),
-        # The setting has its own limit, and the readers are known.
+        # maintain.retention has its own lower limit, and the readers are known.
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     }
     with exclusive_lock(tables, LOCK), _set(spark, conf):
@@ -55,9 +55,9 @@ def maintain_by_spark(
 
 
 def hours_kept(reader_times: Sequence[int | None], now: int, retention: timedelta) -> int | None:
-    """Hours for VACUUM's RETAIN: the retention, and longer when a stream stands further back; None = keep all.
+    """Hours for VACUUM's RETAIN: the retention, extended if a stream is further behind; None = keep all.
 
-    ``reader_times``: when the oldest version that each stream needs was made (ms); None = not known.
+    ``reader_times``: commit time of the oldest version that each stream needs (ms); None = unknown.
     """
     if any(time is None for time in reader_times):
         return None
@@ -125,7 +125,7 @@ def _vacuum(
 
 
 def _made(history: Mapping[int, int], version: int, newest: int, now: int) -> int | None:
-    """When the version was made; one that has read all needs nothing old."""
+    """Commit time of the version; a stream that has read everything needs no old one."""
     return now if version >= newest else history.get(version)
 
 

@@ -1,4 +1,4 @@
-"""Where the streams stand in the tables that they read, by their checkpoints."""
+"""Positions of the streams in the tables that they read, from their checkpoints."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 def needs_spark(tables: Tables) -> bool:
-    """Are the checkpoints elsewhere than on this machine?"""
+    """Whether the checkpoints are not on this machine."""
     return local_path(tables.checkpoint("")) is None
 
 
 def rebuilding(tables: Tables, spark: SparkSession | None) -> bool:
-    """Is a rebuild of the checkpoint under way, or was one broken off?"""
+    """Whether a rebuild of the checkpoint is in progress, or was interrupted."""
     return filesystem.exists(spark, tables.checkpoint(REBUILDING))
 
 
 def readers(tables: Tables, spark: SparkSession | None) -> dict[str, list[tuple[str, Reader]]]:
-    """By table: Delta's id of the table that a query reads, and where it stands. Raises StorageError.
+    """By table: Delta's id of the table that a query reads, and the query's position. Raises StorageError.
 
-    ``spark``: only where the checkpoints lie elsewhere (`needs_spark`).
+    ``spark``: only if the checkpoints are elsewhere (`needs_spark`).
     """
     found: dict[str, list[tuple[str, Reader]]] = {}
     for query, sources in SOURCES.items():
@@ -40,7 +40,7 @@ def readers(tables: Tables, spark: SparkSession | None) -> dict[str, list[tuple[
         begun = numbers(spark, f"{place}/offsets")
         if not begun:
             continue
-        # The batch after the last one that is done begins where that one ends, also if it has begun already.
+        # The batch after the last completed one starts at its end offsets, even if it has already begun.
         last = max(done, default=None)
         number = min(begun) if last is None or last not in begun else last
         batch = read_batch(spark, place, number)
@@ -50,9 +50,9 @@ def readers(tables: Tables, spark: SparkSession | None) -> dict[str, list[tuple[
 
 
 def reader_of(query: str, position: StreamPosition, done: bool) -> Reader:
-    """Where a query stands whose oldest batch that matters ends at a position. ``done``: that batch is.
+    """Position of a query whose oldest relevant batch ends at ``position``. ``done``: that batch is completed.
 
-    A batch that is not done, and the first of its checkpoint, begins with the table's snapshot before its end
+    The first batch of a checkpoint, if not completed, starts with the table's snapshot before its end
     (DeltaSource.getBatch of delta-io/delta).
     """
     if position.starting:

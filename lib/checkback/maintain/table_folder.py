@@ -1,4 +1,4 @@
-"""A table's folder on this machine: what lies in it, and taking away what may go."""
+"""A table's folder on this machine: listing its files, and removing them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
 _LOG = "_delta_log"
-#: PROTOCOL.md of delta-io/delta, Delta Log Entries and Checkpoints. Files of other names are left alone.
+#: PROTOCOL.md of delta-io/delta, Delta Log Entries and Checkpoints. Files with other names are left alone.
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 _OF_LOG = re.compile(r"(\d{20})\.(?:json|crc|checkpoint(?:\.\d{10}\.\d{10})?\.parquet)")
@@ -29,14 +29,14 @@ _DATA = re.compile(r"[^._].*\.parquet")
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A file in the table's folder: when it was written (ms), bytes."""
+    """A file in the table's folder: modification time (ms), size in bytes."""
 
     written: int
     size: int
 
 
 def read_log(place: str) -> Log:
-    """The commits and the checkpoints, with all their parts, that the table's log has. Raises StorageError."""
+    """The commits and the complete checkpoints (all parts present) in the table's log. Raises StorageError."""
     commits: dict[int, int] = {}
     parts: dict[int, list[tuple[int, int]]] = {}
     for entry in _entries(f"{place}/{_LOG}"):
@@ -51,7 +51,7 @@ def read_log(place: str) -> Log:
 
 
 def data_files(place: str) -> dict[str, FileEntry]:
-    """The Parquet files in the table's folder, whoever wrote them, by name. Raises StorageError."""
+    """The Parquet files in the table's folder, by name, whoever wrote them. Raises StorageError."""
     return {
         entry.name: FileEntry(_ms(entry), entry.stat().st_size)
         for entry in _entries(place)
@@ -60,7 +60,7 @@ def data_files(place: str) -> dict[str, FileEntry]:
 
 
 def added_since(place: str, log: Log, version: int) -> set[str]:
-    """The files whose rows were added by the commit ``version`` and later ones. Raises StorageError."""
+    """The files whose rows were added in the commit ``version`` or later. Raises StorageError."""
     return {
         unquote(action["path"])
         for commit in log.commits
@@ -71,16 +71,16 @@ def added_since(place: str, log: Log, version: int) -> set[str]:
 
 
 def remove_data(place: str, names: Iterable[str]) -> None:
-    """Remove files of the table's folder. Raises StorageError; then it is run again."""
+    """Remove files of the table's folder. Raises StorageError; a rerun continues."""
     for name in names:
         _remove(f"{place}/{name}")
         _remove(f"{place}/.{name}.crc")  # Hadoop's checksum, where Spark wrote it
 
 
 def entries_of_log(place: str, before: int, checkpoints: Collection[int]) -> list[str]:
-    """The files of the log that are older than a version, and those of some checkpoints; oldest first.
+    """The files of the log that are older than a version, and those of the given checkpoints; oldest first.
 
-    None older than ``before`` unless a checkpoint of that version can be read. Raises StorageError.
+    None older than ``before`` unless a checkpoint of that version is readable. Raises StorageError.
     """
     found: list[tuple[int, str]] = []
     whole = False
@@ -96,7 +96,7 @@ def entries_of_log(place: str, before: int, checkpoints: Collection[int]) -> lis
 
 
 def remove_log(place: str, names: Iterable[str]) -> None:
-    """Remove files of the log, in this order: broken off, what stays is whole. Raises StorageError."""
+    """Remove files of the log, in this order: if interrupted, the rest is consistent. Raises StorageError."""
     remove_data(f"{place}/{_LOG}", names)
 
 

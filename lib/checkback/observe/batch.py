@@ -1,4 +1,4 @@
-"""What a batch did, in numbers. Pure."""
+"""Counts of what a batch did. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from checkback.reconcile.actions import Actions
 
-#: stands for groups that are not told of by their names: messages may name any
+#: label for groups without one of their own: messages may contain any group name
 OTHER = "other"
 _NAMES = {
     "commit": (Action.COMMIT,),
@@ -29,22 +29,22 @@ _NAMES = {
 def counts(actions: Actions) -> dict[str, int]:
     """Actions of a batch of `reconcile`: commit, rollback, discard, check, rejected_op, rejected_half.
 
-    An op that came after the decision is not among the rejected ones, whatever it says.
+    An op after the decision does not count as rejected, whatever its content.
     """
     return {name: actions.count(*kinds) for name, kinds in _NAMES.items()}
 
 
 def outcomes(answers: pa.Table) -> dict[tuple[str, str], int]:
-    """By (outcome, producer_group), how many ``answers`` (CHECK_ANSWERS)."""
+    """Number of ``answers`` (CHECK_ANSWERS) by (outcome, producer_group)."""
     found = answers.group_by(["outcome", "producer_group"]).aggregate([([], "count_all")])
     columns = (found.column(name).to_pylist() for name in ("outcome", "producer_group", "count_all"))
     return {(outcome, group): count for outcome, group, count in zip(*columns, strict=True)}
 
 
 def by_group(outcomes: Mapping[tuple[str, str], int], most: int) -> dict[str, Counter[str]]:
-    """By producer_group its outcomes, for the ``most`` groups with the most checks; all further ones are OTHER.
+    """Outcomes by producer_group, for the ``most`` groups with the most checks; all others are merged into OTHER.
 
-    Groups are what producers say they are: there may be as many as messages.
+    Group names come from producers: their number is unbounded.
     """
     checks = Counter[str]()
     for (_, group), count in outcomes.items():

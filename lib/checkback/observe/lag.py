@@ -1,4 +1,4 @@
-"""How long the oldest row that no batch has read has been there."""
+"""Lag: age of the oldest commit that no batch has read."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Lag:
-    """The lag of the sources, for tables in local folders: the log's file of the first unread version tells.
+    """The lag of the sources, for tables in local folders: age of the log file of the first unread version.
 
-    It is looked up when it is asked for, so that it grows while a query hangs.
+    Computed on request, so that it grows while a query hangs.
     """
 
     def __init__(self, logs: Mapping[str, str]) -> None:
@@ -26,7 +26,7 @@ class Lag:
 
     @classmethod
     def of(cls, tables: Tables) -> Lag:
-        """Of the sources ``half`` and ``op``; of none where the tables are not in local folders."""
+        """For the sources ``half`` and ``op``; for none if the tables are not in local folders."""
         places = {} if tables.catalog else {name: local_path(tables.location(name)) for name in ("half", "op")}
         return cls({name: f"{place}/_delta_log" for name, place in places.items() if place is not None})
 
@@ -36,13 +36,13 @@ class Lag:
         return tuple(self._logs)
 
     def read(self, progress: Progress) -> None:
-        """A batch is done."""
+        """Record a completed batch."""
         for source in progress.sources:
             if source.unread is not None and source.name in self._logs:
                 self._unread[source.name] = source.unread
 
     def seconds(self, source: str, now: float) -> float:
-        """Since when (s) the oldest unread version is there; 0 = all is read. NaN = not known yet."""
+        """Age of the oldest unread version in s; 0 = everything is read. NaN = not known yet."""
         if source not in self._unread:
             return float("nan")
         try:

@@ -1,4 +1,4 @@
-"""Spark's listener of queries, as an adapter of the Observer."""
+"""Spark's StreamingQueryListener as an adapter for the Observer."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from checkback.observe.observer import Observer
 
 
-#: for the events of queries that have ended
+#: timeout for the events of queries that have ended
 _PATIENCE_S = 2.0
 
 
 class _Told:
-    """Hands events on. Spark tells them in a thread of its own, after the fact: no batch waits for it."""
+    """Forwards events. Spark delivers them asynchronously, in a thread of its own: no batch waits for it."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -51,13 +51,13 @@ class _Told:
             self._ended.notify_all()
 
     def wait(self) -> None:
-        """Return when the end of each query has been heard: the last batches are told before it. It waits not long."""
+        """Wait, with a short timeout, for the end events of all queries: progress events are delivered before them."""
         with self._ended:
             self._ended.wait_for(lambda: not self._names, _PATIENCE_S)
 
 
 class Listener(StreamingQueryListener):
-    """What Spark Connect calls."""
+    """The listener for Spark Connect."""
 
     def __init__(self, told: _Told) -> None:
         self._told = told
@@ -79,10 +79,10 @@ class Listener(StreamingQueryListener):
 
 
 class _JavaListener:
-    """What the JVM calls: Spark's events as they are.
+    """The listener that the JVM calls directly, with Spark's own event objects.
 
-    pyspark makes a Python object of every part of an event first, by some hundred calls to the JVM, of which those that
-    end an iteration fail and search all JARs for the class of their exception: 250 ms of CPU a batch.
+    pyspark would first convert every part of an event to a Python object, with some hundred calls to the JVM; those
+    that end an iteration fail and search all JARs for the class of their exception: 250 ms of CPU per batch.
     """
 
     def __init__(self, told: _Told) -> None:
@@ -104,20 +104,20 @@ class _JavaListener:
         self._told.ended(event.runId().toString(), event.id().toString(), event.exception().isDefined())
 
     class Java:
-        """What Py4J is to make of it."""
+        """Interfaces that the Py4J proxy implements."""
 
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 
 
 @contextmanager
 def listening(spark: SparkSession, observer: Observer) -> Iterator[None]:
-    """While it is entered, the observer hears of all queries of the session."""
+    """Context in which the observer receives the events of all queries of the session."""
     told = _Told(observer)
     listener: Any = Listener(told)
     if not is_connect(spark):
         jvm: Any = spark.sparkContext._jvm
         wrapper = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper
-        listener._jlistenerobj = wrapper(_JavaListener(told))  # instead of the one that pyspark makes of the Listener
+        listener._jlistenerobj = wrapper(_JavaListener(told))  # instead of pyspark's own proxy for the Listener
     spark.streams.addListener(listener)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Logs: lines of text for people, or of JSON for machines: the event's name, and flat keys."""
+"""Log formats: text lines for people, or JSON lines for machines, with the event's name and flat keys."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any, Literal
 
 from checkback.errors import printable
 
-#: the logger of events; below the package's own
+#: the logger of events, a child of the package's
 EVENTS = logging.getLogger("checkback.events")
 _FIELDS = "checkback_fields"
 
 
 def event(name: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Log an event. Values are numbers, names of ours, or configured names: no bodies, no secrets."""
+    """Log an event. Values are numbers, fixed names, or configured names: no bodies, no secrets."""
     if EVENTS.isEnabledFor(level):
         EVENTS.log(level, name, extra={_FIELDS: fields})
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time (UTC, ISO 8601), level, event, the event's own keys; logger where it is no event.
+    """One JSON object per line: time (UTC, ISO 8601), level, event, the event's own keys; logger for other records.
 
-    Of an error, error is its last line; a traceback is never in it.
+    ``error`` is the last line of an exception; tracebacks are never included.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
+        """Format a record as one line."""
         at = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {"time": at.replace("+00:00", "Z"), "level": record.levelname.lower()}
         fields = getattr(record, _FIELDS, None)
@@ -42,10 +42,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """``checkback: message``; of an event its name, and key=value."""
+    """``checkback: message``; for an event its name, and key=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record, and the traceback if it has one."""
+        """Format a record, with the traceback if it has one."""
         fields = getattr(record, _FIELDS, None) or {}
         told = " ".join([record.getMessage(), *(f"{key}={value}" for key, value in fields.items())])
         lines = [f"checkback: {printable(told)}"]
@@ -55,9 +55,9 @@ class TextFormatter(logging.Formatter):
 
 
 def set_up(form: Literal["text", "json"], level: str | None, debug: bool) -> None:
-    """Log to stderr, from ``level`` on; not set: warnings as text, everything that is told as JSON.
+    """Log to stderr, from ``level`` on; by default from warning as text, from info as JSON.
 
-    ``debug`` (--debug) shows all of Checkback's own.
+    ``debug`` (--debug) enables debug output of Checkback's own loggers.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())

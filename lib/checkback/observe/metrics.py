@@ -1,4 +1,4 @@
-"""What Prometheus is told by `reconcile`. Labels are names of tables, queries, outcomes and configured groups only."""
+"""Prometheus metrics of `reconcile`. Labels are names of tables, queries, outcomes and configured groups only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STATES = ("COMMIT", "ROLLBACK", "DISCARD")
 
 
 class Metrics:
-    """The metrics of one application, in a registry of their own.
+    """The metrics of one application, in their own registry.
 
     ``groups``: producer groups of the settings. ``clock``: seconds since the epoch.
     """
@@ -67,7 +67,7 @@ class Metrics:
         lag = self._gauge("lag_seconds", "Age of the oldest commit that no batch has read; 0 = none", "table")
         for source in backlog.sources:
             lag.labels(source).set_function(partial(self._lag, source))
-        for state in _STATES:  # a rate needs the 0 before the 1
+        for state in _STATES:  # rate() needs the initial 0
             self._decisions.labels(state)
         for query in SOURCES:
             self._running.labels(query).set(0)
@@ -86,7 +86,7 @@ class Metrics:
         return Gauge(f"checkback_{name}", says, labels, registry=self.registry)
 
     def published(self, counts: Mapping[str, int]) -> None:
-        """A batch's tables are committed; ``counts`` by the names of `batch.counts`."""
+        """A batch's tables are committed; ``counts`` has the keys of `batch.counts`."""
         for state in _STATES:
             self._decisions.labels(state).inc(counts.get(state.lower(), 0))
         self._requests.inc(counts.get("check", 0))
@@ -94,11 +94,11 @@ class Metrics:
         self._rejected.labels("half").inc(counts.get("rejected_half", 0))
 
     def waiting(self, rows: int) -> None:
-        """So many committed messages wait for their topic's table."""
+        """Number of committed messages that wait for their topic's table."""
         self._unpublished.set(rows)
 
     def asked(self, outcomes: Mapping[tuple[str, str], int]) -> None:
-        """A batch of checks is done: by outcome and group, how many."""
+        """A batch of checks is done: counts by outcome and group."""
         for (outcome, group), count in outcomes.items():
             self._checks.labels(outcome, group if group in self._groups else OTHER).inc(count)
 
@@ -125,9 +125,9 @@ class Metrics:
 
     @contextmanager
     def served(self, host: str, port: int) -> Iterator[int]:
-        """While it is entered, they are on http://host:port/metrics. Yields the port; 0 = any that is free.
+        """Context in which they are served on http://host:port/metrics. Yields the port; 0 = any free port.
 
-        Raises SettingsError when it cannot listen.
+        Raises SettingsError if it cannot listen.
         """
         try:
             server, thread = start_http_server(port, host, self.registry)

@@ -1,4 +1,4 @@
-"""Hears what the queries do and hands it on: to the log, and to the metrics if there are any. It never raises."""
+"""Forwards what the queries do to the log, and to the metrics if enabled. Never raises."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from checkback.reconcile.segment import Records
 
 _log = logging.getLogger(__name__)
-#: groups that a batch of checks tells of, each in a line
+#: most groups that a batch of checks logs, one line each
 _GROUPS = 100
 
 
 class Observer:
-    """What an application tells of its batches. Every method may be called by any thread."""
+    """Receives an application's events. All methods are thread-safe."""
 
     def __init__(self, metrics: Metrics | None = None, pending: PendingCount | None = None) -> None:
         self._metrics = metrics
         self._pending = pending or PendingCount()
 
     def __reduce__(self) -> tuple[type[Observer], tuple[()]]:
-        """In another process (Spark Connect runs batch functions in its own) there is a log, and no metrics."""
+        """Unpickled in another process (Spark Connect runs batch functions in its own), it only logs: no metrics."""
         return Observer, ()
 
     def published(self, actions: Actions, batch_id: int, segments: Records) -> None:
-        """A batch of `reconcile` is in the tables. ``segments``: SEGMENT records of those it touched."""
+        """A batch of `reconcile` is committed. ``segments``: SEGMENT records of those it touched."""
         with _harmless("batch_published"):
             counts = batches.counts(actions)
             self._pending.update(segments)
@@ -47,13 +47,13 @@ class Observer:
                 event("batch_published", batch_id=batch_id, batch_time=actions.batch_time, **counts)
 
     def waiting(self, rows: int) -> None:
-        """So many committed messages wait for their topic's table."""
+        """Number of committed messages that wait for their topic's table."""
         with _harmless("waiting"):
             if self._metrics is not None:
                 self._metrics.waiting(rows)
 
     def asked(self, answers: pa.Table, batch_id: int) -> None:
-        """A batch of checks is in the tables: its CHECK_ANSWERS."""
+        """A batch of checks is committed: its CHECK_ANSWERS."""
         with _harmless("checks_done"):
             found = batches.outcomes(answers)
             if self._metrics is not None:
@@ -63,14 +63,14 @@ class Observer:
                 event("checks_done", batch_id=batch_id, producer_group=group, **mine)
 
     def started(self, query: str) -> None:
-        """A query has begun."""
+        """A query has started."""
         with _harmless("query_started"):
             if self._metrics is not None:
                 self._metrics.started(query)
             event("query_started", query=query)
 
     def progressed(self, told: Mapping[str, Any]) -> None:
-        """A batch is done: Spark's progress as JSON has it."""
+        """A batch is done: Spark's progress, parsed from JSON."""
         with _harmless("batch_done"):
             found = progress(told)
             if self._metrics is not None:
@@ -80,7 +80,7 @@ class Observer:
             event("batch_done", **found.fields)
 
     def ended(self, query: str, failed: bool) -> None:
-        """A query has ended. What failed, the command says: the error's text may be long, and is Spark's."""
+        """A query has ended. The command reports the error: Spark's text may be long."""
         with _harmless("query_ended"):
             if self._metrics is not None:
                 self._metrics.ended(query, failed)
@@ -89,8 +89,8 @@ class Observer:
 
 @contextmanager
 def _harmless(name: str) -> Iterator[None]:
-    """Whatever goes wrong here is told, and nothing else."""
+    """Log any exception, and suppress it."""
     try:
         yield
-    except Exception:  # noqa: BLE001 - a batch must not fail because of what is told about it
+    except Exception:  # noqa: BLE001 - observability must not fail a batch
         _log.warning("%s could not be told", name, exc_info=_log.isEnabledFor(logging.DEBUG))

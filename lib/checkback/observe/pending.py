@@ -1,4 +1,4 @@
-"""How many half messages are pending, and since when, by what the segments say of themselves."""
+"""Number of pending half messages, and the oldest, as reported by the segments."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _FIELDS = ("queue_id", "segment", "pending", "oldest")
 
 
 class PendingCount:
-    """The segments with pending half messages, as the last batch left them that touched them.
+    """The segments with pending half messages, each as of the last batch that touched it.
 
-    Of segments that no batch has touched since the start it knows if ``update`` was told of them before.
+    Segments that no batch has touched since the start are known only if ``update`` was called for them before.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class PendingCount:
         self._lock = threading.Lock()
 
     def update(self, told: Records) -> None:
-        """SEGMENT records (`reconcile.actions`) of a batch."""
+        """Apply the SEGMENT records (`reconcile.actions`) of a batch."""
         with self._lock:
             for queue_id, segment, pending, oldest in zip(*(told[name].tolist() for name in _FIELDS), strict=True):
                 if pending == AS_BEFORE:
@@ -36,12 +36,12 @@ class PendingCount:
 
     @property
     def pending(self) -> int:
-        """Pending half messages."""
+        """Number of pending half messages."""
         with self._lock:
             return sum(pending for pending, _ in self._segments.values())
 
     @property
     def oldest(self) -> int | None:
-        """Birth of the oldest (ms); None = nothing is pending."""
+        """born_timestamp of the oldest (ms); None = nothing is pending."""
         with self._lock:
             return min((oldest for _, oldest in self._segments.values()), default=None)

@@ -1,4 +1,4 @@
-"""Spark's progress of a query as flat fields. Pure."""
+"""Spark's StreamingQueryProgress as flat fields. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """A source after a batch: the rows that it brought.
+    """A source after a batch, with the number of input rows.
 
-    ``unread``: the first version of its table that is not read whole; None = not known.
+    ``unread``: the first version of its table that is not completely read; None = unknown.
     """
 
     name: str
@@ -25,9 +25,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Progress:
-    """A batch that is done. ``seconds``: from its trigger to its commit. The state's sizes are the whole query's.
+    """A completed batch. ``seconds``: from its trigger to its commit. State sizes are those of the whole query.
 
-    ``dropped``: rows that Spark dropped as late; the protocol has no watermark of Spark's, so it stays 0.
+    ``dropped``: rows dropped by Spark's watermark; the protocol does not use one, so this stays 0.
     """
 
     query: str
@@ -40,7 +40,7 @@ class Progress:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """For a line of the log, flat."""
+        """Flat fields for a log line."""
         found: dict[str, Any] = {"query": self.query, "batch_id": self.batch_id, "seconds": round(self.seconds, 3)}
         for source in self.sources:
             found[f"{source.name}_rows"] = source.rows
@@ -52,7 +52,7 @@ class Progress:
 def progress(told: Mapping[str, Any]) -> Progress:
     """From the JSON of org.apache.spark.sql.streaming.StreamingQueryProgress. Raises KeyError, TypeError, ValueError.
 
-    Where a source stands is Delta's (DeltaSourceOffset); what the state has on disk RocksDB's, rocksdbSstFileSize.
+    The end offset is Delta's (DeltaSourceOffset); the state's size on disk is RocksDB's rocksdbSstFileSize.
     """
     name = str(told["name"])
     sources = told.get("sources", ())
@@ -84,5 +84,5 @@ def _source(name: str, told: Mapping[str, Any]) -> Source:
 
 
 def _number(value: object) -> int:
-    """Spark tells some numbers as text, some not at all, and -1 for those it does not know."""
+    """A number of Spark's, which may be a string, missing, or -1 for unknown."""
     return max(0, int(float(str(value)))) if value not in (None, "") else 0

@@ -1,4 +1,4 @@
-"""An operator action: looked at first, then done, then written to the ledger. `resolve` and `resume` are its kinds."""
+"""An operator action: previewed, performed, then recorded in the ledger. `resolve` and `resume` are its kinds."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from checkback.operate.tables import OperatorTables
     from checkback.operate.transaction import Asked, Transaction
 
-#: Each try that is lost is another operator's that was won.
+#: Each attempt lost to a conflict means that another operator's succeeded.
 _TRIES = 50
 
 
 @dataclass(frozen=True)
 class Action:
-    """What is to be done: its name in `operations`; ``judge`` raises RefusedError when it may not be done.
+    """What is to be done: its name in `operations`; ``judge`` raises RefusedError if it is not allowed.
 
-    ``version`` is what ``attempt`` will commit (Delta's transaction identifier). It is read before the transaction is
-    looked at: whatever another operator commits from then on makes the attempt fail. ``attempt`` says what it did; None
-    when another operator was first.
+    ``version`` is what ``attempt`` will commit (Delta's transaction identifier). It is read before the transaction is:
+    if another operator commits after that, the attempt fails. ``attempt`` returns what it did; None if another operator
+    was first.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Action:
 
 @dataclass(frozen=True)
 class View:
-    """The transaction that is meant, the ledger's ``missing`` rows, and what is ``done`` already but not in it."""
+    """The selected transaction, the ledger's ``missing`` rows, and what is ``done`` but not recorded yet."""
 
     transaction: Transaction
     missing: Sequence[Operation]
@@ -49,7 +49,7 @@ class View:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was done to the transaction as it was before. ``repeated``: earlier; now the ledger has it, too."""
+    """What was done, with the transaction as it was before. ``repeated``: done earlier; now the ledger has it, too."""
 
     transaction: Transaction
     operation: Operation
@@ -57,9 +57,9 @@ class Outcome:
 
 
 def look(store: OperatorTables, asked: Asked, queue: int, action: Action) -> View:
-    """What the action would be done to. Writes nothing. ``queue``: that of resumed messages.
+    """What the action would affect. Read-only. ``queue``: that of resumed messages.
 
-    Raises RefusedError when it may not be done, SettingsError when it is not clear to which half message.
+    Raises RefusedError if the action is not allowed, SettingsError if the half message is missing or ambiguous.
     """
     found = find(store, asked, queue)
     transaction = chosen(found.transactions, asked)
@@ -75,9 +75,9 @@ def look(store: OperatorTables, asked: Asked, queue: int, action: Action) -> Vie
 
 
 def act(store: OperatorTables, asked: Asked, queue: int, action: Action) -> Outcome:
-    """Do it: first the op or half message, then the ledger, which must not tell of what was not done.
+    """Perform the action: first the op or half message, then the ledger, which must not record what was not done.
 
-    Raises what ``look`` raises, and StorageError. After a crash in between the same command completes the ledger.
+    Raises what ``look`` raises, and StorageError. After a crash in between, the same command completes the ledger.
     """
     for _ in range(_TRIES):
         version = action.version(store)
@@ -93,6 +93,6 @@ def act(store: OperatorTables, asked: Asked, queue: int, action: Action) -> Outc
 
 
 def _record(store: OperatorTables, operations: Iterable[Operation]) -> None:
-    """Append to the ledger, each once, whoever comes first: a place is resolved once, and resumed once."""
+    """Append to the ledger, idempotently and safe under concurrency: a place is resolved once, and resumed once."""
     for one in operations:
         store.append("operations", operation_row(one), f"operator/{one.action}/{one.place}", 0)

@@ -1,4 +1,4 @@
-"""The commands `resolve` and `resume`: show, ask, do, tell."""
+"""The commands `resolve` and `resume`: show, confirm, perform, report."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from checkback.operate.transaction import Transaction
     from checkback.settings import Settings
 
-    #: prints a table: titles of the columns, rows
+    #: prints a table: column titles, rows
     Print = Callable[[Sequence[str], Sequence[Sequence[str]]], None]
 
 
 def state_of(commit: bool, rollback: bool) -> str:
-    """COMMIT or ROLLBACK, by the options of `resolve`. Raises SettingsError unless it is one of them."""
+    """COMMIT or ROLLBACK, from the options of `resolve`. Raises SettingsError unless exactly one is given."""
     if commit == rollback:
         raise SettingsError("say how the transaction ends", "--commit, --rollback", "give one of the two")
     return "COMMIT" if commit else "ROLLBACK"
@@ -50,7 +50,7 @@ def state_of(commit: bool, rollback: bool) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """What the options ask for. ``state``: COMMIT or ROLLBACK to resolve with; None = resume."""
+    """The options of a command. ``state``: COMMIT or ROLLBACK to resolve with; None = resume."""
 
     asked: Asked
     signed: OperatorSignature
@@ -67,7 +67,7 @@ class Request:
         reason: str,
         state: str | None = None,
     ) -> Request:
-        """Checked. Raises SettingsError."""
+        """Validate the options. Raises SettingsError."""
         if (queue_id is None) != (queue_offset is None):
             raise SettingsError("only half of a place", "--queue-id, --queue-offset", "give both")
         place = None if queue_id is None or queue_offset is None else Place(queue_id, queue_offset)
@@ -75,7 +75,7 @@ class Request:
 
 
 def run(settings: Settings, request: Request, yes: bool, as_json: bool, table: Print) -> None:
-    """Resolve or resume. Without ``yes`` it only shows, and on a terminal asks.
+    """Resolve or resume. Without ``yes`` it only shows the action; on a terminal it asks for confirmation.
 
     Raises SettingsError, RefusedError, StorageError.
     """
@@ -129,7 +129,7 @@ def _show_all(transactions: Sequence[Transaction], as_json: bool, table: Print) 
 
 
 def _confirmed(as_json: bool) -> bool:
-    """Has somebody said yes? Nobody is asked where nobody sits."""
+    """Whether the user has confirmed; without a terminal nothing is asked."""
     if not as_json and sys.stdin.isatty() and sys.stdout.isatty():
         if typer.confirm("Do it?"):
             return True

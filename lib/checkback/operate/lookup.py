@@ -1,4 +1,4 @@
-"""The half messages of a transaction id, each with what the tables know of it."""
+"""Lookup of the half messages of a transaction id, with what the tables record of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from checkback.operate.tables import OperatorTables
     from checkback.operate.transaction import Asked
 
-#: Half messages of one transaction id that are looked at; where there are more, the place must be named.
+#: Most half messages of one transaction id that are looked up; if there are more, the place must be given.
 MOST = 50
 _HALF = (
     "queue_id",
@@ -36,17 +36,17 @@ Row = dict[str, Any]
 
 
 class Found(NamedTuple):
-    """Half messages, and the actions of their transaction id that `operations` has: (action, place acted on)."""
+    """Half messages, and the recorded actions on their transaction id in `operations`: (action, place acted on)."""
 
     transactions: list[Transaction]
     recorded: set[tuple[str, Place]]
 
 
 def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
-    """The half messages that have the transaction id, by place; of several at one place the first that landed.
+    """The half messages with the transaction id, by place; of several at one place the first that landed.
 
-    ``queue``: that of resumed messages. Those of one message, resumed and resumed again, know of one another. Without
-    a place all of `half` is searched for the transaction id. Raises SettingsError when there are too many of them.
+    ``queue``: that of resumed messages. Repeated resumes of one message are linked to each other. Without a place, all
+    of `half` is searched for the transaction id. Raises SettingsError if there are too many half messages.
     """
     ledger = store.rows("operations", {"transaction_id": [asked.transaction_id]}, _LEDGER).to_pylist()
     queues = {queue} | {row["new_queue_id"] for row in ledger if row["new_queue_id"] is not None}
@@ -65,7 +65,7 @@ def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
 
 
 def _places(store: OperatorTables, asked: Asked, queues: Collection[int]) -> set[Place]:
-    """Where the half messages with the transaction id lie. A place that is named spares the search."""
+    """Places of the half messages with the transaction id. Giving a place avoids the search."""
     equal: dict[str, Collection[Any]] = {"transaction_id": [asked.transaction_id]}
     if asked.group is not None:
         equal["producer_group"] = [asked.group]
@@ -84,7 +84,7 @@ def _places(store: OperatorTables, asked: Asked, queues: Collection[int]) -> set
 def _rows_at(
     store: OperatorTables, name: str, offset: str, places: Iterable[Place], columns: Sequence[str] | None = None
 ) -> list[tuple[Place, Row]]:
-    """The rows of a table at these places, queue by queue: that is how files are left out."""
+    """The rows of a table at these places, one queue at a time, which allows file skipping."""
     by_queue: dict[int, list[int]] = {}
     for place in places:
         by_queue.setdefault(place.queue_id, []).append(place.queue_offset)
@@ -96,7 +96,7 @@ def _rows_at(
 
 
 def _first_of_each(rows: Iterable[tuple[Place, Row]]) -> dict[Place, Row]:
-    """By place the row that landed first, as the segments take them."""
+    """By place the row that landed first, as in the segments."""
     first: dict[Place, Row] = {}
     for place, row in sorted(rows, key=lambda item: (item[0], _time(item[1]))):
         first.setdefault(place, row)
@@ -104,7 +104,7 @@ def _first_of_each(rows: Iterable[tuple[Place, Row]]) -> dict[Place, Row]:
 
 
 def _transaction(row: Row, resumable: bool) -> Transaction:
-    """``resumable``: is it in a queue of resumed messages? In others a producer may have set the property."""
+    """``resumable``: whether its queue holds resumed messages. In others a producer may have set the property."""
     properties = dict(row["properties"] or ()) if resumable else {}
     return Transaction(
         place=Place(row["queue_id"], row["queue_offset"]),
@@ -162,5 +162,5 @@ def _landed(row: Row) -> LandedOp:
 
 
 def _time(row: Row) -> datetime:
-    """When it landed; whoever writes the tables by other means may have left it out."""
+    """When it landed; may be null if the row was not written by Checkback."""
     return row["store_timestamp"] or _EPOCH

@@ -1,8 +1,8 @@
-"""Rows of `operations`, the ledger of operator actions: each follows from the op or half row that the action made.
+"""Rows of `operations`, the ledger of operator actions: each is derived from the op or half row of the action.
 
-That row is committed first, the ledger's afterwards, from what the first one says: the ledger never has an action
-that was not done (its op may have lost a race), and a row that a crash has left out is added by the next action on the
-transaction, with the actor, reason and time of the first.
+That row is committed first, then the ledger's, derived from it: the ledger never has an action that was not performed
+(its op may have lost a race), and a row missing after a crash is added by the next action on the transaction, with the
+actor, reason and time of the original.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RESOLVE = {"COMMIT": "RESOLVE_COMMIT", "ROLLBACK": "RESOLVE_ROLLBACK"}
 
 @dataclass(frozen=True)
 class Operation:
-    """One operator action. ``place`` is the transaction that it was done to, ``new_place`` the resumed message."""
+    """One operator action. ``place``: the transaction acted on, ``new_place``: the resumed message."""
 
     at: datetime
     action: str
@@ -37,7 +37,7 @@ class Operation:
 
 
 def operations_of(family: Iterable[Transaction]) -> list[Operation]:
-    """The operator actions that the half messages and their ops tell of, oldest first."""
+    """The operator actions derived from the half messages and their ops, oldest first."""
     found = []
     for one in family:
         names = (one.transaction_id, one.producer_group, one.real_topic)

@@ -1,4 +1,4 @@
-"""Who acts, and why: what every operator action is signed with. Pure."""
+"""Who acts, and why: the signature of every operator action. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class OperatorSignature(NamedTuple):
 
     @property
     def remark(self) -> str:
-        """Both as one text, which ``parse`` takes apart."""
+        """Both as one string, the inverse of ``parse``."""
         return f"{self.actor}{_BETWEEN}{self.reason}"
 
     @classmethod
     def of(cls, actor: str, reason: str) -> OperatorSignature:
-        """Checked: one line of printable text each, the actor without ": ". Raises SettingsError."""
+        """Validated: one line of printable text each, the actor without ": ". Raises SettingsError."""
         for option, text, most in (("--actor", actor, ACTOR_MAX), ("--reason", reason, REASON_MAX)):
             if not text.strip():
                 raise SettingsError("is empty", option, "say who acts, and why")
@@ -38,6 +38,6 @@ class OperatorSignature(NamedTuple):
 
     @classmethod
     def parse(cls, remark: str | None) -> OperatorSignature:
-        """What ``remark`` was made of; text that was not made so is all reason."""
+        """The signature in ``remark``; text in another format is all reason."""
         actor, between, reason = (remark or "").partition(_BETWEEN)
         return cls(actor, reason) if between else cls("", remark or "")

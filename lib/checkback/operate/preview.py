@@ -1,4 +1,4 @@
-"""What an operator is shown: the transaction, what follows from the action, what was done. Pure."""
+"""Rendering for the operator: the transaction, the consequences of the action, the outcome. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 def transaction_card(transaction: Transaction, now: datetime) -> list[tuple[str, str]]:
-    """(name, value) of what is known of it."""
+    """(name, value) pairs that describe the transaction."""
     answer = " ".join(text for text in (transaction.last_outcome, transaction.last_error) if text)
     rows = [
         ("transaction", transaction.transaction_id),
@@ -37,7 +37,7 @@ def transaction_card(transaction: Transaction, now: datetime) -> list[tuple[str,
 
 
 def consequence(action: str, transaction: Transaction, queue: int) -> str:
-    """What the action will do, and what comes of it."""
+    """What the action will do, and its consequences."""
     if action == RESUME:
         return (
             f"The message becomes a new half message of queue {queue}, born now, with its checks at 0. When "
@@ -53,7 +53,7 @@ def consequence(action: str, transaction: Transaction, queue: int) -> str:
 
 
 def outcome_text(outcome: Outcome) -> str:
-    """What was done, and what does the rest."""
+    """What was done, and what reconcile does next."""
     one = outcome.operation
     if outcome.repeated:
         return (
@@ -66,7 +66,7 @@ def outcome_text(outcome: Outcome) -> str:
 
 
 def transaction_json(transaction: Transaction, now: datetime) -> Json:
-    """The transaction, with `pending`'s names."""
+    """The transaction, with the field names of `pending`."""
     decision = transaction.decision
     return {
         "queue_id": transaction.place.queue_id,
@@ -87,7 +87,7 @@ def transaction_json(transaction: Transaction, now: datetime) -> Json:
 
 
 def view_json(view: View, action: str, queue: int, now: datetime) -> Json:
-    """What would be done, to what, and what would follow."""
+    """What would be done, to which transaction, and the consequences."""
     return {
         "done": False,
         "action": action,
@@ -97,7 +97,7 @@ def view_json(view: View, action: str, queue: int, now: datetime) -> Json:
 
 
 def outcome_json(outcome: Outcome, now: datetime) -> Json:
-    """What was done, to what."""
+    """What was done, to which transaction."""
     one = outcome.operation
     return {
         "done": True,
@@ -113,7 +113,7 @@ def outcome_json(outcome: Outcome, now: datetime) -> Json:
 
 
 def missing(done: Operation) -> str:
-    """That only the ledger lacks it."""
+    """States that only the ledger's row is missing."""
     return (
         f"{done.action} {done.place} was done already, at {stamp(done.at)} by {done.signed.actor}; "
         f"its row in `operations` is missing, and will be added."

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def resolving(state: str, signed: OperatorSignature, clock: Callable[[], datetime]) -> Action:
     """The action that appends an op; ``state`` is COMMIT or ROLLBACK.
 
-    A place is an application of Delta's transaction identifiers, ``operator/<queue_id>/<queue_offset>``: of two
-    operators at the same time one finds the other's op there.
+    Each place is an application id of Delta's transaction identifiers, ``operator/<queue_id>/<queue_offset>``: of two
+    concurrent operators, one fails because the other's op is there.
     """
 
     def attempt(store: OperatorTables, transaction: Transaction, version: int) -> Operation | None:

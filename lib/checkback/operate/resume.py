@@ -1,4 +1,4 @@
-"""`checkback resume`: a discarded message becomes a new half message, in the queue kept for that."""
+"""`checkback resume`: a discarded message becomes a new half message, in the queue reserved for resumed messages."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def resuming(queue: int, signed: OperatorSignature, clock: Callable[[], datetime]) -> Action:
     """The action that appends a half message to the queue.
 
-    The queue is an application of Delta's transaction identifiers, ``operator/<queue>``, and its version the offset:
-    of two operators at the same time one finds the offset taken, looks again, and takes the next.
+    The queue is an application id of Delta's transaction identifiers, ``operator/<queue>``, the offset its version: of
+    two concurrent operators, one finds the offset taken and retries with the next.
     """
 
     def next_offset(store: OperatorTables) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def op_row(transaction: Transaction, state: str, signed: OperatorSignature, now: datetime) -> pa.Table:
-    """The op that ends a pending transaction: source operator, of the half's own group and transaction id."""
+    """The op that ends a pending transaction: source operator, with the half's own group and transaction id."""
     return _one(
         "op",
         {
@@ -39,7 +39,7 @@ def op_row(transaction: Transaction, state: str, signed: OperatorSignature, now:
 
 
 def half_row(discarded: Mapping[str, Any], place: Place, signed: OperatorSignature, now: datetime) -> pa.Table:
-    """The new half message of a row of `discarded`: the same message, born now, with a note of where it came from."""
+    """The new half message for a row of `discarded`: the same message, born now, with its origin in properties."""
     queue_id, queue_offset = discarded["queue_id"], discarded["queue_offset"]
     properties = dict(discarded["properties"] or ())
     properties |= {RESUMED_FROM: f"{queue_id}/{queue_offset}", RESUMED_BY: signed.remark}

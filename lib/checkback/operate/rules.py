@@ -1,7 +1,7 @@
 """What an operator may do with a transaction, and what is refused and why. Pure: no tables, no clock.
 
-The protocol's rule stands above the operator: one decision per transaction, by its first op. So an op is appended
-only where none is, and a discarded message comes back as a new half message; its decision stays.
+Operators are bound by the protocol: one decision per transaction, by its first op. Therefore an op is appended only if
+there is none, and a discarded message is resumed as a new half message; its decision stays.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class RefusedError(CheckbackError):
-    """The transaction is not in a state in which this can be done."""
+    """The transaction is not in a state that allows the action."""
 
 
 def judge_resolve(transaction: Transaction) -> None:
-    """May an op be appended to it? Raises RefusedError when it is decided, or an op of it has landed."""
+    """Verify that an op may be appended. Raises RefusedError if it is decided, or an op of it has landed."""
     where = _name(transaction)
     if transaction.decision is not None:
         fix = "a decision is for ever"
@@ -42,7 +42,7 @@ def judge_resolve(transaction: Transaction) -> None:
 
 
 def judge_resume(transaction: Transaction) -> None:
-    """May it be made a new half message? Raises RefusedError unless it is discarded and not resumed yet."""
+    """Verify that it may be resumed. Raises RefusedError unless it is discarded and not resumed yet."""
     where = _name(transaction)
     if transaction.resumed_as is not None:
         fix = "leave out the place to take the newest one"

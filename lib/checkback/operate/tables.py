@@ -1,4 +1,4 @@
-"""The tables as operator actions read and append to them: in local folders without Spark, elsewhere with it."""
+"""Table access for operator actions: in local folders without Spark, elsewhere with it."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ if TYPE_CHECKING:
 
     from checkback.settings import Settings
 
-#: Values that columns must have, each column one of its own.
+#: Column -> accepted values, as a conjunction.
 Equal: TypeAlias = "Mapping[str, Collection[Any]]"
 _WRITTEN = ("half", "op", "operations")
 _READ = (*_WRITTEN, "decisions", "discarded", "check_requests", "check_answers")
 
 
 class OperatorTables(Protocol):
-    """Where operator actions look and write."""
+    """Where operator actions read and append."""
 
     def has(self, name: str) -> bool:
-        """Is there such a table?"""
+        """Whether the table exists."""
 
     def rows(self, name: str, equal: Equal, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows with these values; none when there is no such table. ``columns`` None = all."""
+        """The rows with these values; empty if there is no such table. ``columns`` None = all."""
 
     def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
-        """Append one row; False, and nothing appended, when (app, version) or a later version is there.
+        """Append one row; False, and nothing appended, if (app, version) or a later version is committed already.
 
-        That is Delta's transaction identifier: of two that append at the same time one gets True. Makes the table.
+        (app, version) is a Delta transaction identifier: of two concurrent appends one gets True. Creates the table if
+        needed.
         """
 
 
@@ -59,7 +60,7 @@ def open_tables(settings: Settings) -> Iterator[OperatorTables]:
 
 
 def _is_plain(tables: Tables, name: str) -> bool:
-    """Can the table be read, and if need be appended to, file by file? One that somebody has clustered cannot."""
+    """Whether the table can be read, and if need be appended to, file by file. A clustered table cannot."""
     if not DeltaLog.exists(tables.location(name)):
         return True
     log = tables.log(name)
@@ -77,7 +78,7 @@ class FileStore:
         return DeltaLog.exists(self._tables.location(name))
 
     def rows(self, name: str, equal: Equal, columns: Sequence[str] | None = None) -> pa.Table:
-        """As OperatorTables. Files are left out by the ranges of their numbers."""
+        """As OperatorTables. Uses file skipping by the min/max statistics of integer columns."""
         schema = arrow_schema(name)
         nothing = schema.empty_table().select(columns or schema.names)
         if not self.has(name) or not all(equal.values()):
@@ -93,7 +94,7 @@ class FileStore:
         DeltaLog.create(name, self._tables.location(name), self._tables.sync)
         log = self._tables.log(name)
         before = log.versions([app])[app]
-        for other in _READ:  # what has been read is relied upon
+        for other in _READ:  # the append depends on what was read
             if self.has(other):
                 self._tables.log(other).flush()
         if before is not None and before >= version:
@@ -109,7 +110,7 @@ class FileStore:
 
 
 class SparkStore:
-    """Tables that only Spark can read or write: in a catalog, in an object store, clustered."""
+    """Tables that only Spark can read or write: in a catalog, in an object store, or clustered."""
 
     def __init__(self, spark: SparkSession, tables: Tables) -> None:
         self._spark = spark
@@ -133,7 +134,7 @@ class SparkStore:
         return python_times(rows.cast(schema))
 
     def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
-        """As OperatorTables. Spark silently skips an existing version: whose row it is tells who was first."""
+        """As OperatorTables. Spark silently skips a committed version: reading the row back tells who was first."""
         from delta.exceptions import ConcurrentTransactionException
 
         self._tables.create(self._spark, name)

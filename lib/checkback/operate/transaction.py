@@ -1,4 +1,4 @@
-"""What the tables know of a half message, and which one an operator means. Pure: no tables, no clock."""
+"""A half message's state in the tables, and the selection of the one an operator means. Pure: no tables, no clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLACE = re.compile(r"([0-9]{1,10})/([0-9]{1,19})")
 
 
 class Place(NamedTuple):
-    """(queue_id, queue_offset): the identity of a transaction; as text ``0/12``."""
+    """(queue_id, queue_offset): the identity of a transaction; as a string ``0/12``."""
 
     queue_id: int
     queue_offset: int
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, text: str | None) -> Place | None:
-        """The place that the text names; None when it names none."""
+        """The place in the string; None if it contains none."""
         match = _PLACE.fullmatch(text or "")
         return None if match is None else cls(int(match[1]), int(match[2]))
 
@@ -55,10 +55,10 @@ class Decision:
 
 @dataclass(frozen=True)
 class Transaction:
-    """A half message and what became of it. ``ops`` are in the order in which they are obeyed.
+    """A half message and its outcome. ``ops`` are in the order in which the protocol considers them.
 
-    ``resumed_from``, ``resumed_by``: of a resumed message, where it was discarded, and "ACTOR: REASON".
-    ``resumed_as``: of a discarded one that was resumed, the new half message.
+    ``resumed_from``, ``resumed_by``: of a resumed message, its discarded original, and "ACTOR: REASON". ``resumed_as``:
+    of a discarded message that was resumed, the new half message.
     """
 
     place: Place
@@ -83,11 +83,11 @@ class Transaction:
         return next((op for op in self.ops if op.source == OPERATOR), None)
 
     def age_s(self, now: datetime) -> float:
-        """Seconds since birth; one in the future counts as the landing (rule 4)."""
+        """Seconds since birth; a born_timestamp later than the store_timestamp counts as that (rule 4)."""
         return (now - min(self.born, self.stored)).total_seconds()
 
     def state(self) -> str:
-        """How it ended, or how far it is, in words."""
+        """Its state or decision, in words."""
         if self.decision is not None:
             why = f", {self.decision.reason}" if self.decision.reason else ""
             resumed = f"; resumed as {self.resumed_as}" if self.resumed_as else ""
@@ -101,13 +101,13 @@ class Transaction:
 
 
 def stamp(time: datetime) -> str:
-    """A time in UTC, in milliseconds, as JSON has it."""
+    """A time in JSON: UTC, milliseconds."""
     return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the operator names: a transaction id, and where several half messages have it the group or the place."""
+    """The operator's selection: a transaction id, and the group or place if several half messages have it."""
 
     transaction_id: str
     group: str | None = None
@@ -115,7 +115,7 @@ class Asked:
 
 
 class AmbiguousError(SettingsError):
-    """Several half messages have the transaction id. ``transactions``: which."""
+    """Several half messages have the transaction id: ``transactions``."""
 
     def __init__(self, what: str, where: str = "", fix: str = "", transactions: Sequence[Transaction] = ()) -> None:
         super().__init__(what, where, fix)
@@ -123,9 +123,9 @@ class AmbiguousError(SettingsError):
 
 
 def chosen(family: Sequence[Transaction], asked: Asked) -> Transaction:
-    """The half message that is meant; of a message that was resumed the newest, unless the place is named.
+    """The selected half message; of a resumed message the newest, unless a place is given.
 
-    Raises SettingsError when there is none, AmbiguousError when there are several.
+    Raises SettingsError if there is none, AmbiguousError if there are several.
     """
     named = [transaction for transaction in family if asked.group in (None, transaction.producer_group)]
     if asked.place is not None:

@@ -1,7 +1,7 @@
 """The accounts service: debits accounts in local transactions, and answers checks. A process that may be killed.
 
-`python -m checkback.demo.bank.accounts DATABASE GATEWAY PORT SEED COUNT`. Started again, it goes on with the transfers
-that it has not begun; about those that it had begun, the check-back asks.
+`python -m checkback.demo.bank.accounts DATABASE GATEWAY PORT SEED COUNT`. After a restart it continues with the
+transfers that it has not begun; those already begun are resolved by check-backs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from checkback.producer import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: the environment variable that holds the group's secret
+#: environment variable with the group's secret
 SECRET = "CHECKBACK_DEMO_SECRET"  # noqa: S105 - a name
 _THREADS = 4
 _AGAIN_S = 0.5
@@ -60,16 +60,16 @@ DEBIT = Table(
     Column("account", Integer, nullable=False),
     Column("amount", Integer, nullable=False),
 )
-#: transfers that were begun, whatever came of them
+#: transfers that were begun, whatever their outcome
 BEGUN = Table("begun", _META, Column("number", Integer, primary_key=True))
 
 
 class TooLittleMoneyError(Exception):
-    """The account does not hold the amount."""
+    """The account's balance is below the amount."""
 
 
 def open_books(file: Path | str) -> Engine:
-    """The service's database, made if it is new."""
+    """The service's database, created if needed."""
     engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": 30})
     _META.create_all(engine)
     Barrier(engine).create_table()
@@ -80,14 +80,14 @@ def open_books(file: Path | str) -> Engine:
 
 
 class Debit(TransactionListener):
-    """The local transaction: the debit, behind a barrier, so that an answer to a check holds for ever."""
+    """The local transaction: the debit, behind a barrier, so that the answer to a check is final."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._barrier = Barrier(engine)
 
     def execute_local_transaction(self, message: Message, arg: Transfer) -> LocalTransactionState | None:
-        """Take the amount from the debtor's account."""
+        """Debit the amount from the debtor's account."""
         if arg.fate is Fate.KILLED_BEFORE:
             _die()
         try:
@@ -102,7 +102,7 @@ class Debit(TransactionListener):
         return LocalTransactionState.UNKNOWN if arg.fate is Fate.SILENT else LocalTransactionState.COMMIT
 
     def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
-        """COMMIT if the debit is there; else ROLLBACK, and it can never be made."""
+        """COMMIT if the debit exists; otherwise ROLLBACK, and the barrier prevents a later debit."""
         return self._barrier.check(check.transaction_id)
 
 
@@ -120,7 +120,7 @@ def _die() -> None:
 
 
 def _begin(engine: Engine, transfer: Transfer) -> bool:
-    """Note that the transfer is begun; False when it was begun before, in an earlier life of the service."""
+    """Record that the transfer is begun; False if it was begun before, by an earlier process of the service."""
     try:
         with engine.begin() as connection:
             connection.execute(insert(BEGUN), {"number": transfer.number})
@@ -130,7 +130,7 @@ def _begin(engine: Engine, transfer: Transfer) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Answer checks until the process is ended, and send what is not begun."""
+    """Answer checks until the process is ended, and send the transfers that are not begun."""
     file, gateway, port, seed, count = arguments
     engine = open_books(file)
     listener = Debit(engine)
@@ -138,7 +138,7 @@ def main(arguments: list[str]) -> int:
 
     def send(transfer: Transfer) -> None:
         message = Message(topic=TOPIC, body=transfer.body(), transaction_id=transfer.transaction_id)
-        # While the gateway is away: sent again under its own id, a message lands once.
+        # Retry while the gateway is away: with its own transaction id, a message lands once.
         mine = _begin(engine, transfer)
         while mine and producer.send_in_transaction(message, transfer).send_status is SendStatus.NO_ANSWER:
             time.sleep(_AGAIN_S)
@@ -147,7 +147,7 @@ def main(arguments: list[str]) -> int:
     with CheckServer(app, port=int(port)), TransactionProducer(GROUP, gateway, listener) as producer:
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(send, plan))
-        while True:  # checks may come as long as anything is pending
+        while True:  # checks may arrive as long as anything is pending
             time.sleep(3600)
 
 

@@ -1,4 +1,4 @@
-"""Both services' books and Checkback's tables as a bystander reads them, for progress and for the final balance."""
+"""Both services' databases and Checkback's tables, read from outside, for progress and for the final balance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from checkback.demo.bank.plan import ACCOUNTS, OPENING, TOPIC
 
 @dataclass(frozen=True)
 class Books:
-    """What both services hold, and what Checkback has decided. ``in_vain``: most checks of one that nobody answered."""
+    """State of both services, and Checkback's decisions. ``in_vain``: most unanswered checks of one transaction."""
 
     begun: int
     debits: dict[str, int]
@@ -31,7 +31,7 @@ class Books:
 
     @classmethod
     def read(cls, root: Path) -> Books:
-        """As they are now."""
+        """The current state."""
         accounts, credits_ = root / "accounts.db", root / "credits.db"
         rows = _rows(root / "data" / "decisions", "transaction_id", "state", "source", "check_times")
         answers = _rows(root / "data" / "check_answers", "outcome", "check_times")
@@ -54,15 +54,15 @@ class Books:
 
     @property
     def pending(self) -> int:
-        """Transactions that have landed and are not decided."""
+        """Number of transactions that have landed and are not decided."""
         return self.landed - len(self.decisions)
 
     def finished(self, transfers: int) -> bool:
-        """Is every transfer begun, every transaction decided, and every committed one credited?"""
+        """Whether every transfer is begun, every transaction decided, and every committed one credited."""
         return self.begun == transfers and self.pending == 0 and self.credited == self.states["COMMIT"]
 
     def faults(self) -> list[str]:
-        """What does not balance, in words; empty when all does."""
+        """Inconsistencies, in words; empty if the books balance."""
         found = []
         total = ACCOUNTS * OPENING
         if self.debtors + self.creditors != total:
@@ -95,7 +95,7 @@ def topic_table(root: Path) -> Path:
 def _rows(place: Path, *columns: str) -> list[dict[str, Any]]:
     if not DeltaTable.is_deltatable(str(place)):
         return []
-    # Not to_pyarrow_table: its reading threads call Python, and abort a process that ends (apache/arrow#34314).
+    # Not to_pyarrow_table: its reader threads call Python, and abort a process that exits (apache/arrow#34314).
     files = DeltaTable(str(place)).file_uris()
     rows: list[dict[str, Any]] = pq.read_table(files, columns=list(columns)).to_pylist() if files else []
     return rows

@@ -1,7 +1,7 @@
 """The credits service: reads the topic table and credits accounts, each message once. A process that may be killed.
 
-`python -m checkback.demo.bank.credits DATABASE TABLE`. It notes nothing but the messages it has applied: started again,
-it reads the whole topic anew, and applies what is new.
+`python -m checkback.demo.bank.credits DATABASE TABLE`. It stores no position, only the messages applied: after a
+restart it rereads the whole topic, and applies what is new.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POLL_S = 0.5
 
 
 def open_books(file: Path | str) -> Engine:
-    """The service's database, made if it is new."""
+    """The service's database, created if needed."""
     engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": 30})
     _META.create_all(engine)
     APPLIED.create_table(engine)
@@ -40,7 +40,7 @@ def open_books(file: Path | str) -> Engine:
 
 
 def apply(engine: Engine, queue_id: int, offset: int, body: bytes) -> bool:
-    """Credit one message; False when it has been credited before."""
+    """Credit one message, idempotently; False if it was credited before."""
     order = json.loads(body)
     with engine.begin() as connection, APPLIED.consumed(connection, TOPIC, queue_id, offset) as fresh:
         if fresh:
@@ -50,7 +50,7 @@ def apply(engine: Engine, queue_id: int, offset: int, body: bytes) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Credit what the topic brings, until the process is ended."""
+    """Credit the topic's messages, until the process is ended."""
     file, place = arguments
     engine = open_books(file)
     version = -1

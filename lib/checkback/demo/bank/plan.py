@@ -1,4 +1,4 @@
-"""The transfers of the example, and what befalls each: made up from a seed, without any I/O."""
+"""The transfers of the example and their failures: generated from a seed, without any I/O."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from random import Random
 
 TOPIC = "transfers"
 GROUP = "accounts"
-#: accounts of each service, and what each of the debited ones begins with
+#: accounts of each service, and the opening balance of the debited ones
 ACCOUNTS = 20
 OPENING = 1_000
 
 
 class Fate(str, Enum):
-    """What befalls a transfer; the values are what the report says."""
+    """What happens to a transfer; the values are the report's texts."""
 
     PLAIN = "nothing"
     POOR = "there is too little money: rolled back"
@@ -36,16 +36,16 @@ class Transfer:
 
     @property
     def transaction_id(self) -> str:
-        """A name of its own, so that a transfer sent again after a crash lands once."""
+        """A deterministic id, so that a transfer sent again after a crash lands once."""
         return f"transfer-{self.number}"
 
     def body(self) -> bytes:
-        """What the credits service is to do."""
+        """The instruction for the credits service."""
         return json.dumps({"creditor": self.creditor, "amount": self.amount}).encode()
 
 
 def transfers(seed: int, count: int) -> list[Transfer]:
-    """The plan: most are plain; every kind of trouble comes at least once when there are 20 or more."""
+    """The plan: most are plain; every kind of failure occurs at least once if there are 20 or more."""
     random = Random(seed)
     fates = [Fate.PLAIN] * count
     troubles = [Fate.POOR] * (count // 8) + [Fate.SILENT] * (count // 10)

@@ -1,4 +1,4 @@
-"""The processes of the example: gateway, accounts, credits; who dies is started again."""
+"""The processes of the example: gateway, accounts, credits; a killed one is restarted."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import requests
 
 from checkback.errors import CheckbackError
 
-#: seconds that a killed service stays away: checks meet nobody meanwhile
+#: seconds that a killed service stays away: checks get no answer meanwhile
 AWAY_S = 3.0
-#: seconds after which it comes back whatever holds it
+#: seconds after which it is restarted even if held back
 _AWAY_AT_MOST_S = 60.0
 _START_S = 30.0
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """A free port of the loopback interface."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]
@@ -32,7 +32,7 @@ def free_port() -> int:
 
 @dataclass
 class Service:
-    """A process of this package's, its output in a log."""
+    """A process running a module of this package, its output in a log."""
 
     module: str
     arguments: Sequence[str]
@@ -43,7 +43,7 @@ class Service:
     _died: float | None = None
 
     def start(self) -> None:
-        """Start it, or start it again."""
+        """Start or restart it."""
         command = [sys.executable, "-m", self.module, *self.arguments]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own module
@@ -52,9 +52,9 @@ class Service:
         self._died = None
 
     def watch(self, now: float, held: bool = False) -> None:
-        """Start it again when it was away long enough, and is not ``held`` back.
+        """Restart it if it was away long enough, and is not ``held`` back.
 
-        Raises CheckbackError when it has ended by itself.
+        Raises CheckbackError if it has exited by itself.
         """
         if self._process is None or self._process.poll() is None:
             return
@@ -67,12 +67,12 @@ class Service:
             self.start()
 
     def kill(self) -> None:
-        """End it without a word, as a power cut does."""
+        """Kill it without warning, as a power cut does."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
 
     def stop(self) -> None:
-        """End it; it may finish what it does."""
+        """Terminate it gracefully."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:
@@ -84,7 +84,7 @@ class Service:
 
 
 def wait_until_ready(url: str, service: Service) -> None:
-    """Return when the gateway takes requests. Raises CheckbackError when it does not."""
+    """Return when the gateway accepts requests. Raises CheckbackError if it does not."""
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         service.watch(time.monotonic())

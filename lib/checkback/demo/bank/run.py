@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from checkback.spark.shutdown import GracefulShutdown
 
-#: checks of one transaction that are in vain before the accounts service comes back from its first death
+#: unanswered checks of one transaction before the accounts service is restarted the first time
 IN_VAIN = 3
 
 Tell = Callable[[str], None]
@@ -32,7 +32,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended: the books, how often the services were killed, and seconds from the first transfer."""
+    """The result: the books, how often each service was killed, and seconds since the first transfer."""
 
     books: Books
     deaths: dict[str, int]
@@ -40,9 +40,9 @@ class Outcome:
 
 
 def run(root: Path, count: int, seed: int, open_spark: Callable[[Any], SparkSession], tell: Tell) -> Outcome:
-    """Run ``count`` transfers of the plan ``seed`` in the empty folder ``root``; ``tell`` gets a line of progress.
+    """Run ``count`` transfers of the plan ``seed`` in the empty folder ``root``; ``tell`` gets lines of progress.
 
-    Raises CheckbackError when a process ends by itself or a query fails.
+    Raises CheckbackError if a process exits by itself or a query fails.
     """
     from checkback.application.run import reconcile
     from checkback.settings.loading import load
@@ -77,10 +77,10 @@ def run(root: Path, count: int, seed: int, open_spark: Callable[[Any], SparkSess
             books = Books.read(root)
             tell(books.line(count))
             for service in services.values():
-                # The first time it is away, checks shall have met nobody for a while: an outage to look at.
+                # During its first absence, checks go unanswered for a while: an outage to analyse.
                 outage = service is debits and debits.deaths == 1 and books.in_vain < IN_VAIN
                 service.watch(time.monotonic(), held=outage)
-            # In the middle of their work: what is stored, or applied, stays so once.
+            # Killed in the middle of their work: messages are still stored and applied exactly once.
             if books.begun > count // 3 and gateway.deaths == 0:
                 gateway.kill()
             if books.credited > count // 4 and credits_.deaths == 0:
@@ -97,7 +97,7 @@ def run(root: Path, count: int, seed: int, open_spark: Callable[[Any], SparkSess
 
 
 def settings_of(root: Path, gateway_port: int, check_port: int) -> dict[str, Any]:
-    """Times short enough to watch."""
+    """Settings with times short enough to watch."""
     endpoint = f"http://127.0.0.1:{check_port}/check"
     return {
         "storage": {"root": str(root / "data")},
