@@ -1,8 +1,8 @@
-"""Publishing a batch: the actions, looked up in `half`, become rows of the tables.
+"""Publishing a batch: a lookup of the actions in `half` yields the rows of the output tables.
 
-The actions are integers. They go to the tasks that read `half`, which pick the very rows that the segments took
-(queue_id, queue_offset and store_timestamp name a row) and write them, Arrow in and Parquet out: one pass for all
-tables, no shuffle, no cache. The driver commits what the tasks have written.
+The actions are integers. They are sent to the tasks that read `half`, which select exactly the rows that the segments
+took (queue_id, queue_offset and store_timestamp identify a row) and write them, Arrow in and Parquet out: one pass for
+all tables, no shuffle, no cache. The driver commits the files that the tasks have written.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ if TYPE_CHECKING:
     from checkback.storage.parquet_files import ParquetFile
     from checkback.storage.tables import Tables
 
-#: The plans of a batch are small and known beforehand: planning them adaptively, stage by stage, costs more than it
-#: brings. Set in the batch's own session, a clone of the query's.
+#: A batch's plans are small and fixed: adaptive query execution costs more than it saves. Set in the batch's session,
+#: a clone of the query's.
 _ADAPTIVE = "spark.sql.adaptive.enabled"
-#: Where less than one row in so many is wanted, Spark drops the others before they go to Python.
+#: If fewer than one row in this many is wanted, Spark filters the rows with a broadcast join before Python gets them.
 _FEW = 4
 
 
 class BatchListener(Protocol):
-    """Is told of each batch that is in the tables. It never raises."""
+    """Called after each published batch. Never raises."""
 
     def published(self, actions: Actions, batch_id: int, segments: Records) -> None:
-        """``segments``: SEGMENT records of those that the batch touched."""
+        """``segments``: SEGMENT records of the segments that the batch touched."""
 
     def waiting(self, rows: int) -> None:
-        """So many committed messages wait for their topic's table."""
+        """``rows``: number of committed messages that wait for their topic table."""
 
 
 class Publisher:
     """Writes the batches of the reconcile query; foreachBatch calls it.
 
-    Delta's application id is the query's id and the table's name, its version the batch id: a batch that is run again
-    leaves out the tables that have it.
+    Idempotent: Delta's txnAppId is the query id and the table's name, txnVersion the batch id, so a replayed batch
+    skips the tables that have it.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Publisher:
         observer: BatchListener | None = None,
         wakes: WakeTimers | None = None,
     ) -> None:
-        """``decided``: what the batches are decided with, for `batches`; None = not known."""
+        """``decided``: the rules that decide the batches, recorded in `batches`; None = unknown."""
         self._tables = tables
         self._size = segment_size
         self._decided = decided
@@ -92,19 +92,19 @@ class Publisher:
         self._topics = TopicTables(tables)
         self._flush = tables.flush_of(NAME, *SOURCES[NAME])
         self._seen = SeenCommits(tables, NAME, REPLACED_FIX)
-        self._claimed = tables.by_files  # by the command, then
-        self._concluded = False  # the first batch may be one that is done again
+        self._claimed = tables.by_files  # with by_files, the command has claimed them
+        self._concluded = False  # the first batch may be a replay
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Publish one batch of ACTIONS_SCHEMA, and what waits for its topic's table and is due; say that it is whole.
+        """Publish one batch of ACTIONS_SCHEMA, and the unpublished messages due for a retry; then conclude the batch.
 
-        The actions are fetched once: a second pass would run the stateful operator again.
+        The actions are collected once: a second pass would run the stateful operator again.
         """
         spark, app = batch.sparkSession, query_id(batch, NAME)
-        if not is_connect(batch):  # there it is the session of all
+        if not is_connect(batch):  # with Connect the session is shared
             spark.conf.set(_ADAPTIVE, "false")
         actions, segments = Actions.of(batch.toArrow())
-        self._flush()  # its state is computed, and nothing of it is in a table yet
+        self._flush()  # the state is computed, and no table has a row of the batch yet
         if self._tables.local:
             self._seen.keep(spark, _seen(read_batch(spark, self._tables.checkpoint(NAME), batch_id)))
         written = Written()
@@ -118,13 +118,13 @@ class Publisher:
             self._wakes.update(segments, self._topics.next_try)
 
     def publish(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> Written:
-        """Publish the actions of a batch: (app, batch_id) once in each table. What it has written.
+        """Publish the actions of a batch, idempotently per table by (app, batch_id). Returns what was written.
 
-        Step 1: publish late what waits in `unpublished`, where it is time to try.
-        Step 2: pick the rows that the actions are about from `half`, and add them to the tables.
-        Step 3: record what was not taken in `rejected`.
+        Step 1: publish the messages in `unpublished` that are due for a retry.
+        Step 2: look up the actions' rows in `half`, and append them to the tables.
+        Step 3: record rejected half messages and ops in `rejected`.
 
-        Raises StorageError when `half` no longer holds a row that a segment took; then nothing of it has been added.
+        Raises StorageError if `half` no longer holds a row that a segment took; step 2 has then appended nothing.
         """
         if not self._claimed:
             claim(spark, self._tables, app, self._size)
@@ -136,8 +136,8 @@ class Publisher:
         # Step 2
         wanted, added = HalfLookup.of(actions, batch_id), Written()
         if len(wanted.records):
-            # Half messages that landed together at one offset, and were read by two batches: the first of them does
-            # not know of the second row.
+            # If half messages landed together at one offset but were read by two batches, the first batch does not
+            # know of the second row: look up by identity then.
             added = self._add(spark, actions, wanted, app) or (
                 self._add(spark, actions, HalfLookup.of(actions, batch_id, by_identity=True), app) or added
             )
@@ -148,7 +148,7 @@ class Publisher:
         return Written(names, rejected, waiting)
 
     def _parked(self, spark: SparkSession, batch_id: int, app: str) -> int:
-        """Rows of `unpublished` of a first try of this batch: since then tables may have been mended."""
+        """Rows in `unpublished` from an interrupted first attempt at this batch; tables may be repaired since."""
         name = unpublished.TABLE
         if self._concluded or self._tables.last_version(spark, name, f"{app}/{name}") != batch_id:
             return 0
@@ -156,7 +156,7 @@ class Publisher:
         return self._tables.read(spark, name).where(mine).count()
 
     def _conclude(self, spark: SparkSession, actions: Actions, batch_id: int, app: str, written: Written) -> None:
-        """The last commit of a batch, and of every batch: its row in `batches`."""
+        """Commit the batch's row in `batches`: the last commit of every batch."""
         batch_time, names = self._time(spark, actions, batch_id), sorted(written.names)
         versions = dict(zip(names, side_by_side(partial(self._tables.committed_version, spark), names), strict=True))
         row = batch_row(app, batch_id, batch_time, _now(), self._decided, actions.counts, written, versions)
@@ -164,20 +164,20 @@ class Publisher:
         self._concluded = True
 
     def _time(self, spark: SparkSession, actions: Actions, batch_id: int) -> int:
-        """The batch's time (ms). One that touched no segment has heard none from a segment."""
+        """The batch's time (ms); from the offset log if the batch touched no segment."""
         return actions.batch_time or read_batch(spark, self._tables.checkpoint(NAME), batch_id).time
 
     def _add(self, spark: SparkSession, actions: Actions, wanted: HalfLookup, app: str) -> Written | None:
-        """Step 2; None, and nothing is added, when only their identity can tell some rows apart."""
+        """Step 2. Returns None, and appends nothing, if some rows can only be told apart by their identity."""
         if self._tables.by_files:
             return self._by_files(spark, actions, wanted, app)
         return self._by_spark(self._messages(spark, actions, wanted), wanted, app)
 
     def _messages(self, spark: SparkSession, actions: Actions, wanted: HalfLookup) -> DataFrame:
-        """The rows of `half` among which the wanted ones are, by as few tasks as there is work for.
+        """The rows of `half` that include the wanted ones, in as few partitions as the work allows.
 
         Columns: those of `half`, and with ``wanted.identity`` group_hash and transaction_hash. Bodies are null, and
-        not even read, when nobody needs one.
+        not read, if no action needs one.
         """
         ranges = actions.ranges(self._size, MAX_RANGES)
         half = self._tables.read(spark, "half").where(within(ranges, "queue_offset"))
@@ -192,9 +192,9 @@ class Publisher:
         return half.select(*names).coalesce(-(-len(wanted.records) // half_reader.ROWS_A_TASK))
 
     def _by_files(self, spark: SparkSession, actions: Actions, wanted: HalfLookup, app: str) -> Written | None:
-        """One job writes the files of all tables; then each table's are committed, those of `unpublished` last.
+        """Write the files of all tables in one job; then commit them table by table, `unpublished` last.
 
-        Another job fetches the messages of topics whose tables have turned out not to take them.
+        A second job writes the messages of topics whose table could not be committed to `unpublished`.
         """
         parking = self._topics.parking(spark, app)
         files, notes = self._files(spark, actions, wanted, parking)
@@ -239,7 +239,7 @@ class Publisher:
         return files, [TaskReport.of(note) for note in notes]
 
     def _by_spark(self, messages: DataFrame, wanted: HalfLookup, app: str) -> Written | None:
-        """A job that looks what there is, then one a table, `unpublished` last, where only Spark can write."""
+        """For tables that only Spark can write: a job that surveys the rows, then one per table, `unpublished` last."""
         spark = messages.sparkSession
         parking = self._topics.parking(spark, app)
         seen = messages.withColumn("body", F.lit(None).cast("binary"))
@@ -267,7 +267,7 @@ class Publisher:
         return self._added(spark, wanted, app, names, rows, failed)
 
     def _commit(self, spark: SparkSession, name: str, work: Callable[[], object]) -> str | None:
-        """Commit to a table; why a topic's cannot take it, if it cannot."""
+        """Commit to a table. Returns the reason if a topic table cannot take it."""
         if name.startswith(TOPIC_PREFIX):
             return self._topics.attempt(spark, name, work)
         work()
@@ -282,7 +282,7 @@ class Publisher:
         rows: Mapping[str, int],
         failed: Mapping[str, str],
     ) -> Written:
-        """All tables of step 2 are committed: what is in them, and what waits from now on."""
+        """Summarise step 2 once all tables are committed, and register the parked messages for a retry."""
         parked = {
             name.removeprefix(PARKED_PREFIX): count for name, count in rows.items() if name.startswith(PARKED_PREFIX)
         }
@@ -292,9 +292,9 @@ class Publisher:
         return Written(frozenset(written), unpublished=sum(parked.values()))
 
     def _prove(self, wanted: HalfLookup, notes: Iterable[bytes]) -> bool:
-        """Has each action found its row, and only one? False: some found several, by their numbers alone.
+        """True if each action matched exactly one row. False if some matched several without their identity.
 
-        Raises StorageError when one has found none, or several by their identity, too.
+        Raises StorageError if an action matched none, or several even by identity.
         """
         missing, doubled = wanted.missing(notes)
         if doubled and not missing and wanted.identity is None:
@@ -310,7 +310,7 @@ class Publisher:
         return True
 
     def _reject(self, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> int:
-        """Step 3; how many rows `rejected` has of the batch."""
+        """Step 3. Returns the number of rows that the batch has in `rejected`."""
         about = actions.only(Action.REJECT_OP, Action.LATE_OP, Action.REJECT_HALF)
         if not len(about.records):
             return 0
@@ -323,8 +323,8 @@ class Publisher:
             found.append(rejected.rejected_ops(rows, op, half, self._group_hash))
         if about.count(Action.REJECT_HALF):
             found.append(rejected.rejected_halves(rows, half, self._group_hash))
-        # Counted, because a try that finds them committed already would not know how many they are. A late op that only
-        # repeats its half's own leaves no row.
+        # Counted here, because a replay that finds them committed could not tell the number. A late op that only
+        # repeats the one that decided its half leaves no row.
         both = reduce(DataFrame.unionByName, found).persist()
         try:
             if count := both.count():
@@ -335,7 +335,7 @@ class Publisher:
 
 
 def one_of_each(half: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
-    """`half` with one row of those that agree in offset, store_timestamp and identity: always the same one."""
+    """`half` deduplicated by offset, store_timestamp and identity, deterministically."""
     key = ["queue_id", "queue_offset", "store_us", "group_hash", "transaction_hash"]
     names = half.columns
     half = half.select("*", store_us(), *identity_columns(group_hash))
@@ -350,7 +350,7 @@ def _offsets(spark: SparkSession, wanted: HalfLookup) -> DataFrame:
 
 
 def _seen(batch: Batch) -> dict[str, int]:
-    """Up to where a batch has read what others write: nobody else writes `ticks`."""
+    """The versions up to which a batch has read its sources; without `ticks`, which only reconcile writes."""
     positions = zip(SOURCES[NAME], batch.positions, strict=False)
     return {name: at.seen for name, at in positions if at is not None and at.seen >= 0 and name != "ticks"}
 
@@ -368,7 +368,7 @@ def _by_topic(failed: Mapping[str, str]) -> dict[str, str]:
 
 
 def _sum(notes: Iterable[TaskReport]) -> Counter[str]:
-    """How many rows the tasks have told of, by name."""
+    """Total rows reported by the tasks, by name."""
     total = Counter[str]()
     for note in notes:
         total.update(note.rows)
@@ -376,7 +376,7 @@ def _sum(notes: Iterable[TaskReport]) -> Counter[str]:
 
 
 def _prove_parked(failed: Iterable[str], first: Mapping[str, int], second: Mapping[str, int]) -> None:
-    """Has the second pass found what the first did? Raises StorageError."""
+    """Raises StorageError if the second pass found other row counts than the first."""
     for name in failed:
         topic = name.removeprefix(TOPIC_PREFIX)
         if first[name] != second[PARKED_PREFIX + topic]:

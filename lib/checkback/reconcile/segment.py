@@ -1,13 +1,12 @@
-"""The protocol: what becomes of the half messages of one segment of a half queue.
+"""The protocol: the state transitions of the half messages in one segment of a half queue.
 
 Pure and vectorised: no Spark, no clock, no I/O. A *segment* is a run of ``segment_size`` queue offsets of one
-half queue. It holds the half messages that are pending, the ops that came before their half, and one bit for
-each offset that was seen. `decide` takes what one batch brought for it and the batch's time, and returns the
-segment as it is afterwards and the actions to publish. The rules are those of RocketMQ's
-TransactionalMessageServiceImpl.check and EndTransactionProcessor, without their defects; they are numbered as
-in docs/protocol.md.
+half queue. It holds the pending half messages, the ops that arrived before their half, and a bitmap of the
+offsets seen. `decide` takes one batch's events for the segment and the batch's time, and returns the new
+segment and the actions to publish. The rules are those of RocketMQ's TransactionalMessageServiceImpl.check and
+EndTransactionProcessor, without their defects; they are numbered as in docs/protocol.md.
 
-Times are milliseconds since the epoch, except ``store``: microseconds, because it names the very row of ``half``.
+Times are milliseconds since the epoch, except ``store``: microseconds, because it identifies a row of ``half``.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ Bits: TypeAlias = NDArray[np.bool_]
 
 
 class Kind(IntEnum):
-    """What an event is. ROLLBACK sorts before COMMIT: rule 1's order on an exact tie."""
+    """The type of an event. ROLLBACK sorts before COMMIT: rule 1's order on an exact tie."""
 
     HALF = 0
     ROLLBACK = 1
     COMMIT = 2
-    UNKNOWN = 3  # an op whose state is neither: never obeyed
-    UNDELIVERED = 4  # of a release before: nothing comes of it
-    DELIVERED = 5  # the check of this number (in the field immunity) counts: it was sent, or received
+    UNKNOWN = 3  # an op whose state is neither: never applied
+    UNDELIVERED = 4  # written by an earlier release: ignored
+    DELIVERED = 5  # the check with this number (in the field immunity) was sent or received, and counts
 
 
 class Source(IntEnum):
@@ -43,23 +42,23 @@ class Source(IntEnum):
     PRODUCER = 0
     CHECK = 1
     OPERATOR = 2
-    CHECKBACK = 3  # nobody: the discard
+    CHECKBACK = 3  # no sender: a discard
 
 
 class Action(IntEnum):
-    """What is to be done. The first three are decisions: one of them, once, for each transaction."""
+    """The type of an action. The first three are decisions: exactly one of them for each transaction."""
 
     COMMIT = 0
     ROLLBACK = 1
     DISCARD = 2
     CHECK = 3
-    REJECT_OP = 4  # the op is not obeyed: detail is a Reason
+    REJECT_OP = 4  # the op is not applied: detail is a Reason
     REJECT_HALF = 5  # a half message whose offset was seen before
-    LATE_OP = 6  # its half is decided: only the tables still know whether it is the half's own
+    LATE_OP = 6  # its half is already decided: only the tables can tell whether op and half match
 
 
 class Reason(IntEnum):
-    """Why: the detail of DISCARD and REJECT_OP."""
+    """The detail of DISCARD and REJECT_OP."""
 
     CHECK_MAX = 0
     EXPIRED = 1
@@ -70,7 +69,7 @@ class Reason(IntEnum):
     TOO_MANY = 6
 
 
-#: One half message or op of a batch. group and transaction are 64-bit hashes; immunity < 0 = not set.
+#: One half message or op in a batch. group and transaction are 64-bit hashes; immunity < 0 = not set.
 EVENT = np.dtype(
     [
         ("offset", "<i8"),
@@ -83,7 +82,7 @@ EVENT = np.dtype(
         ("transaction", "<i8"),
     ]
 )
-#: One pending half message. due: when it is checked next. check_times: checks that count, asked: all that there were.
+#: One pending half message. due: time of its next check. check_times: checks that count; asked: all checks.
 #: repeated: `half` holds a second row with this store.
 PENDING = np.dtype(
     [
@@ -98,7 +97,7 @@ PENDING = np.dtype(
         ("repeated", "u1"),
     ]
 )
-#: One op that waits for its half. since: time of the batch that brought it. Kept in order of arrival.
+#: One op waiting for its half. since: time of the batch in which it arrived. Kept in order of arrival.
 EARLY = np.dtype(
     [
         ("offset", "<i8"),
@@ -110,9 +109,9 @@ EARLY = np.dtype(
         ("transaction", "<i8"),
     ]
 )
-#: One action. check_times: of a CHECK its number, of a decision all checks before it. detail: Source of a COMMIT or
-#: ROLLBACK, Reason of a DISCARD or REJECT_OP. offset, store, group and transaction name the row it is about: of `half`,
-#: or of `op` for REJECT_OP and LATE_OP.
+#: One action. check_times: for a CHECK its number, for a decision the number of checks before it. detail: Source of a
+#: COMMIT or ROLLBACK, Reason of a DISCARD or REJECT_OP. offset, store, group and transaction identify its row in
+#: `half`, or in `op` for REJECT_OP and LATE_OP.
 ACTION = np.dtype(
     [
         ("action", "<i4"),
@@ -126,25 +125,25 @@ ACTION = np.dtype(
     ]
 )
 
-#: Raised with each change by which `decide` decides a batch otherwise: `batch_rules`.
+#: Incremented with each change that makes `decide` decide a batch differently: `batch_rules`.
 DECISION_VERSION = 3
 
-#: transaction of an op that names no transaction id (RocketMQ's batched op form): its group alone must fit.
+#: transaction of an op without a transaction id (RocketMQ's batched op form): only its group must match.
 NOT_STATED = 0
-#: a half message that outlived the reserved time has been checked so often, if check_max allows it (rule 7)
+#: minimum number of checks before a half message older than the reserved time expires, if check_max allows it (rule 7)
 CHECKS_AT_LEAST = 15
-#: ops that wait for the half message at one offset: of one group, and of all (rule 3)
+#: maximum number of ops waiting for the half message at one offset: per group, and in total (rule 3)
 WAITING_OF_GROUP, WAITING_AT_OFFSET = 8, 64
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The settings that decide, in milliseconds.
+    """The settings that decisions depend on; times in milliseconds.
 
     RocketMQ's transactionTimeOut, transactionCheckInterval, transactionCheckMax and fileReservedTime. ``check_jitter``:
-    most that is added to an interval, so that half messages that came due together do not stay together.
-    ``count_undelivered``: a check counts when it is requested, and the last one when the query `check` says that it was
-    sent; else each counts when somebody has received it.
+    maximum jitter added to an interval, to spread half messages that came due together.
+    ``count_undelivered``: a check counts when it is requested, the last one when the query `check` reports it sent;
+    otherwise each counts when a producer has received it.
     """
 
     timeout: int = 6_000
@@ -156,16 +155,16 @@ class Rules:
 
     @property
     def enough(self) -> int:
-        """Checks without which nothing is given up, however old it is (rule 7)."""
+        """Minimum number of checks before a half message expires, however old it is (rule 7)."""
         return min(self.check_max, CHECKS_AT_LEAST, self.reserved // max(1, self.check_interval) + 1)
 
 
 @dataclass(frozen=True)
 class Segment:
-    """What is known of the offsets ``base`` .. ``base + len(seen) - 1`` of a half queue.
+    """The state of the offsets ``base`` .. ``base + len(seen) - 1`` of a half queue.
 
-    ``pending`` is sorted by offset, ``early`` by offset and then arrival. ``seen_until``: the bits in ``seen``
-    are kept until then. The arrays are not to be written to.
+    ``pending`` is sorted by offset, ``early`` by offset and then arrival. ``seen_until``: retention of the bits in
+    ``seen``. The arrays are read-only.
     """
 
     base: int
@@ -176,20 +175,20 @@ class Segment:
 
     @classmethod
     def empty(cls, base: int, size: int) -> Segment:
-        """A segment of which nothing is known."""
+        """A segment without state."""
         return cls(base, np.zeros(size, bool), np.empty(0, PENDING), np.empty(0, EARLY))
 
     def has_seen(self, offsets: NDArray[Any]) -> Bits:
-        """Which of these offsets of its own hold a half message that it knows of?"""
+        """Mask of these offsets of the segment: True where a half message was seen."""
         found: Bits = self.seen[places(offsets, len(self.seen))]
         return found
 
     def forgettable(self, now: int) -> bool:
-        """Does nothing depend on it any more?"""
+        """True if the segment's state can be evicted."""
         return len(self.pending) == 0 and len(self.early) == 0 and now >= self.seen_until
 
     def wake_at(self, rules: Rules) -> int:
-        """When it must be looked at next, if no event comes first; 0 = at once."""
+        """The time of its next timeout if no event comes first; 0 = at once."""
         times = [self.seen_until]
         if len(self.pending):
             times.append(self.pending["due"].min())
@@ -197,7 +196,7 @@ class Segment:
             times.append(self.early["since"].min() + rules.reserved + 1)
             if self.has_seen(self.early["offset"]).any() or _too_many(self.early).any():
                 return 0  # restored from the tables, and not applied yet
-        # With rows to wait for, the bits alone are no reason to wake.
+        # seen_until counts only if nothing is pending or waiting.
         return int(min(times[1:] or times))
 
 
@@ -206,9 +205,9 @@ def decide(
 ) -> tuple[Segment, Records]:
     """The segment after a batch, and the batch's ACTION records.
 
-    ``events``: EVENT records of this segment, in any order. ``now``: the batch's time. Ops are applied before
-    checks (rule 5). With no events it does what is due. ``check`` False: what is due waits for the next batch.
-    ``crowded``: groups (hashes) whose ops may not begin to wait here.
+    ``events``: EVENT records of this segment, in any order; may be empty. ``now``: the batch's time. Ops are applied
+    before checks (rule 5). ``check`` False: due checks and discards are deferred to the next batch. ``crowded``:
+    groups (hashes) whose ops may not wait here.
     """
     actions: list[Records] = []
     kind = events["kind"]
@@ -221,7 +220,7 @@ def decide(
 
 
 def _take_halves(segment: Segment, halves: Records, now: int, rules: Rules, actions: list[Records]) -> Segment:
-    """Make each half message pending whose offset was not seen before (rules 3 and 4)."""
+    """Add the half messages at offsets not seen before to pending (rules 3 and 4)."""
     if not len(halves):
         return segment
     halves = _sorted(halves, "offset", "store", "group", "transaction")
@@ -244,10 +243,10 @@ def _take_halves(segment: Segment, halves: Records, now: int, rules: Rules, acti
 
 
 def births(halves: Records, rules: Rules) -> tuple[NDArray[Any], NDArray[Any]]:
-    """When half messages were born, and when each is due for its first check (rule 4)."""
-    born = np.minimum(halves["born"], halves["store"] // 1000)  # a birth in the future counts as the landing
+    """The born times of half messages, and the times of their first checks (rule 4)."""
+    born = np.minimum(halves["born"], halves["store"] // 1000)  # a born time in the future is capped at the landing
     own = np.minimum(halves["immunity"], rules.reserved)
-    # Due when now > born + immunity: from the next ms on.
+    # Due when now > born + immunity, hence + 1.
     return born, born + np.where(own >= 0, own, rules.timeout) + 1
 
 
@@ -262,7 +261,7 @@ def _apply_ops(
     for name in ("offset", "kind", "source", "store", "group", "transaction"):
         waiting[name] = ops[name]
     waiting["since"] = now
-    ops = _sorted(np.concatenate([segment.early, waiting]), "offset")  # of one offset: those that waited, then by store
+    ops = _sorted(np.concatenate([segment.early, waiting]), "offset")  # per offset: waiting ops first, then by store
 
     bad = ops["kind"] == Kind.UNKNOWN
     if bad.any():
@@ -297,7 +296,7 @@ def _apply_ops(
 def _wait(
     segment: Segment, ops: Records, now: int, rules: Rules, actions: list[Records], crowded: Collection[int]
 ) -> Records:
-    """The ops that go on waiting: the first of each (offset, group, transaction), and not too many (rule 3)."""
+    """The ops that keep waiting: the first of each (offset, group, transaction), within the limits (rule 3)."""
     if not len(ops):
         return np.empty(0, EARLY)
     late = segment.has_seen(ops["offset"])
@@ -319,22 +318,22 @@ def _wait(
 
 
 def _too_many(ops: Records) -> Bits:
-    """Which come after as many as may wait, of their group and in all?"""
+    """Mask of the ops beyond the limits per group and in total."""
     found: Bits = _turns(ops, "offset", "group") >= WAITING_OF_GROUP
     found[~found] = _turns(ops[~found], "offset") >= WAITING_AT_OFFSET
     return found
 
 
 def _repeats(ops: Records, *names: str) -> Bits:
-    """Which agree in these fields with one that came before?"""
+    """Mask of the ops equal to an earlier one in these fields."""
     return _turns(ops, *names) > 0
 
 
 def _turns(ops: Records, *names: str) -> NDArray[Any]:
-    """Of those that agree in these fields the first is 0, the next 1, and so on. ``ops`` are sorted by offset."""
+    """Number the ops that are equal in these fields: 0, 1, ... ``ops`` are sorted by offset."""
     if (ops["offset"][1:] > ops["offset"][:-1]).all():
         return np.zeros(len(ops), np.int64)
-    order = np.lexsort([ops[name] for name in reversed(names)])  # stable: arrival within equals
+    order = np.lexsort([ops[name] for name in reversed(names)])  # stable: equal ops stay in order of arrival
     other = np.ones(len(ops), bool)
     other[1:] = np.logical_or.reduce([ops[name][order][1:] != ops[name][order][:-1] for name in names])
     turns = np.empty(len(ops), np.int64)
@@ -344,7 +343,7 @@ def _turns(ops: Records, *names: str) -> NDArray[Any]:
 
 
 def _count(segment: Segment, received: Records) -> Segment:
-    """Checks that count by what `check` says, by their numbers: in any order, as often as they are told (rule 9)."""
+    """Count the checks that `check` reports, by their numbers: idempotent, in any order (rule 9)."""
     at, has_half = _find(segment.pending["offset"], received["offset"])
     at, received = at[has_half], received[has_half]
     half = segment.pending[at]
@@ -358,13 +357,13 @@ def _count(segment: Segment, received: Records) -> Segment:
 
 
 def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]) -> Segment:
-    """Check what is due, and discard what was checked often or long enough (rules 5, 6 and 7)."""
+    """Check the half messages that are due; discard those checked often or long enough (rules 5, 6 and 7)."""
     pending = segment.pending
     due = pending["due"] <= now
     if not due.any():
         return segment
     exhausted = due & (pending["check_times"] >= rules.check_max)
-    # Rule 7 goes by checks, not by the clock alone: while reconcile was down, or the clock leapt, nobody could answer.
+    # Rule 7 requires checks, not age alone: no producer could answer while reconcile was down or the clock jumped.
     expired = due & ~exhausted & (pending["asked"] >= rules.enough)
     if expired.any():
         old = pending[expired]
@@ -381,28 +380,28 @@ def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]
     pending["due"][check] = next_check(pending[check], now, rules)
     if check.any():
         asked = _decisions(Action.CHECK, pending[check], 0)
-        # Its number: it keeps that if it counts in the end.
+        # The check's number, which it keeps if it counts later.
         asked["check_times"] = pending["check_times"][check] + ~counts
         actions.append(asked)
     return replace(segment, pending=pending[~(exhausted | expired)])
 
 
 def _counts_at_once(number: NDArray[Any], rules: Rules) -> Bits:
-    """Which checks of these numbers count when they are requested?
+    """Mask of the checks with these numbers that count when requested.
 
-    Not the last one: a `check` that lags skips requests, and nothing is given up that nobody was asked about.
+    Not the last one: a lagging `check` skips requests, and no half message is discarded without a check sent.
     """
     found: Bits = rules.count_undelivered & (number < rules.check_max)
     return found
 
 
 def next_check(pending: Records, checked: int | NDArray[Any], rules: Rules) -> NDArray[Any]:
-    """When what was checked then is due again (rule 5)."""
+    """The times of the next checks of half messages ``checked`` at that time (rule 5)."""
     return checked + rules.check_interval + jitter(pending, rules.check_jitter)
 
 
 def jitter(pending: Records, most: int | NDArray[Any]) -> NDArray[Any]:
-    """0 to ``most`` ms for each: the same for the same check of the same transaction, and as good as random."""
+    """Pseudorandom jitter of 0 to ``most`` ms, deterministic for each check of a transaction."""
     mixed = (pending["transaction"] ^ pending["offset"]).view(np.uint64) + pending["asked"].astype(np.uint64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # SplitMix64's finalizer
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
@@ -411,32 +410,32 @@ def jitter(pending: Records, most: int | NDArray[Any]) -> NDArray[Any]:
 
 
 def places(offsets: NDArray[Any], size: int) -> NDArray[Any]:
-    """Where offsets stand in their segments. Not by the segment's base: that may be no number of 64 bits."""
+    """Indexes of offsets within their segments. Not relative to the base, which may not fit into 64 bits."""
     found: NDArray[Any] = offsets % size
     return found
 
 
 def _sorted(records: Records, offset: str, *then: str) -> Records:
-    """Records by these fields, equals as they were. Where each offset is greater than the last, they are already."""
+    """Records sorted by these fields (stable); unchanged if the offsets are strictly increasing."""
     if (records[offset][1:] > records[offset][:-1]).all():
         return records
     return records[np.lexsort([records[name] for name in (*reversed(then), offset)])]
 
 
 def _first_of_each(offsets: NDArray[Any]) -> Bits:
-    """Of sorted offsets: is it the first of its kind?"""
+    """Mask of the first of each distinct offset; ``offsets`` are sorted."""
     first = np.ones(len(offsets), bool)
     first[1:] = offsets[1:] != offsets[:-1]
     return first
 
 
 def _only(rows: NDArray[Any], wanted: Bits) -> NDArray[Any]:
-    """The wanted rows; no copy where all are."""
+    """The wanted rows; no copy if that is all of them."""
     return rows if wanted.all() else rows[wanted]
 
 
 def _find(offsets: NDArray[Any], wanted: NDArray[Any]) -> tuple[NDArray[np.intp], Bits]:
-    """Where each wanted offset stands in the sorted offsets, and whether it is there at all."""
+    """The index of each wanted offset in the sorted offsets, and whether it is present."""
     at = np.searchsorted(offsets, wanted)
     if not len(offsets):
         return at, np.zeros(len(wanted), bool)
