@@ -41,7 +41,7 @@ notebook: install ## look at the tables in Jupyter: notebooks/; without any, the
 	@$(PY) -m jupyterlab notebooks
 
 test: install ## all tests, in two processes
-	@$(PY) -m pytest -q -n 2 --dist loadgroup
+	@$(PY) -m pytest -q -n 2 --dist loadfile
 
 test-fast: install ## the tests that need no Spark
 	@$(PY) -m pytest -q -m "not spark"

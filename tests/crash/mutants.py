@@ -16,7 +16,12 @@ import tempfile
 from pathlib import Path
 
 _HERE = Path(__file__).parents[1]
-_TESTS = ("tests/crash/test_points.py", "tests/crash/test_storage.py", "tests/reconcile/test_batch_rules.py")
+_TESTS = (
+    "tests/crash/test_points.py",
+    "tests/crash/test_storage.py",
+    "tests/reconcile/test_batch_rules.py",
+    "tests/reconcile/test_topic_tables.py",
+)
 _PATIENCE_S = 900
 #: what is wrong -> (file, as it stands, as it should not)
 FAULTS: dict[str, tuple[str, str, str]] = {

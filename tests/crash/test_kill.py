@@ -18,7 +18,6 @@ _ROUNDS = 3
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_killed_under_load_it_loses_and_doubles_nothing(tmp_path: Path) -> None:
     """SEED=n for the same moments again, as far as moments can be the same."""
     seed = int(os.environ.get("SEED") or 0) or Random().randrange(1, 10**6)

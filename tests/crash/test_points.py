@@ -15,6 +15,7 @@ from checkback.application.run import reconcile
 from checkback.check.query import CheckBatches
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError, StateError
+from checkback.inspect.audit import audit as audit_promises
 from checkback.reconcile.publish import Publisher
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
@@ -157,3 +158,4 @@ def test_crash_at_each_point_loses_and_doubles_nothing(
                 reconcile(spark, running(), available_now=True)
     books = audit(root, timedelta(0), _INTERVAL)
     assert (books.transactions, books.lost, books.duplicated, books.faults) == (_NUMBER, [], [], [])
+    assert audit_promises(spark, settings).broken == 0

@@ -22,9 +22,6 @@ ROOT = Path(__file__).parent.parent.parent
 FILES = sorted((ROOT / "notebooks").glob("*.ipynb"))
 _LINES = 12
 
-#: in one process: the notebooks run once for all of these tests
-pytestmark = pytest.mark.xdist_group("notebooks")
-
 Outputs = Callable[[str, str], list[str]]
 
 

@@ -90,7 +90,6 @@ def committed_now(number: int) -> Behaviour:
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_recorded_behaviours_each_end_once_and_as_they_must(tmp_path: Path) -> None:
     """Each committed transaction is delivered once, none both delivered and discarded, every decision explained."""
     root = tmp_path / "data"

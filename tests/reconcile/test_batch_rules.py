@@ -231,6 +231,8 @@ def test_batch_of_another_release_that_has_written_nothing_is_decided_anew(
     for partition in state.iterdir():
         if partition.name.isdecimal():
             (partition / f"{batch + 1}.zip").write_bytes(b"of the first try")  # Spark would load it and fail
+    # As with a checkpoint in an object store: in local folders each start removes the state of a batch not done.
+    monkeypatch.setattr(Tables, "recover_query", lambda *_: None)
     house.run(house.settings(check_max=2))
     house.run(house.settings(check_max=2))
     assert house.fates() == {0: ["discarded"], 1: ["topics/t"]}
