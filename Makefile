@@ -1,4 +1,4 @@
-# What can be made here: `make` lists it. PYTHON chooses the interpreter of .venv: make install PYTHON=python3.12
+# `make` lists the targets. PYTHON selects the interpreter for .venv: make install PYTHON=python3.12
 
 PYTHON ?= python3
 NAME ?=
@@ -11,7 +11,7 @@ STAMP := .venv/.installed
 .DEFAULT_GOAL := help
 .PHONY: help check install run run-trace notebook test test-fast test-crash test-power simulate lint docs zip bench clean
 
-help: ## this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 check:
@@ -19,7 +19,7 @@ check:
 	  || { echo 'checkback: Python 3.10 or newer with venv is needed; install it, or name it: make install PYTHON=python3.12' >&2; exit 2; }
 	@PYTHONPATH=lib $(PYTHON) -m checkback.spark.jvm
 
-install: check $(STAMP) ## .venv with the pinned packages and Delta's JARs
+install: check $(STAMP) ## create .venv with the pinned packages and Delta's JARs
 
 $(STAMP): constraints.txt pyproject.toml | check
 	@echo 'Installing into .venv: some minutes the first time'
@@ -29,13 +29,13 @@ $(STAMP): constraints.txt pyproject.toml | check
 	@$(PY) -m checkback.application.prefetch
 	@touch $@
 
-run: install ## a demonstration: two services and their databases, killed now and then; the books must balance
+run: install ## demo: two services and their databases, killed repeatedly; the accounts must balance
 	@$(PY) -m checkback.demo.bank
 
-run-trace: install ## a demonstration on the trace of a real broker: check-backs, decisions, tables
+run-trace: install ## demo on the trace of a real broker: checks, decisions, tables
 	@$(PY) -m checkback.demo
 
-notebook: install ## look at the tables in Jupyter: notebooks/; without any, the demonstration makes some first
+notebook: install ## inspect the tables in Jupyter (notebooks/); runs the demo first if there are none
 	@test -d data/bank/data || env | grep -q '^CHECKBACK__STORAGE__' \
 	  || { echo 'No tables yet: the demonstration makes some, in less than three minutes'; $(PY) -m checkback.demo.bank; }
 	@$(PY) -m jupyterlab notebooks
@@ -43,33 +43,33 @@ notebook: install ## look at the tables in Jupyter: notebooks/; without any, the
 test: install ## all tests, in two processes
 	@$(PY) -m pytest -q -n 2 --dist loadfile
 
-test-fast: install ## the tests that need no Spark
+test-fast: install ## the tests without Spark
 	@$(PY) -m pytest -q -m "not spark"
 
-test-crash: install ## kill -9 of the running application under load, then an audit; ROUNDS=n, SEED=n
+test-crash: install ## kill -9 the application under load, then audit; ROUNDS=n, SEED=n
 	@PYTHONPATH=lib:tests ROUNDS=$(ROUNDS) SEED=$(SEED) $(PY) -m crash
 
-test-power: install ## one run, its power cut at many moments, started again after each; ROUNDS=n, SEED=n
+test-power: install ## record one run, simulate power cuts at many points, restart after each; ROUNDS=n, SEED=n
 	@PYTHONPATH=lib:tests ROUNDS=$(ROUNDS) SEED=$(SEED) $(PY) -m power
 
-simulate: install ## histories of the protocol under faults, promises checked after each step; HISTORIES=n, SEED=n for one again
+simulate: install ## random histories with faults, invariants checked after each step; HISTORIES=n, SEED=n to replay one
 	@PYTHONPATH=lib:tests HISTORIES=$(HISTORIES) SEED=$(SEED) $(PY) -m simulator
 
-lint: install ## ruff, mypy, import-linter; changes nothing
+lint: install ## ruff, mypy, import-linter; read-only
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 	@.venv/bin/lint-imports --no-cache --no-logo
 
-docs: install ## docs/settings.md and docs/tables.md, from the code
+docs: install ## generate docs/settings.md, docs/tables.md and the diagram in docs/architecture.md
 	@PYTHONPATH=lib:tests $(PY) -m docs
 
-zip: ## dist/checkback.zip for spark-submit --py-files
+zip: ## build dist/checkback.zip for spark-submit --py-files
 	@$(PYTHON) .ci/zip.py lib/checkback dist/checkback.zip
 
-bench: install ## benchmarks; NAME=... for one of them
+bench: install ## run the benchmarks; NAME=... for one of them
 	@$(PY) tests/benchmarks/run.py $(NAME)
 
-clean: ## remove what the targets made, but for .venv and data/
+clean: ## remove build output and caches, except .venv and data/
 	@rm -rf build dist artifacts spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find lib jobs tests -name __pycache__ -type d -prune -exec rm -rf {} +

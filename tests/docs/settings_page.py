@@ -26,8 +26,8 @@ _HEAD = """# Settings
 
 <!-- Made by `make docs` from lib/checkback/settings/model.py and conf/base.yml: change those. -->
 
-Layers, each over the one before: the defaults, `conf/base.yml`, the file of `--config`, the environment, `--set`. Maps
-merge, lists replace. `checkback config show` shows each value and the layer it comes from.
+Layers, each overriding the one before: the defaults, `conf/base.yml`, the file of `--config`, the environment, `--set`.
+Maps merge, lists replace. `checkback config show` shows each value and the layer it comes from.
 
 ```sh
 checkback config show --config conf/base.yml --set transaction.timeout=2s
@@ -35,24 +35,25 @@ CHECKBACK__TRANSACTION__TIMEOUT=2s checkback config show
 CHECKBACK__PRODUCERS__ORDERS__ENDPOINTS='["http://127.0.0.1:8901/check"]' checkback config show
 ```
 
-A duration is a whole number and its unit: `500ms`, `6s`, `1m`, `72h`, `2d`. `null` is not set. An unknown key, or a
-value that does not fit, is one line that names the key, its layer and what to do; exit code 2.
+A duration is a whole number with a unit: `500ms`, `6s`, `1m`, `72h`, `2d`. `null` means not set. An unknown key or an
+invalid value is reported in one line that names the key, its layer and the fix; exit code 2.
 
-*fixed*: a checkpoint is made with it. `reconcile` refuses to start with another value; `checkback rebuild` makes a
-checkpoint that has it ([checkpoint.md](checkpoint.md)). With another `kafka.queue_base`, which nobody refuses, half
+*fixed*: the checkpoint depends on it. `reconcile` refuses to start with another value; `checkback rebuild` creates a
+checkpoint with the new one ([checkpoint.md](checkpoint.md)). A changed `kafka.queue_base` is not detected: half
 messages would land in other queues ([kafka.md](kafka.md)).
 """
-_PRODUCERS = """A group is a key of `producers`, with these settings below it. Its name has letters, digits, `_`, `-`.
+_PRODUCERS = """Each key of `producers` is a producer group, with these settings below it. Its name has
+letters, digits, `_`, `-`.
 
 ```yaml
 producers:
   orders: {endpoints: ["https://orders.example.com/check"], secret: "env:ORDERS_SECRET", token: "env:ORDERS_TOKEN"}
 ```
 
-A `secret` or `token` stands in the environment, never in a file or on the command line: `env:NAME` names the variable.
-Both are masked wherever settings are shown."""
-_SPARK = """Settings of Spark, by their own names, as `spark.executor.memory: 4g`. Values are text, numbers, true or
-false. Those of secrets are masked in `config show`. [deploy.md](deploy.md) says which a cluster needs."""
+A `secret` or `token` is only allowed in the environment, never in a file or on the command line: `env:NAME` refers to
+the variable. Both are masked wherever settings are printed."""
+_SPARK = """Spark configuration properties, e.g. `spark.executor.memory: 4g`. Values are text, numbers, true or false.
+Secrets are masked in `config show`. [deploy.md](deploy.md) lists those that a cluster needs."""
 
 
 def page() -> str:
@@ -70,15 +71,14 @@ def page() -> str:
 
 
 def names(model: type[BaseModel]) -> Mapping[str, str]:
-    """The keys of a section, as files write them, and the model's own name of each."""
+    """The keys of a section as written in files (aliases) -> the model's field names."""
     return {field.alias or name: name for name, field in model.model_fields.items()}
 
 
 def read_lines(base: str) -> dict[str, tuple[str, str]]:
-    """``section.key`` -> its value in conf/base.yml, as text, and what is said beside it.
+    """``section.key`` -> its value in conf/base.yml, as text, and its comment.
 
-    A key of which nothing is said belongs to the one above. Of producers, whose example is a comment, the keys stand
-    one level deeper.
+    A key without a comment belongs to the one above. The example of producers is a comment, with keys one level deeper.
     """
     found: dict[str, tuple[str, str]] = {}
     section, above = "", ""
@@ -132,7 +132,7 @@ _KINDS = {
 
 
 def _shortest(model: type[BaseModel], name: str) -> str:
-    """What the field says of the shortest duration it takes."""
+    """The text for the shortest duration that the field accepts."""
     field = model.model_fields[name]
     kind: Any = field.annotation
     alone = create_model("Alone", value=(kind, field))

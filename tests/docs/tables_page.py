@@ -1,4 +1,4 @@
-"""docs/tables.md: every table, from lib/checkback/storage/schemas.py, and who has to do with it."""
+"""docs/tables.md: every table, from lib/checkback/storage/schemas.py, with its writers and readers."""
 
 from __future__ import annotations
 
@@ -16,31 +16,30 @@ _HEAD = """# Tables
 
 <!-- Made by `make docs` from lib/checkback/storage/schemas.py: change that. -->
 
-Delta tables, in folders below `storage.root` or in a catalog ([deploy.md](deploy.md)). Times are TIMESTAMPs, UTC. Every
-column may be null by its type; what is always there is said by the rules ([protocol.md](protocol.md)). The comments are
-in the tables, too: `DESCRIBE TABLE` shows them.
+Delta tables, in folders below `storage.root` or in a catalog ([deploy.md](deploy.md)). Times are TIMESTAMPs, UTC. All
+columns are nullable; the protocol ([protocol.md](protocol.md)) guarantees which ones are set. The column comments are
+also in the tables: `DESCRIBE TABLE` shows them.
 
-A transaction is (queue_id, queue_offset) of its half message: join by these two, not by transaction_id, which a
-producer may use twice.
+A transaction is identified by (queue_id, queue_offset) of its half message: join on these two, not on transaction_id,
+which a producer may reuse.
 
 ## Who may change what
 
-Rows are appended, and that is all that Checkback does. An update is never right: what is written is what happened.
-`half`, `op`, `decisions`, `operations` and `batches` are `delta.appendOnly`: Delta itself refuses UPDATE and DELETE,
-but not delta-rs's RESTORE: rows of `half` or `op` that it takes away end `reconcile` and `land`
-([faults.md](faults.md)). Of the others, each section says what becomes of it when rows are deleted. In local folders
-delete with delta-rs (`DeltaTable(path).delete("...")`), or while nothing else is at work: Spark's commits there are
-safe in one JVM only.
+Checkback only appends rows. Never update them: they record what happened. `half`, `op`, `decisions`, `operations` and
+`batches` are `delta.appendOnly`: Delta rejects UPDATE and DELETE, but not delta-rs's RESTORE: if it removes rows of
+`half` or `op`, `reconcile` and `land` stop ([faults.md](faults.md)). For the other tables, each section states the
+effect of deleting rows. In local folders delete with delta-rs (`DeltaTable(path).delete("...")`), or while nothing else
+runs: Spark's commits there are safe within one JVM only.
 
-Columns of your own may be added: `ALTER TABLE ... ADD COLUMN`, nullable, without a default, a constraint or an
-expression. Checkback leaves them null, and in local folders it appends as before; a stream that reads the table ends
-once, and goes on when it is run again. `maintain` then no longer makes the table's small files few. A column of
-Checkback's own must stay as it is: its name, its type, and that it may be null. After any other change (clustering,
-partitions, change data feed, row tracking, column mapping, deletion vectors, constraints) files cannot be appended as
-they are: `reconcile` and `land` write that table by Spark, which in a local folder is safe only while nothing else
-commits to it, and the gateway ends with a line that names the table.
+You may add columns: `ALTER TABLE ... ADD COLUMN`, nullable, without a default, a constraint or an expression.
+Checkback leaves them null, and in local folders it appends as before; a stream that reads the table stops once, and
+resumes when restarted. `maintain` then no longer compacts the table. Checkback's own columns must keep their names,
+types and nullability. After any other change (clustering, partitions, change data feed, row tracking, column mapping,
+deletion vectors, constraints) files cannot be appended unchanged: `reconcile` and `land` write that table with Spark,
+which in a local folder is safe only while nothing else commits to it, and the gateway stops with an error that names
+the table.
 
-Small files, old files and old log entries are another matter, and no row's: [maintain.md](maintain.md).
+Compaction, vacuum and log cleanup are covered in [maintain.md](maintain.md).
 
 | table | written by | read by |
 |---|---|---|
@@ -48,7 +47,7 @@ Small files, old files and old log entries are another matter, and no row's: [ma
 
 
 class _About(NamedTuple):
-    """What the schema does not say of a table."""
+    """The description of a table beyond its schema."""
 
     row: str
     written: str
@@ -56,86 +55,88 @@ class _About(NamedTuple):
     deleted: str
 
 
-_APPEND_ONLY = "Delta refuses it."
+_APPEND_ONLY = "Delta rejects it."
 ABOUT = {
     "half": _About(
-        "a half message, as it landed. Of two rows with one place the first counts, the other is in `rejected`.",
+        "a half message, as it landed. Of two rows with the same offset the first counts, the other is in `rejected`.",
         "`land`, `gateway`, `resume`",
-        "`reconcile` (a stream, and to publish), `land`, `gateway`, checks with a body, `rebuild`, all that looks",
+        "`reconcile` (a stream, and to publish), `land`, `gateway`, checks with a body, `rebuild`, all inspection",
         _APPEND_ONLY,
     ),
     "op": _About(
-        "an op, as it landed: of a producer, of a producer's answer to a check, of an operator.",
+        "an op, as it landed: from a producer, from a producer's answer to a check, or from an operator.",
         "`land`, `gateway`, `reconcile` (answers to checks), `resolve`",
-        "`reconcile` (a stream), `gateway`, `rebuild`, all that looks",
+        "`reconcile` (a stream), `gateway`, `rebuild`, all inspection",
         _APPEND_ONLY,
     ),
     _TOPIC: _About(
-        "a committed message of the real topic, once. The table is made with the topic's first message. If it cannot "
-        "be made or written, its messages wait in [`unpublished`](#unpublished).",
-        "`reconcile`, `rebuild` (what a batch left half done)",
+        "a committed message of the real topic, exactly once. The table is created with the topic's first message. If "
+        "it cannot be created or written, its messages wait in [`unpublished`](#unpublished).",
+        "`reconcile`, `rebuild` (for an interrupted batch)",
         "consumers, `audit`, `lineage`, `rebuild`",
-        "The audit says `commit_not_published`, and a `rebuild` asks whether to publish it again, because its decision "
-        "says COMMIT ([checkpoint.md](checkpoint.md)). Copy what you want short-lived into a table of your own.",
+        "The audit reports `commit_not_published`, and a `rebuild` requires `--leave-out` or `--publish-again`, "
+        "because their decision is COMMIT ([checkpoint.md](checkpoint.md)). For a shorter retention, copy the messages "
+        "into a table of your own.",
     ),
     "decisions": _About(
-        "how a transaction ended. No row: it is pending.",
-        "`reconcile`, `rebuild` (what a batch left half done)",
-        "`gateway`, the check query, `rebuild`, `resolve`, `resume`, all that looks",
+        "the outcome of a transaction. Without a row it is pending.",
+        "`reconcile`, `rebuild` (for an interrupted batch)",
+        "`gateway`, the check query, `rebuild`, `resolve`, `resume`, all inspection",
         _APPEND_ONLY,
     ),
     "discarded": _About(
-        "a message that was given up, whole.",
-        "`reconcile`, `rebuild` (what a batch left half done)",
+        "a discarded message, complete with its body.",
+        "`reconcile`, `rebuild` (for an interrupted batch)",
         "`resume`, `audit`, `lineage`, `rebuild`",
-        "The audit says `discard_not_kept`, the message cannot be resumed any more, and a `rebuild` asks whether to "
-        "put it back.",
+        "The audit reports `discard_not_kept`, the message can no longer be resumed, and a `rebuild` "
+        "requires `--leave-out` or `--publish-again`.",
     ),
     "check_requests": _About(
         "a check that came due.",
         "`reconcile`",
-        "the check query (a stream), `gateway`, `rebuild`, `resolve`, all that looks",
-        "The check query stops with an error: Delta's streams refuse a source that rows were deleted from. A `rebuild` "
-        "counts the checks anew.",
+        "the check query (a stream), `gateway`, `rebuild`, `resolve`, all inspection",
+        "The check query stops with an error: Delta's streaming source rejects deletes. A `rebuild` recounts the "
+        "checks from the remaining rows.",
     ),
     "check_answers": _About(
-        "what came of a check, whatever it was.",
+        "the outcome of a check, including failures.",
         "the check query (in `reconcile`)",
         "the check query, `pending`, `status`, `lineage`, notebooks",
-        "Old rows (`answered_at`) may go. What looks back (`lineage`, `check_outcomes`) then knows less; nothing is "
-        "decided by it.",
+        "Old rows (`answered_at`) may be deleted. History (`lineage`, `check_outcomes`) then shows less; no decision "
+        "depends on it.",
     ),
     "rejected": _About(
-        "an input that could not be taken, and why.",
+        "a rejected input, and the reason.",
         "`land`, `reconcile`",
-        "`land` (a batch that is replayed), `audit`, `lineage`, `rebuild`",
-        "Rows may go when somebody has looked at them. The audit then warns of an op or half message that is not in "
-        "`rejected` (`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects such ops once more.",
+        "`land` (for a replayed batch), `audit`, `lineage`, `rebuild`",
+        "Rows may be deleted once reviewed. The audit then warns of an op or half message that is not in `rejected` "
+        "(`op_not_rejected`, `half_not_rejected`), and a `rebuild` rejects such ops again.",
     ),
     "operations": _About(
-        "what an operator did ([operate.md](operate.md)).",
+        "an operator action ([operate.md](operate.md)).",
         "`resolve`, `resume`",
         "`resolve`, `resume`, `lineage`",
         _APPEND_ONLY,
     ),
     "unpublished": _About(
-        "a committed message that its topic's table could not take, and why. Once it is published late it is in the "
-        "topic, too, as a row of the batch that did it: what is in no topic still waits ([operations.md](operations.md#"
-        "checkbackunpublished)).",
+        "a committed message that could not be written to its topic table, and why. A retry that succeeds adds it to "
+        "the topic table with the retry's batch_id; the row stays here. A row that is in no topic table still waits "
+        "([operations.md](operations.md#checkbackunpublished)).",
         "`reconcile`, `rebuild`",
         "`reconcile`, `rebuild`, `status`, `audit`, `lineage`",
-        "What is in its topic by now may go, once the batch that published it is done. What is not would be lost: "
-        "the audit says `commit_not_published`, and only a `rebuild` publishes it.",
+        "Rows that have been published to their topic table may be deleted once the batch that published them is "
+        "complete. Deleting others loses messages: the audit reports `commit_not_published`, and only a `rebuild` "
+        "publishes them.",
     ),
     "batches": _About(
-        "a batch of `reconcile`, written last: when it is there, all other rows of the batch are. (batch_id, "
-        "batch_time) of it stand in the rows that the batch wrote.",
+        "a completed batch of `reconcile`, committed last: if the row exists, so do all other rows of the batch. They "
+        "carry its batch_id and batch_time.",
         "`reconcile`, `rebuild`",
         "`audit`, `as_of` and `snapshot`, `rebuild`",
         _APPEND_ONLY,
     ),
     "ticks": _About(
-        "a request for a batch of `reconcile`: timers fire only in a batch, and a batch needs a new row.",
+        "a request for a batch of `reconcile`: timers fire only in a batch, and a batch needs new data.",
         "`reconcile`, `rebuild`",
         "`reconcile` (a stream)",
         "`reconcile` stops with an error, as for `check_requests`. A row is 8 bytes: leave them.",
@@ -144,7 +145,7 @@ ABOUT = {
 
 
 def page() -> str:
-    """The page. Raises KeyError when a table has no words here."""
+    """The page. Raises KeyError if a table has no description here."""
     names = ["half", "op", _TOPIC, *(name for name in SCHEMAS if name not in ("half", "op"))]
     index = table(
         ("", "", ""), [(f"[`{name}`](#{_anchor(name)})", ABOUT[name].written, ABOUT[name].read) for name in names]

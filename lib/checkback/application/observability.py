@@ -1,4 +1,4 @@
-"""Starts and ends the telling, around an application."""
+"""Starts and stops metrics and listeners around an application."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def _seed(spark: SparkSession, settings: Settings, pending: PendingCount) -> None:
-    """Tell what the state store holds: batches tell only of the segments that they touch."""
+    """Initialise ``pending`` from the state store: batches report only the segments that they touch."""
     from checkback.inspect import state_pending
 
     segment = F.expr(f"queue_offset div {settings.reconcile.segment_size}").alias("segment")
@@ -39,10 +39,10 @@ def _seed(spark: SparkSession, settings: Settings, pending: PendingCount) -> Non
             F.count("*").cast("int").alias("pending"),
             F.unix_millis(F.min("born_timestamp")).alias("oldest"),
         ).toArrow()
-    except CheckbackError as error:  # a first start: no batch is done yet
+    except CheckbackError as error:  # first start: no completed batch yet
         _log.debug("what is pending is not known before its segments' next batch: %s", error)
         return
-    except Exception as error:  # noqa: BLE001 - what cannot be told must not keep the application from its work
+    except Exception as error:  # noqa: BLE001 - metrics are best effort: a failure must not stop the application
         _log.warning("what is pending is not known before its segments' next batch: %s", reason(error))
         return
     segments = np.zeros(told.num_rows, SEGMENT)
@@ -53,9 +53,9 @@ def _seed(spark: SparkSession, settings: Settings, pending: PendingCount) -> Non
 
 @contextmanager
 def observed(spark: SparkSession, settings: Settings, tables: Tables) -> Iterator[Observer]:
-    """The observer of an application, listening; with ``metrics.port`` its metrics are served.
+    """An application's observer, registered as a listener; serves metrics if ``metrics.port`` is set.
 
-    Raises SettingsError when the port is taken, or prometheus-client is missing.
+    Raises SettingsError if the port is in use or prometheus-client is missing.
     """
     pending = PendingCount()
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""`make install`: fetches Delta's JARs and makes the class-data archive, so that later starts need not."""
+"""`make install`: downloads Delta's JARs and creates the class-data archive (CDS), for faster later starts."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PATIENCE_S = 300
-#: archives that are kept, the newest: one for each place where Checkback is installed
+#: number of archives kept, newest first: one per Checkback installation
 _KEPT = 3
 
 _log = logging.getLogger(__name__)
 
 
 def prefetch() -> None:
-    """What later starts then need not do: fetches Delta's JARs, makes the class-data archive (`make install`)."""
+    """Download Delta's JARs and create the class-data archive ahead of the first start (`make install`)."""
     settings = Settings()
     open_session(settings, "checkback-prefetch").stop()
     file = archive_of(jars.on_class_path(spark_settings(settings)), java_check())
@@ -44,9 +44,9 @@ def prefetch() -> None:
 
 
 def make_archive(file: Path) -> bool:
-    """Make the archive, of the classes that a small run of `reconcile` uses; False when this JVM cannot.
+    """Create the archive of the classes that a small run of `reconcile` loads; False if that fails.
 
-    Takes the time of such a run and some ten seconds; 200 MB.
+    Takes the time of such a run plus about ten seconds; 200 MB.
     """
     if file.is_file():
         return True
@@ -55,7 +55,7 @@ def make_archive(file: Path) -> bool:
         with tempfile.TemporaryDirectory(dir=file.parent) as folder:
             new = Path(folder) / file.name
             run = [sys.executable, "-m", "checkback.application.prefetch", folder, str(new)]
-            subprocess.run(run, timeout=_PATIENCE_S, check=True)  # noqa: S603 - ourselves
+            subprocess.run(run, timeout=_PATIENCE_S, check=True)  # noqa: S603 - runs this module
             new.replace(file)
     except (OSError, subprocess.SubprocessError) as error:
         _log.warning("starts will take longer: there is no archive of classes: %s", error)
@@ -66,10 +66,10 @@ def make_archive(file: Path) -> bool:
 
 
 def _run(folder: str, file: str) -> None:
-    """Decide and look at a few transactions, in a JVM that writes the archive when it ends."""
+    """Reconcile and list a few transactions, in a JVM that writes the archive at exit."""
     from pyspark import SparkContext
 
-    # What is compiled is not archived: little of it is enough.
+    # JIT-compiled code is not archived: compile as little as possible.
     options = f"{SHORT[OPTIONS]} -XX:ArchiveClassesAtExit={file} {SILENT}"
     settings = Settings.model_validate({"storage": {"root": f"{folder}/tables"}, "spark": {OPTIONS: options}})
     with running_session(settings, "checkback-archive") as spark:
@@ -79,7 +79,7 @@ def _run(folder: str, file: str) -> None:
     gateway = SparkContext._gateway
     if gateway is not None:
         gateway.shutdown()
-        gateway.proc.stdin.close()  # then the JVM ends, and writes
+        gateway.proc.stdin.close()  # the JVM then exits, and writes the archive
         gateway.proc.wait()
 
 

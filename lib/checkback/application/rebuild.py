@@ -1,7 +1,7 @@
-"""A new checkpoint from the tables alone: the lost state is what `half` holds and `decisions` lacks.
+"""Rebuilds the checkpoint from the tables alone: pending is what `half` holds and `decisions` lacks.
 
-For a checkpoint that is lost, or fits no longer (another number of partitions, another segment size). Nothing that is
-decided is decided again: the state begins with what is pending, and the query reads what lands from then on.
+For a checkpoint that is lost, or incompatible (another number of partitions, another segment size). No transaction is
+decided twice: the initial state is what is pending, and the query reads what lands from then on.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _OWN = ["queue_id", "queue_offset"]
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """What a rebuild has done. ``set_aside``: where the old checkpoint is now; None = there was none."""
+    """The result of a rebuild. ``set_aside``: new path of the old checkpoint; None = there was none."""
 
     segments: int
     finished: dict[str, int] = field(default_factory=dict)
@@ -63,17 +63,17 @@ class Rebuilt:
 def rebuild(
     spark: SparkSession, settings: Settings, tell: Callable[[str], object], deleted: Deleted = Deleted.REFUSE
 ) -> Rebuilt | None:
-    """Build the checkpoint of `reconcile` anew; the next `reconcile` goes on from it. None when a signal came first.
+    """Rebuild the checkpoint of `reconcile`; the next `reconcile` resumes from it. None if interrupted by a signal.
 
-    No `reconcile` may run meanwhile. Step 1: mark that a rebuild is under way; until it is done no `reconcile` starts.
-    Step 2: finish what a batch left half done. Step 3: restore the segments. Step 4: put the old checkpoint aside,
-    where it is kept, and start a query with the segments in its place (Spark notes absolute paths in a checkpoint: it
-    cannot be built elsewhere and moved). Broken off at any point, it is run again: each step goes by the tables as
-    they are then.
+    No `reconcile` may run meanwhile. Step 1: mark the rebuild as in progress; until it is done no `reconcile` starts.
+    Step 2: complete a batch that was interrupted. Step 3: restore the segments. Step 4: move the old checkpoint aside,
+    where it is kept, and start a query in its place with the segments as initial state (Spark stores absolute paths in
+    a checkpoint: it cannot be built elsewhere and moved). If interrupted at any point, run it again: each step works
+    from the tables as they are then.
 
-    ``tell`` is given a line before each step. ``deleted``: what becomes of messages that somebody has deleted from
-    their tables. Raises FencedError when another process works on the tables, StateError when there are such and it is
-    not said, StorageError, CheckbackError when the query fails.
+    ``tell`` is called with a line before each step. ``deleted``: what to do with messages deleted from their tables.
+    Raises FencedError if another process works on the tables, StateError if there are deleted messages and ``deleted``
+    is REFUSE, StorageError, CheckbackError if the query fails.
     """
     tables = Tables.of(settings.storage)
     with exclusive_lock(tables):
@@ -115,7 +115,7 @@ def _rebuild(
 
 
 def _conclude(spark: SparkSession, tables: Tables) -> None:
-    """Say in `batches` that the batch that was broken off is whole. Of a release without `batches` nothing is said."""
+    """Append the interrupted batch, now complete, to `batches`. No-op for one of a release without `batches`."""
     found = interrupted_batch.find(spark, tables)
     begun = tables.read(spark, BATCHES).head() is not None
     if found is None or not (begun or found.first):
@@ -123,14 +123,14 @@ def _conclude(spark: SparkSession, tables: Tables) -> None:
     decided = in_force(spark, tables.checkpoint(NAME), found.rows.batch_id)
     now = round(time.time() * 1000)
     row = batch_row(found.application, found.rows.batch_id, found.rows.time, now, decided)
-    # An application of its own: the batch may be one that the query's own row has passed.
+    # A separate txnAppId: the query's own transaction version may already be past this batch.
     tables.append_arrow(spark, row, BATCHES, f"concluded/{found.rows.batch_id}/{found.rows.time}", 0)
 
 
 def _first_unread(spark: SparkSession, tables: Tables, name: str) -> int:
-    """A version of the table none of whose rows a query has seen: what came before is restored, it and the rest read.
+    """The first version that the new query reads: no query has seen its rows. Earlier versions are restored.
 
-    A commit without rows, or one that has come since. The lost query may have read whatever was the newest until now.
+    It is an empty commit made here, or a later one. The lost query may have read up to the newest version before it.
     """
     tables.mark(spark, name)
     return max(tables.history(spark, name, 1))
@@ -139,9 +139,9 @@ def _first_unread(spark: SparkSession, tables: Tables, name: str) -> int:
 def segment_blocks(
     spark: SparkSession, tables: Tables, settings: Settings, versions: Mapping[str, int], now: int
 ) -> DataFrame:
-    """BLOCKS_SCHEMA: the segments that the tables leave, without what the ``versions`` of half and op add.
+    """BLOCKS_SCHEMA: the segments restored from the tables, excluding half and op from ``versions`` on.
 
-    Those a query reads itself that begins with them. ``now``: the time, in ms.
+    The query that starts with them reads those itself. ``now``: the time, in ms.
     """
     size, rules = settings.reconcile.segment_size, rules_of(settings)
     read = {name: tables.read(spark, name) for name in ("decisions", "check_requests", "rejected")}
@@ -165,10 +165,10 @@ def segment_blocks(
 
 
 def _halves(read: Mapping[str, DataFrame], since: int, rules: Rules) -> DataFrame:
-    """Half messages: all that have no decision, and those that landed or were decided ``since`` (ms).
+    """Half messages: all without a decision, and those that landed or were decided ``since`` (ms).
 
-    A decision at a place none of whose half messages it is about decides nothing there: `half` was put back to an older
-    state, and the offset given out again. Nor do checks of another half message count there.
+    A decision that matches no half message at its offset is ignored: `half` was restored to an older state, and the
+    offset assigned again. Checks of another half message at the offset do not count either.
     """
     decided_at = F.max(F.unix_millis("decided_at")).alias("decided_at")
     group, transaction = identity_columns()
@@ -199,17 +199,17 @@ def _halves(read: Mapping[str, DataFrame], since: int, rules: Rules) -> DataFram
 
 
 def _is_about(decision: Column) -> Column:
-    """Is a decision about the half message of the row? Null: there is none. What names nobody is about any."""
+    """True if a decision matches the row's half message; null if there is none. Without a group it matches any."""
     group = decision["group_hash"].isNull() | (decision["group_hash"] == F.col("group"))
     return group & decision["transaction_hash"].isin(F.col("transaction"), F.lit(NOT_STATED))
 
 
 def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
-    """Ops without a decision at their offset, or of another transaction than the decided one, not rejected yet.
+    """Ops without a decision at their offset, or of another transaction than the decided one, not yet rejected.
 
-    The others are the decision, or repeats that change nothing.
+    The others are the deciding ops, or duplicates without effect.
     """
-    # What landed since, and looks alike, nobody has dealt with.
+    # An identical op that landed after the rejection has not been handled.
     rejected = read["rejected"].where(F.col("source") == "op").groupBy(F.col("raw").alias("_raw"))
     dealt = rejected.agg(F.max("rejected_at").alias("_until"))
     op = read["op"].withColumn("_raw", raw_op(F.col("half_offset")))

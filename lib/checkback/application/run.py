@@ -47,14 +47,13 @@ def reconcile(
     available_now: bool,
     meanwhile: Callable[[GracefulShutdown], object] | None = None,
 ) -> None:
-    """Decide, publish, check back and discard. Makes the tables that are missing.
+    """Decide, publish, check back and discard. Creates missing tables.
 
-    ``available_now``: drain what is there, with the answers that its own checks bring, and return. Otherwise run
-    until SIGTERM or Ctrl-C, finish the batch, and return. ``meanwhile`` is called once a second while it runs on.
+    ``available_now``: process all available rows, including the answers to the checks it sends, and return. Otherwise
+    run until SIGTERM or Ctrl-C, finish the batch, and return. ``meanwhile`` is called once a second in the latter mode.
 
-    Raises CheckbackError when a query fails, SettingsError when an endpoint or secret is not fit, FencedError when
-    another process reconciles the same tables, StateError when the checkpoint and the tables do not belong together
-    (`preconditions`).
+    Raises CheckbackError if a query fails, SettingsError if an endpoint or secret is invalid, FencedError if another
+    process reconciles the same tables, StateError if checkpoint and tables do not belong together (`preconditions`).
     """
     tables = Tables.of(settings.storage)
     with exclusive_lock(tables) as lock, stop_on_signal(lock.confirm) as stopper:
@@ -70,7 +69,7 @@ def reconcile(
             if available_now:
                 _drain(spark, settings, tables, decided, stopper, observer)
             elif is_connect(spark):
-                # Its batches are done elsewhere and tell nothing here: Spark's own, without data, fire the timers.
+                # Batches run on the server and report nothing here: Spark's no-data batches fire the timers.
                 _run_on(spark, settings, tables, decided, stopper, observer, None, meanwhile)
             else:
                 with without_no_data_batches(spark):
@@ -78,7 +77,7 @@ def reconcile(
 
 
 def put_right(tables: Tables) -> None:
-    """Put aside what a power cut has torn, of the tables and of the checkpoints. Raises StorageError."""
+    """Repair torn writes (after a power cut) in the tables and the checkpoints. Raises StorageError."""
     if tables.sync:
         tables.recover()
     for query, sources in SOURCES.items():
@@ -93,9 +92,9 @@ def _finish_begun(
     stopper: GracefulShutdown,
     observer: Observer,
 ) -> BatchRules:
-    """Finish a batch that was begun with other settings by these, and keep what the batches after it are decided with.
+    """Finish a batch that began with other rules by those rules, and store the rules of the batches after it.
 
-    Returns the latter. A batch that was begun with the same is finished when the query starts.
+    Returns the latter. A batch that began with the current rules is replayed when the query starts.
     """
     place, newest = tables.checkpoint(NAME), None if checkpoint is None else checkpoint.newest
     group_hash = group_hash_of(spark, place, None if newest is None else newest.batch_id)
@@ -108,7 +107,7 @@ def _finish_begun(
         )
         stopper.start(*query)
         stopper.wait()
-        if stopper.wanted:  # perhaps it is not done
+        if stopper.wanted:  # the batch may be unfinished
             return now
     keep(spark, place, 0 if newest is None else newest.batch_id + 1, now)
     return now
@@ -124,9 +123,9 @@ def _run_on(
     wakes: WakeTimers | None,
     meanwhile: Callable[[GracefulShutdown], object] | None,
 ) -> None:
-    """Both queries, until a stop. With ``wakes`` a row of `ticks` starts a batch when something is due."""
+    """Run both queries until stopped. With ``wakes``, a row in `ticks` starts a batch when a timer is due."""
     if wakes is not None:
-        tick(spark, tables)  # what was due while nothing ran
+        tick(spark, tables)  # timers that fell due during downtime
     _start(spark, settings, tables, decided, stopper, observer, available_now=False, wakes=wakes)
     stopper.start(*check_query(spark, settings, tables, available_now=False, observer=observer))
 
@@ -146,10 +145,10 @@ def _run_on(
 
 
 def _learn(spark: SparkSession, tables: Tables, wakes: WakeTimers) -> None:
-    """Tell what was to be done when the last run ended. Not known, something may be due at any time."""
+    """Load the checkpoint's timers of the last run into ``wakes``. Until then any may be due at any time."""
     try:
         wakes.know(timers_of(spark, tables))
-    except Exception as error:  # noqa: BLE001 - it costs work, and nothing else
+    except Exception as error:  # noqa: BLE001 - costs extra batches only
         _log.warning("a batch is started every second: the checkpoint's timers cannot be read: %s", reason(error))
 
 
@@ -161,20 +160,20 @@ def _drain(
     stopper: GracefulShutdown,
     observer: Observer,
 ) -> None:
-    """Reconcile and check in turn, until the checks have nothing more to ask.
+    """Reconcile and check in turn, until a round of checks brings no deciding answer.
 
-    It ends: a round follows only on answers that decide. That a check was received (DELIVERED) the next run reads.
+    Terminates: only deciding answers start another round. DELIVERED (a check was received) is left to the next run.
     """
     with without_no_data_batches(spark):
         tick(spark, tables)
         since = datetime.now(timezone.utc)
-        wakes = None if is_connect(spark) else WakeTimers()  # there nothing is put off: `query`
+        wakes = None if is_connect(spark) else WakeTimers()  # with Connect nothing is deferred: `query`
         while not stopper.wanted:
             _start(spark, settings, tables, decided, stopper, observer, available_now=True, wakes=wakes)
             stopper.wait()
-            # Also where checks were put off: those that were not are to be sent before they are due again.
+            # Even if some checks were deferred: the others must be sent before they are due again.
             query, batches = check_query(spark, settings, tables, available_now=True, observer=observer)
-            # On Spark Connect the batches are done elsewhere, by a copy that tells nothing.
+            # With Spark Connect a copy of ``batches`` runs on the server, and reports nothing here.
             before = decisive_answers(spark, tables, since) if is_connect(spark) else 0
             stopper.start(query, batches)
             stopper.wait()
@@ -187,16 +186,16 @@ def _drain(
 
 
 def _leave_note(spark: SparkSession, settings: Settings, tables: Tables, next_try: int | None) -> None:
-    """Tell the next scheduled run when there is something to do again, so that it need not start Spark before.
+    """Write the time of the next timer for the next scheduled run, so that it can skip starting Spark before then.
 
-    ``next_try``: when a topic's table is to be tried again (ms); None = no message waits for one.
+    ``next_try``: time of the next retry of a topic table (ms); None = no message waits for one.
     """
     if is_connect(spark) or not tables.by_files:
         return
     try:
         timers = [at for at in (first_timer(spark, tables), next_try) if at is not None]
         scheduled_run.write_note(tables, settings, min(timers, default=None))
-    except Exception as error:  # noqa: BLE001 - without the note the next run looks for itself
+    except Exception as error:  # noqa: BLE001 - without the note the next run starts Spark
         _log.warning("the next scheduled run starts Spark, due or not: %s", reason(error))
 
 
@@ -210,9 +209,9 @@ def _start(
     available_now: bool,
     wakes: WakeTimers | None = None,
 ) -> None:
-    """Start the query `reconcile`. A new checkpoint has its query's id only now: from here on it owns the tables.
+    """Start the query `reconcile`. A new checkpoint gets its query id only now, and with it ownership of the tables.
 
-    Where only Spark writes, the first batch says so: written down beside it, it would make its appends fail.
+    If only Spark writes, the first batch claims them: a concurrent claim would make its appends fail.
     """
     query = stopper.start(*reconcile_query(spark, settings, tables, available_now, decided, None, observer, wakes))
     if query is not None and tables.by_files:
@@ -220,14 +219,14 @@ def _start(
 
 
 def tick(spark: SparkSession, tables: Tables) -> None:
-    """Append a row to `ticks`: timers fire only in a batch, and a batch needs a new row."""
+    """Append a row to `ticks`: timers fire only in a batch, and a batch needs new data."""
     tick = pa.table({"tick_at": [datetime.now(timezone.utc)]}).cast(arrow_schema("ticks"))
     tables.append_arrow(spark, tick, "ticks")
 
 
 @contextmanager
 def without_no_data_batches(spark: SparkSession) -> Iterator[None]:
-    """With timers, Spark makes a batch at every trigger, due or not; an available-now query would never end."""
+    """Disable no-data batches: with timers Spark runs one at every trigger, and an available-now query never ends."""
     before = spark.conf.get(_NO_DATA)
     spark.conf.set(_NO_DATA, "false")
     try:

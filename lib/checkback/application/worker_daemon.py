@@ -1,6 +1,6 @@
-"""The process that Spark forks its Python workers from, on this machine: what they import, it has imported already.
+"""The daemon that Spark forks its local Python workers from, with their modules preloaded.
 
-Spark's own imports nothing; each worker, of which a first batch starts several, then takes a second to import pandas,
+Spark's default daemon preloads nothing: each worker, several in the first batch, then takes a second to import pandas,
 Arrow and the code of a batch (``spark.python.daemon.module``; org.apache.spark.api.python.PythonWorkerFactory).
 """
 
@@ -21,6 +21,6 @@ import checkback.reconcile.processor
 import checkback.reconcile.tasks  # noqa: F401
 
 if __name__ == "__main__":
-    # After each task a worker collects garbage (pyspark.daemon): 70 ms to look through what is imported here, for ever.
+    # A worker runs gc.collect() after each task (pyspark.daemon): without freeze, 70 ms each to scan these modules.
     gc.freeze()
     manager()

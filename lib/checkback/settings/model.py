@@ -45,11 +45,11 @@ class _Section(BaseModel):
 
 
 class Storage(_Section):
-    """Where the tables lie: under ``root`` as paths, or in ``catalog``.``schema`` as names.
+    """Location of the tables: paths under ``root``, or tables in ``catalog``.``schema``.
 
-    ``writer``: who appends to them. ``auto``: in local folders the tasks write the files and delta-rs commits them,
-    elsewhere Spark does both; ``spark``: always Spark. ``sync``: in local folders, is everything flushed to the disk
-    before anybody relies on it, so that a power cut takes nothing away? Elsewhere it means nothing.
+    ``writer``: what appends to them. ``auto``: in local folders the tasks write the files and delta-rs commits them,
+    elsewhere Spark does both; ``spark``: always Spark. ``sync``: in local folders, flush writes to disk (fsync) before
+    they count as committed, so that a power cut loses nothing. No effect elsewhere.
     """
 
     root: Text = "./data"
@@ -77,7 +77,7 @@ class Storage(_Section):
 
 
 class Transaction(_Section):
-    """The protocol's times and limits; the defaults are RocketMQ's."""
+    """Times and limits of the protocol; the defaults are RocketMQ's."""
 
     timeout: DurationFromZero = timedelta(seconds=6)
     check_interval: PositiveDuration = timedelta(seconds=60)
@@ -93,9 +93,9 @@ class Transaction(_Section):
 
 
 class Reconcile(_Section):
-    """The deciding query. ``segment_size`` and ``partitions`` are frozen with its checkpoint.
+    """The query that decides transactions. ``segment_size`` and ``partitions`` are fixed by its checkpoint.
 
-    ``max_checks``: when more than about so many checks are due, the others wait for the next batch.
+    ``max_checks``: approximate limit of checks per batch; further due checks are deferred to the next batch.
     """
 
     trigger: DurationFromZero = timedelta(seconds=2)
@@ -106,11 +106,12 @@ class Reconcile(_Section):
 
 
 class Check(_Section):
-    """The query that asks producers.
+    """The query that sends checks to producers.
 
-    An endpoint that ``breaker_failures`` tries in a row found broken is left alone for ``breaker_pause``, at most half
-    of transaction.check_interval; for a Retry-After, up to ``retry_after_max``. ``batch_time``: what a batch has not
-    asked by then is skipped. ``count_undelivered``: does a check that no endpoint received count towards check_max?
+    Circuit breaker: after ``breaker_failures`` consecutive failures an endpoint gets no checks for ``breaker_pause``,
+    at most half of transaction.check_interval; or for its Retry-After, up to ``retry_after_max``. ``batch_time``:
+    deadline of a batch; checks not sent by then are skipped. ``count_undelivered``: whether a check that no endpoint
+    received counts towards check_max.
     """
 
     timeout: PositiveDuration = timedelta(seconds=5)
@@ -124,11 +125,11 @@ class Check(_Section):
 
 
 class Gateway(_Section):
-    """The HTTP door for producers. It alone writes the half queues ``queues``; sizes are in bytes.
+    """The HTTP API for producers. Sole writer of the half queues ``queues``; sizes are in bytes.
 
-    ``remember``, ``remember_max``: how long, and how many, half messages are known from memory, so that one sent again
-    keeps its offset. ``max_waiting``: messages accepted and not yet committed. ``max_receiving``: of bodies that have
-    not arrived as a whole. ``timeout``: for a request to arrive, and for an answer to be read.
+    ``remember``, ``remember_max``: retention and size of the in-memory deduplication cache of half messages: a retry
+    gets the same offset. ``max_waiting``: messages accepted but uncommitted. ``max_receiving``: bytes of incomplete
+    request bodies. ``timeout``: for reading a request, and for writing a response.
     """
 
     host: Text = "127.0.0.1"
@@ -159,10 +160,10 @@ class Gateway(_Section):
 
 
 class Kafka(_Section):
-    """What `land --kafka` reads: ``queue_base`` is the half queue of the half topic's partition 0.
+    """Input of `land --kafka`: ``queue_base`` is the half queue of the half topic's partition 0.
 
-    ``groups``: by topic, the producer groups whose messages are taken from it; of a topic that is not named, all are.
-    ``options`` are Kafka's own consumer options, as ``security.protocol``; their values are never shown.
+    ``groups``: per topic, the producer groups whose messages are accepted; all groups for topics not listed.
+    ``options``: Kafka consumer options, e.g. ``security.protocol``; their values are always masked.
     """
 
     queue_base: QueueId = 1000
@@ -172,30 +173,30 @@ class Kafka(_Section):
 
 
 class Operator(_Section):
-    """Operator actions: ``queue`` is the half queue of resumed messages; nobody else may write half messages to it."""
+    """Operator actions: ``queue`` is the half queue of resumed messages; nothing else may write half messages to it."""
 
     queue: QueueId = 2_000_000_000
 
 
 class Log(_Section):
-    """What is logged, to stderr. ``level``: null = warning as text, info as json, which has an event for each batch."""
+    """Logging to stderr. ``level``: null = warning as text, info as json, which logs an event per batch."""
 
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warning", "error"] | None = None
 
 
 class Metrics(_Section):
-    """Prometheus metrics of `reconcile`. ``port``: null = none, 0 = any that is free."""
+    """Prometheus metrics of `reconcile`. ``port``: null = disabled, 0 = any free port."""
 
     host: Text = "127.0.0.1"
     port: Annotated[StrictInt, Field(ge=0, le=65535)] | None = None
 
 
 class Maintain(_Section):
-    """What `maintain` makes of the tables' files: those smaller than ``target_file_size`` (bytes) into larger ones.
+    """Compaction and retention by `maintain`: files smaller than ``target_file_size`` (bytes) are bin-packed.
 
-    ``min_files``: only where a table has so many of them. ``retention``: every state of the tables since then stays
-    readable; ``log_retention``: their history does.
+    ``min_files``: minimum number of such files in a table. ``retention``: how far back time travel reaches;
+    ``log_retention``: how far back the history (the Delta log) reaches.
     """
 
     retention: Retention = timedelta(days=7)
@@ -211,7 +212,7 @@ class Maintain(_Section):
 
 
 class Producer(_Section):
-    """A producer group: where and how it is checked, and the token it sends with.
+    """A producer group: its check endpoints, and the token that it authenticates with.
 
     ``checks_per_second``: rate limit of its checks, with bursts of up to ``checks_burst``; null = no limit.
     """
@@ -243,7 +244,7 @@ class Settings(_Section):
 
     @model_validator(mode="after")
     def _queues_are_apart(self) -> Self:
-        """Only the queue of a topic's first partition is known here; `land` checks the others."""
+        """Check the queue of a topic's first partition only; `land` checks the others."""
         queues = {
             "gateway.queues": self.gateway.queues,
             "kafka.queue_base": [self.kafka.queue_base],
