@@ -76,6 +76,20 @@ def _op(tables: Tables) -> None:
     tables.add("op", **row)
 
 
+def _unpublished(tables: Tables) -> None:
+    for _ in range(2):
+        tables.add("unpublished", half_queue_offset=0)
+
+
+def _answered(tables: Tables) -> None:
+    """One answer to the last check, and two ops of it."""
+    now = datetime.now(timezone.utc)
+    tables.add("check_answers", queue_offset=9, check_times=CHECK_MAX, outcome="UNKNOWN", answered_at=now)
+    for _ in range(2):
+        row = {"half_offset": 9, "producer_group": GROUP, "state": "DELIVERED", "source": "check"}
+        tables.add("op", **row, store_timestamp=now)
+
+
 _FAULTS: dict[str, Callable[[Tables], object]] = {
     "lost": lambda tables: Lander.land(_later(tables), 1),
     "decided twice": lambda tables: tables.decide(0, COMMIT, 0),
@@ -87,6 +101,8 @@ _FAULTS: dict[str, Callable[[Tables], object]] = {
     "checked once more": lambda tables: tables.check(9, CHECK_MAX + 1),
     "checked after its decision": lambda tables: tables.check(0, 1),
     "discarded with its op there": _op,
+    "unpublished twice": _unpublished,
+    "one answer sent to op twice": _answered,
     "concluded twice": lambda tables: tables.conclude(99, tables.begun),
     "checked by a batch that is not concluded": lambda tables: tables.check(9, CHECK_MAX, 20),
 }

@@ -17,6 +17,7 @@ from checkback.inspect.view import View
 from checkback.reconcile import topic_tables
 from checkback.reconcile import unpublished as unpublished_rules
 from checkback.reconcile.batch_recovery import Deleted, finish
+from checkback.reconcile.interrupted_batch import find
 from checkback.reconcile.publish import Publisher
 from checkback.reconcile.segment import Action
 from checkback.reconcile.topic_tables import own_failure
@@ -329,10 +330,10 @@ def test_rebuild_goes_on_beside_tables_that_cannot_be_made_or_read(spark: SparkS
     house.publish(2, *range(4, 8))
     DeltaTable(str(tmp_path / "unpublished")).delete("batch_id = 2")
     DeltaTable(str(tmp_path / "topics/new")).delete("batch_id = 2")
-    added = finish(spark, house.tables, Deleted.PUBLISH_AGAIN)
+    added = finish(spark, house.tables, find(spark, house.tables), Deleted.PUBLISH_AGAIN)
     # Of `damaged` only what was decided last can be half done, and nobody knows what is.
     assert added == {"topics/new": 1, "unpublished": 4}
-    assert finish(spark, house.tables, Deleted.PUBLISH_AGAIN) == {}
+    assert finish(spark, house.tables, find(spark, house.tables), Deleted.PUBLISH_AGAIN) == {}
     assert [offset for offset, _ in house.published("new")] == [0, 4]
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     waiting = topics(View.of(spark, settings))

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from checkback.reconcile.interrupted_batch import InterruptedBatch
     from checkback.settings import Settings
+    from checkback.storage.lock import Lock
 
 BLOCKS_SCHEMA = f"segment STRING, {STATE_SCHEMA}"
 _KEY = ["queue_id", "offset"]
@@ -76,12 +78,17 @@ def rebuild(
     is REFUSE, StorageError, CheckbackError if the query fails.
     """
     tables = Tables.of(settings.storage)
-    with exclusive_lock(tables):
-        return _rebuild(spark, settings, tables, tell, deleted)
+    with exclusive_lock(tables) as lock:
+
+        def step(what: str) -> None:
+            lock.confirm()
+            tell(what)
+
+        return _rebuild(spark, settings, tables, lock, step, deleted)
 
 
 def _rebuild(
-    spark: SparkSession, settings: Settings, tables: Tables, tell: Callable[[str], object], deleted: Deleted
+    spark: SparkSession, settings: Settings, tables: Tables, lock: Lock, tell: Callable[[str], object], deleted: Deleted
 ) -> Rebuilt | None:
     place, mark = tables.checkpoint(NAME), tables.checkpoint(REBUILDING)
     if tables.sync:
@@ -90,8 +97,9 @@ def _rebuild(
     filesystem.make(spark, mark)
     renew(spark, tables)
     tell("finishing what a batch has left half done")
-    finished = finish(spark, tables, deleted)
-    _conclude(spark, tables)
+    interrupted = interrupted_batch.find(spark, tables)
+    finished = finish(spark, tables, interrupted, deleted)
+    _conclude(spark, tables, interrupted)
     tell("restoring the segments from the tables")
     versions = {name: _first_unread(spark, tables, name) for name in SOURCES[NAME]}
     blocks = segment_blocks(spark, tables, settings, versions, round(time.time() * 1000)).persist()
@@ -99,7 +107,7 @@ def _rebuild(
         segments = blocks.count()
         tell(f"starting with {segments} segments")
         set_aside = filesystem.put_aside(spark, place)
-        with stop_on_signal() as stopper, without_no_data_batches(spark):
+        with stop_on_signal(lock.confirm) as stopper, without_no_data_batches(spark):
             tick(spark, tables)
             decided, restored = batch_rules(settings, is_connect(spark)), Restored(blocks, versions)
             keep(spark, place, 0, decided)
@@ -114,11 +122,9 @@ def _rebuild(
     return Rebuilt(segments, finished, set_aside)
 
 
-def _conclude(spark: SparkSession, tables: Tables) -> None:
+def _conclude(spark: SparkSession, tables: Tables, found: InterruptedBatch | None) -> None:
     """Append the interrupted batch, now complete, to `batches`. No-op for one of a release without `batches`."""
-    found = interrupted_batch.find(spark, tables)
-    begun = tables.read(spark, BATCHES).head() is not None
-    if found is None or not (begun or found.first):
+    if found is None or not (found.first or tables.read(spark, BATCHES).head() is not None):
         return
     decided = in_force(spark, tables.checkpoint(NAME), found.rows.batch_id)
     now = round(time.time() * 1000)

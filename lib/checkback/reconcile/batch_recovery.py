@@ -1,13 +1,15 @@
-"""What a batch under way left half done: tables of one batch are committed side by side, and a crash may come between.
+"""Completing an interrupted batch without its checkpoint: a crash may come between the commits of a batch's tables.
 
-A restart of the query finishes it from its checkpoint. Where the checkpoint is lost the tables themselves say what
-is missing: a message that is published, unpublished or discarded has a decision, and a decision has its message. One
-job looks for those of all topics: only where some are missing, a topic's table has work of its own.
+With its checkpoint the query replays the batch. If the checkpoint is lost, the tables tell what is missing: every
+message that is published, unpublished or discarded has a decision, and every decision its message. One job compares
+all topics; only topics that lack messages cost a job each.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
+from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,21 +18,22 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from checkback.errors import StateError
-from checkback.reconcile import interrupted_batch, unpublished
+from checkback.reconcile import unpublished
 from checkback.reconcile.topic_tables import TopicTables, own_failure
 from checkback.storage.dataframes import union
 from checkback.storage.schemas import DECISIONS, DISCARDED, TOPIC, TOPIC_PREFIX, UNPUBLISHED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from checkback.reconcile.interrupted_batch import InterruptedBatch
     from checkback.storage.tables import Tables
 
 
 class Deleted(Enum):
-    """What becomes of messages that are decided and in no table, though their batch is whole."""
+    """What to do with decided messages that are in no table although their batch is complete: they were deleted."""
 
     REFUSE = "refuse"
     LEAVE_OUT = "leave out"
@@ -39,67 +42,75 @@ class Deleted(Enum):
 
 _KEY = ["queue_id", "queue_offset"]
 _IDENTITY = [*_KEY, "transaction_id", "producer_group"]
-#: a topic's table calls them otherwise, and has a queue_id of its own
+#: in topic tables queue_id is the real queue's
 _OF_HALF = {"queue_id": "real_queue_id", "half_queue_id": "queue_id", "half_queue_offset": "queue_offset"}
 
 
-def finish(spark: SparkSession, tables: Tables, deleted: Deleted = Deleted.REFUSE) -> dict[str, int]:
-    """Append the rows that are missing; by table, how many.
+def finish(
+    spark: SparkSession, tables: Tables, interrupted: InterruptedBatch | None, deleted: Deleted = Deleted.REFUSE
+) -> dict[str, int]:
+    """Append the missing rows; returns their number by table. Idempotent: if interrupted, run it again.
 
-    A topic's table that cannot be read or written stops no other: what it may lack is put into `unpublished`. What a
-    whole batch lacks somebody has ``deleted``. Nobody else may write the tables meanwhile. Broken off, it is simply run
-    again. Raises StorageError, StateError when rows are deleted and nobody said what is to become of them.
+    ``interrupted``: the batch that may be incomplete (`interrupted_batch.find`); rows that other batches lack were
+    ``deleted``. A topic table that cannot be read or written does not stop the others: the messages it may lack go to
+    `unpublished`. No other process may write the tables meanwhile. Raises StorageError, StateError if rows were deleted
+    and ``deleted`` is REFUSE.
     """
     topics = tables.topics(spark)
     try:
-        return _finish(spark, tables, topics, {}, deleted)
+        return _finish(spark, tables, interrupted, topics, {}, deleted)
     except Exception as error:
         own_failure(error)
         broken = _unreadable(spark, tables, topics)
         if not broken:
             raise
-    return _finish(spark, tables, [name for name in topics if name not in broken], broken, deleted)
+    return _finish(spark, tables, interrupted, [name for name in topics if name not in broken], broken, deleted)
 
 
 def _finish(
-    spark: SparkSession, tables: Tables, topics: Collection[str], broken: Mapping[str, str], deleted: Deleted
+    spark: SparkSession,
+    tables: Tables,
+    interrupted: InterruptedBatch | None,
+    topics: Collection[str],
+    broken: Mapping[str, str],
+    deleted: Deleted,
 ) -> dict[str, int]:
-    """``topics``: tables that can be read. ``broken``: by name those that cannot, and why."""
-    added: dict[str, int] = {}
-    gone: dict[str, int] = {}
+    """``topics``: the readable topic tables. ``broken``: the unreadable ones, with the reason."""
+    added, gone = Counter[str](), Counter[str]()
 
-    def add(rows: DataFrame, name: str) -> None:
+    @contextmanager
+    def missing(rows: DataFrame, name: Column) -> Iterator[tuple[DataFrame, dict[str, int]]]:
+        """The rows to append, and their number by ``name``; in one job, which also counts deleted rows in ``gone``."""
         rows = rows.persist()
         try:
-            if count := rows.count():
-                tables.append(rows, name)
-                added[name] = added.get(name, 0) + count
+            counts = Counter[str]()
+            for row in rows.groupBy(name.alias("name"), "interrupted").count().collect():
+                if row["interrupted"] or deleted is Deleted.PUBLISH_AGAIN:
+                    counts[row["name"]] += row["count"]
+                elif deleted is Deleted.REFUSE:
+                    gone[row["name"]] += row["count"]
+            yield rows if deleted is Deleted.PUBLISH_AGAIN else rows.where("interrupted"), counts
         finally:
             rows.unpersist()
 
-    def left(rows: DataFrame, name: Column) -> DataFrame:
-        """Those to be added; of those that are deleted and nobody spoke of, how many there are is noted."""
-        if deleted is Deleted.PUBLISH_AGAIN:
-            return rows
-        if deleted is Deleted.REFUSE:
-            counts = rows.where(~F.col("half_done")).groupBy(name.alias("name")).count().collect()
-            gone.update({row["name"]: row["count"] for row in counts})
-        return rows.where("half_done")
-
-    # Decisions first: what they lack the messages tell, and then they tell which messages are missing.
-    add(_decisions(spark, tables, topics), "decisions")
-    decided = _decided(spark, tables)
-    add(left(_undiscarded(spark, tables, decided), F.lit("discarded")), "discarded")
-    rows = _messages(spark, tables, decided, topics, broken)
-    rows = left(rows, F.concat(F.lit(TOPIC_PREFIX), "real_topic")).persist()
-    try:
-        counts = {row["real_topic"]: row["count"] for row in rows.groupBy("real_topic").count().collect()}
-        waiting = _publish(spark, tables, rows, counts, broken, added)
+    # Decisions first: the missing ones follow from the messages, and the missing messages from all decisions.
+    lacking = _decisions(spark, tables, topics)
+    with missing(lacking.withColumn("interrupted", F.lit(True)), F.lit("decisions")) as (rows, counts):
+        if counts:
+            tables.append(rows.drop("interrupted"), "decisions")
+            added += counts
+    decided = _decided(spark, tables, interrupted)
+    with missing(_undiscarded(spark, tables, decided), F.lit("discarded")) as (rows, counts):
+        if counts:
+            tables.append(rows.drop("interrupted"), "discarded")
+            added += counts
+    lacking = _messages(spark, tables, decided, topics, broken)
+    with missing(lacking, F.concat(F.lit(TOPIC_PREFIX), "real_topic")) as (rows, counts):
+        waiting = _publish(spark, tables, rows, counts, broken)
+        added += Counter({name: count for name, count in counts.items() if name not in waiting})
         if waiting:
             tables.append(_parked(rows, waiting), unpublished.TABLE)
-            added[unpublished.TABLE] = sum(counts[topic] for topic in waiting)
-    finally:
-        rows.unpersist()
+            added[unpublished.TABLE] = sum(counts[name] for name in waiting)
     if gone:
         number = ", ".join(f"{name} lacks {count}" for name, count in sorted(gone.items()))
         raise StateError(
@@ -107,47 +118,41 @@ def _finish(
             fix="`checkback rebuild --leave-out` leaves them deleted, "
             "`checkback rebuild --publish-again` writes them anew",
         )
-    return added
+    return dict(added)
 
 
-def _decided(spark: SparkSession, tables: Tables) -> DataFrame:
-    """The decisions, and whether their batch may be half done: half_done BOOLEAN."""
-    decisions, found = tables.read(spark, "decisions"), interrupted_batch.find(spark, tables)
-    if found is None:
-        return decisions.withColumn("half_done", F.lit(False))
-    same_time = F.unix_millis("decided_at") == found.rows.time
-    return decisions.withColumn("half_done", (F.col("batch_id") == found.rows.batch_id) & same_time)
+def _decided(spark: SparkSession, tables: Tables, interrupted: InterruptedBatch | None) -> DataFrame:
+    """The decisions, with ``interrupted`` BOOLEAN: whether their batch may be incomplete."""
+    decisions = tables.read(spark, "decisions")
+    if interrupted is None:
+        return decisions.withColumn("interrupted", F.lit(False))
+    same_time = F.unix_millis("decided_at") == interrupted.rows.time
+    return decisions.withColumn("interrupted", (F.col("batch_id") == interrupted.rows.batch_id) & same_time)
 
 
 def _publish(
-    spark: SparkSession,
-    tables: Tables,
-    rows: DataFrame,
-    counts: Mapping[str | None, int],
-    broken: Mapping[str, str],
-    added: dict[str, int],
-) -> dict[str | None, str]:
-    """Append the messages to their topics' tables; by topic, why some cannot be."""
+    spark: SparkSession, tables: Tables, rows: DataFrame, names: Iterable[str], broken: Mapping[str, str]
+) -> dict[str, str]:
+    """Append the messages to these topic tables. Returns the reasons of those that cannot take them."""
     known = TopicTables(tables)
     parking = known.parking(spark, "")
-    waiting: dict[str | None, str] = {}
-    for topic, count in counts.items():
-        name = f"{TOPIC_PREFIX}{topic}"
+    waiting: dict[str, str] = {}
+    for name in names:
+        topic = name.removeprefix(TOPIC_PREFIX)
         mine = rows.where(F.col("real_topic") == F.lit(topic)).select(*TOPIC.names)
         why = broken.get(name) or parking.reason(topic)
         why = why or known.attempt(spark, name, partial(tables.append, mine, name))
-        if why is None:
-            added[name] = count
-        else:
-            waiting[topic] = why
+        if why is not None:
+            waiting[name] = why
     return waiting
 
 
-def _parked(rows: DataFrame, waiting: Mapping[str | None, str]) -> DataFrame:
-    """The messages of these topics as rows of `unpublished`, of an application that has no other."""
+def _parked(rows: DataFrame, waiting: Mapping[str, str]) -> DataFrame:
+    """The messages of these topic tables as rows of `unpublished`, with an application id used only for them."""
     reason = F.lit(None).cast("string")
-    for topic, why in waiting.items():
-        reason = F.when(F.col("real_topic").eqNullSafe(F.lit(topic)), F.lit(why)).otherwise(reason)
+    for name, why in waiting.items():
+        topic = F.lit(name.removeprefix(TOPIC_PREFIX))
+        reason = F.when(F.col("real_topic") == topic, F.lit(why)).otherwise(reason)
     mine = rows.withColumns(
         {"reason": reason, "application": F.lit(f"rebuild/{uuid.uuid4()}"), "unpublished_at": F.col("committed_at")}
     )
@@ -155,12 +160,12 @@ def _parked(rows: DataFrame, waiting: Mapping[str | None, str]) -> DataFrame:
 
 
 def _unreadable(spark: SparkSession, tables: Tables, topics: Collection[str]) -> dict[str, str]:
-    """By name the topics' tables that cannot be read, and why."""
+    """The topic tables that cannot be read, with the reason."""
 
     def fault(name: str) -> str | None:
         try:
             _published(spark, tables, [name]).agg(F.max(F.xxhash64("*"))).collect()
-        except Exception as error:  # noqa: BLE001 - raised again where it is not the table's own
+        except Exception as error:  # noqa: BLE001 - re-raised unless the table's own
             return own_failure(error)
         return None
 
@@ -168,7 +173,7 @@ def _unreadable(spark: SparkSession, tables: Tables, topics: Collection[str]) ->
 
 
 def _published(spark: SparkSession, tables: Tables, topics: Collection[str]) -> DataFrame:
-    """The rows of these topics' tables and of `unpublished`: _IDENTITY, real_topic, decided_at, batch_id."""
+    """The rows of these topic tables and of `unpublished`: _IDENTITY, real_topic, decided_at, batch_id."""
 
     def rows(name: str, topic: Column, time: str) -> DataFrame:
         table = tables.read(spark, name).withColumn("real_topic", topic).withColumnsRenamed(_OF_HALF)
@@ -200,24 +205,24 @@ def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> 
 
 
 def _undiscarded(spark: SparkSession, tables: Tables, decided: DataFrame) -> DataFrame:
-    """The messages of decisions DISCARD that are not in `discarded`: its columns, and half_done."""
+    """The messages with a decision DISCARD that are not in `discarded`: its columns, and interrupted."""
     gone = decided.where(F.col("state") == "DISCARD")
     gone = gone.join(tables.read(spark, "discarded").select(*_KEY), on=_KEY, how="left_anti")
     rows = _of_half(spark, tables, gone).withColumn("discarded_at", F.col("decided_at"))
-    return rows.select(*DISCARDED.names, "half_done")
+    return rows.select(*DISCARDED.names, "interrupted")
 
 
 def _messages(
     spark: SparkSession, tables: Tables, decided: DataFrame, topics: Collection[str], broken: Mapping[str, str]
 ) -> DataFrame:
-    """The messages of decisions COMMIT that are neither published nor unpublished.
+    """The messages with a decision COMMIT that are neither published nor unpublished.
 
-    Columns: TOPIC's, real_topic, half_done. Of a table that cannot be read: those of a batch that may be half done.
+    Columns: those of TOPIC, real_topic, interrupted. Of unreadable topic tables only those of the interrupted batch.
     """
     lacking = decided.where(F.col("state") == "COMMIT")
     if broken:
         unknown = F.col("real_topic").isin([name.removeprefix(TOPIC_PREFIX) for name in broken])
-        lacking = lacking.where(~F.coalesce(unknown, F.lit(False)) | F.col("half_done"))
+        lacking = lacking.where(~F.coalesce(unknown, F.lit(False)) | F.col("interrupted"))
     there = _published(spark, tables, topics).select(*_KEY, F.col("real_topic").alias("_topic"))
     same = [*(lacking[name] == there[name] for name in _KEY), F.col("real_topic").eqNullSafe(F.col("_topic"))]
     lacking = lacking.join(there, on=same, how="left_anti")
@@ -229,11 +234,11 @@ def _messages(
             "committed_at": F.col("decided_at"),
         }
     )
-    return rows.withColumn("queue_id", F.col("real_queue_id")).select(*TOPIC.names, "real_topic", "half_done")
+    return rows.withColumn("queue_id", F.col("real_queue_id")).select(*TOPIC.names, "real_topic", "interrupted")
 
 
 def _of_half(spark: SparkSession, tables: Tables, decisions: DataFrame) -> DataFrame:
-    """The decisions with the columns of their half messages: of several alike the first that landed."""
+    """The decisions with the columns of their half messages; of duplicates the first to land."""
     half = tables.read(spark, "half").drop("real_topic")
     found = decisions.join(half, on=_IDENTITY, how="inner")
     first = F.row_number().over(Window.partitionBy(*_KEY).orderBy(_order(found)))
@@ -249,7 +254,7 @@ def _check_times(spark: SparkSession, tables: Tables) -> DataFrame:
 
 
 def _whose_commit(spark: SparkSession, tables: Tables) -> DataFrame:
-    """By half message, who sent the first COMMIT."""
+    """The source of the first COMMIT of each half message."""
     op = tables.read(spark, "op").where(F.col("state") == "COMMIT")
     op = op.withColumnRenamed("half_offset", "queue_offset")
     return op.groupBy(*_IDENTITY).agg(F.min_by("source", F.struct("store_timestamp", "born_timestamp")).alias("source"))

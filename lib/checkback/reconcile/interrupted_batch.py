@@ -1,8 +1,8 @@
-"""The batch that was broken off: which one it is, by the tables alone. At most one is, the last that began.
+"""Identifies the interrupted batch from the tables alone. There is at most one: the last that began.
 
-Batch ids of an application follow one another, and each batch leaves a row in `batches`, last: so it is the one after
-the last that has a row. Times alone do not tell, because clocks are set back: which application was the last one is
-noted with the table `decisions` (`ownership`).
+An application's batch ids are consecutive, and a batch's last commit is its row in `batches`: the interrupted batch is
+the one after the last with a row. Times do not suffice, because clocks are set back; the log of `decisions` records
+which application was the last (`ownership`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class BatchRows:
 
 @dataclass(frozen=True)
 class LastBatch:
-    """The last batch of an application that has a row in `batches`; -1 = none has.
+    """An application's last batch in `batches`; -1 = none.
 
-    ``time``: its own (ms), and where it has none that of the last application's.
+    ``time``: its time (ms); without one, that of the last application's batch.
     """
 
     application: str | None
@@ -50,7 +50,7 @@ class LastBatch:
 
 @dataclass(frozen=True)
 class InterruptedBatch:
-    """A batch that may be half done. ``application``: None = not known. ``first``: no batch was before it."""
+    """A batch that may be incomplete. ``application``: None = unknown. ``first``: it is the first batch of all."""
 
     application: str | None
     rows: BatchRows
@@ -60,11 +60,11 @@ class InterruptedBatch:
 def broken_off(
     rows: Sequence[BatchRows], concluded: Sequence[LastBatch], written: Iterable[LastBatch], owner: str | None
 ) -> InterruptedBatch | None:
-    """Which of the batches that have rows and none in `batches` was broken off. Pure.
+    """The interrupted one of ``rows``, the batches with rows in a table but none in `batches`. Pure.
 
-    ``concluded``: of each application that may have been the last one; empty: `batches` has no row. ``written``: those
-    of them whose next batch is known, by Delta's application versions, to have been in a table. ``owner``: the
-    application of the checkpoint, if there is one. The others were written by a release that had no `batches`.
+    ``concluded``: the last batch of each application that may have been the last; empty: `batches` has no row.
+    ``written``: those of them whose next batch committed to a table, by Delta's transaction versions. ``owner``: the
+    application of the checkpoint, if any. The remaining ``rows`` are from a release that had no `batches`.
     """
     if not rows:
         return None
@@ -84,9 +84,9 @@ def _by_time(rows: BatchRows) -> tuple[int, int]:
 
 
 def find(spark: SparkSession, tables: Tables) -> InterruptedBatch | None:
-    """The batch that may be half done; None = none is. Topics' tables that cannot be read are left out.
+    """The batch that may be incomplete; None = none is. Topic tables that cannot be read are ignored.
 
-    Nobody may write the tables meanwhile. Raises StorageError.
+    No process may write the tables meanwhile. Raises StorageError.
     """
     batches = tables.read(spark, TABLE)
     owner = _owner(spark, tables)
@@ -108,23 +108,31 @@ def find(spark: SparkSession, tables: Tables) -> InterruptedBatch | None:
 
 
 def _unconcluded(spark: SparkSession, tables: Tables, batches: DataFrame) -> list[BatchRows]:
-    """The batches that have rows, and none in `batches`."""
-    found = [_batches_of(tables.read(spark, name), time) for name, time in BATCH_TIMES.items()]
-    found += [rows for name in tables.topics(spark) if (rows := _of_topic(spark, tables, name)) is not None]
+    """The batches that have rows in a table, and none in `batches`."""
     concluded = batches.select("batch_id", _millis("batch_time"))
-    lacking = union(found).distinct().join(concluded, on=["batch_id", "time"], how="left_anti")
-    return [BatchRows(row["batch_id"], row["time"]) for row in lacking.dropna().collect()]
 
+    def lacking(topics: Iterable[str]) -> list[BatchRows]:
+        times = {**BATCH_TIMES, **dict.fromkeys(topics, "committed_at")}
+        found = union([_batches_of(tables.read(spark, name), time) for name, time in times.items()])
+        rows = found.distinct().join(concluded, on=["batch_id", "time"], how="left_anti").dropna().collect()
+        return [BatchRows(row["batch_id"], row["time"]) for row in rows]
 
-def _of_topic(spark: SparkSession, tables: Tables, name: str) -> DataFrame | None:
-    """None: the table cannot be read."""
+    topics = tables.topics(spark)
     try:
-        rows = _batches_of(tables.read(spark, name), "committed_at").distinct()
-        rows.count()
-    except Exception as error:  # noqa: BLE001 - raised again where it is not the table's own
+        return lacking(topics)
+    except Exception as error:  # noqa: BLE001 - re-raised unless a topic table's own
         own_failure(error)
-        return None
-    return rows
+    return lacking(name for name in topics if _is_readable(spark, tables, name))
+
+
+def _is_readable(spark: SparkSession, tables: Tables, name: str) -> bool:
+    """False if the topic table cannot be read."""
+    try:
+        _batches_of(tables.read(spark, name), "committed_at").distinct().count()
+    except Exception as error:  # noqa: BLE001 - re-raised unless the table's own
+        own_failure(error)
+        return False
+    return True
 
 
 def _batches_of(rows: DataFrame, time: str) -> DataFrame:
@@ -136,7 +144,7 @@ def _millis(time: str) -> Column:
 
 
 def _owner(spark: SparkSession, tables: Tables) -> str | None:
-    """The query of the checkpoint, if there is one that can be read."""
+    """The query id of the checkpoint; None if it is missing or unreadable."""
     try:
         checkpoint = read_checkpoint(spark, tables.checkpoint(NAME))
     except StorageError:
