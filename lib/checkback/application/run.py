@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from checkback.check.query import CheckBatches
     from checkback.observe.observer import Observer
     from checkback.settings import Settings
     from checkback.storage.checkpoint import Checkpoint
@@ -65,15 +67,16 @@ def reconcile(
         if found.checkpoint is not None:
             claim(spark, tables, found.checkpoint.query_id, settings.reconcile.segment_size)
         with observed(spark, settings, tables) as observer:
-            decided = _finish_begun(spark, settings, tables, found.checkpoint, stopper, observer)
+            queries = Queries(spark, settings, tables, stopper, observer)
+            decided = queries.finish_begun(found.checkpoint)
             if available_now:
-                _drain(spark, settings, tables, decided, stopper, observer)
+                queries.drain(decided)
             elif is_connect(spark):
                 # Batches run on the server and report nothing here: Spark's no-data batches fire the timers.
-                _run_on(spark, settings, tables, decided, stopper, observer, None, meanwhile)
+                queries.run_on(decided, None, meanwhile)
             else:
                 with without_no_data_batches(spark):
-                    _run_on(spark, settings, tables, decided, stopper, observer, WakeTimers(), meanwhile)
+                    queries.run_on(decided, WakeTimers(), meanwhile)
 
 
 def put_right(tables: Tables) -> None:
@@ -84,138 +87,135 @@ def put_right(tables: Tables) -> None:
         tables.recover_query(query, *sources)
 
 
-def _finish_begun(
-    spark: SparkSession,
-    settings: Settings,
-    tables: Tables,
-    checkpoint: Checkpoint | None,
-    stopper: GracefulShutdown,
-    observer: Observer,
-) -> BatchRules:
-    """Finish a batch that began with other rules by those rules, and store the rules of the batches after it.
+@dataclass(frozen=True)
+class Queries:
+    """The queries `reconcile` and `check` of one run. ``observer`` is notified of their batches."""
 
-    Returns the latter. A batch that began with the current rules is replayed when the query starts.
-    """
-    place, newest = tables.checkpoint(NAME), None if checkpoint is None else checkpoint.newest
-    group_hash = group_hash_of(spark, place, None if newest is None else newest.batch_id)
-    now = batch_rules(settings, is_connect(spark), group_hash)
-    before = None if checkpoint is None else begun_with(spark, tables, checkpoint, now)
-    if newest is not None and before is not None:
-        _log.warning("batch %s was begun with other settings and is finished by these", newest.batch_id)
-        query = reconcile_query(
-            spark, settings, tables, available_now=True, decided=before, observer=observer, once=True
-        )
-        stopper.start(*query)
-        stopper.wait()
-        if stopper.wanted:  # the batch may be unfinished
-            return now
-    keep(spark, place, 0 if newest is None else newest.batch_id + 1, now)
-    return now
+    spark: SparkSession
+    settings: Settings
+    tables: Tables
+    stopper: GracefulShutdown
+    observer: Observer
 
+    def finish_begun(self, checkpoint: Checkpoint | None) -> BatchRules:
+        """Finish a batch that began with other rules by those rules, and store the rules of the batches after it.
 
-def _run_on(
-    spark: SparkSession,
-    settings: Settings,
-    tables: Tables,
-    decided: BatchRules,
-    stopper: GracefulShutdown,
-    observer: Observer,
-    wakes: WakeTimers | None,
-    meanwhile: Callable[[GracefulShutdown], object] | None,
-) -> None:
-    """Run both queries until stopped. With ``wakes``, a row in `ticks` starts a batch when a timer is due."""
-    if wakes is not None:
-        tick(spark, tables)  # timers that fell due during downtime
-    _start(spark, settings, tables, decided, stopper, observer, available_now=False, wakes=wakes)
-    stopper.start(*check_query(spark, settings, tables, available_now=False, observer=observer))
+        Returns the latter. A batch that began with the current rules is replayed when the query starts.
+        """
+        place, newest = self.tables.checkpoint(NAME), None if checkpoint is None else checkpoint.newest
+        group_hash = group_hash_of(self.spark, place, None if newest is None else newest.batch_id)
+        now = batch_rules(self.settings, is_connect(self.spark), group_hash)
+        before = None if checkpoint is None else begun_with(self.spark, self.tables, checkpoint, now)
+        if newest is not None and before is not None:
+            _log.warning("batch %s was begun with other settings and is finished by these", newest.batch_id)
+            query = reconcile_query(
+                self.spark,
+                self.settings,
+                self.tables,
+                available_now=True,
+                decided=before,
+                observer=self.observer,
+                once=True,
+            )
+            self.stopper.start(*query)
+            self.stopper.wait()
+            if self.stopper.wanted:  # the batch may be unfinished
+                return now
+        keep(self.spark, place, 0 if newest is None else newest.batch_id + 1, now)
+        return now
 
-    asked = False
+    def run_on(
+        self,
+        decided: BatchRules,
+        wakes: WakeTimers | None,
+        meanwhile: Callable[[GracefulShutdown], object] | None,
+    ) -> None:
+        """Run both queries until stopped. With ``wakes``, a row in `ticks` starts a batch when a timer is due."""
+        if wakes is not None:
+            tick(self.spark, self.tables)  # timers that fell due during downtime
+        self._start(decided, available_now=False, wakes=wakes)
+        self._start_check(available_now=False)
 
-    def each_second() -> None:
-        nonlocal asked
-        if wakes is not None and not asked and wakes.wants_to_know:
-            asked = True
-            _learn(spark, tables, wakes)
-        if wakes is not None and wakes.due(round(time.time() * 1000)):
-            tick(spark, tables)
-        if meanwhile is not None:
-            meanwhile(stopper)
+        asked = False
 
-    stopper.wait(each_second)
+        def each_second() -> None:
+            nonlocal asked
+            if wakes is not None and not asked and wakes.wants_to_know:
+                asked = True
+                self._learn(wakes)
+            if wakes is not None and wakes.due(round(time.time() * 1000)):
+                tick(self.spark, self.tables)
+            if meanwhile is not None:
+                meanwhile(self.stopper)
 
+        self.stopper.wait(each_second)
 
-def _learn(spark: SparkSession, tables: Tables, wakes: WakeTimers) -> None:
-    """Load the checkpoint's timers of the last run into ``wakes``. Until then any may be due at any time."""
-    try:
-        wakes.know(timers_of(spark, tables))
-    except Exception as error:  # noqa: BLE001 - costs extra batches only
-        _log.warning("a batch is started every second: the checkpoint's timers cannot be read: %s", reason(error))
+    def _learn(self, wakes: WakeTimers) -> None:
+        """Load the checkpoint's timers of the last run into ``wakes``. Until then any may be due at any time."""
+        try:
+            wakes.know(timers_of(self.spark, self.tables))
+        except Exception as error:  # noqa: BLE001 - costs extra batches only
+            _log.warning("a batch is started every second: the checkpoint's timers cannot be read: %s", reason(error))
 
+    def drain(self, decided: BatchRules) -> None:
+        """Reconcile and check in turn, until a round of checks brings no deciding answer.
 
-def _drain(
-    spark: SparkSession,
-    settings: Settings,
-    tables: Tables,
-    decided: BatchRules,
-    stopper: GracefulShutdown,
-    observer: Observer,
-) -> None:
-    """Reconcile and check in turn, until a round of checks brings no deciding answer.
+        Terminates: only deciding answers start another round. DELIVERED (a check was received) is left to the next run.
+        """
+        with without_no_data_batches(self.spark):
+            tick(self.spark, self.tables)
+            wakes = None if is_connect(self.spark) else WakeTimers()  # with Connect nothing is deferred: `query`
+            while not self.stopper.wanted:
+                self._start(decided, available_now=True, wakes=wakes)
+                self.stopper.wait()
+                # Even if some checks were deferred: the others must be sent before they are due again.
+                decisive = self._check()
+                if wakes is not None and wakes.at_once(round(time.time() * 1000)):
+                    tick(self.spark, self.tables)
+                elif not decisive:
+                    self._leave_note(None if wakes is None else wakes.next_try)
+                    return
 
-    Terminates: only deciding answers start another round. DELIVERED (a check was received) is left to the next run.
-    """
-    with without_no_data_batches(spark):
-        tick(spark, tables)
+    def _check(self) -> int:
+        """Run `check` on the available requests; the number of deciding answers."""
         since = datetime.now(timezone.utc)
-        wakes = None if is_connect(spark) else WakeTimers()  # with Connect nothing is deferred: `query`
-        while not stopper.wanted:
-            _start(spark, settings, tables, decided, stopper, observer, available_now=True, wakes=wakes)
-            stopper.wait()
-            # Even if some checks were deferred: the others must be sent before they are due again.
-            query, batches = check_query(spark, settings, tables, available_now=True, observer=observer)
-            # With Spark Connect a copy of ``batches`` runs on the server, and reports nothing here.
-            before = decisive_answers(spark, tables, since) if is_connect(spark) else 0
-            stopper.start(query, batches)
-            stopper.wait()
-            decisive = decisive_answers(spark, tables, since) - before if is_connect(spark) else batches.decided
-            if wakes is not None and wakes.at_once(round(time.time() * 1000)):
-                tick(spark, tables)
-            elif not decisive:
-                _leave_note(spark, settings, tables, None if wakes is None else wakes.next_try)
-                return
+        # With Spark Connect a copy of the batch function runs on the server, and reports nothing here.
+        before = decisive_answers(self.spark, self.tables, since) if is_connect(self.spark) else 0
+        batches = self._start_check(available_now=True)
+        self.stopper.wait()
+        if is_connect(self.spark):
+            return decisive_answers(self.spark, self.tables, since) - before
+        return batches.decided
 
+    def _leave_note(self, next_try: int | None) -> None:
+        """Write the time of the next timer for the next scheduled run, so that it can skip starting Spark before then.
 
-def _leave_note(spark: SparkSession, settings: Settings, tables: Tables, next_try: int | None) -> None:
-    """Write the time of the next timer for the next scheduled run, so that it can skip starting Spark before then.
+        ``next_try``: time of the next retry of a topic table (ms); None = no message waits for one.
+        """
+        if is_connect(self.spark) or not self.tables.by_files:
+            return
+        try:
+            timers = [at for at in (first_timer(self.spark, self.tables), next_try) if at is not None]
+            scheduled_run.write_note(self.tables, self.settings, min(timers, default=None))
+        except Exception as error:  # noqa: BLE001 - without the note the next run starts Spark
+            _log.warning("the next scheduled run starts Spark, due or not: %s", reason(error))
 
-    ``next_try``: time of the next retry of a topic table (ms); None = no message waits for one.
-    """
-    if is_connect(spark) or not tables.by_files:
-        return
-    try:
-        timers = [at for at in (first_timer(spark, tables), next_try) if at is not None]
-        scheduled_run.write_note(tables, settings, min(timers, default=None))
-    except Exception as error:  # noqa: BLE001 - without the note the next run starts Spark
-        _log.warning("the next scheduled run starts Spark, due or not: %s", reason(error))
+    def _start(self, decided: BatchRules, available_now: bool, wakes: WakeTimers | None) -> None:
+        """Start the query `reconcile`. A new checkpoint gets its query id, and owns the tables, only now.
 
+        If only Spark writes, the first batch claims them: a concurrent claim would make its appends fail.
+        """
+        query = self.stopper.start(
+            *reconcile_query(self.spark, self.settings, self.tables, available_now, decided, None, self.observer, wakes)
+        )
+        if query is not None and self.tables.by_files:
+            claim(self.spark, self.tables, query.id, self.settings.reconcile.segment_size)
 
-def _start(
-    spark: SparkSession,
-    settings: Settings,
-    tables: Tables,
-    decided: BatchRules,
-    stopper: GracefulShutdown,
-    observer: Observer,
-    available_now: bool,
-    wakes: WakeTimers | None = None,
-) -> None:
-    """Start the query `reconcile`. A new checkpoint gets its query id only now, and with it ownership of the tables.
-
-    If only Spark writes, the first batch claims them: a concurrent claim would make its appends fail.
-    """
-    query = stopper.start(*reconcile_query(spark, settings, tables, available_now, decided, None, observer, wakes))
-    if query is not None and tables.by_files:
-        claim(spark, tables, query.id, settings.reconcile.segment_size)
+    def _start_check(self, available_now: bool) -> CheckBatches:
+        """Start the query `check`; returns its batch function."""
+        query, batches = check_query(self.spark, self.settings, self.tables, available_now, observer=self.observer)
+        self.stopper.start(query, batches)
+        return batches
 
 
 def tick(spark: SparkSession, tables: Tables) -> None:
