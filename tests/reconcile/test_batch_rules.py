@@ -30,6 +30,8 @@ from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
+    from checkback.reconcile.actions import Actions
+    from checkback.reconcile.batches import Written
     from pyspark.sql import SparkSession
 
 
@@ -230,9 +232,20 @@ def test_batch_of_another_release_that_has_written_nothing_is_decided_anew(
     (state,) = Path(house.tables.checkpoint("reconcile"), "state").iterdir()
     for partition in state.iterdir():
         if partition.name.isdecimal():
-            (partition / f"{batch + 1}.zip").write_bytes(b"of the first try")  # Spark would load it and fail
+            (partition / f"{batch + 1}.zip").write_bytes(b"of the first try")
     # As with a checkpoint in an object store: in local folders each start removes the state of a batch not done.
     monkeypatch.setattr(Tables, "recover_query", lambda *_: None)
+    publish = Publisher.publish
+
+    def once(self: Publisher, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> Written:
+        if batch_id > batch:
+            raise CrashError
+        return publish(self, spark, actions, batch_id, app)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Publisher, "publish", once)  # then the state is read from the files
+        with pytest.raises(CheckbackError):
+            house.run(house.settings(check_max=2))
     house.run(house.settings(check_max=2))
     house.run(house.settings(check_max=2))
     assert house.fates() == {0: ["discarded"], 1: ["topics/t"]}
