@@ -30,9 +30,10 @@ from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from checkback.reconcile.actions import Actions
     from checkback.reconcile.batches import Written
-    from pyspark.sql import SparkSession
 
 
 class House:
