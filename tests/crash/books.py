@@ -191,6 +191,9 @@ def _batches(root: str, books: Books, finished: bool) -> None:
     found = Counter((row["application"], row["batch_id"]) for row in rows(root, "batches", "application", "batch_id"))
     books.faults += [f"batch {batch} is concluded {times} times" for (_, batch), times in found.items() if times > 1]
     concluded = {(row["batch_id"], row["batch_time"]) for row in rows(root, "batches", "batch_id", "batch_time")}
+    for row in rows(root, "batches", "batch_id", "checks", "table_versions"):
+        if row["checks"] and "check_requests" not in dict(row["table_versions"]):
+            books.faults.append(f"batch {row['batch_id']} is concluded before its checks are written")
     for table, column in (("decisions", "decided_at"), ("check_requests", "requested_at")):
         written = {(row["batch_id"], row[column]) for row in rows(root, table, "batch_id", column)}
         if finished and written - concluded:

@@ -103,6 +103,7 @@ _FAULTS: dict[str, Callable[[Tables], object]] = {
     "discarded with its op there": _op,
     "unpublished twice": _unpublished,
     "one answer sent to op twice": _answered,
+    "concluded too early": lambda tables: tables.add("batches", batch_id=100, checks=1, table_versions=[]),
     "concluded twice": lambda tables: tables.conclude(99, tables.begun),
     "checked by a batch that is not concluded": lambda tables: tables.check(9, CHECK_MAX, 20),
 }
