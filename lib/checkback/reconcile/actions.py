@@ -1,4 +1,4 @@
-"""The actions of a batch, as the driver holds them: integers, 52 bytes an action."""
+"""The actions of a batch in the driver's memory: integers, 52 bytes per action."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-#: what the processor emits: a row for each segment that the batch touches, a SEGMENT record and its ACTION records. One
-#: column: what Spark and pandas do with each column of each segment costs more than the segment's decisions.
+#: The processor's output: a row per segment that the batch touches, a SEGMENT record and its ACTION records. One
+#: column: Spark's and pandas' overhead per column and segment exceeds the cost of the decisions.
 ACTIONS_SCHEMA = "block BINARY"
-#: what a segment says of itself: what is pending in it now: how many, the birth of the oldest (ms; 0 = none), and when
-#: its timer is set for (ms; -1 = none, 0 = the next batch, which is to come at once); and the batch's time (ms)
+#: State of a segment after a batch: number of pending half messages, born time of the oldest (ms; 0 = none), its timer
+#: (ms; -1 = none, 0 = the next batch, to be started at once); and the batch's time (ms)
 SEGMENT = np.dtype(
     [
         ("queue_id", "<i4"),
@@ -32,26 +32,26 @@ SEGMENT = np.dtype(
         ("batch_time", "<i8"),
     ]
 )
-#: pending of a segment that was put off: as many as before
+#: pending of a deferred segment: unchanged
 AS_BEFORE = -1
 #: an ACTION and its half queue
 QUEUED = np.dtype([("queue_id", "<i4"), *ACTION.descr])
 
 DECISIONS = (Action.COMMIT, Action.ROLLBACK, Action.DISCARD)
-#: actions that are about a pending half message, and so about one row of `half`
+#: actions on a pending half message, and thus on one row of `half`
 ACTED_ON = (*DECISIONS, Action.CHECK)
 
 
 def pack(segment: tuple[int, int, int, int, int, int], actions: Records) -> bytes:
-    """A row of ACTIONS_SCHEMA, of the fields of a SEGMENT record and ACTION records; of equal refusals one."""
+    """A row of ACTIONS_SCHEMA from the fields of a SEGMENT record and ACTION records; equal rejections once."""
     return np.array([segment], SEGMENT).tobytes() + _without_copies(actions).tobytes()
 
 
 def _without_copies(actions: Records) -> Records:
-    """The actions, of ops that are not obeyed each once.
+    """The actions, with those of rejected ops deduplicated.
 
-    Ops that landed together and agree in all that names them have equal actions. One of them finds all their rows in
-    `op` (`rejected.rejected_ops`), and the driver must hold what a batch has.
+    Ops that landed together and agree in all identifying fields have equal actions. One of them finds all their rows in
+    `op` (`rejected.rejected_ops`), and the driver's memory is limited.
     """
     refused = np.flatnonzero(np.isin(actions["action"], (Action.REJECT_OP, Action.LATE_OP)))
     if len(refused) < 2:
@@ -106,16 +106,16 @@ class Actions:
 
     @property
     def need_bodies(self) -> bool:
-        """Is any message to be written whole?"""
+        """True if any message is to be written with its body."""
         return self.count(Action.COMMIT, Action.DISCARD) > 0
 
     @property
     def repeated(self) -> bool:
-        """Does `half` hold a second row that only its content tells from one that is acted on?"""
+        """True if `half` has a second row that differs from one acted on only in its identity."""
         return bool(self.records["repeated"].any())
 
     def ranges(self, segment_size: int, most: int) -> list[Box]:
-        """Boxes that the actions lie in: one a segment, or fewer."""
+        """Boxes that contain the actions: at most one per segment."""
         order = np.lexsort((self.records["offset"], self.records["queue_id"]))
         queue_id, offset = self.records["queue_id"][order], self.records["offset"][order]
         segment = offset // segment_size
@@ -126,5 +126,5 @@ class Actions:
         return merge_ranges((Range(*span) for span in spans), most)
 
     def columns(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
-        """Some fields as arrays of their own."""
+        """Some fields as contiguous arrays."""
         return {name: np.ascontiguousarray(self.records[name]) for name in names}

@@ -1,9 +1,9 @@
-"""What batches are decided with: kept beside the checkpoint before they begin, so that a begun batch is finished by it.
+"""The rules that batches are decided with: stored in the checkpoint before a batch begins, so that a replay uses them.
 
-A batch is a function of offsets, state and time, which Spark keeps, and of the settings and the release that decide,
-which it does not. Run again after a crash with others, a batch would decide otherwise than the tables that it has
-already committed say. So the folder ``rules`` of the checkpoint has a file for each change, named like Spark's logs by
-the first batch that it holds for: batch N is decided with the newest file whose number is not greater than N.
+A batch is a function of offsets, state and time, which Spark's checkpoint has, and of settings and release, which it
+lacks. Replayed with other ones, a batch would contradict the tables it has already committed to. The checkpoint's
+folder ``rules`` therefore has a file per change, named like Spark's logs by the first batch it applies to: batch N is
+decided with the file of the greatest number <= N.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from checkback.storage.checkpoint import Checkpoint
     from checkback.storage.tables import Tables
 
-#: in the folder of the checkpoint
+#: folder in the checkpoint
 FOLDER = "rules"
 
 
 @dataclass(frozen=True)
 class BatchRules:
-    """All that decides a batch besides its offsets, the state and its time.
+    """Everything that determines a batch besides offsets, state and time.
 
-    ``max_checks``: checks and discards of one partition, None = all that are due. ``release``: of Checkback;
-    ``decision_version``: of `segment.decide`. ``group_hash``: that of the state, which a checkpoint keeps until
-    `rebuild`; the release before this field knew XXHASH64 alone.
+    ``max_checks``: maximum number of checks and discards in a partition, None = unlimited. ``release``: Checkback's;
+    ``decision_version``: that of `segment.decide`. ``group_hash``: that of the state, fixed in a checkpoint until
+    `rebuild`; the release before this field had only XXHASH64.
     """
 
     rules: Rules
@@ -50,24 +50,24 @@ class BatchRules:
     group_hash: GroupHash = GroupHash.XXHASH64
 
     def decides_like(self, other: BatchRules) -> bool:
-        """Does a batch come out the same with either? Releases may differ and decide alike."""
+        """True if both decide every batch alike. Releases may differ."""
         return self == replace(other, release=self.release)
 
 
 def batch_rules(settings: Settings, connect: bool = False, group_hash: GroupHash = GROUP_HASH) -> BatchRules:
-    """What the settings decide batches with. ``connect``: on Spark Connect nobody here is told what still waits.
+    """The rules of these settings. ``connect``: with Spark Connect no checks are deferred, as none are reported here.
 
-    ``group_hash``: of the checkpoint, see `group_hash_of`.
+    ``group_hash``: that of the checkpoint, see `group_hash_of`.
     """
     most = max(1, settings.reconcile.max_checks // settings.reconcile.partitions)
     return BatchRules(rules_of(settings), None if connect else most, group_hash=group_hash)
 
 
 def group_hash_of(spark: SparkSession, place: str, begun: int | None) -> GroupHash:
-    """By what the checkpoint in ``place`` tells groups apart. ``begun``: its newest batch; None = none has begun.
+    """The group hash of the checkpoint in ``place``. ``begun``: its newest batch; None = none has begun.
 
-    Taken for another than it is, its state refuses to be read (`state_codec`). Raises StateError when nothing that is
-    written down there can be read, StorageError.
+    With the wrong one its state cannot be read (`state_codec`). Raises StateError if no stored rules are readable,
+    StorageError.
     """
     if begun is None:
         return GROUP_HASH
@@ -98,11 +98,10 @@ def rules_of(settings: Settings) -> Rules:
 
 
 def begun_with(spark: SparkSession, tables: Tables, checkpoint: Checkpoint, now: BatchRules) -> BatchRules | None:
-    """What a batch that has begun, and is not done, must be finished with; None = no such batch, or it is as ``now``.
+    """The rules with which an uncommitted batch must be replayed; None = no such batch, or they equal ``now``.
 
-    What it was begun with may not be known (the release before wrote no rules), or not be known to this release. As
-    long as the batch has committed nothing it is then decided with ``now``, from the state before it. Raises
-    StateError when it has committed something, StorageError.
+    They may be unknown (the previous release stored none), or unknown to this release. If no table has a commit of the
+    batch, it is then decided with ``now``, from the state before it. Raises StateError if one has, StorageError.
     """
     place, newest = tables.checkpoint(NAME), checkpoint.newest
     if newest is None or newest.batch_id <= last_done(spark, place):
@@ -123,9 +122,9 @@ def begun_with(spark: SparkSession, tables: Tables, checkpoint: Checkpoint, now:
 
 
 def keep(spark: SparkSession, place: str, batch_id: int, rules: BatchRules) -> None:
-    """Write down what the batches from this one on, which has not begun, are decided with. Raises StorageError.
+    """Store the rules from this batch on, which must not have begun. Raises StorageError.
 
-    What was kept for batches after it holds no more: one that was to come before them has not begun, after all.
+    Rules stored for later batches are deleted: they were never used.
     """
     later = [number for number in numbers(spark, f"{place}/{FOLDER}") if number > batch_id]
     for number in later:
@@ -135,24 +134,24 @@ def keep(spark: SparkSession, place: str, batch_id: int, rules: BatchRules) -> N
 
 
 def in_force(spark: SparkSession | None, place: str, batch_id: int) -> BatchRules | None:
-    """What the checkpoint in ``place`` says that a batch is decided with; None = nothing that this release can read.
+    """The rules stored for a batch in the checkpoint in ``place``; None = none that this release can read.
 
-    Raises StorageError when the checkpoint cannot be read.
+    Raises StorageError if the checkpoint cannot be read.
     """
     first = max((number for number in numbers(spark, f"{place}/{FOLDER}") if number <= batch_id), default=None)
     return None if first is None else _read(spark, place, first)
 
 
 def forget_state(spark: SparkSession, place: str, batch_id: int) -> None:
-    """Delete the state that a broken off try of a batch has written, so that the next try's is the one that counts.
+    """Delete the state written by an interrupted attempt at a batch, so that the replay's state is used.
 
-    Left alone, the first try's may: in a local folder Spark keeps a changelog that is there (its rename does not
-    replace it, FileSystemBasedCheckpointFileManager.renameTempFile), and everywhere it loads a snapshot of the version
-    rather than a changelog (RocksDBFileManager.getLatestSnapshotVersion). Where both tries decide alike, it makes no
+    Otherwise the first attempt's may be: in a local folder Spark keeps an existing changelog (the rename does not
+    replace it, FileSystemBasedCheckpointFileManager.renameTempFile), and everywhere it prefers a snapshot of the
+    version to a changelog (RocksDBFileManager.getLatestSnapshotVersion). If both attempts decide alike, this makes no
     difference. Raises StorageError.
     """
-    # State version N + 1 is the one after batch N; an operator, then a partition, is a folder. Hadoop keeps a
-    # checksum beside each file of a local folder.
+    # State version N + 1 is the one after batch N, in folders by operator and partition. Hadoop writes a checksum file
+    # next to each local file.
     states = [f"{batch_id + 1}.{kind}" for kind in ("changelog", "zip")]
     mine = [*states, *(f".{name}.crc" for name in states)]
     for operator in filesystem.names(spark, f"{place}/state"):

@@ -1,4 +1,4 @@
-"""The row of table `batches`: what a batch did and was decided with. No Spark, no I/O."""
+"""The row of the table `batches`: a batch's counts and rules. No Spark, no I/O."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COUNTED = {
 
 @dataclass(frozen=True)
 class Written:
-    """What a batch has written: the names of the tables, and of some rows how many."""
+    """What a batch has written: table names, and some row counts."""
 
     names: frozenset[str] = field(default_factory=frozenset)
     rejected: int = 0
@@ -36,7 +36,7 @@ class Written:
 
 
 def application(query_id: str) -> str:
-    """Delta's application id, whose version is the batch id, of a query's rows in `batches`."""
+    """Delta's txnAppId of a query's rows in `batches`; its txnVersion is the batch id."""
     return f"{query_id}/{TABLE}"
 
 
@@ -50,9 +50,9 @@ def batch_row(
     written: Written | None = None,
     versions: Mapping[str, int] | None = None,
 ) -> pa.Table:
-    """One row, with the columns of `batches`. Times are in ms; what is None is not known.
+    """One row, with the columns of `batches`. Times are in ms; None = unknown.
 
-    ``counts``: the batch's actions by kind. ``versions``: of the tables, each with the batch's rows and no later one's.
+    ``counts``: the batch's actions by type. ``versions``: the table versions with the batch's rows and no later ones.
     """
     row: dict[str, Any] = {
         "application": query_id,

@@ -1,4 +1,4 @@
-"""How often each half message was checked, by the tables."""
+"""The number of checks of each half message, from the tables."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from checkback.reconcile.segment import Kind
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: names the half message whose checks are counted
+#: identifies the half message whose checks are counted
 CHECKED = ["queue_id", "offset", "group", "transaction"]
 
 
 def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: bool, check_max: int) -> DataFrame:
-    """By half message: checks so far that count, how many there were, and when the last one was.
+    """By half message: the checks that count, all checks, and the time of the last one.
 
-    Columns CHECKED, check_times INT, asked INT, checked BIGINT (ms): the place, and `identity_columns`, because where
-    `half` was put back another half message may have got the place of one that is lost. With ``count_undelivered``
-    those count that were requested, and the last of ``check_max`` if it was sent; else those that somebody has received
-    (docs/protocol.md, rule 9).
+    Columns CHECKED, check_times INT, asked INT, checked BIGINT (ms). CHECKED includes `identity_columns`, because after
+    a restore of `half` from a backup an offset may be reused. With ``count_undelivered`` checks count when requested,
+    the last of ``check_max`` when sent; otherwise when a producer has received them (docs/protocol.md, rule 9).
     """
     last = F.max(F.struct("requested_at", "check_times")).alias("last")
     number = F.count("*").cast("int").alias("asked")
@@ -37,7 +36,7 @@ def checks_so_far(check_requests: DataFrame, op: DataFrame, count_undelivered: b
         return asked.join(received, on=CHECKED, how="left").select(*CHECKED, times, "asked", checked)
     back = told.where(F.col("kind") == Kind.UNDELIVERED)
     back = back.groupBy(*CHECKED).agg(F.max(F.struct("store", "immunity")).alias("back"))
-    # Taken back, by a release before: no endpoint received the last one, and no other has followed.
+    # Uncounted by an earlier release: no endpoint received the last one, and no other followed.
     taken_back = (F.col("back.immunity") == F.col("last.check_times")) & (
         F.col("back.store") > F.unix_micros("last.requested_at")
     )

@@ -1,7 +1,7 @@
-"""How many segments a group's ops may open of which nothing else is known (rule 3): pure, without Spark.
+"""Limit on the segments that a group's ops may create without a half message (rule 3): pure, without Spark.
 
-A segment costs a read, a write and a timer, however few ops wait in it. Half messages come one after the other, and so
-do ops that a batch reads before them: they fill few segments. Ops in ever new ones are made up.
+A segment costs a read, a write and a timer, however few ops wait in it. Offsets of half messages are consecutive, and
+so are those of ops read before them: they fill few segments. Ops in ever new segments are forged.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
     from checkback.reconcile.segment import Records
 
-#: segments a group, of a batch in one partition
+#: maximum number of segments per group, batch and partition
 SEGMENTS = 256
-#: ops of a batch for one segment that are worth it
+#: number of ops in a batch that justify a segment
 OPS = 16
 
 
 class EarlyOpLimit:
-    """Of one batch in one partition."""
+    """The limit in one batch and partition."""
 
     def __init__(self) -> None:
         self._opened: dict[int, int] = {}
 
     def crowded(self, events: Records) -> Collection[int]:
-        """The groups (hashes) whose ops may not open this unseen segment with ``events``, its EVENT records."""
+        """The groups (hashes) whose ops may not create this segment; ``events``: its EVENT records."""
         ops = events[events["kind"] < Kind.UNKNOWN]
         if not 0 < len(ops) < OPS or (ops["kind"] == Kind.HALF).any():
             return ()

@@ -1,4 +1,4 @@
-"""Rows of `half` and `op` as the integers that segments decide by: Spark columns, so that no string reaches Python."""
+"""Converts rows of `half` and `op` to the integers of EVENT records with Spark columns: no string reaches Python."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def identity_columns(group_hash: GroupHash = GROUP_HASH) -> tuple[Column, Column]:
-    """The 64-bit hashes of producer_group and transaction_id, as the segments compare them.
+    """The 64-bit hashes of producer_group and transaction_id that segments compare.
 
-    A transaction id is compared with those of its own group only: whoever makes two of them collide harms himself.
+    Transaction ids are only compared within a group: a producer that forges a collision harms only itself.
     """
     stated = F.xxhash64("transaction_id")
     transaction = F.when(F.col("transaction_id").isNull(), F.lit(NOT_STATED)).otherwise(
@@ -29,25 +29,25 @@ def identity_columns(group_hash: GroupHash = GROUP_HASH) -> tuple[Column, Column
 
 
 def transaction_key() -> Column:
-    """A 64-bit hash of (producer_group, transaction_id) that nobody can make equal another transaction's."""
+    """A collision-resistant 64-bit hash of (producer_group, transaction_id)."""
     return F.xxhash64(F.sha1("producer_group"), F.sha1("transaction_id"))
 
 
 def store_us() -> Column:
-    """store_timestamp in microseconds: with the offset it names one row of `half`."""
+    """store_timestamp in microseconds: with the offset it identifies a row of `half`."""
     return F.coalesce(F.unix_micros("store_timestamp"), F.lit(0)).alias("store_us")
 
 
 def _has_place(offset_column: str) -> Column:
-    """Does a row name a place that messages can have?"""
+    """True if queue id and offset are valid."""
     return (F.col("queue_id") >= 0) & (F.col(offset_column) >= 0)
 
 
 def half_events(half: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
     """Rows of `half` as EVENT_COLUMNS.
 
-    Without those that are no half messages, which only another writer can have appended: a place that is null or
-    negative, or no transaction id, group or topic. Nobody can be asked about them, and no topic is theirs.
+    Skips invalid rows, which only another writer can have appended: queue id or offset null or negative, or without
+    transaction id, group or topic. They can be neither checked nor published.
     """
     group, transaction = identity_columns(group_hash)
     named = [F.col(name).isNotNull() for name in ("transaction_id", "producer_group", "real_topic")]
@@ -67,8 +67,8 @@ def half_events(half: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFram
 def op_events(op: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
     """Rows of `op` as EVENT_COLUMNS. immunity is the number of the check that was DELIVERED; else -1.
 
-    Only the check query may say that of a check. UNDELIVERED is what it said in a release before. Without those that
-    are no ops, which only another writer can have appended: a place that is null or negative, or no group.
+    DELIVERED is only accepted from the check query; UNDELIVERED was written by earlier releases. Skips invalid rows,
+    which only another writer can have appended: queue id or offset null or negative, or without group.
     """
     group, transaction = identity_columns(group_hash)
     of_check = F.when(F.col("state") == "UNDELIVERED", 4).when(F.col("state") == "DELIVERED", 5)

@@ -1,4 +1,4 @@
-"""The hash by which a checkpoint tells producer groups apart: a name that collides could end others' transactions."""
+"""The hash that identifies producer groups in a checkpoint: a colliding group could end another's transactions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from enum import Enum
 
 
 class GroupHash(Enum):
-    """The function that makes 64 bits of a producer group's name.
+    """The 64-bit hash of a producer group's name.
 
-    XXHASH64, of a release before, is fast, but whoever may choose names can compute one that collides with another
-    group's. SHA1 is xxhash64 of the name's SHA-1 in hexadecimal: a name that collides is only found by trying 2^64.
+    XXHASH64, of earlier releases, is fast, but a colliding name can be computed. SHA1 is xxhash64 of the name's SHA-1
+    in hexadecimal: finding a collision takes 2^64 attempts.
     """
 
     XXHASH64 = "xxhash64"
     SHA1 = "sha1"
 
 
-#: what a new checkpoint is begun with
+#: that of new checkpoints
 GROUP_HASH = GroupHash.SHA1

@@ -1,4 +1,4 @@
-"""The rows of `half` that a batch acts on: looked up by numbers, in the tasks that read `half`."""
+"""Lookup of the rows of `half` that a batch acts on, by integers, in the tasks that read `half`."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ Numbers = NDArray[Any]
 class HalfLookup:
     """WANTED records sorted by queue_id, offset and store, with the batch's time (ms) and id.
 
-    ``identity``: group and transaction hashes of each, where `half` repeats (queue_id, queue_offset,
-    store_timestamp); else None.
+    ``identity``: their group and transaction hashes, if `half` repeats (queue_id, queue_offset, store_timestamp); else
+    None.
     """
 
     records: Records
@@ -50,7 +50,7 @@ class HalfLookup:
 
     @classmethod
     def of(cls, actions: Actions, batch_id: int, by_identity: bool = False) -> HalfLookup:
-        """Of the actions that are about pending half messages. ``by_identity``: look at their identity in any case."""
+        """The lookup for the actions on pending half messages. ``by_identity``: always match the identity, too."""
         about = actions.only(*ACTED_ON).records
         about = about[np.lexsort((about["store"], about["offset"], about["queue_id"]))]
         records = np.empty(len(about), WANTED)
@@ -63,7 +63,7 @@ class HalfLookup:
         return cls(records, identity, actions.batch_time, batch_id)
 
     def committed(self) -> HalfLookup:
-        """The committed ones of them alone."""
+        """Only the committed ones."""
         mine = self.records["action"] == Action.COMMIT
         identity = None if self.identity is None else self.identity[mine]
         return replace(self, records=self.records[mine], identity=identity)
@@ -71,9 +71,9 @@ class HalfLookup:
     def find(
         self, queue_id: Numbers, offset: Numbers, store: Numbers, identity: tuple[Numbers, Numbers] | None = None
     ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """(rows, records): which of the given rows are wanted, and which record each of them fits.
+        """(rows, records): indexes of the wanted rows, and of the record that each matches.
 
-        Several records may have one offset: an offset is taken anew when its segment has been forgotten.
+        Several records may share an offset: an offset may be reused after its segment was evicted.
         """
         rows, found = [], []
         for queue in np.unique(queue_id):
@@ -98,7 +98,7 @@ class HalfLookup:
         return np.concatenate(rows), np.concatenate(found)
 
     def may_be_in(self, spans: Mapping[str, tuple[int, int]]) -> bool:
-        """Can a wanted row lie where queue_id and queue_offset have these (least, greatest)? Unknown spans hold all."""
+        """Data skipping: may rows with these (min, max) of queue_id and queue_offset be wanted? Unknown = yes."""
         queues, offsets = spans.get("queue_id"), spans.get("queue_offset")
         first, last = (0, len(self.records)) if queues is None else self._between("queue_id", *queues)
         if offsets is None or queues is None or queues[0] != queues[1]:
@@ -108,7 +108,7 @@ class HalfLookup:
         return begin < end
 
     def spans(self) -> dict[str, tuple[int, int]]:
-        """(least, greatest) of queue_id and queue_offset."""
+        """(min, max) of queue_id and queue_offset."""
         columns = {"queue_id": self.records["queue_id"], "queue_offset": self.records["offset"]}
         return {name: (int(values.min()), int(values.max())) for name, values in columns.items() if len(values)}
 
@@ -116,7 +116,7 @@ class HalfLookup:
         return _run_of(self.records[name], least, most)
 
     def missing(self, notes: Iterable[bytes]) -> tuple[int, int]:
-        """(records that no task found, records found more than once), from the tasks' notes (`FoundRows`)."""
+        """(number of records not found, number found more than once), from the tasks' notes (`FoundRows`)."""
         seen = np.zeros(len(self.records), bool)
         total = 0
         for note in notes:
@@ -128,22 +128,22 @@ class HalfLookup:
 
 
 def _run_of(values: Numbers, least: int, most: int) -> tuple[int, int]:
-    """Where the values from least to most, both included, begin and end. Not by most + 1: that may be no number."""
+    """The slice of the values from ``least`` to ``most``, inclusive. Not with most + 1, which may overflow."""
     return int(np.searchsorted(values, least, "left")), int(np.searchsorted(values, most, "right"))
 
 
 class FoundRows:
-    """What a task has found; its note goes to the driver, which proves that each record was found once."""
+    """The records found by a task; the driver verifies from the tasks' notes that each was found once."""
 
     def __init__(self, wanted: HalfLookup) -> None:
         self._seen: Bits = np.zeros(len(wanted.records), bool)
         self._total = 0
 
     def add(self, records: NDArray[np.intp]) -> None:
-        """Records that were found."""
+        """Add found records."""
         self._seen[records] = True
         self._total += len(records)
 
     def note(self) -> bytes:
-        """Their number, and a bit for each record: mostly runs, so it is small."""
+        """Their number, and a bitmap of the records, compressed."""
         return _COUNT.pack(self._total) + zlib.compress(np.packbits(self._seen).tobytes(), 1)

@@ -1,4 +1,4 @@
-"""The rows of `half` that a batch acts on, read from the table's files: which files, and what of each."""
+"""Reads the rows of `half` that a batch acts on from the table's files, with data skipping by file and row group."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from checkback.reconcile.half_lookup import HalfLookup
     from checkback.storage.delta_log import DataFile
 
-#: rows that are decoded at a time
+#: rows per decoded Arrow batch
 _BATCH = 25_000
-#: a file larger than this is read by several tasks, by its row groups
+#: files larger than this are split by row group among tasks
 _LARGE = 64 << 20
-#: wanted rows, and bytes of files, that are worth a task: fewer tasks write fewer files
+#: wanted rows, and bytes of files, per task: fewer tasks write fewer files
 ROWS_A_TASK = 50_000
 _BYTES_A_TASK = 32 << 20
 
 
 @dataclass(frozen=True)
 class RowGroups:
-    """A file, or some of its row groups; bytes."""
+    """A file, or some of its row groups; ``size`` in bytes."""
 
     path: str
     size: int
@@ -35,7 +35,7 @@ class RowGroups:
 
 
 def pieces(files: Sequence[DataFile], wanted: HalfLookup) -> list[list[RowGroups]]:
-    """What each task reads: the files that may hold wanted rows, in lists of about the same size."""
+    """The files that may hold wanted rows, bin-packed into one list per task."""
     found = [
         piece for file in files if wanted.may_be_in(file.spans) for piece in _split(RowGroups(file.path, file.size))
     ]
@@ -51,9 +51,9 @@ def pieces(files: Sequence[DataFile], wanted: HalfLookup) -> list[list[RowGroups
 
 
 def read(piece: RowGroups, wanted: HalfLookup, with_body: bool) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece, as Arrow in the columns of `half`. Row groups without wanted rows are passed over.
+    """The rows of a piece, as Arrow in the columns of `half`. Row groups without wanted rows are skipped.
 
-    Bodies are null, and not even read, unless ``with_body``. Raises OSError when the file cannot be read.
+    Bodies are null, and not read, unless ``with_body``. Raises OSError if the file cannot be read.
     """
     schema = arrow_schema("half")
     with pq.ParquetFile(piece.path, coerce_int96_timestamp_unit="us") as file:
@@ -65,7 +65,7 @@ def read(piece: RowGroups, wanted: HalfLookup, with_body: bool) -> Iterator[pa.R
 
 
 def _as_half(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in the columns and types of `half`: a column that an old file does not have is null."""
+    """The batch in the columns and types of `half`: columns missing in old files are null."""
     there = set(batch.schema.names)
     columns = [
         batch.column(field.name).cast(field.type) if field.name in there else pa.nulls(batch.num_rows, field.type)
@@ -85,7 +85,7 @@ def _split(piece: RowGroups) -> list[RowGroups]:
 
 
 def _spans(group: Any) -> dict[str, tuple[Any, Any]]:
-    """(least, greatest) of the columns of a row group, where its statistics say so."""
+    """(min, max) of queue_id and queue_offset in a row group, if it has statistics."""
     found = {}
     for index in range(group.num_columns):
         column = group.column(index)

@@ -1,4 +1,4 @@
-"""The rows of the tables that the messages of a batch become: Arrow in, Arrow out."""
+"""Builds the rows of the output tables from a batch's messages: Arrow in, Arrow out."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _REASONS = pa.array([reason.name for reason in Reason])
 
 
 def store_us(messages: pa.RecordBatch) -> np.ndarray[Any, Any]:
-    """store_timestamp in microseconds, 0 where it is null: with the offset it names a row of `half`."""
+    """store_timestamp in microseconds, 0 if null: with the offset it identifies a row of `half`."""
     return whole_numbers(messages.column("store_timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
 
 
 def whole_numbers(column: pa.Array, null: int = 0) -> np.ndarray[Any, Any]:
-    """A column of whole numbers as an array; what null becomes, no row that is wanted may have."""
+    """An integer column as an array; ``null`` replaces nulls, and must not be a value of any wanted row."""
     return column.fill_null(null).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 def table_rows(
     messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: HalfLookup, parking: Parking
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """(table name, rows) for each table that some of the messages belong to.
+    """(table name, rows) for each output table.
 
-    ``messages`` has the columns of `half`, ``rows`` says which of them, and ``marks`` what is done with each of these
-    (WANTED records). A body is copied once, if at all. ``parking``: which messages go to `unpublished`.
+    ``messages`` has the columns of `half`; ``rows`` selects from them, ``marks`` (WANTED records) are the actions on
+    them. Bodies are copied at most once. ``parking``: which messages go to `unpublished`.
     """
     action = marks["action"]
     decided, checked = np.flatnonzero(action <= Action.DISCARD), np.flatnonzero(action == Action.CHECK)
@@ -64,8 +64,8 @@ def table_rows(
 def _topics(
     messages: pa.RecordBatch, rows: Indices, wanted: HalfLookup, parking: Parking
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Messages by topic, each as rows of its topic's table, or of `unpublished`."""
-    # As bytes: whoever else writes `half` may have put in what is no text.
+    """Messages by topic, as rows of the topic table or of `unpublished`."""
+    # As bytes: another writer of `half` may have stored invalid UTF-8.
     topics = _take(messages.column("real_topic"), rows).cast(pa.binary()).dictionary_encode("encode")
     codes = topics.indices.to_numpy(zero_copy_only=False)
     names = [None if name is None else name.decode("utf-8", "replace") for name in topics.dictionary.to_pylist()]
@@ -96,7 +96,7 @@ def _topics(
 
 
 def _unpublished(published: pa.RecordBatch, topic: pa.Array, reason: str, application: str) -> pa.RecordBatch:
-    """Rows of a topic's table as rows of `unpublished`."""
+    """Rows of a topic table as rows of `unpublished`."""
     names = ["unpublished_at" if name == "committed_at" else name for name in published.schema.names]
     more = {name: pa.repeat(value, len(topic)) for name, value in (("reason", reason), ("application", application))}
     columns = [*published.columns, topic, *more.values()]
@@ -154,7 +154,7 @@ def _renamed(
 
 
 def _take(column: pa.Array, rows: Indices) -> pa.Array:
-    """These rows of a column; those that follow one another are not copied."""
+    """These rows of a column; consecutive ones as a zero-copy slice."""
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
         return column.slice(int(rows[0]), len(rows))
     return column.take(pa.array(rows))

@@ -1,10 +1,10 @@
-"""Whose the tables are: the checkpoint that owns them is written down with the table `decisions`.
+"""Ownership of the tables by a checkpoint, stored with the table `decisions`.
 
-In local folders, whoever writes, as versions of applications in Delta's transaction identifiers, which cost nothing and
-which no reader sees: ``checkpoint`` counts the owners there were, ``checkpoint/<query id>`` is the owner's number, and
-``segment_size/<query id>`` the segment size that it began with. SQL cannot read these: elsewhere, and where delta-rs
-may not commit to the table, they are properties of it, ``checkback.checkpoint`` (the owner's query id),
-``checkback.checkpoints`` (its number) and ``checkback.segment_size``. The owner with the greater number stands.
+In local folders it is stored as Delta transaction identifiers, which are invisible to readers: the version of
+``checkpoint`` counts the owners so far, that of ``checkpoint/<query id>`` is an owner's number, and
+``segment_size/<query id>`` its segment size. SQL cannot read these: elsewhere, and if delta-rs may not commit to the
+table, they are table properties, ``checkback.checkpoint`` (the owner's query id), ``checkback.checkpoints`` (its
+number) and ``checkback.segment_size``. The owner with the greatest number is the current one.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 #: the query, and the folder of its checkpoint
 NAME = "reconcile"
-#: the folder beside the checkpoint that is there while a rebuild is
+#: folder next to the checkpoint that marks a rebuild in progress
 REBUILDING = f"{NAME}.rebuilding"
-#: application whose version counts the owners there were
+#: application whose version counts the owners so far
 OWNERS = "checkpoint"
-#: the table to which each batch commits, last
+#: the table of each batch's last commit
 CONCLUDED = "batches"
 WRITTEN = ("decisions", "discarded", "check_requests", "rejected", "unpublished", CONCLUDED)
 _OWNER, _NUMBER, _SIZE = "checkback.checkpoint", "checkback.checkpoints", "checkback.segment_size"
 
 
 def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int) -> None:
-    """Write down that this query's checkpoint owns the tables, unless it is the owner already.
+    """Make this query's checkpoint the owner of the tables. Idempotent.
 
-    Where it becomes properties, nobody may append to `decisions` meanwhile: the append would fail.
-    Raises FencedError when another one is written down at the same time, StorageError.
+    If stored as properties, no process may append to `decisions` meanwhile: the append would fail.
+    Raises FencedError if another owner is stored concurrently, StorageError.
     """
-    # its own log: batches may use the tables' meanwhile
+    # a separate log: batches may use that of `tables` concurrently
     log = DeltaLog("decisions", tables.location("decisions"), tables.sync) if tables.local else None
     own = f"{OWNERS}/{query_id}"
     before = log.versions([OWNERS, own]) if log is not None else {}
@@ -63,7 +63,7 @@ def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int)
 
 
 def committed(spark: SparkSession, tables: Tables, query_id: str, batch_id: int) -> list[str]:
-    """Names of the tables that a batch of a query has committed to; of a topic's that cannot be read nobody knows.
+    """Names of the tables that a query's batch has committed to; unreadable topic tables are left out.
 
     Raises StorageError.
     """
@@ -83,7 +83,7 @@ def committed(spark: SparkSession, tables: Tables, query_id: str, batch_id: int)
 
 
 def last_owner(spark: SparkSession, tables: Tables, applications: Iterable[str]) -> str | None:
-    """Which of the applications (query ids) owned the tables last; None: none of them, or nobody noted it.
+    """The one of the applications (query ids) that owned the tables last; None: none of them, or unknown.
 
     Raises StorageError.
     """
@@ -95,9 +95,9 @@ def last_owner(spark: SparkSession, tables: Tables, applications: Iterable[str])
 
 
 class Owner(NamedTuple):
-    """``last``: how many owners there were. ``own``: the number of a query's checkpoint, None = it was none.
+    """``last``: the number of owners so far. ``own``: the number of a query's checkpoint, None = it never was an owner.
 
-    ``size``: the segment size that this was begun with, None = not known.
+    ``size``: its segment size, None = unknown.
     """
 
     last: int
@@ -106,19 +106,19 @@ class Owner(NamedTuple):
 
     @property
     def stands(self) -> bool:
-        """Is the query's checkpoint the last owner?"""
+        """True if the query's checkpoint is the current owner."""
         return bool(self.last) and self.own == self.last
 
 
 def owner_of(spark: SparkSession, tables: Tables, log: DeltaLog | None, query_id: str) -> Owner:
-    """``log``: of `decisions`; None: Spark is asked."""
+    """``log``: that of `decisions`; None: use Spark."""
     if log is None:
         properties = spark_log.properties(spark, tables.in_sql("decisions"))
         return _of_properties(properties, query_id)
     own, size = f"{OWNERS}/{query_id}", f"segment_size/{query_id}"
     found = log.versions([OWNERS, own, size])
     noted = Owner(found[OWNERS] or 0, found[own], found[size])
-    # Numbers of both are given out from the greater one on.
+    # The greater number of both forms is the current one.
     other = _of_properties(log.properties(), query_id)
     if other.last <= noted.last:
         return noted

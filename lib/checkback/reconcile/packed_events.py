@@ -1,9 +1,9 @@
-"""Half messages and ops as packed events: a few rows of bytes for each segment instead of a row for each event.
+"""Half messages and ops as packed events: a few binary rows per segment instead of a row per event.
 
-Spark hands rows to transformWithStateInPandas one by one in Python (TransformWithStateInPandasSerializer.load_stream),
-which costs more than all decisions together. So the rows of each Arrow batch are packed before the shuffle: one row
-a segment, with its EVENT records as bytes. The shuffle, the sort and Python's loop then see hundreds of rows, not
-hundreds of thousands.
+Spark passes rows to transformWithStateInPandas one by one in Python (TransformWithStateInPandasSerializer.load_stream),
+which costs more than all decisions together. The rows of each Arrow batch are therefore packed before the shuffle: one
+row per segment, with its EVENT records as bytes. Shuffle, sort and Python's loop then process hundreds of rows instead
+of hundreds of thousands.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-#: columns of the rows to pack: EVENT's, and the half queue
+#: input columns: those of EVENT, and the half queue
 EVENT_COLUMNS = ("queue_id", *(EVENT.names or ()))
 PACKED_SCHEMA = "segment STRING, events BINARY"
 
@@ -37,7 +37,7 @@ def parse_key(key: str, size: int) -> tuple[int, int]:
 
 
 def pack(queue_id: np.ndarray, events: Records, size: int) -> Iterator[tuple[str, bytes]]:
-    """(segment key, EVENT bytes) for each segment that the events fall in."""
+    """(segment key, EVENT bytes) for each segment of the events."""
     if not len(events):
         return
     number = events["offset"] // size
@@ -63,7 +63,7 @@ def packer(size: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Record
         for batch in batches:
             events = np.empty(batch.num_rows, EVENT)
             for name in EVENT.names or ():
-                # Without a copy there are no nulls: with one they, and all beside them, would become fractions first.
+                # zero_copy_only rejects nulls, which would convert the column to floats.
                 events[name] = batch.column(name).to_numpy(zero_copy_only=True)
             packed = list(pack(batch.column("queue_id").to_numpy(zero_copy_only=True), events, size))
             keys = pa.array([key for key, _ in packed], pa.string())

@@ -1,7 +1,7 @@
-"""Whether `reconcile` may start on a checkpoint and tables: if not, why, and what to do. No Spark, no I/O.
+"""Whether `reconcile` may start with a checkpoint and tables; if not, why, and the fix. No Spark, no I/O.
 
-`start_facts` gathers the facts. A checkpoint that does not fit the tables (lost, restored, another's) would publish
-messages twice or lose pending ones; each rule stands for one way in which that happens.
+`start_facts` gathers the facts. With a checkpoint that does not fit the tables (lost, restored from a backup,
+another's) messages would be published twice or lost; each rule is one way in which that happens.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from checkback.storage.checkpoint_fit import TableLog
 
 _REBUILD = "or run `checkback rebuild`"
-#: what to do about a table that is older than what a batch has seen of it
+#: fix for a table older than the version a batch has read
 REPLACED_FIX = f"{PUT_BACK}, {_REBUILD}"
 
 
 @dataclass(frozen=True)
 class DecisionFacts:
-    """What the table `decisions` says.
+    """Facts from the table `decisions`.
 
-    ``written``: it has rows; where there is no checkpoint also: another table has rows that only batches write.
-    ``owner``: how many checkpoints have owned the tables; ``owned``: the number of the one at hand, None = not one of
-    them. ``last_batch``: the newest batch of its query in any table; ``concluded``: in `batches`, None = none is
-    there; ``segment_size`` that it was begun with.
+    ``written``: it has rows; without a checkpoint also: another table has rows that only batches write. ``owner``: the
+    number of checkpoints that have owned the tables; ``owned``: the number of this one, None = never an owner.
+    ``last_batch``: the newest batch of its query in any table; ``concluded``: the newest in `batches`, None = none;
+    ``segment_size``: that of the checkpoint.
     """
 
     written: bool
@@ -43,10 +43,10 @@ class DecisionFacts:
 
 @dataclass(frozen=True)
 class StartFacts:
-    """What a start finds. ``rebuilding``: a rebuild has begun and not ended.
+    """The facts at a start. ``rebuilding``: a rebuild is incomplete.
 
-    ``logs``: of the sources, by name, in the query's order; those that nobody has looked at are left out. ``done``:
-    the last batch that is done; -1 = none. ``replaced``: see `Fit`. ``missing_schema``: see `checkpoint`.
+    ``logs``: the sources' logs by name, in the query's order, if read. ``done``: the last completed batch; -1 = none.
+    ``replaced``: see `Fit`. ``missing_schema``: see `checkpoint`.
     """
 
     place: str
@@ -62,7 +62,7 @@ class StartFacts:
 
 
 def refuse(facts: StartFacts) -> None:
-    """Return if the start is safe. Raises StateError, with what to do."""
+    """Return if the start is safe. Raises StateError with the fix."""
     if facts.rebuilding:
         raise StateError(
             "a rebuild is under way, or was broken off: the checkpoint is not whole",

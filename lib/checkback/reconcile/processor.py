@@ -1,4 +1,4 @@
-"""The stateful processor: a segment's state and timer around `segment.decide`. It only translates."""
+"""The stateful processor: an adapter between Spark's state and timers and `segment.decide`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STATE_NAME = "segment"
 
 
 class _Turn(Enum):
-    """Why a segment is looked at."""
+    """Why a segment is processed."""
 
     EVENTS = "events"
     PUT_OFF = "put off"
@@ -37,34 +37,34 @@ class _Turn(Enum):
 
     @property
     def share(self) -> int:
-        """Quarters of ``max_checks`` that are reserved for it."""
+        """Quarters of ``max_checks`` reserved for it."""
         return 2 if self is _Turn.PUT_OFF else 1
 
 
 class SegmentProcessor(StatefulProcessor):
     """Decides the segments. Input: PACKED_SCHEMA grouped by segment. Output: ACTIONS_SCHEMA.
 
-    ``max_checks``: checks and discards of a batch in one partition, about; None = all that are due. Once they are
-    reached, the partition's further segments only apply ops: what is due there waits for the next batch, so that
-    commits do not wait for a million checks. A segment without ops is not even read then. Spark gives a batch's
-    segments in the same order each time: a replayed batch does the same.
+    ``max_checks``: approximate maximum of checks and discards per batch and partition; None = unlimited. Beyond it the
+    partition's segments only apply ops, and their checks are deferred to the next batch, so that commits do not wait
+    for a million checks; a segment without ops is not even read. Deterministic, as Spark passes a batch's segments in
+    the same order on each replay.
 
-    No segment starves: of those that were put off the oldest come first, and half of ``max_checks`` is reserved for
-    them, a quarter for segments that have just come due. Checks that are due in segments with events, as those of half
-    messages born long ago, get a quarter and no more.
+    No starvation: deferred segments run oldest first, with half of ``max_checks`` reserved for them, and a quarter for
+    segments that have just come due. Checks due in segments with events, such as those of half messages born long ago,
+    get at most a quarter.
     """
 
     def __init__(
         self, rules: Rules, segment_size: int, max_checks: int | None = None, group_hash: GroupHash = GROUP_HASH
     ) -> None:
-        """``group_hash``: of the events, and so of the state, which may have been begun with an older one."""
+        """``group_hash``: that of the events and of the state, which may be an older checkpoint's."""
         self._rules = rules
         self._size = segment_size
         self._max_checks = max_checks
         self._group_hash = group_hash
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state variable; Spark makes a processor for each partition of each batch."""
+        """Open the state variable; Spark creates a processor per partition and batch."""
         self._checks = Counter[_Turn]()
         self._checked_segments = self._put_off_segments = 0
         self._unseen = EarlyOpLimit()
@@ -78,12 +78,12 @@ class SegmentProcessor(StatefulProcessor):
         rows: Any,  # an iterator of pandas frames
         timerValues: TimerValues,
     ) -> Iterator[pd.DataFrame]:
-        """Decide a segment that the batch brought events for."""
+        """Decide a segment with events."""
         blocks = [block for frame in rows for block in frame["events"]]
         return self._step(key[0], unpack(blocks), timerValues.getCurrentProcessingTimeInMs(), _Turn.EVENTS)
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: TimerValues) -> None:
-        """Take over a segment that `rebuild` has restored: a frame of one row, its block."""
+        """Load a segment restored by `rebuild`: a frame of one row, its block."""
         _, base = parse_key(key[0], self._size)
         segment, _ = decode(bytes(initialState["block"].iloc[0]), base, self._size, self._group_hash)
         self._keep(segment, NO_TIMER, NO_TIMER, timerValues.getCurrentProcessingTimeInMs())
@@ -94,7 +94,7 @@ class SegmentProcessor(StatefulProcessor):
         timerValues: TimerValues,
         expiredTimerInfo: ExpiredTimerInfo,
     ) -> Iterator[pd.DataFrame]:
-        """Decide a segment in which something is due."""
+        """Decide a segment whose timer fired."""
         now, fired = timerValues.getCurrentProcessingTimeInMs(), expiredTimerInfo.getExpiryTimeInMs()
         kind = kind_of(fired)
         turn = _Turn.PUT_OFF if kind is TimerKind.PUT_OFF else _Turn.DUE
@@ -103,7 +103,7 @@ class SegmentProcessor(StatefulProcessor):
         return self._step(key[0], np.empty(0, EVENT), now, turn, fired)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """No-op: no resources."""
 
     def _may_check(self, turn: _Turn) -> bool:
         if self._max_checks is None or self._checks[turn] < self._max_checks * turn.share // 4:
@@ -111,14 +111,14 @@ class SegmentProcessor(StatefulProcessor):
         return turn != _Turn.EVENTS and self._checks.total() < self._max_checks
 
     def _later(self, now: int, fired: int = NO_TIMER) -> int:
-        """The timer of a segment that is put off; ``fired``: the one that has fired."""
+        """The timer of a deferred segment; ``fired``: the one that fired."""
         ahead = self._put_off_segments // max(1, 2 * self._checked_segments)
         self._put_off_segments += 1
         again = fired != NO_TIMER and kind_of(fired) is TimerKind.PUT_OFF
         return put_off_timer(now, ahead, fired if again else None)
 
     def _put_off(self, key: str, now: int, fired: int) -> Iterator[pd.DataFrame]:
-        """Let the segment's timer fire in a batch to come. One segment tells it for all of the partition."""
+        """Defer the segment to a later batch. Only the partition's first deferred segment is reported."""
         self._handle.registerTimer(self._later(now, fired))
         if not self._told_of_others:
             self._told_of_others = True
@@ -135,7 +135,7 @@ class SegmentProcessor(StatefulProcessor):
         else:
             segment, timer = decode(bytes(stored[0]), base, self._size, self._group_hash)
         if fired != NO_TIMER and timer <= now:
-            timer = fired  # the segment was put off since: its own timer has fired, too
+            timer = fired  # the segment was deferred since: its own timer has fired, too
         check = self._may_check(turn)
         segment, actions = decide(segment, events, now, self._rules, check, crowded)
         checks = int(((actions["action"] == Action.CHECK) | (actions["action"] == Action.DISCARD)).sum())
@@ -156,7 +156,7 @@ class SegmentProcessor(StatefulProcessor):
         yield self._frame((queue_id, base // self._size, len(births), oldest, wake, now), actions)
 
     def _keep(self, segment: Segment, timer: int, fired: int, now: int) -> int:
-        """Returns when the segment's timer is set for."""
+        """Store the segment; returns its timer."""
         # Strictly in the future: the engine deletes a timer that fired after its handler has run.
         wake = segment.wake_at(self._rules)
         wake = ops_timer(now + 1) if wake == AT_ONCE else due_timer(max(wake, now + 1))
@@ -165,7 +165,7 @@ class SegmentProcessor(StatefulProcessor):
         return wake
 
     def _keep_put_off(self, segment: Segment, timer: int, fired: int, now: int) -> None:
-        """Keep a segment in which something is due that waits. A timer that fires after the events is its turn."""
+        """Store a segment with deferred checks. A timer that fires after the events keeps its place."""
         wake = timer
         if fired != NO_TIMER or timer == NO_TIMER or timer > now:
             wake = self._later(now, fired)
@@ -173,7 +173,7 @@ class SegmentProcessor(StatefulProcessor):
         self._state.update((encode(segment, wake, self._group_hash),))
 
     def _set_timer(self, old: int, new: int, fired: int) -> None:
-        """One live timer a segment. The one that fired is the engine's to delete."""
+        """Keep one live timer per segment. The engine deletes the one that fired."""
         if old not in (new, fired, NO_TIMER):
             self._handle.deleteTimer(old)
         if new not in (old, NO_TIMER):

@@ -1,8 +1,8 @@
-"""What was published late, noted with the table `unpublished`: by application and topic, up to which batch.
+"""Notes of what was published late, stored with the table `unpublished`: the last batch by application and topic.
 
-The topic's table says so, too, by its own application versions; but it may be moved away, and a new one is made. In
-local folders a note is a version of an application of Delta's transaction identifiers, whoever writes the rows. SQL
-cannot read these: elsewhere, and where delta-rs may not commit to `unpublished`, it is a property of that table.
+The topic table's transaction versions tell the same, but it may be moved away and recreated. In local folders a note is
+a Delta transaction identifier. SQL cannot read these: elsewhere, and if delta-rs may not commit to `unpublished`, it is
+a property of that table.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Key = tuple[str, str]
 
 
 def note(spark: SparkSession, tables: Tables, published: Mapping[Key, int]) -> None:
-    """Write down that rows of `unpublished` are published, up to these batches, in one commit without rows.
+    """Store that the rows of `unpublished` up to these batches are published, in one commit without rows.
 
-    Nobody else may append to the table meanwhile. Raises FencedError, StorageError.
+    No other process may append to the table meanwhile. Raises FencedError, StorageError.
     """
     if not published:
         return
@@ -45,7 +45,7 @@ def note(spark: SparkSession, tables: Tables, published: Mapping[Key, int]) -> N
 
 
 def read_notes(spark: SparkSession, tables: Tables, rows: DataFrame) -> dict[Key, int]:
-    """Of what parked the rows of `unpublished`, up to which batch it is noted as published. Raises StorageError."""
+    """The last published batch, by topic and application, of the rows of `unpublished`. Raises StorageError."""
     pairs = rows.select("real_topic", "application").where("real_topic IS NOT NULL AND application IS NOT NULL")
     keys = [(row[0], row[1]) for row in pairs.distinct().collect()]
     versions: dict[str, int | None] = {}
@@ -56,7 +56,7 @@ def read_notes(spark: SparkSession, tables: Tables, rows: DataFrame) -> dict[Key
         properties = spark_log.properties(spark, tables.in_sql(TABLE))
     found: dict[Key, int] = {}
     for key in keys:
-        # Both where delta-rs could not commit to the table at a time.
+        # There are both if delta-rs temporarily could not commit to the table.
         both = versions.get(_app(key)), properties.get(_property(key))
         last = max((int(one) for one in both if one is not None), default=None)
         if last is not None:
@@ -65,7 +65,7 @@ def read_notes(spark: SparkSession, tables: Tables, rows: DataFrame) -> dict[Key
 
 
 def without_noted(rows: DataFrame, notes: Mapping[Key, int]) -> DataFrame:
-    """Those of the rows of `unpublished` that are not noted as published."""
+    """The rows of `unpublished` that are not noted as published."""
     if not notes:
         return rows
     topics, applications = zip(*notes, strict=True)

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
     from checkback.storage.tables import Tables
 
-#: Delta reads at most 1,000 files a batch unless told otherwise. Of `op`, each batch must see all that has landed,
-#: so that nothing is checked whose answer is already there.
+#: Delta's default is 1,000 files per batch. Each batch must read all ops that have landed, so that no transaction is
+#: checked whose op is already there.
 _NO_LIMIT = str(2**31 - 1)
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What a new checkpoint begins with instead of the tables' first rows.
+    """The initial state and positions of a rebuilt checkpoint.
 
-    ``blocks``: BLOCKS_SCHEMA, one row a segment. ``versions``: by table, the first version that the query reads.
+    ``blocks``: BLOCKS_SCHEMA, one row per segment. ``versions``: by table, the first version that the query reads.
     """
 
     blocks: DataFrame
@@ -43,10 +43,10 @@ class Restored:
 def actions(
     half: DataFrame, op: DataFrame, ticks: DataFrame, size: int, decided: BatchRules, restored: Restored | None = None
 ) -> DataFrame:
-    """ACTIONS_SCHEMA from the three streams (or, in a test, from anything with their columns). ``size``: of segments.
+    """ACTIONS_SCHEMA from the three streams (or any DataFrames with their columns). ``size``: the segment size.
 
-    The order of the union matters: Spark asks its sources for their newest rows in that order. With `half` first,
-    each batch sees every op that landed before any of its half messages did.
+    The order of the union matters: Spark determines the sources' latest offsets in that order. With `half` first, each
+    batch reads every op that landed before any of its half messages.
     """
     events = (
         half_events(half, decided.group_hash)
@@ -65,7 +65,7 @@ def actions(
 
 
 def _no_events(ticks: DataFrame) -> DataFrame:
-    """No rows, but a source: its new rows start a batch, and a batch fires the timers."""
+    """An empty source: its new rows start a batch, and a batch fires the timers."""
     nothing = ticks.where(F.col("tick_at") < F.timestamp_micros(F.lit(0)))
     return nothing.select(
         F.lit(0).alias("queue_id"),
@@ -89,9 +89,9 @@ def reconcile_query(
 ) -> tuple[DataStreamWriter, Publisher]:
     """The query, not yet started, and its batch function. Its checkpoint is the folder `reconcile`.
 
-    ``decided``: what its batches are decided with, which must be kept (`batch_rules`). ``restored``: only for the
-    first start of a checkpoint that is built from the tables. ``observer``: is told of each batch, ``wakes`` of what is
-    due after it. ``once``: one batch, and it is the one that has begun if there is such a one.
+    ``decided``: the rules of its batches, which must be stored (`batch_rules`). ``restored``: only for the first start
+    of a rebuilt checkpoint. ``observer`` is notified of each batch, ``wakes`` of the next timers. ``once``: run one
+    batch, the uncommitted one if there is one.
     """
     limits = {"half": str(settings.reconcile.max_files), "op": _NO_LIMIT}
 

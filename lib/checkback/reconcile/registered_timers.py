@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def registered_timers(spark: SparkSession, place: str, batch_id: int) -> DataFrame:
-    """The timers that Spark has after a batch. Columns: segment STRING (its key), timer BIGINT (ms)."""
-    # Who reads state asks the coordinator of the streaming queries, which is there only once somebody looked for one.
+    """The registered timers after a batch. Columns: segment STRING (its key), timer BIGINT (ms)."""
+    # The state source needs the StateStoreCoordinator, which the first access to spark.streams creates.
     _ = spark.streams.active
     options = {"batchId": str(batch_id), "readRegisteredTimers": "true"}
     timers = spark.read.format("statestore").options(**options).load(place)
@@ -28,12 +28,12 @@ def registered_timers(spark: SparkSession, place: str, batch_id: int) -> DataFra
 
 
 def first_timer(spark: SparkSession, tables: Tables) -> int | None:
-    """When the first timer is due (ms) after the last batch that is done; None = there is none."""
+    """The first timer (ms) after the last completed batch; None = there is none."""
     return min((at for _, _, at in timers_of(spark, tables)), default=None)
 
 
 def timers_of(spark: SparkSession, tables: Tables) -> Iterator[tuple[int, int, int]]:
-    """(queue_id, segment, ms) of each timer after the last batch that is done; none before the first."""
+    """(queue_id, segment, ms) of each timer after the last completed batch; empty before the first."""
     place = tables.checkpoint(NAME)
     batch_id = last_done(spark, place)
     if batch_id < 0:

@@ -1,4 +1,4 @@
-"""Rows of `rejected` for the ops and half messages that a batch did not take: joins, DataFrame in, DataFrame out."""
+"""Builds the rows of `rejected` for a batch's rejected ops and half messages: joins, DataFrame in, DataFrame out."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def action_rows(spark: SparkSession, actions: Actions) -> DataFrame:
 
 
 def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
-    """Rows of `rejected` for the ops that were not obeyed.
+    """Rows of `rejected` for the ops that were not applied.
 
-    An op whose half is decided already (LATE_OP) is a harmless repeat if it is the half's own; only if it is not, it
-    is rejected. The state has forgotten whose the half was: `half` knows.
+    An op whose half is already decided (LATE_OP) is a harmless duplicate if group and transaction match the half's;
+    only otherwise it is rejected. The state no longer has the half's identity: `half` has.
     """
     about = actions.where(F.col("action").isin(int(Action.REJECT_OP), int(Action.LATE_OP)))
     about = about.select(*_ROW_AND_IDENTITY, "action", "detail", "batch_time").distinct()
     ops = op.withColumnRenamed("half_offset", "queue_offset").select("*", store_us(), *identity_columns(group_hash))
     found = ops.join(F.broadcast(about), on=_ROW_AND_IDENTITY, how="inner")
-    # Ops that landed together may agree in all that names them, but for their state.
+    # Ops that landed together may differ only in their state.
     known_state = F.coalesce(F.col("state").isin("COMMIT", "ROLLBACK"), F.lit(False))
     about_bad_state = (F.col("action") == Action.REJECT_OP) & (F.col("detail") == Reason.UNKNOWN_STATE)
     found = found.where(known_state != about_bad_state)
@@ -81,14 +81,14 @@ def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame, group_hash:
 
 
 def raw_op(half_offset: Column) -> Column:
-    """A row of `op` as `rejected` quotes it."""
+    """A row of `op` as JSON, for the column raw."""
     born = F.unix_millis("born_timestamp").alias("born_timestamp")
     columns = ("transaction_id", "producer_group", "state", "source", "remark")
     return F.to_json(F.struct("queue_id", half_offset.alias("half_offset"), *columns, born))
 
 
 def rejected_halves(actions: DataFrame, half: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
-    """Rows of `rejected` for the half messages whose offset was taken before. Without the body."""
+    """Rows of `rejected` for half messages at an offset seen before. Without the body."""
     about = actions.where(F.col("action") == Action.REJECT_HALF).select(*_ROW_AND_IDENTITY, "batch_time").distinct()
     rows = half.select("*", store_us(), *identity_columns(group_hash))
     found = rows.join(F.broadcast(about), on=_ROW_AND_IDENTITY, how="inner").dropDuplicates(_ROW_AND_IDENTITY)

@@ -1,8 +1,8 @@
-"""Whether a scheduled run has anything to do, asked of files: where nothing is, Spark need not be started.
+"""Whether a scheduled run has anything to do, determined from files: if not, Spark need not be started.
 
-The run that drained the tables leaves a note beside the checkpoint: when the first timer of its state is due. As long
-as the checkpoint stands where it stood, the sources have brought nothing since, and that time has not come, a run would
-find nothing. Whatever is not as the note says, or cannot be read, is something to do.
+A run that drained the tables writes a note next to the checkpoint: the time of the first timer in its state. While the
+checkpoint is unchanged, the sources have no new commits and that time has not come, a run is a no-op. If anything
+differs from the note, or cannot be read, the run starts.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
     from checkback.storage.tables import Tables
 
-#: beside the checkpoints
+#: next to the checkpoints
 FILE = "reconcile.due.json"
 _CHECK = "check"
 
 
 @dataclass(frozen=True)
 class DrainNote:
-    """What a drained run leaves. ``due``: when its first timer is due (ms); None = it has none.
+    """The note of a drained run. ``due``: its first timer (ms); None = it has none.
 
-    ``query_id``, ``batch_id``: of its last batch. ``settings``: their fingerprint, the version of Checkback included.
+    ``query_id``, ``batch_id``: those of its last batch. ``settings``: their fingerprint, including Checkback's version.
     """
 
     query_id: str
@@ -48,7 +48,7 @@ class DrainNote:
 
 
 def write_note(tables: Tables, settings: Settings, due: int | None) -> None:
-    """Leave the note of a run that has drained all there is; nothing where its checkpoint is not a local folder."""
+    """Write the note of a drained run; no-op if its checkpoint is not in a local folder."""
     found, path = _checkpoint(tables, NAME), _path(tables)
     if path is None or found is None or found.newest is None:
         return
@@ -57,7 +57,7 @@ def write_note(tables: Tables, settings: Settings, due: int | None) -> None:
 
 
 def nothing_to_do(tables: Tables, settings: Settings, now: int) -> bool:
-    """Would a scheduled run find nothing at ``now`` (ms)? No is said also where nobody can tell."""
+    """True if a scheduled run at ``now`` (ms) would be a no-op. False if unknown."""
     note = _note(tables)
     if note is None or not tables.by_files or note.settings != _fingerprint(settings):
         return False
@@ -74,14 +74,14 @@ def nothing_to_do(tables: Tables, settings: Settings, now: int) -> bool:
 
 
 def _is_whole(tables: Tables) -> bool:
-    """Are all tables there, and no rebuild under way?"""
+    """True if all tables exist, and no rebuild is in progress."""
     if filesystem.exists(None, tables.checkpoint(REBUILDING)):
         return False
     return all(CommitReader.of(tables.location(name)) is not None for name in SCHEMAS)
 
 
 def _has_read_all(tables: Tables, query: str, found: Checkpoint | None) -> bool:
-    """Is the query's last batch done, and have its sources brought nothing after it?"""
+    """True if the query's last batch is complete, and its sources have no commits after it."""
     batch = None if found is None else found.newest
     if batch is not None and last_done(None, tables.checkpoint(query)) != batch.batch_id:
         return False
@@ -125,5 +125,5 @@ def _note(tables: Tables) -> DrainNote | None:
 
 
 def _fingerprint(settings: Settings) -> str:
-    """Of all settings but the secrets' values: with others, a run may have other things to do, or to refuse."""
+    """Fingerprint of all settings but secret values: other settings may give a run work, or refuse it."""
     return hashlib.sha256(f"{__version__} {settings.model_dump_json()}".encode()).hexdigest()

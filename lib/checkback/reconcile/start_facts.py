@@ -1,4 +1,4 @@
-"""The facts by which `preconditions` judges a start of `reconcile`: read from the checkpoint and the tables."""
+"""Gathers the facts for `preconditions` at a start of `reconcile`, from the checkpoint and the tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts:
-    """What a start of `reconcile` finds. The tables must be there. Raises StorageError."""
+    """The facts for a start of `reconcile`. The tables must exist. Raises StorageError."""
     place = tables.checkpoint(NAME)
     checkpoint = read_checkpoint(spark, place)
     return StartFacts(
@@ -46,11 +46,11 @@ def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts
 
 
 def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> DecisionFacts:
-    """What the tables say of a checkpoint. In local folders no Spark is needed. Raises StorageError."""
+    """The tables' facts about a checkpoint; without Spark in local folders. Raises StorageError."""
     log = tables.log("decisions") if tables.local else None
     rows = log.data_files() if log is not None else tables.read(spark, "decisions").limit(1).collect()
     if checkpoint is None:
-        # The first batch of all may have been broken off when it had published, and decided nothing yet.
+        # The very first batch may have been interrupted after publishing, before `decisions`.
         others = ("discarded", "check_requests", *tables.topics(spark)) if tables.local else ()
         return DecisionFacts(bool(rows) or any(tables.log(name).data_files() for name in others))
     query_id = checkpoint.query_id
@@ -58,7 +58,7 @@ def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint |
         last = pool.map(lambda name: tables.last_version(spark, name, f"{query_id}/{name}"), WRITTEN)
         batches = dict(zip(WRITTEN, last, strict=True))
     found = owner_of(spark, tables, log, query_id)
-    if log is None and not found.last:  # an older Checkback wrote none down
+    if log is None and not found.last:  # earlier releases stored none
         found = Owner(1, 1)
     return DecisionFacts(
         bool(rows),
@@ -71,8 +71,8 @@ def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint |
 
 
 def _positions(tables: Tables, checkpoint: Checkpoint | None) -> dict[str, StreamPosition | None]:
-    """Where the checkpoint stands in the sources, by name, in the query's order."""
+    """The checkpoint's positions in the sources, by name, in the query's order."""
     newest, names = None if checkpoint is None else checkpoint.newest, SOURCES[NAME]
-    if newest is None:  # nothing to compare with, which only costs nothing where files tell
+    if newest is None:  # nothing to compare with; reading the logs is only cheap from files
         return dict.fromkeys(names) if tables.by_files else {}
     return dict(zip(names, newest.positions, strict=False))

@@ -1,9 +1,9 @@
-"""A segment as one block of bytes, and back: what the state store keeps for it.
+"""Codec between a segment and its block of bytes in the state store.
 
-Layout, little-endian: a header, and compressed (LZ4): the seen bits, the PENDING records, the EARLY records, of each
-kind the first bytes of all records, then the second bytes, and so on. The high bytes of times and offsets are then runs
-of the same, and a full segment is a quarter as long: each has to go from the store to Python and back. The version in
-the header changes with the layout; CHANGELOG says which versions a release reads.
+Layout, little-endian: a header, then LZ4-compressed: the bitmap of seen offsets, the PENDING and the EARLY records,
+both byte-transposed (the first bytes of all records, then the second bytes, and so on). The high bytes of times and
+offsets form runs that way, and a full segment takes a quarter of the space, which is copied to Python and back. The
+version in the header changes with the layout; CHANGELOG lists the versions that a release reads.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from checkback.reconcile.segment import EARLY, PENDING, Records, Segment
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: the layout is the same; a block says which hash its groups have
+#: same layout; the version identifies the group hash
 VERSIONS = {GroupHash.XXHASH64: 3, GroupHash.SHA1: 4}
-#: PENDING and the hash of groups as each version has them. 2 did not tell checks that count from the others.
+#: PENDING and group hash by version. 2 did not distinguish checks that count from others.
 _LAYOUTS = {
     2: (np.dtype([(name, PENDING[name]) for name in PENDING.names or () if name != "asked"]), GroupHash.XXHASH64),
     **{version: (PENDING, group_hash) for group_hash, version in VERSIONS.items()},
@@ -32,17 +32,17 @@ _LAYOUTS = {
 _HEADER = struct.Struct("<2sHIqqIII")
 _MARK = b"CB"
 _CODEC = "lz4_raw"
-_FEW = 256  # records that numpy turns in one go faster than byte by byte
+_FEW = 256  # up to this number of records, one transpose is faster than one assignment per byte
 _REBUILD = "rebuild the checkpoint from the tables: `checkback rebuild`"
 
-#: timer of a segment that has none
+#: sentinel: the segment has no timer
 NO_TIMER = -1
-#: told instead of a timer by a segment that waits for the next batch
+#: sentinel: the segment has deferred work for the next batch
 AT_ONCE = 0
 
 
 def encode(segment: Segment, timer: int = NO_TIMER, group_hash: GroupHash = GROUP_HASH) -> bytes:
-    """The block of a segment. ``timer``: the one registered for it (ms), so that nobody need list timers.
+    """The block of a segment. ``timer``: its registered timer (ms), so that listing timers is unnecessary.
 
     ``group_hash``: that of its records.
     """
@@ -54,9 +54,9 @@ def encode(segment: Segment, timer: int = NO_TIMER, group_hash: GroupHash = GROU
 
 
 def decode(block: bytes, base: int, size: int, group_hash: GroupHash | None = None) -> tuple[Segment, int]:
-    """The segment in a block, and its timer. ``group_hash``: that of the events to come, None = there are none.
+    """The segment in a block, and its timer. ``group_hash``: that of the events to apply, None = there are none.
 
-    Raises StateError when the block is not whole, of another version, hash of groups, or segment size.
+    Raises StateError if the block is truncated, or has another version, group hash or segment size.
     """
     if len(block) < _HEADER.size or block[:2] != _MARK:
         raise StateError("a segment's state is not Checkback's", fix=_REBUILD)
@@ -81,7 +81,7 @@ def decode(block: bytes, base: int, size: int, group_hash: GroupHash | None = No
     n_bits = -(-length // 8)
     sizes = (n_bits, n_pending * layout.itemsize, n_early * EARLY.itemsize)
     packed = block[_HEADER.size :]
-    # Arrow does not tell of bytes that are too few to fill what it was asked for.
+    # Arrow's decompress does not detect truncated input.
     if len(packed) != n_packed:
         raise StateError("a segment's state is cut off", fix=_REBUILD)
     raw = np.frombuffer(pa.decompress(packed, sum(sizes), _CODEC), np.uint8)
@@ -91,7 +91,7 @@ def decode(block: bytes, base: int, size: int, group_hash: GroupHash | None = No
 
 
 def _brought_up(pending: Records) -> Records:
-    """PENDING records of those of any version."""
+    """PENDING records, migrated from those of any version."""
     if pending.dtype == PENDING:
         return pending
     records = np.zeros(len(pending), PENDING)
@@ -108,7 +108,7 @@ def _bytes_of(records: Records) -> bytes:
 
 
 def _records(raw: NDArray[np.uint8], kind: np.dtype[np.void]) -> Records:
-    """The records again, of `_bytes_of`."""
+    """The inverse of `_bytes_of`."""
     rows = raw.reshape(kind.itemsize, -1)
     if rows.shape[1] <= _FEW:
         few: Records = np.ascontiguousarray(rows.T).view(kind).reshape(-1)

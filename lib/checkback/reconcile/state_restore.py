@@ -1,6 +1,6 @@
-"""A segment as the tables tell it: what the lost state must have been, so far as it decides anything.
+"""Restores a segment from the tables: the lost state, as far as decisions depend on it.
 
-Pure: no Spark, no clock, no I/O. `rebuild` brings the rows of one segment here.
+Pure: no Spark, no clock, no I/O. `rebuild` passes the rows of one segment.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class Known(IntEnum):
-    """What a row tells of its offset."""
+    """The type of a row."""
 
     UNDECIDED = 0  # a half message without a decision
     DECIDED = 1  # a half message with one
-    OP = 2  # an op that no batch has dealt with, or that waits for its half
+    OP = 2  # an unprocessed op, or one that waits for its half
 
 
-#: One row of the tables. kind and source: of an op. Of a half message, check_times: checks that count, asked: all that
-#: there were, at: when the last one was, or its decision (ms); 0 = none.
+#: One row of the tables. kind and source: for ops. For half messages, check_times: checks that count; asked: all;
+#: at: time of the last check, or of the decision (ms); 0 = none.
 ROW = np.dtype(
     [
         ("offset", "<i8"),
@@ -45,10 +45,10 @@ ROW = np.dtype(
 
 
 def restore(base: int, size: int, rows: Records, now: int, rules: Rules) -> Segment | None:
-    """The segment that these ROW records leave at the time ``now`` (ms); None when nothing depends on it.
+    """The segment that results from these ROW records at the time ``now`` (ms); None if it can be evicted.
 
-    The ops are put among those that wait for their half: the segment's next batch applies them, those of pending
-    half messages first. Of several half messages at one offset the first that landed counts, as in `segment`.
+    The ops are restored as waiting for their half: the segment's next batch applies them, those of pending half
+    messages first. Of several half messages at one offset the first to land counts, as in `segment`.
     """
     rows = rows[np.lexsort((rows["transaction"], rows["group"], rows["store"], rows["offset"]))]
     halves = rows[rows["known"] != Known.OP]
@@ -69,7 +69,7 @@ def _seen(size: int, halves: Records) -> Any:
 
 
 def _seen_until(halves: Records, now: int, rules: Rules) -> int:
-    """As late as the lost segment could have had it: a half message may have landed long before a batch took it."""
+    """The latest possible value of the lost segment: a half message may have landed long before its batch."""
     if not len(halves):
         return 0
     taken = np.maximum(halves["store"] // 1000, np.where(halves["known"] == Known.DECIDED, halves["at"], now))
@@ -80,7 +80,7 @@ def _pending(halves: Records, rules: Rules) -> Records:
     first = np.ones(len(halves), bool)
     first[1:] = halves["offset"][1:] != halves["offset"][:-1]
     undecided = first & (halves["known"] == Known.UNDECIDED)
-    # A row that agrees in offset and landing with the one before it: publishing must choose between them.
+    # Rows with equal offset and store: publishing must distinguish them by identity.
     again = np.zeros(len(halves), bool)
     again[1:] = ~first[1:] & (halves["store"][1:] == halves["store"][:-1])
     starts = np.flatnonzero(first)
@@ -100,9 +100,9 @@ def _early(ops: Records, now: int) -> Records:
     early = np.zeros(len(ops), EARLY)
     for name in ("offset", "kind", "source", "store", "group", "transaction"):
         early[name] = ops[name]
-    early["since"] = now  # which batch brought it the tables do not tell, and it may have been the last one
-    # Of the same producer's ops for one offset the first waits, as in `segment`. Those that are only there to be
-    # rejected take nobody's place.
+    early["since"] = now  # its batch is not in the tables, and may have been the last one
+    # Of a producer's ops for one offset the first waits, as in `segment`. Ops of unknown state, which are only to be
+    # rejected, do not count.
     rejected = early["kind"] == Kind.UNKNOWN
     _, first = np.unique(early[["offset", "group", "transaction"]][~rejected], return_index=True)
     kept: Records = early[np.sort(np.concatenate([np.flatnonzero(~rejected)[first], np.flatnonzero(rejected)]))]

@@ -1,4 +1,4 @@
-"""What the tasks of a batch run: functions for mapInArrow, Arrow in and Arrow out."""
+"""The functions that a batch's tasks run in mapInArrow, Arrow in and Arrow out."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 Batches = Iterable[pa.RecordBatch]
 
 SURVEY_SCHEMA = "name STRING, note BINARY"
-#: in `TaskReport`, with the topic: rows of `unpublished`
+#: prefix of the topic in `TaskReport.rows`: rows of `unpublished`
 PARKED_PREFIX = "unpublished/"
 
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What a task tells the driver.
+    """A task's report to the driver.
 
-    ``found``: of `FoundRows`. ``rows``: how many, by table; of `unpublished` by ``unpublished/<real_topic>``.
-    ``failed``: by topic's table, why no file of it could be written.
+    ``found``: the note of `FoundRows`. ``rows``: counts by table, for `unpublished` by ``unpublished/<real_topic>``.
+    ``failed``: the reason by topic table whose file could not be written.
     """
 
     found: bytes
@@ -41,12 +41,12 @@ class TaskReport:
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """As a column has it."""
+        """Serialised."""
         return pickle.dumps(self)
 
     @staticmethod
     def of(value: bytes) -> TaskReport:
-        """What our own task has written."""
+        """Deserialise a report written by our own task."""
         note: TaskReport = pickle.loads(value)  # noqa: S301
         return note
 
@@ -77,7 +77,7 @@ def reader(
     parking: Parking,
     sync: bool = True,
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """As `picker`, but its input are the numbers of the lists, whose pieces it reads itself."""
+    """Like `picker`, but the input is indexes into ``lists``, whose files the task reads itself."""
     pick = picker(wanted, folder, parking, sync)
 
     def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
@@ -88,7 +88,7 @@ def reader(
 
 
 def surveyor(wanted: HalfLookup, parking: Parking) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow that only looks: name of each table that gets rows, and a note of what was found."""
+    """The function for mapInArrow that writes nothing: names of the tables that get rows, and a report."""
 
     def survey(batches: Batches) -> Iterator[pa.RecordBatch]:
         found, names, counts = FoundRows(wanted), set[str](), Counter[str]()
@@ -103,7 +103,7 @@ def surveyor(wanted: HalfLookup, parking: Parking) -> Callable[[Batches], Iterat
 
 
 def selector(wanted: HalfLookup, table: str, parking: Parking) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow that makes the rows of one table."""
+    """The function for mapInArrow that returns the rows of one table."""
 
     def select(batches: Batches) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(table)
@@ -115,7 +115,7 @@ def selector(wanted: HalfLookup, table: str, parking: Parking) -> Callable[[Batc
 
 
 def _counted(name: str, rows: pa.RecordBatch) -> dict[str, int]:
-    """How many rows, by a name as `TaskReport` has it. Rows of `unpublished` come by topic."""
+    """Row count by name as in `TaskReport`. Rows of `unpublished` come by topic."""
     if name == unpublished.TABLE:
         topic = rows.column("real_topic")[0].cast(pa.binary()).as_py()
         name = PARKED_PREFIX + ("" if topic is None else topic.decode("utf-8", "replace"))
@@ -129,7 +129,7 @@ def _tables_of(
         identity = None
         if wanted.identity is not None:
             identity = whole_numbers(batch.column("group_hash")), whole_numbers(batch.column("transaction_hash"))
-        # Another writer's row without a place is nobody's.
+        # Rows of another writer may lack an offset: they match nothing.
         queue_id, offset = (whole_numbers(batch.column(name), null=-1) for name in ("queue_id", "queue_offset"))
         rows, records = wanted.find(queue_id, offset, store_us(batch), identity)
         if len(rows):

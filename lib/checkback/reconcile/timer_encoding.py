@@ -1,26 +1,25 @@
-"""What a segment's timer says besides its time, so that its state need not be read: pure arithmetic of milliseconds.
+"""Information encoded in the low bits of a segment's timer, so that its state need not be read: pure arithmetic.
 
-A timer that is odd is of a segment in which something comes due. One that leaves 2 when divided by 4 is of a segment
-with ops to apply, as `rebuild` restores them. One that 4 divides is of a segment that was put off, because a batch
-makes so many checks and no more (`reconcile.max_checks`). Its place in its window tells since when: the longer, the
-earlier. So Spark, which fires timers in the order of their times, fires first what has waited longest, to about half a
-minute.
+An odd timer: something comes due in the segment. 2 modulo 4: the segment has ops to apply, as restored by `rebuild`.
+0 modulo 4: the segment was deferred by `reconcile.max_checks`; its slot in the timer's window encodes since when: the
+longer, the earlier. Spark fires timers in order of time, and so fires the segments that have waited longest first, with
+a resolution of about half a minute.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-#: places of a window, 4 ms each
+#: slots in a window, 4 ms each
 SLOTS = 256
-#: windows that make one step of `since`
+#: windows per step of `since`
 _STEP = 32
-#: windows for which a segment is left alone that so many others are before
+#: maximum number of windows by which a segment is deferred
 _FURTHEST = 60
 
 
 class TimerKind(Enum):
-    """Of which segments a timer is."""
+    """The type of a timer."""
 
     DUE = "something comes due"
     PUT_OFF = "put off"
@@ -28,7 +27,7 @@ class TimerKind(Enum):
 
 
 def kind_of(timer: int) -> TimerKind:
-    """What the timer (ms) says."""
+    """The type of the timer (ms)."""
     if timer % 2:
         return TimerKind.DUE
     return TimerKind.WITH_OPS if timer % 4 else TimerKind.PUT_OFF
@@ -47,8 +46,8 @@ def ops_timer(at: int) -> int:
 def put_off_timer(now: int, ahead: int = 0, before: int | None = None) -> int:
     """A timer after ``now`` (ms) of the kind PUT_OFF.
 
-    ``before``: the one of that kind that has fired; None = it was not put off. ``ahead``: how many batches, about, are
-    full of others that have waited longer.
+    ``before``: the timer of that kind that fired; None = the segment was not deferred before. ``ahead``: approximate
+    number of batches filled with segments that have waited longer.
     """
     window = now // (4 * SLOTS) + 1 + min(ahead, _FURTHEST)
     since = window // _STEP if before is None else put_off_since(before)
@@ -56,6 +55,6 @@ def put_off_timer(now: int, ahead: int = 0, before: int | None = None) -> int:
 
 
 def put_off_since(timer: int) -> int:
-    """Since when the segment of a timer of the kind PUT_OFF waits: a number that grows with time."""
+    """Since when the segment of a PUT_OFF timer waits: a number that increases with time."""
     window, slot = divmod(timer // 4, SLOTS)
     return window // _STEP - (SLOTS - 1 - slot)

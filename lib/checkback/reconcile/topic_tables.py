@@ -1,4 +1,4 @@
-"""The topics' tables as `reconcile` writes them: one that cannot be written stops no other (`unpublished`)."""
+"""Writing the topic tables: one that cannot be written does not stop the others (`unpublished`)."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from checkback.storage.tables import Tables
 
 _T = TypeVar("_T")
-#: Topics whose tables are known to be there. More than logs are kept open (`Tables.log`): a table that was made anew is
-#: noticed by its open log, and must be known then.
+#: Cached names of existing topic tables. More than logs are kept open (`Tables.log`): a table that was recreated is
+#: detected by its open log, and must still be cached then.
 _MADE = 4096
-#: Tables that one batch makes for topics that it publishes at once: each takes some 60 ms. Further topics wait.
+#: Maximum number of topic tables created by one batch, at some 60 ms each. Further topics wait.
 NEW_TABLES = 1000
-#: what one row of `half` is called in a topic's table and in `unpublished`
+#: identifies a row of `half` in topic tables and in `unpublished`
 IDENTITY = ("half_queue_id", "half_queue_offset", "half_store_timestamp", "transaction_id", "producer_group")
-#: a second application writes the same batches: by the class, which no topic's name can be
+#: a second application writes the same batches; matched against class names, which no topic name can equal
 _FENCED = re.compile(r"io\.delta\.exceptions\.ConcurrentTransactionException")
-#: what Spark says first of a task's error
+#: lines of Spark's that precede a task's real error
 _SAYS_LITTLE = re.compile(r"\[TASK_WRITE_FAILED\]|Job aborted|Exception thrown in awaitResult")
 _NAME = re.compile(r"(?!_delta_log$|_change_data$)[a-zA-Z0-9_-]+")
 
 
 class TopicTables:
-    """What is known of the topics' tables, and which of them wait. For one thread, which may start others inside."""
+    """The state of the topic tables, and the unpublished messages. Not thread-safe; uses threads internally."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -53,26 +53,27 @@ class TopicTables:
 
     @property
     def next_try(self) -> int | None:
-        """When a topic's table is to be tried again (ms); None = none waits."""
+        """Time of the next retry of a topic table (ms); None = no message waits."""
         return None if self._waiting is None else self._waiting.next_try
 
     @property
     def rows(self) -> int:
-        """How many committed messages wait for their topic's table."""
+        """The number of committed messages that wait for their topic table."""
         return 0 if self._waiting is None else self._waiting.rows
 
     def due(self, spark: SparkSession, now: int) -> list[str]:
-        """Topics whose messages are to be published late at ``now`` (ms). Raises StorageError."""
+        """Topics due for a retry at ``now`` (ms). Raises StorageError."""
         return self._known(spark).due(now)
 
     def parking(self, spark: SparkSession, application: str) -> Parking:
-        """What the tasks of a batch are told."""
+        """The Parking for the tasks of a batch."""
         return Parking(application, self._known(spark).reasons(), self._kept)
 
     def publish_late(self, spark: SparkSession, batch_id: int, batch_time: int, now: int) -> list[str]:
-        """Publish what waits for tables that are tried again at ``now``, as rows of this batch; names of those tables.
+        """Retry the topic tables due at ``now``: publish their messages as rows of this batch.
 
-        Raises FencedError, StorageError and what else is not the fault of one table.
+        Returns the names of the tables that took them. Raises FencedError, StorageError, and errors that are not those
+        of a single table.
         """
         waiting, topics = self._known(spark), self.due(spark, now)
         done: dict[published_notes.Key, int] = {}
@@ -93,7 +94,7 @@ class TopicTables:
         return [TOPIC_PREFIX + topic for topic in topics if topic not in still]
 
     def put_off(self, spark: SparkSession, names: Iterable[str]) -> dict[str, str]:
-        """Why, by name of topic table: those of the names for which this batch makes no table. It makes NEW_TABLES."""
+        """The missing tables beyond NEW_TABLES, which this batch does not create, with the reason."""
         unknown = sorted(name for name in names if name.startswith(TOPIC_PREFIX) and name not in self._made)
         if len(unknown) <= NEW_TABLES:
             return {}
@@ -101,16 +102,16 @@ class TopicTables:
         def is_new(name: str) -> bool:
             try:
                 return not self._tables.exists(spark, name)
-            except Exception:  # noqa: BLE001 - it is there, and damaged: `attempt` finds out
+            except Exception:  # noqa: BLE001 - it exists, and is damaged: left to `attempt`
                 return False
 
         new = [name for name, found in zip(unknown, side_by_side(is_new, unknown), strict=True) if found]
         return dict.fromkeys(new[NEW_TABLES:], LATER)
 
     def attempt(self, spark: SparkSession, name: str, work: Callable[[], object]) -> str | None:
-        """Make a topic's table if it is not there, and do the work on it; why it cannot be done, if it cannot.
+        """Create a topic table if it is missing, and call ``work``. Returns the reason if the table cannot take it.
 
-        A table may have been made anew, or altered, since it was opened: then it is opened again, once.
+        A table that was recreated or altered since it was opened is reopened, once.
         """
         known = name in self._made
         try:
@@ -133,7 +134,7 @@ class TopicTables:
         rows: Mapping[str, int],
         failed: Mapping[str, str],
     ) -> None:
-        """A batch has put rows into `unpublished`: by topic how many; ``failed``: why, where it is new."""
+        """Register the rows that a batch put into `unpublished`, by topic; ``failed``: newly failed topics' reasons."""
         waiting, now = self._known(spark), round(time.time() * 1000)
         reasons = {**waiting.reasons(), **failed}
         for topic in rows.keys() & reasons.keys():
@@ -141,7 +142,7 @@ class TopicTables:
             waiting.park(found, now)
 
     def _known(self, spark: SparkSession) -> Waiting:
-        """What waits: read once, for nobody else writes it."""
+        """The waiting topics: read once, as no other process writes `unpublished`."""
         if self._waiting is None:
             self._kept = self._kept_names()
             found, self._noted = parked(spark, self._tables, self._kept)
@@ -149,7 +150,7 @@ class TopicTables:
         return self._waiting
 
     def _kept_names(self) -> frozenset[str]:
-        """Topics of tables that are there though no such name is taken any more."""
+        """Topics with existing tables whose names are no longer accepted."""
         if not self._tables.by_files:
             return frozenset()
         folder = self._tables.location(TOPIC_PREFIX)
@@ -160,10 +161,10 @@ class TopicTables:
     def _late(
         self, spark: SparkSession, topic: str, batch_id: int, batch_time: int, done: dict[published_notes.Key, int]
     ) -> None:
-        """Publish all that waits of a topic: each application's in one commit, as the last of its batches.
+        """Publish a topic's waiting messages: one commit per application, with the version of its last batch.
 
-        What is in the table then is added to ``done``, which is noted when all topics are through: after a crash
-        between, the table's own version tells.
+        Adds them to ``done``, which is stored when all topics are done; after a crash before that, the table's own
+        transaction version tells.
         """
         name = TOPIC_PREFIX + topic
         for waiting in self._known(spark).of(topic):
@@ -179,7 +180,7 @@ class TopicTables:
 def parked(
     spark: SparkSession, tables: Tables, kept: Iterable[str] = ()
 ) -> tuple[list[Parked], dict[published_notes.Key, int]]:
-    """What `unpublished` has and is not noted as published, of topics that a table can be made for; and the notes."""
+    """The rows of `unpublished` not noted as published, of topics that can have a table; and the notes."""
     if tables.by_files and not tables.log(unpublished.TABLE).data_files():
         return [], {}
     rows = tables.read(spark, unpublished.TABLE)
@@ -207,9 +208,9 @@ def parked(
 def outstanding(
     spark: SparkSession, tables: Tables, topic: str, application: str, after: int | None = None
 ) -> DataFrame:
-    """The rows of `unpublished` of a topic and an application that the topic's table does not have.
+    """The rows of `unpublished` of a topic and an application that the topic table lacks.
 
-    ``after``: only those of later batches.
+    ``after``: only rows of later batches.
     """
     mine = (F.col("real_topic") == topic) & (F.col("application") == application)
     if after is not None:
@@ -219,21 +220,21 @@ def outstanding(
 
 
 def without(rows: DataFrame, published: DataFrame) -> DataFrame:
-    """The rows whose IDENTITY is not among the published ones."""
+    """The rows whose IDENTITY is not among ``published``."""
     there = published.select(*(F.col(name).alias(f"_{name}") for name in IDENTITY))
     same = [F.col(name).eqNullSafe(F.col(f"_{name}")) for name in IDENTITY]
     return rows.join(there, on=same, how="left_anti")
 
 
 def as_topic_rows(rows: DataFrame, batch_id: int, batch_time: int) -> DataFrame:
-    """Rows of `unpublished` as a topic's table has them when a batch publishes them late. ``batch_time``: ms."""
+    """Rows of `unpublished` as rows of a topic table, published late by this batch. ``batch_time``: ms."""
     time = F.timestamp_millis(F.lit(batch_time))
     late = rows.withColumns({"committed_at": time, "batch_id": F.lit(batch_id).cast("bigint")})
     return late.select(*TOPIC.names)
 
 
 def own_failure(error: BaseException) -> str:
-    """Why a topic's table could not be made or written, in a line; raises the error where it is not the table's own."""
+    """Why a topic table could not be created or written, in one line; re-raises errors that are not the table's own."""
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
     if isinstance(error, (FencedError, *LOST)) or of_machine(error):
@@ -248,7 +249,7 @@ def own_failure(error: BaseException) -> str:
 
 
 def _classes(error: BaseException) -> str:
-    """Names of the error's class, and of what Java has thrown."""
+    """Class names of the error, and of its Java causes."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     names = [f"{type(error).__module__}.{type(error).__name__}"]
     while java is not None:
@@ -258,6 +259,6 @@ def _classes(error: BaseException) -> str:
 
 
 def side_by_side(work: Callable[[str], _T], names: Iterable[str]) -> list[_T]:
-    """What the work returns for each name, in their order; it is done by some threads at once."""
+    """The results of ``work`` for each name, in order; run in a thread pool."""
     with ThreadPoolExecutor(max_workers=8) as pool:
         return list(pool.map(work, names))

@@ -1,13 +1,13 @@
-"""Committed messages whose topic's table cannot take them: which they are, why, and when it is tried again.
+"""Committed messages whose topic table cannot take them: which, why, and when they are retried.
 
-Pure: no Spark, no clock, no I/O. The rules that keep them from being lost, or published twice:
+Pure: no Spark, no clock, no I/O. The invariants by which they are neither lost nor published twice:
 
-- From the batch on that decides it, a committed message is a row of its topic's table or of `unpublished`, or of both:
-  then it was published late.
-- While a topic waits, all its messages go to `unpublished`; what waits longest is published first.
-- So a topic's table takes the batches of an application in their order, each once, at once or late, and the last is
-  Delta's application version of the table. By it a row of `unpublished` is known to be there or not, also where a
-  commit was made and failed nevertheless, or where a batch is run again and a table is mended, or broken, in between.
+- From the batch that decides it on, a committed message is in its topic table, in `unpublished`, or in both if it was
+  published late.
+- While a topic waits, all its messages go to `unpublished`; they are published in order.
+- A topic table therefore takes an application's batches in order, each once, immediately or late, and its Delta
+  transaction version is the last of them. That version tells whether a row of `unpublished` is published, even if a
+  commit succeeded but reported failure, or a table was repaired, or broke, between a batch and its replay.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 TABLE = "unpublished"
-#: After so long (ms) a topic's table is tried again; each time in vain twice as long, up to the second.
+#: Exponential backoff (ms) between retries of a topic table: first and longest pause.
 FIRST_PAUSE, LONGEST_PAUSE = 10_000, 600_000
-#: topics that are tried again in one batch
+#: maximum number of topics retried in one batch
 MOST_TRIES = 16
-#: and after a start, when none of them has been tried
+#: the same for topics not tried since the start
 FIRST_TRIES = 100
-#: why a topic waits whose table nobody has tried to make
+#: reason of a topic whose table has not been tried yet
 LATER = "a later batch makes its table: many topics are new"
 _LONGEST_REASON = 400
 #: TopicValidator.VALID_PATTERN_STR
@@ -36,27 +36,27 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def unfit(topic: str | None) -> str | None:
-    """Why no table can be made for messages that are meant for this; None = one can."""
+    """Why a topic cannot have a table; None = it can."""
     if topic is None:
         return "it has no topic: real_topic is null"
-    # The doors refuse `%` and `|`; what other writers, or a release before, sent with them has a table all the same.
+    # Gateway and landing reject `%` and `|`; topics of other writers, or of earlier releases, may contain them.
     if len(topic) > TOPIC_MAX or not _NAME.fullmatch(topic) or reserved(topic) is not None:
         return "its real_topic is no name of a topic"
     return None
 
 
 def as_reason(line: str) -> str:
-    """An error's line as the column `reason` has it: printable, and not endless."""
+    """An error's line for the column `reason`: printable, truncated."""
     text = "".join(char if char.isprintable() else " " for char in line)
     return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3]}..."
 
 
 @dataclass(frozen=True)
 class Parking:
-    """What a batch's tasks are told: whose messages become rows of `unpublished`.
+    """Tells a batch's tasks which messages go to `unpublished`.
 
-    ``application``: the query's id. ``waiting``: by topic, why. ``kept``: topics whose tables are there, fit or not.
-    ``only``: the messages of ``waiting`` are all that is wanted.
+    ``application``: the query id. ``waiting``: reasons by topic. ``kept``: topics with existing tables, fit or not.
+    ``only``: write the messages of ``waiting`` and nothing else.
     """
 
     application: str = ""
@@ -65,7 +65,7 @@ class Parking:
     only: bool = False
 
     def reason(self, topic: str | None) -> str | None:
-        """Why the topic's messages are not published now; None = they are."""
+        """Why the topic's messages go to `unpublished`; None = they are published."""
         if topic is None or topic not in self.kept:
             found = unfit(topic)
             if found is not None or topic is None:
@@ -73,19 +73,19 @@ class Parking:
         return self.waiting.get(topic)
 
     def of(self, waiting: Mapping[str, str]) -> Parking:
-        """For a second pass: the messages of these topics, and nothing else."""
+        """For a second pass: only the messages of these topics."""
         return replace(self, waiting=waiting, only=True)
 
     def with_more(self, waiting: Mapping[str, str]) -> Parking:
-        """These topics wait, too."""
+        """With these topics added to ``waiting``."""
         return replace(self, waiting={**self.waiting, **waiting})
 
 
 @dataclass(frozen=True)
 class Parked:
-    """Rows of `unpublished`: those of a topic that one application parked, the last of them in its batch ``last``.
+    """The rows of `unpublished` of one topic and application, up to its batch ``last``.
 
-    ``since``: time of the first of these batches (ms). ``reason``: of the last.
+    ``since``: time of the first of these batches (ms). ``reason``: that of the last.
     """
 
     topic: str
@@ -97,10 +97,10 @@ class Parked:
 
 
 class Waiting:
-    """The topics that have messages in `unpublished` and, as far as is known, not in their table. Times are ms."""
+    """The topics with messages in `unpublished` that are not known to be published. Times are ms."""
 
     def __init__(self, parked: Iterable[Parked] = ()) -> None:
-        """``parked``: what the table has, of topics that are fit. What is published of it the first try finds out."""
+        """``parked``: the table's rows of fit topics. The first retry finds out which of them are published."""
         self._parked: dict[str, list[Parked]] = {}
         self._tries: dict[str, tuple[int, int]] = {}
         for one in sorted(parked, key=lambda one: one.since):
@@ -108,43 +108,43 @@ class Waiting:
             self._tries[one.topic] = 0, FIRST_PAUSE
 
     def of(self, topic: str) -> list[Parked]:
-        """What of a topic waits, the oldest first."""
+        """A topic's waiting messages, oldest first."""
         return self._parked.get(topic, [])
 
     def reasons(self) -> dict[str, str]:
-        """By topic that waits, why."""
+        """The reason by waiting topic."""
         return {topic: parked[-1].reason for topic, parked in self._parked.items()}
 
     @property
     def rows(self) -> int:
-        """How many messages wait."""
+        """The number of waiting messages."""
         return sum(one.rows for parked in self._parked.values() for one in parked)
 
     @property
     def next_try(self) -> int | None:
-        """When the next topic is to be tried; 0 = in the next batch, None = none waits."""
+        """Time of the next retry; 0 = in the next batch, None = no topic waits."""
         return min((at for at, _ in self._tries.values()), default=None)
 
     def due(self, now: int) -> list[str]:
-        """Topics to be tried now, longest waiting first: FIRST_TRIES of the untried, MOST_TRIES of the others."""
-        # One that is further ahead than any is put off: the clock was set back.
+        """Topics to retry now, longest waiting first: up to FIRST_TRIES untried ones, MOST_TRIES of the others."""
+        # A time beyond the longest pause: the clock was set back.
         passed = [(at, topic) for topic, (at, _) in self._tries.items() if at <= now or at > now + LONGEST_PAUSE]
         found = sorted(passed)
         new = [topic for at, topic in found if at == 0][:FIRST_TRIES]
         return [*new, *[topic for at, topic in found if at > 0][: max(0, MOST_TRIES - len(new))]]
 
     def failed(self, topic: str, now: int, reason: str) -> None:
-        """It was tried in vain."""
+        """Register a failed retry."""
         self._parked[topic][-1] = replace(self._parked[topic][-1], reason=reason)
         pause = self._tries[topic][1]
         self._tries[topic] = now + pause, min(2 * pause, LONGEST_PAUSE)
 
     def published(self, topic: str) -> None:
-        """All that waited is in its table."""
+        """Register a successful retry."""
         del self._parked[topic], self._tries[topic]
 
     def park(self, parked: Parked, now: int) -> None:
-        """A batch has put more rows into `unpublished`; the same batch, done again, has not."""
+        """Register a batch's rows in `unpublished`; idempotent for a replayed batch."""
         mine = self._parked.setdefault(parked.topic, [])
         untried = 0, FIRST_PAUSE
         self._tries.setdefault(

@@ -1,6 +1,6 @@
-"""When something is next due, so that an application that runs on starts a batch though nothing has landed.
+"""The next timer that is due, so that a continuous run starts a batch when nothing has landed.
 
-Spark would start one at every trigger as long as there is an operator with timers: a second of work each, for nothing.
+Spark's no-data batches would start one at every trigger while there is an operator with timers: a second of work each.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _FIELDS = ("queue_id", "segment", "wake", "batch_time")
 
 
 class WakeTimers:
-    """The segments' timers, as far as they are known. Every method may be called by any thread."""
+    """The segments' timers, as far as they are known. Thread-safe."""
 
     def __init__(self) -> None:
         self._at: dict[Key, int] = {}
         self._put_off: set[Key] = set()
-        self._told: set[Key] | None = set()  # until the others are known
+        self._told: set[Key] | None = set()  # None once the checkpoint's timers are known
         self._asked = self._begun = False
         self._next_try: int | None = None
         self._lock = threading.Lock()
 
     def update(self, told: Records, next_try: int | None = None) -> None:
-        """A batch is done: SEGMENT records (`reconcile.actions`) of the segments that it touched.
+        """Update after a batch: SEGMENT records (`reconcile.actions`) of the segments it touched.
 
-        ``next_try``: when a topic's table is to be tried again (ms); None = no message waits for one.
+        ``next_try``: time of the next retry of a topic table (ms); None = no message waits for one.
         """
         with self._lock:
             self._asked, self._begun, self._next_try = False, True, next_try
@@ -43,7 +43,7 @@ class WakeTimers:
                 if wake == NO_TIMER:
                     self._at.pop(key, None)
                 elif wake == AT_ONCE:
-                    # Not sooner than the timer: where the clock was set back, batches before it would do nothing.
+                    # Not before the timer: if the clock was set back, earlier batches would be no-ops.
                     self._at[key] = time + 1
                     self._put_off.add(key)
                 else:
@@ -52,30 +52,30 @@ class WakeTimers:
                     self._told.add(key)
 
     def at_once(self, now: int) -> bool:
-        """Has a batch put off something to the next, and can that do it at ``now`` (ms)?"""
+        """True if a batch deferred work that can be done at ``now`` (ms)."""
         with self._lock:
             return self._next_try == AT_ONCE or any(self._at[key] <= now for key in self._put_off)
 
     @property
     def next_try(self) -> int | None:
-        """When a topic's table is to be tried again (ms); None = no message waits for one."""
+        """Time of the next retry of a topic table (ms); None = no message waits for one."""
         with self._lock:
             return self._next_try
 
     @property
     def wants_to_know(self) -> bool:
-        """Has a batch been done, and has the checkpoint not told yet? Before, a start has enough to do."""
+        """True if the checkpoint's timers are unknown, after the first batch: not earlier, to start fast."""
         with self._lock:
             return self._begun and self._told is not None
 
     def know(self, timers: Iterable[tuple[int, int, int]]) -> None:
-        """What the checkpoint held before: (queue_id, segment, ms). What batches have told since is newer."""
+        """Add the checkpoint's timers: (queue_id, segment, ms). Those reported by batches since are newer."""
         with self._lock:
             told, self._told = self._told or set(), None
             self._at |= {(queue, segment): at for queue, segment, at in timers if (queue, segment) not in told}
 
     def due(self, now: int) -> bool:
-        """Is a batch needed at ``now`` (ms)? Yes is said once a batch; always while not all timers are known."""
+        """True if a batch is needed at ``now`` (ms): once per batch, and always while not all timers are known."""
         with self._lock:
             if self._asked:
                 return False
