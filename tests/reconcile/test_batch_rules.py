@@ -251,6 +251,8 @@ def test_batch_of_another_release_that_has_written_nothing_is_decided_anew(
     house.run(house.settings(check_max=2))
     assert house.fates() == {0: ["discarded"], 1: ["topics/t"]}
     assert set(dict(house.rows("batches", "batch_id", "check_max")).items()) >= {(batch, 2)}
+    # The first try discarded it: by that state the next batch would not check it.
+    assert (batch + 1, 0) in house.rows("check_requests", "batch_id", "queue_offset")
 
 
 def test_batch_that_is_done_again_leaves_the_same_state(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
