@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pandas as pd
@@ -111,3 +113,10 @@ def test_group_opens_so_many_unseen_segments_in_a_batch() -> None:
     assert at("2/0", *(commit(offset) for offset in range(early_ops.OPS))) == []
     assert at("1/0", half(5, second), half(7, second)) == [("REJECT_OP", 5), ("COMMIT", 7)]
     assert at("0/0", half(0)) == [("COMMIT", 0)]
+
+
+def test_import_is_light() -> None:
+    """Spark imports it in two new Python processes at each start of the query."""
+    code = "import sys, checkback.reconcile.processor; print({'pandas', 'pyarrow'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from checkback.reconcile import processor, segment, state_codec, state_restore
+from checkback.reconcile import partition_batch, segment, state_codec, state_restore
 from simulator import rebuild
 from simulator.rebuild_mutants import OneApplication
 from simulator.reconcile import Planned, Reconcile
@@ -103,8 +103,8 @@ def broken_segment(fault: str) -> Iterator[None]:
     """Inside, the processor decides by a segment.py with this fault."""
     module = _broken(segment, *FAULTS[fault])
     with (
-        patch.object(processor, "decide", module.decide),
-        patch.object(processor, "Segment", module.Segment),
+        patch.object(partition_batch, "decide", module.decide),
+        patch.object(partition_batch, "Segment", module.Segment),
         patch.object(state_codec, "Segment", module.Segment),
         patch.object(state_restore, "Segment", module.Segment),
     ):

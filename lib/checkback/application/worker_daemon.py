@@ -17,6 +17,7 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 import checkback.check.worker
+import checkback.reconcile.partition_batch
 import checkback.reconcile.processor
 import checkback.reconcile.tasks  # noqa: F401
 
