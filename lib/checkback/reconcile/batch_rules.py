@@ -124,7 +124,7 @@ def begun_with(spark: SparkSession, tables: Tables, checkpoint: Checkpoint, now:
 def keep(spark: SparkSession, place: str, batch_id: int, rules: BatchRules) -> None:
     """Store the rules from this batch on, which must not have begun. Raises StorageError.
 
-    Rules stored for later batches are deleted: they were never used.
+    Rules stored for later batches are deleted: those batches never began.
     """
     later = [number for number in numbers(spark, f"{place}/{FOLDER}") if number > batch_id]
     for number in later:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: maximum number of segments per group, batch and partition
 SEGMENTS = 256
-#: number of ops in a batch that justify a segment
+#: number of ops in a batch for one segment that justify creating it
 OPS = 16
 
 
@@ -30,7 +30,7 @@ class EarlyOpLimit:
         self._opened: dict[int, int] = {}
 
     def crowded(self, events: Records) -> Collection[int]:
-        """The groups (hashes) whose ops may not create this segment; ``events``: its EVENT records."""
+        """The groups (hashes) whose ops may not create this unseen segment; ``events``: its EVENT records."""
         ops = events[events["kind"] < Kind.UNKNOWN]
         if not 0 < len(ops) < OPS or (ops["kind"] == Kind.HALF).any():
             return ()

@@ -29,7 +29,7 @@ def identity_columns(group_hash: GroupHash = GROUP_HASH) -> tuple[Column, Column
 
 
 def transaction_key() -> Column:
-    """A collision-resistant 64-bit hash of (producer_group, transaction_id)."""
+    """A 64-bit hash of (producer_group, transaction_id), resistant to second preimages."""
     return F.xxhash64(F.sha1("producer_group"), F.sha1("transaction_id"))
 
 

@@ -9,7 +9,7 @@ class GroupHash(Enum):
     """The 64-bit hash of a producer group's name.
 
     XXHASH64, of earlier releases, is fast, but a colliding name can be computed. SHA1 is xxhash64 of the name's SHA-1
-    in hexadecimal: finding a collision takes 2^64 attempts.
+    in hexadecimal: finding a name that collides with a given group's takes about 2^64 attempts.
     """
 
     XXHASH64 = "xxhash64"
