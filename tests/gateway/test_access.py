@@ -118,7 +118,7 @@ def test_setting_that_does_not_fit_is_one_line(tmp_path: Path, overrides: list[s
     command = [sys.executable, "-m", "checkback", "gateway", "--set", f"storage.root={tmp_path}"]
     for override in overrides:
         command += ["--set", override]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert (run.returncode, run.stderr.count("\n"), run.stdout) == (2, 1, "")
     assert told in run.stderr
 
