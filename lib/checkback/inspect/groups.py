@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from checkback.inspect.diagnosis import NOT_TRIED, Group, Reconcile, diagnose
 from checkback.inspect.pending_transactions import pending
-from checkback.inspect.progress import folders_of, progress
+from checkback.inspect.progress import progress
 from checkback.inspect.view import View, milliseconds
 
 if TYPE_CHECKING:
@@ -61,12 +61,9 @@ def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str 
 def group_summary(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:
     """As `stuck_groups`, including groups with nothing overdue."""
     view = View.of(spark, settings, as_of)
-    place = view.tables.checkpoint("reconcile")
-    folders = folders_of(place, spark)
-    found = (
-        None if folders is None else progress(folders, place, None if view.at is None else milliseconds(view.at)).begun
-    )
-    reconcile = Reconcile(None if found is None else found.time, quiet_after(settings))
+    found = progress(spark, view.tables.checkpoint("reconcile"), None if view.at is None else milliseconds(view.at))
+    begun = None if found is None else found.begun
+    reconcile = Reconcile(None if begun is None else begun.time, quiet_after(settings))
     endpoints = {name: len(producer.endpoints) for name, producer in settings.producers.items()}
     waiting = _waiting(pending(spark, settings, view.at))
     outcomes = _outcomes(view.read("check_answers"), settings.transaction.check_interval)

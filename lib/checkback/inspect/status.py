@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from checkback.inspect.progress import Progress, folders_of, progress
+from checkback.inspect.progress import Progress, progress
 from checkback.storage.commit_reader import CommitReader, Unread
 from checkback.storage.lock import lock_is_held
 from checkback.storage.tables import Tables
@@ -89,11 +89,9 @@ def read_status(settings: Settings, now: datetime, spark: SparkSession | None = 
 
 
 def _engine(tables: Tables, spark: SparkSession | None) -> Engine:
-    place = tables.checkpoint("reconcile")
-    folders = folders_of(place, spark)
-    if folders is None:
+    found = progress(spark, tables.checkpoint("reconcile"))
+    if found is None:
         return Engine(lock_is_held(tables))
-    found = progress(folders, place)
     lag = {}
     for source, name in enumerate(SOURCES):
         unread = _unread(tables, name, source, found.done, spark)
