@@ -16,6 +16,7 @@ from checkback.reconcile.event_columns import identity_columns
 from checkback.reconcile.half_lookup import HalfLookup
 from checkback.reconcile.publish import Publisher
 from checkback.reconcile.segment import Action, Reason, Source
+from checkback.storage.fsync import UnflushedError
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
@@ -98,6 +99,32 @@ def test_both_ways_write_the_same_rows(spark: SparkSession, tmp_path: Path) -> N
     for name in OUTPUTS:
         one, other = (house.files.read(spark, name).orderBy("transaction_id") for house in houses)
         assert_df_equality(one, other)
+
+
+@pytest.mark.parametrize("batch", [_BATCH, (action(Action.REJECT_HALF, 6),), ()])
+def test_batch_commits_nothing_before_its_inputs_are_flushed(house: House, batch: tuple[tuple[Any, ...], ...]) -> None:
+    """A power cut could take away the state or the offsets of a batch that is in a table."""
+    house.land(*_messages())
+    house.publish(action(Action.COMMIT, 0))  # the checkpoint owns the tables now
+    publisher = Publisher(house.tables, segment_size=16)
+
+    def no_disk() -> None:
+        raise UnflushedError("cannot be flushed to the disk")
+
+    publisher._durable = no_disk
+    before = _commits(house)
+
+    def run() -> None:
+        written = publisher.publish(house.spark, actions(*batch), BATCH_ID + 1, APP)
+        publisher._conclude(house.spark, actions(*batch), BATCH_ID + 1, APP, written)
+
+    with pytest.raises(UnflushedError):
+        run()
+    assert _commits(house) == before
+
+
+def _commits(house: House) -> set[str]:
+    return {str(commit) for commit in Path(house.files.root).rglob("_delta_log/*.json")}
 
 
 def test_message_that_is_gone_stops_the_batch(house: House) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Protocol
 
@@ -91,6 +92,7 @@ class Publisher:
         self._wakes = wakes
         self._topics = TopicTables(tables)
         self._flush = tables.flush_of(NAME, *SOURCES[NAME])
+        self._durable: Callable[[], None] = _nothing  # makes the current batch's inputs durable, while they are not
         self._seen = SeenCommits(tables, NAME, REPLACED_FIX)
         self._claimed = tables.by_files  # with by_files, the command has claimed them
         self._concluded = False  # the first batch may be a replay
@@ -104,9 +106,7 @@ class Publisher:
         if not is_connect(batch):  # with Connect the session is shared
             spark.conf.set(_ADAPTIVE, "false")
         actions, segments = Actions.of(batch.toArrow())
-        self._flush()  # the state is computed, and no table has a row of the batch yet
-        if self._tables.local:
-            self._seen.keep(spark, _seen(read_batch(spark, self._tables.checkpoint(NAME), batch_id)))
+        self._durable = partial(self._flush_inputs, spark, batch_id)
         written = Written()
         if len(actions.records) or self._topics.due(spark, _now()):
             written = self.publish(spark, actions, batch_id, app)
@@ -127,11 +127,13 @@ class Publisher:
         Raises StorageError if `half` no longer holds a row that a segment took; step 2 has then appended nothing.
         """
         if not self._claimed:
+            self._make_durable()
             claim(spark, self._tables, app, self._size)
             self._claimed = True
         # Step 1
         late: list[str] = []
         if self._topics.due(spark, _now()):
+            self._make_durable()
             late = self._topics.publish_late(spark, batch_id, self._time(spark, actions, batch_id), _now())
         # Step 2
         wanted, added = HalfLookup.of(actions, batch_id), Written()
@@ -147,6 +149,16 @@ class Publisher:
         names = added.names.union(late, ["rejected"] if rejected else [], [unpublished.TABLE] if waiting else [])
         return Written(names, rejected, waiting)
 
+    def _make_durable(self) -> None:
+        """Flush what the batch depends on, once a batch: before its first commit. Raises UnflushedError, StateError."""
+        self._durable()
+        self._durable = _nothing
+
+    def _flush_inputs(self, spark: SparkSession, batch_id: int) -> None:
+        self._flush()
+        if self._tables.local:
+            self._seen.keep(spark, _seen(read_batch(spark, self._tables.checkpoint(NAME), batch_id)))
+
     def _parked(self, spark: SparkSession, batch_id: int, app: str) -> int:
         """Rows in `unpublished` from an interrupted first attempt at this batch; tables may be repaired since."""
         name = unpublished.TABLE
@@ -157,6 +169,7 @@ class Publisher:
 
     def _conclude(self, spark: SparkSession, actions: Actions, batch_id: int, app: str, written: Written) -> None:
         """Commit the batch's row in `batches`: the last commit of every batch."""
+        self._make_durable()
         batch_time, names = self._time(spark, actions, batch_id), sorted(written.names)
         versions = dict(zip(names, side_by_side(partial(self._tables.committed_version, spark), names), strict=True))
         row = batch_row(app, batch_id, batch_time, _now(), self._decided, actions.counts, written, versions)
@@ -197,7 +210,12 @@ class Publisher:
         A second job writes the messages of topics whose table could not be committed to `unpublished`.
         """
         parking = self._topics.parking(spark, app)
-        files, notes = self._files(spark, actions, wanted, parking)
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            durable = pool.submit(self._make_durable)
+            try:
+                files, notes = self._files(spark, actions, wanted, parking)
+            finally:
+                durable.result()  # if both fail, its error has the cause
         if not self._prove(wanted, [note.found for note in notes]):
             return None
         failed = {name: why for note in notes for name, why in note.failed.items()}
@@ -241,6 +259,7 @@ class Publisher:
     def _by_spark(self, messages: DataFrame, wanted: HalfLookup, app: str) -> Written | None:
         """For tables that only Spark can write: a job that surveys the rows, then one per table, `unpublished` last."""
         spark = messages.sparkSession
+        self._make_durable()
         parking = self._topics.parking(spark, app)
         seen = messages.withColumn("body", F.lit(None).cast("binary"))
         found = seen.mapInArrow(surveyor(wanted, parking), SURVEY_SCHEMA).toArrow().to_pylist()
@@ -314,6 +333,7 @@ class Publisher:
         about = actions.only(Action.REJECT_OP, Action.LATE_OP, Action.REJECT_HALF)
         if not len(about.records):
             return 0
+        self._make_durable()
         ranges = about.ranges(self._size, MAX_RANGES)
         half = self._tables.read(spark, "half").where(within(ranges, "queue_offset"))
         rows = rejected.action_rows(spark, about)
@@ -353,6 +373,10 @@ def _seen(batch: Batch) -> dict[str, int]:
     """The versions up to which a batch has read its sources; without `ticks`, which only reconcile writes."""
     positions = zip(SOURCES[NAME], batch.positions, strict=False)
     return {name: at.seen for name, at in positions if at is not None and at.seen >= 0 and name != "ticks"}
+
+
+def _nothing() -> None:
+    """The batch's inputs are durable."""
 
 
 def _now() -> int:

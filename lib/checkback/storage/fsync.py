@@ -25,7 +25,8 @@ COMMIT = re.compile(r"([0-9]{20})\.json")
 #: Versions before the newest one that a process flushes with its first commit: their writers may have crashed between
 #: commit and flush. The first commit after such a crash flushes it, so more than one is rare.
 BEHIND = 20
-_AT_ONCE = 8
+#: flushes in parallel
+AT_ONCE = 8
 #: errors of file systems on which a folder cannot be opened or needs no fsync
 _NO_FOLDERS = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM, errno.EISDIR})
 
@@ -117,7 +118,7 @@ class LogFlush:
                 with suppress(FileNotFoundError), open(os.path.join(log, f"{version:020}.json"), "rb") as lines:
                     adds = (json.loads(line)["add"] for line in lines if line.startswith(b'{"add"'))
                     paths |= {os.path.join(self._place, unquote(add["path"])) for add in adds}
-            with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+            with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
                 list(pool.map(_flush_if_there, paths))
                 list(pool.map(_flush_folder_if_there, _folders(self._place, paths)))
         except (OSError, ValueError, KeyError) as error:
@@ -172,7 +173,7 @@ class QueryFlush:
         there = list(_tree(self._place))
         new = [entry for entry in there if entry not in self._done]
         try:
-            with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+            with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
                 list(pool.map(_flush_if_there, (path for path, _ in new)))
                 list(pool.map(_flush_folder_if_there, _folders(self._place, (path for path, _ in new))))
             if not self._done:

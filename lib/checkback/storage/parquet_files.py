@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from pyarrow.dataset import ParquetFileFormat
 from pyarrow.fs import LocalFileSystem
 
 from checkback.errors import StorageError, of_machine
-from checkback.storage.fsync import flush_file, flush_folder
+from checkback.storage.fsync import AT_ONCE, flush_file, flush_folder
 from checkback.storage.schemas import arrow_schema, statistics_of
 from checkback.storage.timestamps import python_times
 
@@ -76,7 +77,7 @@ class FileWriter:
     ``folder``: parent of the tables' folders. ``buffer``: bytes of rows in a row group. ``most_rows``: maximum rows of
     a file, by table; more rows make more files. ``apart``: name prefix of tables that are isolated from the others:
     if such a table's file cannot be written (errors of the machine excepted), the error is recorded in ``failed``.
-    ``sync``: flush the files to disk; their directory entries are flushed in `close`.
+    ``sync``: `close` flushes the files and their directory entries to disk.
     """
 
     def __init__(
@@ -140,7 +141,9 @@ class FileWriter:
             if self._apart is None or not name.startswith(self._apart) or of_machine(error):
                 raise
             self.failed[name] = error
-            file = self._files.pop(name)
+            file = self._files.pop(name, None)
+            if file is None:  # finished, but it could not be flushed: nothing will commit it
+                return
             with contextlib.suppress(Exception):
                 if file.writer is not None:
                     file.writer.close()
@@ -166,20 +169,30 @@ class FileWriter:
             with self._alone(name):
                 self._finish(name)
         if self._sync:
-            for name in {file.name for file in self._done}:
-                with self._alone(name):
-                    flush_folder(f"{self._folder}/{name}")
+            self._flush_to_disk()
         return [file for file in self._done if file.name not in self.failed]
+
+    def _flush_to_disk(self) -> None:
+        """Flush all files and folders, in parallel: file systems group concurrent flushes."""
+        paths: dict[str, list[str]] = {}
+        for file in self._done:
+            paths.setdefault(file.name, []).append(f"{self._folder}/{file.name}/{file.path}")
+
+        def flush(name: str) -> None:
+            with self._alone(name):
+                for path in paths[name]:
+                    flush_file(path)
+                flush_folder(f"{self._folder}/{name}")
+
+        with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+            list(pool.map(flush, paths))
 
     def _finish(self, name: str) -> None:
         self._flush(name)
         file = self._files[name]
         if file.writer is not None:
             file.writer.close()
-        path = f"{self._folder}/{name}/{file.path}"
-        if self._sync:
-            flush_file(path)
-        size = os.path.getsize(path)
+        size = os.path.getsize(f"{self._folder}/{name}/{file.path}")
         self._done.append(ParquetFile(name, file.path, size, _statistics(file)))
         del self._files[name]
 
