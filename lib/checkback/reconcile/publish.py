@@ -2,7 +2,8 @@
 
 The actions are integers. They are sent to the tasks that read `half`, which select exactly the rows that the segments
 took (queue_id, queue_offset and store_timestamp identify a row) and write them, Arrow in and Parquet out: one pass for
-all tables, no shuffle, no cache. The driver commits the files that the tasks have written.
+all tables, no shuffle, no cache. The driver commits the files that the tasks have written, and does a small batch's
+task itself.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 #: If fewer than one row in this many is wanted, Spark filters the rows with a broadcast join before Python gets them.
 _FEW = 4
+#: bytes of files up to which the driver does a task's work: starting a Spark job takes longer
+_SMALL = 8 << 20
 
 
 class BatchListener(Protocol):
@@ -248,13 +251,14 @@ class Publisher:
         log = self._tables.log("half")
         if wanted.identity is None and log.readable():
             lists = half_reader.pieces(log.data_files(wanted.spans()), wanted)
-            tasks = spark.range(0, len(lists), 1, max(1, len(lists)))
             work = reader(lists, wanted, actions.need_bodies, self._tables.root, parking, self._tables.sync)
+            if sum(piece.size for each in lists for piece in each) <= _SMALL and len(lists) <= 1:
+                return _read(work([pa.record_batch([pa.array(range(len(lists)))], ["id"])]))
+            tasks = spark.range(0, len(lists), 1, max(1, len(lists)))
         else:
             messages = self._messages(spark, actions, wanted)
             tasks, work = messages, picker(wanted, self._tables.root, parking, self._tables.sync)
-        files, notes = files_of(tasks.mapInArrow(work, FILES_SCHEMA).toArrow())
-        return files, [TaskReport.of(note) for note in notes]
+        return _read(tasks.mapInArrow(work, FILES_SCHEMA).toArrow().to_batches())
 
     def _by_spark(self, messages: DataFrame, wanted: HalfLookup, app: str) -> Written | None:
         """For tables that only Spark can write: a job that surveys the rows, then one per table, `unpublished` last."""
@@ -381,6 +385,11 @@ def _nothing() -> None:
 
 def _now() -> int:
     return round(time.time() * 1000)
+
+
+def _read(rows: Iterable[pa.RecordBatch]) -> tuple[list[ParquetFile], list[TaskReport]]:
+    files, notes = files_of(pa.Table.from_batches(rows))
+    return files, [TaskReport.of(note) for note in notes]
 
 
 def _failures(names: Iterable[str], found: Iterable[str | None]) -> dict[str, str]:
