@@ -62,7 +62,7 @@ def figures(root: str, n: int) -> tuple[Seconds, Seconds]:
         for owner, name in (
             (Publisher, "__call__"),
             (Publisher, "publish"),
-            (Publisher, "_by_files"),
+            (Publisher, "_add"),
             (HalfLookup, "of"),
         ):
             _watch(stack, owner, name, seconds)
@@ -89,10 +89,10 @@ def _medians(rounds: list[Seconds]) -> Seconds:
 
 
 def _by_step(seconds: Seconds) -> Seconds:
-    work = seconds["_by_files"] - seconds["side_by_side"]
+    work = seconds["_add"] - seconds["side_by_side"]
     values = (
         seconds["__call__"] - seconds["publish"],
-        seconds["publish"] - seconds["_by_files"],
+        seconds["publish"] - seconds["_add"],
         work,
         seconds["side_by_side"],
         seconds["all"] - seconds["__call__"],

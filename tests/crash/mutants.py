@@ -31,9 +31,9 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "        self._update()\n",
     ),
     "a batch done again is another application": (
-        "reconcile/publish.py",
-        'of_table[name], f"{app}/{name}", wanted.batch_id)',
-        'of_table[name], f"{app}/{name}/{id(of_table)}", wanted.batch_id)',
+        "reconcile/batch_writers.py",
+        'files, f"{self._app}/{name}", self._wanted',
+        'files, f"{self._app}/{name}/{id(self)}", self._wanted',
     ),
     "ops of checks are fresh answers, not the recorded ones": (
         "check/query.py",
@@ -56,9 +56,9 @@ FAULTS: dict[str, tuple[str, str, str]] = {
         "        return None\n",
     ),
     "unpublished is written again": (
-        "reconcile/publish.py",
-        'name, waiting, f"{app}/{name}", wanted.batch_id)',
-        "name, waiting)",
+        "reconcile/batch_writers.py",
+        "        self._commit(unpublished.TABLE, self._parked)\n",
+        "        self._half.tables.commit(self._half.spark, unpublished.TABLE, self._parked)\n",
     ),
     "what a rebuild cannot publish is forgotten": (
         "reconcile/batch_recovery.py",

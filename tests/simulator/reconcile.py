@@ -258,7 +258,7 @@ class Reconcile:
     def _look_up(self, halves: list[Half], wanted: HalfLookup) -> list[tuple[Half, int]]:
         """Rows of `half`, and which record each fits."""
         identity = None
-        if wanted.identity is not None:  # as publish.one_of_each
+        if wanted.identity is not None:  # as half_rows.one_of_each
             halves = list({(h.queue, h.offset, h.store, h.group, h.transaction): h for h in reversed(halves)}.values())
             identity = np.array([h.group for h in halves]), np.array([h.transaction for h in halves])
         queue, offset, store = (np.array([half[place] for half in halves]) for place in range(3))
