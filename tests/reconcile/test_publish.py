@@ -229,6 +229,18 @@ def test_bodies_are_read_only_where_they_are_written(tmp_path: Path) -> None:
     assert not list(half_reader.read(piece, nothing, with_body=True))
 
 
+def test_large_bodies_are_decoded_a_few_at_a_time(tmp_path: Path) -> None:
+    """However well they compress: 12 of 4 MiB are 2 MiB of file, and 48 MiB of memory."""
+    body = bytes(4 << 20)
+    with FileWriter(str(tmp_path)) as writer:
+        writer.write("half", halves(*(half(offset) | {"body": body} for offset in range(12))))
+        (file,) = writer.close()
+    wanted = HalfLookup.of(actions(*(action(Action.COMMIT, offset) for offset in range(12))), BATCH_ID)
+    piece = half_reader.RowGroups(f"{tmp_path}/half/{file.path}", file.size)
+    assert file.size < 4 << 20
+    assert [batch.num_rows for batch in half_reader.read(piece, wanted, with_body=True)] == [7, 5]
+
+
 def test_large_batch_is_spread_over_tasks(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every piece in one list, a large file by its row groups; one task for few rows."""
     house = House(spark, tmp_path, by_files=True)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from checkback.reconcile.half_lookup import HalfLookup
     from checkback.storage.delta_log import DataFile
 
-#: rows per decoded Arrow batch
-_BATCH = 25_000
+#: maximum rows, and on average bytes, of a decoded Arrow batch: a large body that repeats itself is small in the file
+_BATCH, _BATCH_BYTES = 25_000, 32 << 20
 #: files larger than this are split by row group among tasks
 _LARGE = 64 << 20
 #: wanted rows, and bytes of files, per task: fewer tasks write fewer files
@@ -60,8 +60,14 @@ def read(piece: RowGroups, wanted: HalfLookup, with_body: bool) -> Iterator[pa.R
         mine = piece.row_groups or range(file.metadata.num_row_groups)
         groups = [group for group in mine if wanted.may_be_in(_spans(file.metadata.row_group(group)))]
         names = [name for name in schema.names if with_body or name != "body"]
-        for batch in file.iter_batches(_BATCH, groups, names) if groups else ():
+        for batch in file.iter_batches(_rows_at_once(file.metadata, groups), groups, names) if groups else ():
             yield _as_half(batch, schema)
+
+
+def _rows_at_once(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
+    rows: int = sum(metadata.row_group(group).num_rows for group in groups)
+    size: int = sum(metadata.row_group(group).total_byte_size for group in groups)
+    return min(_BATCH, max(1, rows * _BATCH_BYTES // max(1, size)))
 
 
 def _as_half(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
