@@ -160,6 +160,7 @@ def program(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 def test_help_and_settings_need_no_java_and_no_spark() -> None:
     for arguments in (["--help"], ["reconcile", "--help"], ["config", "show"]):
         run = program(*arguments, JAVA_HOME="/nowhere", PATH="")

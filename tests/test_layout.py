@@ -51,6 +51,7 @@ def imports_at_top(file: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", LIGHT)
 def test_module_starts_without_spark(module: str) -> None:
     assert "pyspark" not in imports_at_top(PACKAGE / f"{module.replace('.', '/')}.py")

@@ -15,7 +15,7 @@ from checkback.application.rebuild import rebuild
 from checkback.errors import StateError
 from checkback.gateway.deduplication_history import DeduplicationHistory
 from checkback.reconcile.scheduled_run import nothing_to_do
-from reconcile.test_batch_rules import House
+from reconcile.test_batch_rules import Lakehouse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def house(spark: SparkSession, tmp_path: Path) -> House:
-    return House(spark, tmp_path / "data")
+def lake(spark: SparkSession, tmp_path: Path) -> Lakehouse:
+    return Lakehouse(spark, tmp_path / "data")
 
 
 class Backup:
@@ -56,39 +56,39 @@ def commits() -> Iterator[Server]:
         yield server
 
 
-def _asking(house: House, server: Server, check_interval: str = "1s") -> Settings:
+def _asking(lake: Lakehouse, server: Server, check_interval: str = "1s") -> Settings:
     """Each transaction is checked at once, and then a ``check_interval`` later at the soonest."""
-    settings = house.settings(check_interval=check_interval, check_jitter="0s")
+    settings = lake.settings(check_interval=check_interval, check_jitter="0s")
     producers: dict[str, Any] = {"g": {"endpoints": [server.url]}}
     return settings.model_validate(settings.model_dump(by_alias=True) | {"producers": producers})
 
 
 def test_check_begins_anew_where_its_checkpoint_does_not_belong_to_the_tables(
-    house: House, commits: Server, caplog: pytest.LogCaptureFixture
+    lake: Lakehouse, commits: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Older than its answers; then its table is lost. No answer is left out, none is asked for or sent twice."""
-    settings, place = _asking(house, commits), house.tables.checkpoint("check")
-    house.half(0)
-    house.run(settings)
+    settings, place = _asking(lake, commits), lake.tables.checkpoint("check")
+    lake.half(0)
+    lake.run(settings)
     backup = Backup(place)
     for offset in (1, 2):
-        house.half(offset)
-        house.run(settings)
+        lake.half(offset)
+        lake.run(settings)
     backup.put_back()
-    house.half(3)
-    house.run(settings)
+    lake.half(3)
+    lake.run(settings)
     assert f"{place}: the checkpoint is older than the tables" in caplog.text
-    shutil.rmtree(house.tables.location("check_requests"))
-    house.half(4)
-    house.run(settings)
+    shutil.rmtree(lake.tables.location("check_requests"))
+    lake.half(4)
+    lake.run(settings)
     assert "the table check_requests is another one" in caplog.text
-    assert house.fates() == {offset: ["topics/t"] for offset in range(5)}
-    assert house.rows("op", "half_offset") == [(offset,) for offset in range(5)]
+    assert lake.fates() == {offset: ["topics/t"] for offset in range(5)}
+    assert lake.rows("op", "half_offset") == [(offset,) for offset in range(5)]
     assert len(commits.received) == 5
-    assert house.rows("rejected", "reason") == []
+    assert lake.rows("rejected", "reason") == []
 
 
-def test_op_that_was_put_back_has_the_answers_again(house: House, caplog: pytest.LogCaptureFixture) -> None:
+def test_op_that_was_put_back_has_the_answers_again(lake: Lakehouse, caplog: pytest.LogCaptureFixture) -> None:
     """A run is stopped after its checks, and `op` put back before the next: the producer is not asked again for it."""
 
     def answer(received: Received, wire: Wire) -> bool:
@@ -97,105 +97,105 @@ def test_op_that_was_put_back_has_the_answers_again(house: House, caplog: pytest
         return True
 
     with Server(answer) as server:
-        settings = _asking(house, server, check_interval="1h")
-        house.half(0)
-        backup = Backup(house.tables.location("op"))
-        house.run(settings)
-        assert house.rows("op", "half_offset", "state") == [(0, "COMMIT")]
-        assert house.fates() == {}
+        settings = _asking(lake, server, check_interval="1h")
+        lake.half(0)
+        backup = Backup(lake.tables.location("op"))
+        lake.run(settings)
+        assert lake.rows("op", "half_offset", "state") == [(0, "COMMIT")]
+        assert lake.fates() == {}
         backup.put_back()
-        house.run(settings)
+        lake.run(settings)
         assert "the table op was put back" in caplog.text
-        assert house.fates() == {0: ["topics/t"]}
+        assert lake.fates() == {0: ["topics/t"]}
         assert len(server.received) == 1
 
 
 def test_checkpoint_of_check_that_cannot_be_read_is_put_aside(
-    house: House, commits: Server, caplog: pytest.LogCaptureFixture
+    lake: Lakehouse, commits: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its answers are found again. One of `land` is refused, in a line that says what helps there."""
-    settings, place = _asking(house, commits), house.tables.checkpoint("check")
-    house.half(0)
-    house.run(settings)
+    settings, place = _asking(lake, commits), lake.tables.checkpoint("check")
+    lake.half(0)
+    lake.run(settings)
     newest = max(Path(place, "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
     newest.write_bytes(bytes(newest.stat().st_size))
     (newest.parent / f".{newest.name}.crc").unlink()
-    house.half(1)
-    house.run(settings)
-    assert f"{place}: the checkpoint cannot be read: put aside" in caplog.text
-    assert house.fates() == {offset: ["topics/t"] for offset in range(2)}
+    lake.half(1)
+    lake.run(settings)
+    assert f"{place}: the checkpoint cannot be read: moved to" in caplog.text
+    assert lake.fates() == {offset: ["topics/t"] for offset in range(2)}
     assert len(commits.received) == 2
 
 
-def test_tables_that_are_older_than_the_checkpoint_are_refused_until_a_rebuild(house: House) -> None:
-    settings = house.settings()
-    house.half(0, 1)
-    house.commit(0)
-    house.run(settings)
-    backup = Backup(house.root)
-    house.commit(1)
-    house.run(settings)
+def test_tables_that_are_older_than_the_checkpoint_are_refused_until_a_rebuild(lake: Lakehouse) -> None:
+    settings = lake.settings()
+    lake.half(0, 1)
+    lake.commit(0)
+    lake.run(settings)
+    backup = Backup(lake.root)
+    lake.commit(1)
+    lake.run(settings)
     backup.put_back()
     with pytest.raises(StateError, match=r"the tables are older than the checkpoint.*`checkback rebuild`"):
-        house.run(settings)
-    assert rebuild(house.spark, settings, print) is not None
-    house.commit(1)
-    house.run(settings)
-    assert house.fates() == {0: ["topics/t"], 1: ["topics/t"]}
+        lake.run(settings)
+    assert rebuild(lake.spark, settings, print) is not None
+    lake.commit(1)
+    lake.run(settings)
+    assert lake.fates() == {0: ["topics/t"], 1: ["topics/t"]}
 
 
-def test_checks_of_a_lost_transaction_count_for_no_other(house: House) -> None:
+def test_checks_of_a_lost_transaction_count_for_no_other(lake: Lakehouse) -> None:
     """`half` was put back, and what was checked is lost: who gets its place is asked as if nobody had been."""
-    settings = house.settings(check_max=1)
-    backup = Backup(house.tables.location("half"))
-    house.half(0)
-    house.run(settings)
-    assert house.rows("check_requests", "transaction_id", "check_times") == [("t0", 1)]
+    settings = lake.settings(check_max=1)
+    backup = Backup(lake.tables.location("half"))
+    lake.half(0)
+    lake.run(settings)
+    assert lake.rows("check_requests", "transaction_id", "check_times") == [("t0", 1)]
     backup.put_back()
     new = {"queue_offset": 0, "transaction_id": "new", "real_topic": "t", "producer_group": "another"}
-    house.land("half", new)
-    assert rebuild(house.spark, settings, print) is not None
-    house.run(settings)
-    assert house.rows("check_requests", "transaction_id", "check_times") == [("new", 1), ("t0", 1)]
+    lake.land("half", new)
+    assert rebuild(lake.spark, settings, print) is not None
+    lake.run(settings)
+    assert lake.rows("check_requests", "transaction_id", "check_times") == [("new", 1), ("t0", 1)]
     asked = [("new", "NO_ANSWER"), ("t0", "NO_ANSWER")]
-    assert house.rows("check_answers", "transaction_id", "outcome") == asked
+    assert lake.rows("check_answers", "transaction_id", "outcome") == asked
 
 
-def test_half_that_was_put_back_and_written_since_is_refused_until_a_rebuild(house: House) -> None:
+def test_half_that_was_put_back_and_written_since_is_refused_until_a_rebuild(lake: Lakehouse) -> None:
     """The gateway gives out no offset again that is decided; what had one all the same is pending."""
-    settings = house.settings()
-    house.half(0)
-    house.commit(0, 1)
-    house.run(settings)
-    backup = Backup(house.tables.location("half"))
-    house.half(1)
-    house.run(settings)
-    assert house.fates() == {0: ["topics/t"], 1: ["topics/t"]}
-    assert nothing_to_do(house.tables, settings, 0)
+    settings = lake.settings()
+    lake.half(0)
+    lake.commit(0, 1)
+    lake.run(settings)
+    backup = Backup(lake.tables.location("half"))
+    lake.half(1)
+    lake.run(settings)
+    assert lake.fates() == {0: ["topics/t"], 1: ["topics/t"]}
+    assert nothing_to_do(lake.tables, settings, 0)
     backup.put_back()
-    assert not nothing_to_do(house.tables, settings, 0)
-    assert DeduplicationHistory(house.root).next_offset(0) == 2
+    assert not nothing_to_do(lake.tables, settings, 0)
+    assert DeduplicationHistory(lake.root).next_offset(0) == 2
     for name in ("other", "another"):
-        house.land("half", {"queue_offset": 1 + (name == "another"), "transaction_id": name, "real_topic": "t"})
+        lake.land("half", {"queue_offset": 1 + (name == "another"), "transaction_id": name, "real_topic": "t"})
     with pytest.raises(StateError, match=r"the table half was put back .*`checkback rebuild`"):
-        house.run(settings)
-    assert rebuild(house.spark, settings, print) is not None
+        lake.run(settings)
+    assert rebuild(lake.spark, settings, print) is not None
     ops = ({"transaction_id": name, "state": "COMMIT", "source": "producer"} for name in ("other", "another"))
-    house.land("op", *({"half_offset": offset} | op for offset, op in enumerate(ops, start=1)))
-    house.run(settings)
-    assert house.rows("topics/t", "transaction_id") == [("another",), ("other",), ("t0",), ("t1",)]
+    lake.land("op", *({"half_offset": offset} | op for offset, op in enumerate(ops, start=1)))
+    lake.run(settings)
+    assert lake.rows("topics/t", "transaction_id") == [("another",), ("other",), ("t0",), ("t1",)]
 
 
-def test_folder_that_was_moved_is_refused_until_a_rebuild(house: House) -> None:
+def test_folder_that_was_moved_is_refused_until_a_rebuild(lake: Lakehouse) -> None:
     """Spark would look for the state where it was."""
-    house.half(0, 1)
-    house.commit(0)
-    house.run(house.settings(timeout="1h"))
-    moved = House(house.spark, Path(shutil.move(house.root, f"{house.root}-moved")))
+    lake.half(0, 1)
+    lake.commit(0)
+    lake.run(lake.settings(timeout="1h"))
+    moved = Lakehouse(lake.spark, Path(shutil.move(lake.root, f"{lake.root}-moved")))
     settings = moved.settings(timeout="1h")
     moved.commit(1)
     with pytest.raises(StateError, match=r"the checkpoint was moved or copied.*`checkback rebuild`"):
         moved.run(settings)
-    assert rebuild(house.spark, settings, print) is not None
+    assert rebuild(lake.spark, settings, print) is not None
     moved.run(settings)
     assert moved.fates() == {0: ["topics/t"], 1: ["topics/t"]}

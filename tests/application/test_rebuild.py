@@ -136,7 +136,7 @@ def test_rebuild_broken_off_is_run_again(spark: SparkSession, tmp_path: Path, mo
             patch.setattr(where, step, gone)
             with pytest.raises(Lost):
                 module.rebuild(spark, settings, print)
-        with pytest.raises(StateError, match="a rebuild is under way"):
+        with pytest.raises(StateError, match="a rebuild is in progress"):
             reconcile(spark, settings, available_now=True)
     again = rebuild(spark, settings, print)
     assert again is not None
@@ -176,7 +176,7 @@ def test_deleted_messages_are_not_published_again_unasked(spark: SparkSession, t
     shutil.rmtree(tables.location(name))
     with pytest.raises(StateError, match=f"{name} lacks {published - of_last}.*--leave-out.*--publish-again"):
         rebuild(spark, settings, print)
-    with pytest.raises(StateError, match="a rebuild is under way"):
+    with pytest.raises(StateError, match="a rebuild is in progress"):
         reconcile(spark, settings, available_now=True)
     left_out = rebuild(spark, settings, print, Deleted.LEAVE_OUT)
     assert left_out is not None

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from benchmarks.load import Load
-from benchmarks.processes import House, house
+from benchmarks.processes import Lakehouse, lake
 from benchmarks.proof import prove
 from benchmarks.report import report, rounded, say, scaled
 from benchmarks.stepper import Stepper
@@ -26,11 +26,11 @@ def bench(root: str) -> None:
     """Rounds of a million transactions on a warm query, 5 % left pending; then the same rows copied by plain Spark."""
     n = scaled(1_000_000, least=2_000) // PENDING_EVERY * PENDING_EVERY
     for name, body_bytes in BODIES.items():
-        with house(f"{root}/{name}") as place:
+        with lake(f"{root}/{name}") as place:
             figures(place, name, n, body_bytes)
 
 
-def figures(place: House, name: str, n: int, body_bytes: int) -> None:
+def figures(place: Lakehouse, name: str, n: int, body_bytes: int) -> None:
     """The figure and its floor, from rounds of ``n`` transactions, a multiple of PENDING_EVERY.
 
     Raises CheckbackError when a transaction is lost or doubled.
@@ -56,7 +56,7 @@ def figures(place: House, name: str, n: int, body_bytes: int) -> None:
     report(f"{name}_floor_ratio", ratio, "ratio", ROUNDS)
 
 
-def _copied(place: House, number: int, first: int, n: int) -> float:
+def _copied(place: Lakehouse, number: int, first: int, n: int) -> float:
     """Seconds in which plain Spark reads a round's half messages and ops, and appends them to tables of their own."""
     began = time.perf_counter()
     for name, column in (("half", "queue_offset"), ("op", "half_offset")):

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from benchmarks.processes import GROUP, house
+from benchmarks.processes import GROUP, lake
 from benchmarks.report import report, rounded, say, scaled
 from check.quick_endpoint import endpoint
 from checkback.check.query import start_check
@@ -20,7 +20,7 @@ from checkback.errors import CheckbackError
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
-    from benchmarks.processes import House
+    from benchmarks.processes import Lakehouse
 
 WARM_UP = 1
 ROUNDS = 3
@@ -30,7 +30,7 @@ _POLL_S = 0.05
 def bench(root: str) -> None:
     """Rounds of 100,000 check requests on a warm check query, from landed to all answers visible; all say COMMIT."""
     n = scaled(100_000, least=200)
-    with endpoint() as url, house(root, producers={GROUP: {"endpoints": [url]}}) as place:
+    with endpoint() as url, lake(root, producers={GROUP: {"endpoints": [url]}}) as place:
         query = start_check(place.spark, place.settings, place.tables, available_now=False)
         seconds = []
         for number in range(WARM_UP + ROUNDS):
@@ -68,13 +68,13 @@ def _requests(first: int, n: int) -> pa.Table:
     return pa.table(columns).cast(arrow_schema("check_requests"))
 
 
-def _answers(place: House) -> int:
+def _answers(place: Lakehouse) -> int:
     """Rows of `check_answers`, by the statistics of its files."""
     files = DeltaTable(place.tables.location("check_answers")).get_add_actions()
     return sum(pa.table(files).column("num_records").to_pylist())
 
 
-def _prove(place: House, n: int) -> None:
+def _prove(place: Lakehouse, n: int) -> None:
     """Raises CheckbackError unless each request has one answer COMMIT, and one op."""
     answers = place.tables.read(place.spark, "check_answers").where("outcome = 'COMMIT'")
     ops = place.tables.read(place.spark, "op").withColumnRenamed("half_offset", "queue_offset")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.load import SEED, Load
-from benchmarks.processes import house
+from benchmarks.processes import lake
 from benchmarks.proof import prove
 from benchmarks.report import report, rounded, say, scaled
 from benchmarks.stepper import Stepper
@@ -60,7 +60,7 @@ def bench(root: str) -> None:
     pending = {name: scaled(size, least=0) for name, size in PENDING.items()}
     some = np.random.default_rng(SEED).permutation(pending[SPREAD])[: few * (ROUNDS + 1)].reshape(-1, few)
     seconds: dict[str, list[float]] = {}
-    with house(root) as place:
+    with lake(root) as place:
         with Stepper(place) as stepper:
             work = _Work(root, stepper)
             _rounds("warm-up", lambda _: work.new(n), WARM_UP)

@@ -21,7 +21,7 @@ GROUP = "bench"
 
 
 @dataclass(frozen=True)
-class House:
+class Lakehouse:
     """Where a benchmark runs."""
 
     root: str
@@ -44,10 +44,10 @@ def settings(root: str, master: str = MASTER, **sections: dict[str, Any]) -> Set
 
 
 @contextmanager
-def house(root: str, master: str = MASTER, **sections: dict[str, Any]) -> Iterator[House]:
+def lake(root: str, master: str = MASTER, **sections: dict[str, Any]) -> Iterator[Lakehouse]:
     """A session, and the tables; those that are missing are made."""
     chosen = settings(root, master, **sections)
     with running_session(chosen, "checkback-bench") as spark:
         tables = Tables.of(chosen.storage)
         tables.create(spark, *SCHEMAS)
-        yield House(root, spark, chosen, tables)
+        yield Lakehouse(root, spark, chosen, tables)

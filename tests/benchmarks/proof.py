@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.processes import house
+from benchmarks.processes import lake
 from benchmarks.report import say
 from checkback.errors import CheckbackError
 from checkback.inspect.audit import audit
 
 if TYPE_CHECKING:
-    from benchmarks.processes import House
+    from benchmarks.processes import Lakehouse
 
 
-def prove(place: House, published: int, pending: int) -> None:
+def prove(place: Lakehouse, published: int, pending: int) -> None:
     """Raises CheckbackError unless the audit is clean, and so many are published, once each, and pending."""
     report = audit(place.spark, place.settings)
     found = {one.finding.name: one.count for one in report.found}
@@ -31,5 +31,5 @@ def prove(place: House, published: int, pending: int) -> None:
 
 def prove_tables(root: str, published: int, pending: int, **transaction: str) -> None:
     """The same of tables that an application has left. ``transaction``: its settings, where not the defaults."""
-    with house(root, transaction={"timeout": "6s", **transaction}) as place:
+    with lake(root, transaction={"timeout": "6s", **transaction}) as place:
         prove(place, published, pending)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 
 from benchmarks.load import Load
-from benchmarks.processes import house
+from benchmarks.processes import lake
 from benchmarks.proof import prove
 from benchmarks.report import report, rounded, say, scaled
 from benchmarks.stepper import Stepper
@@ -61,7 +61,7 @@ def seconds_of_rounds(root: str, master: str, n: int) -> list[float]:
     """The seconds of each counted round, on a Spark of its own."""
     spark = {"spark.executor.memory": f"{MEMORY}m"} if "cluster" in master else {}
     seconds = []
-    with house(root, master, spark=spark) as place:
+    with lake(root, master, spark=spark) as place:
         load = Load(root)
         with Stepper(place) as stepper:
             for number in range(WARM_UP + ROUNDS):

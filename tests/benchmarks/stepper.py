@@ -11,7 +11,7 @@ from checkback.observe.observer import Observer
 from checkback.observe.pending import PendingCount
 from checkback.reconcile.batch_rules import batch_rules
 from checkback.reconcile.query import reconcile_query
-from checkback.reconcile.segment import Action
+from checkback.reconcile.records import Action
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from benchmarks.processes import House
+    from benchmarks.processes import Lakehouse
     from checkback.reconcile.actions import Actions
-    from checkback.reconcile.segment import Records
+    from checkback.reconcile.records import Records
 
 
 class _Counter(Observer):
@@ -44,7 +44,7 @@ class Stepper:
     Use as a context: at its end the last batch is done, too.
     """
 
-    def __init__(self, place: House) -> None:
+    def __init__(self, place: Lakehouse) -> None:
         self._counter = _Counter()
         self._without_no_data = without_no_data_batches(place.spark)
         self._writer, self._publish = reconcile_query(

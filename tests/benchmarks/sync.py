@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from benchmarks.load import Load
-from benchmarks.processes import house
+from benchmarks.processes import lake
 from benchmarks.producers import BODY_BYTES, produce_beside
 from benchmarks.proof import prove
 from benchmarks.report import p99, report, rounded, say, scaled
@@ -54,7 +54,7 @@ def _gateway(root: str, name: str, connections: int, batch: int) -> None:
 
 def _reconcile(root: str, sync: bool) -> None:
     n = scaled(BATCH, least=200)
-    with house(root, storage={"sync": sync}) as place:
+    with lake(root, storage={"sync": sync}) as place:
         load = Load(place.root, 256)
         with Stepper(place) as stepper:
             seconds = [

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import catch_up, gateway, run
 from benchmarks.load import Load
-from benchmarks.processes import House, settings
+from benchmarks.processes import Lakehouse, settings
 from benchmarks.proof import prove
 from benchmarks.stepper import Stepper
 from checkback.errors import CheckbackError
@@ -24,11 +24,11 @@ N = 2_000
 
 
 @pytest.fixture
-def place(spark: SparkSession, tmp_path: Path) -> House:
-    chosen = settings(str(tmp_path / "house"), reconcile={"partitions": 2})
+def place(spark: SparkSession, tmp_path: Path) -> Lakehouse:
+    chosen = settings(str(tmp_path / "lake"), reconcile={"partitions": 2})
     tables = Tables.of(chosen.storage)
     tables.create(spark, *SCHEMAS)
-    return House(str(tmp_path / "house"), spark, chosen, tables)
+    return Lakehouse(str(tmp_path / "lake"), spark, chosen, tables)
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
@@ -37,7 +37,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
 
 
 def test_catch_up_gives_its_figure_and_its_floor(
-    place: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Lakehouse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rates and their ratio; each round's transactions are published once, but those that are left pending."""
     monkeypatch.setattr(catch_up, "WARM_UP", 0)
@@ -54,7 +54,7 @@ def test_catch_up_gives_its_figure_and_its_floor(
     assert sorted(offsets) == [offset for offset in range(2 * N) if offset % catch_up.PENDING_EVERY]
 
 
-def test_stepper_and_proof(place: House) -> None:
+def test_stepper_and_proof(place: Lakehouse) -> None:
     """A round ends when all that landed is decided, in however many commits; a row too many or too few is found."""
     load = Load(place.root, pending_every=4)
     with Stepper(place) as stepper:
@@ -68,6 +68,7 @@ def test_stepper_and_proof(place: House) -> None:
         prove(place, 12, 4)
 
 
+@pytest.mark.slow
 def test_gateway_gives_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

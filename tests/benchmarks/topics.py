@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from benchmarks.load import Load
-from benchmarks.processes import house
+from benchmarks.processes import lake
 from benchmarks.proof import prove
 from benchmarks.report import report, rounded, say, scaled
 from benchmarks.stepper import Stepper
@@ -20,7 +20,7 @@ def bench(root: str) -> None:
     """Batches of 128,000 transactions to so many topics in turn; their tables are made before."""
     n = scaled(128_000, least=TOPICS[-1])
     seconds: dict[int, list[float]] = {topics: [] for topics in TOPICS}
-    with house(root) as place:
+    with lake(root) as place:
         place.tables.create(place.spark, *(f"{TOPIC_PREFIX}topic_{topic}" for topic in range(TOPICS[-1])))
         loads = {topics: Load(root, topics=topics, queue_id=topics) for topics in TOPICS}
         with Stepper(place) as stepper:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.parquet as pq
 
-from checkback.storage.delta_log import actions_of
+from checkback.storage.commit_reader import read_actions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ class Visible:
         for name, versions in self._seen.items():
             place = f"{self._root}/{name}"
             for version, at in list(versions.items()):
-                for file in actions_of(place, version, "add"):
+                for file in read_actions(place, version, "add"):
                     wanted = [(queue_column, "=", queue_id)]
                     found = pq.read_table(
                         f"{place}/{file['path']}", columns=[column], filters=wanted, partitioning=None
@@ -81,6 +81,6 @@ class Visible:
         for name in self._next:
             while os.path.exists(f"{self._root}/{name}/_delta_log/{self._next[name]:020}.json"):
                 self._seen[name][self._next[name]] = now
-                files = actions_of(f"{self._root}/{name}", self._next[name], "add")
+                files = read_actions(f"{self._root}/{name}", self._next[name], "add")
                 self._counts.append((now, sum(json.loads(file["stats"])["numRecords"] for file in files)))
                 self._next[name] += 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from benchmarks.load import Load
-from benchmarks.processes import house
+from benchmarks.processes import lake
 from benchmarks.proof import prove
 from benchmarks.report import report, say, scaled
 from benchmarks.stepper import Stepper
@@ -57,7 +57,7 @@ def bench(root: str) -> None:
 def figures(root: str, n: int) -> tuple[Seconds, Seconds]:
     """Medians of the rounds: seconds by step, and of CPU."""
     rounds: list[tuple[Seconds, Seconds]] = []
-    with house(root) as place, ExitStack() as stack:
+    with lake(root) as place, ExitStack() as stack:
         load, seconds = Load(place.root, pending_every=PENDING_EVERY), defaultdict[str, float](float)
         for owner, name in (
             (Publisher, "__call__"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def _requests(offsets: list[int], born_us: int | None = 0) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=arrow_schema("check_requests"))
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=20), st.integers(1, 5))
 def test_each_request_is_asked_by_one_task(offsets: list[int], tasks: int) -> None:
     """And no task has more than one request more than another."""

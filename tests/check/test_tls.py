@@ -182,6 +182,7 @@ def test_body_dripped_over_tls_frees_the_thread(certificate: tuple[Path, Path]) 
     assert answer.latency_ms < 10_000
 
 
+@pytest.mark.slow
 def test_request_not_read_after_a_slow_handshake_frees_the_thread(certificate: tuple[Path, Path]) -> None:
     """Handshake and sending share the time."""
     stopped = threading.Event()

@@ -48,6 +48,7 @@ def asked(worker: CheckWorker, given: list[pa.RecordBatch]) -> tuple[list[dict[s
     return answers, EndpointHealth.from_json(learned)
 
 
+@pytest.mark.slow
 def test_batch_ends_in_its_time_whatever_is_left() -> None:
     """Of a group that may be asked once a minute one check is sent; the others are skipped, other groups are not."""
     with Server(always(reply(says("COMMIT")))) as server:

@@ -19,10 +19,12 @@ from checkback.producer import LocalTransactionState, MessageApply, check_app, c
 from docs.blocks import ROOT, Block, blocks
 from docs.shell import SECRET, Call, check_checkback
 from gateway.process import PATIENCE_S, Gateway, half, rows
-from operate.fixtures import House
+from operate.fixtures import Lakehouse
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.slow
 
 
 PRINTED = "http://127.0.0.1:8900"
@@ -176,10 +178,10 @@ def test_config(call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 @pytest.mark.parametrize("call", _commands("resolve", "resume"), ids=_id)
 def test_operator(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On a transaction that is as it must be: pending, or discarded. With --yes it is done, else shown."""
-    house, transaction = House(tmp_path), call.arguments[1]
-    place = house.half(12, transaction)
+    lake, transaction = Lakehouse(tmp_path), call.arguments[1]
+    place = lake.half(12, transaction)
     if call.arguments[0] == "resume":
-        house.decide(place, "DISCARD", "checkback")
+        lake.decide(place, "DISCARD", "checkback")
     assert main([*call.arguments, "--set", f"storage.root={tmp_path}"]) == 0
     assert transaction in capsys.readouterr().out
-    assert len(house.rows("operations")) == call.arguments.count("--yes")
+    assert len(lake.rows("operations")) == call.arguments.count("--yes")

@@ -9,7 +9,7 @@ import pytest
 
 from checkback.settings import Settings
 from docs.blocks import ROOT, Block, blocks
-from operate.fixtures import House
+from operate.fixtures import Lakehouse
 from support.inspect_times import append, table
 from support.stories import batch
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """Of tables with a transaction that was asked and is pending, a discarded one, two topics, and a whole batch."""
     root = tmp_path_factory.mktemp("docs")
-    house = House(root)
-    house.check(house.half(11, "order-4711", check_immunity_s=0), 1, "NO_ANSWER", "connection refused")
-    house.decide(house.half(12, "order-4712"), "DISCARD", "checkback")
+    lake = Lakehouse(root)
+    lake.check(lake.half(11, "order-4711", check_immunity_s=0), 1, "NO_ANSWER", "connection refused")
+    lake.decide(lake.half(12, "order-4712"), "DISCARD", "checkback")
     append(root, "batches", [batch(1, datetime.now(timezone.utc))[1]])
     for topic in ("orders", "payments"):
         table(root, f"topics/{topic}")

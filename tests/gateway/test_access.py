@@ -17,6 +17,8 @@ from gateway.process import Gateway, half, op, rows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow
+
 ORDERS, STOCK = "orders-token-0123456789", "stock-token-0123456789"
 ENVIRON = {
     "CHECKBACK__PRODUCERS__orders__TOKEN": "env:T_ORDERS",

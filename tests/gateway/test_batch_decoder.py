@@ -71,6 +71,7 @@ def batches(name: str, good: dict[str, Any], other: st.SearchStrategy[Any]) -> s
     return text | raw | twice | again | broken
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(batches("messages", GOOD_HALF, HALF))
 @example(b'{"messages": [' + json.dumps(GOOD_HALF).encode() + b'], "else": "\xff"}')
@@ -79,6 +80,7 @@ def test_quickly_read_half_messages_are_the_same(body: bytes) -> None:
     assert taken is None or taken == slowly("messages", body)
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(batches("ops", GOOD_OP, OP))
 def test_quickly_read_ops_are_the_same(body: bytes) -> None:

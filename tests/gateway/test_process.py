@@ -16,6 +16,8 @@ from checkback.gateway.tables import Appender, claim
 from checkback.storage.delta_log import DeltaLog
 from gateway.process import PATIENCE_S, Gateway, half, op, rows
 
+pytestmark = pytest.mark.slow
+
 #: kill -9 so often; the issue's 20 by CHECKBACK_KILLS=20
 KILLS = int(os.environ.get("CHECKBACK_KILLS", "3"))
 

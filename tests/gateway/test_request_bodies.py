@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from checkback.gateway.authentication import Groups
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "orders-token-0123456789"
 ENVIRON = {"CHECKBACK__PRODUCERS__orders__TOKEN": "env:T_ORDERS", "T_ORDERS": TOKEN}
 A, B = frozenset({"a"}), frozenset({"b"})

@@ -168,5 +168,5 @@ def test_gateway_without_its_disk_refuses_and_recovers(tmp_path: Path) -> None:
         code, said = gateway.stop()
         assert code == 0
         assert said.count("\n") == 1
-        assert "nothing can be stored for now" in said
+        assert "nothing can be stored at present" in said
     assert _offsets(tmp_path) == [0, 1]

@@ -86,6 +86,7 @@ def _offsets(root: Path, name: str, version: int | None) -> set[int]:
     return set(rows.column("queue_offset").to_pylist())
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(_SEEDS)
 def test_versions_of_a_moment_are_those_of_the_model(seed: int) -> None:

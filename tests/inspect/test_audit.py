@@ -17,7 +17,7 @@ from checkback.errors import CheckbackError, SettingsError
 from checkback.inspect.audit import Report, audit, findings
 from checkback.inspect.audit_findings import FINDINGS
 from checkback.landing.file_query import land
-from checkback.reconcile.segment import Reason
+from checkback.reconcile.records import Reason
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from conftest import TRACE

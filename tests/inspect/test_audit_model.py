@@ -14,7 +14,7 @@ import pytest
 
 from checkback.inspect.audit import audit, findings
 from checkback.inspect.audit_findings import FINDINGS
-from checkback.reconcile.segment import Reason
+from checkback.reconcile.records import Reason
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.stories import BORN, CHECK_MAX, DONE, UNDER_WAY, Row, Transaction, checkpoint, in_batches, write

@@ -33,7 +33,7 @@ def test_what_is_broken_stands_last_and_is_named() -> None:
     }
     assert conclusion(report, datetime(2026, 1, 1, 0, 1, tzinfo=timezone.utc)) == [
         "as of batch 4, 2026-01-01T00:00:00.250Z",
-        "under way, not looked at: batch 5 (2026-01-01T00:00:02.000Z); if nothing runs, the next start ends it",
+        "in progress, not audited: batch 5 (2026-01-01T00:00:02.000Z); if nothing runs, the next start ends it",
         "the oldest pending transaction is 60s old",
         f"P2 is broken: {PROMISES['P2']}",
     ]

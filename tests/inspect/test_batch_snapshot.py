@@ -158,7 +158,7 @@ def test_each_batch_is_seen_in_all_tables_or_in_none(
     view = View.of(spark, settings, at)
     assert _offsets({name: view.read(name) for name in _TABLES}) == written.shown(at), at
     assert _offsets(_of(snapshot(spark, settings))) == written.shown(None)
-    with pytest.raises(SettingsError, match=r"not known which batches were whole then; ask for .*Z or later"):
+    with pytest.raises(SettingsError, match=r"not known which batches were complete then; ask for .*Z or later"):
         snapshot(spark, settings, written.first - timedelta(milliseconds=1))
 
 
@@ -201,5 +201,5 @@ def test_tables_of_the_release_before_have_no_snapshot_yet(spark: SparkSession, 
         snapshot(spark, _settings(tmp_path))
     append(tmp_path, "half", [Transaction(0, 0).half()[1]])
     append(tmp_path, "decisions", [Transaction(0, 0).decision()[1]])
-    with pytest.raises(StateError, match=r"no batch is known to be whole.*run `checkback reconcile`"):
+    with pytest.raises(StateError, match=r"no batch is known to be complete.*run `checkback reconcile`"):
         snapshot(spark, _settings(tmp_path))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,7 @@ class History:
         return np.array([(*row, 6_000, 60_000, 0, 0, 15) for row in self.rows], BATCH)
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(_SEEDS)
 def test_cut_holds_whole_batches_and_nothing_else(seed: int) -> None:

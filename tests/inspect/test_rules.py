@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from checkback.inspect.audit import audit, findings
-from checkback.reconcile.segment import PENDING, jitter
+from checkback.reconcile.records import PENDING
+from checkback.reconcile.segment import jitter
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.stories import BORN, Row, Transaction, batch, write

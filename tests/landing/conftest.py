@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkback.settings import Settings
-from landing.fixtures import House
+from landing.fixtures import Lakehouse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def house(spark: SparkSession, tmp_path: Path) -> House:
+def lake(spark: SparkSession, tmp_path: Path) -> Lakehouse:
     root = tmp_path / "data"
     settings = Settings.model_validate({"storage": {"root": str(root)}, "reconcile": {"trigger": "50ms"}})
-    return House(spark, root, settings)
+    return Lakehouse(spark, root, settings)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class House:
+class Lakehouse:
     """A lakehouse of one test: lands into it and looks at its tables."""
 
     spark: SparkSession

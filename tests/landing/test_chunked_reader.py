@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkback.landing import chunked_reader, opening
+from checkback.landing import chunked_reader, decompression, opening
 from checkback.landing.chunked_reader import OPEN_COST, File, FileChunk, fault_of, reader, shared
 from checkback.messages import LINE_MAX
 
@@ -107,7 +107,7 @@ def test_damaged_archive_is_a_fault_after_its_lines(end: str, damage: str, tmp_p
     file = file_of(tmp_path / f"a{end}", bytes(packed))
     *good, last = read(shared([file], 1, MIB, fault_of))
     assert last["line"] is None
-    assert last["fault"].startswith("file: its packed data ")
+    assert last["fault"].startswith("file: its compressed data ")
     assert last["fault"].endswith("; its lines before that are taken, the whole file must come under another name")
     whole = [row["line"] for row in good]
     # What a damaged block unpacks to may be noise, up to where the damage is noticed.
@@ -128,7 +128,7 @@ def test_streams_one_after_another_are_all_read(
     """As `cat a.bz2 b.bz2` gives them, and packers that use many threads; zeros fill a block up."""
     packed = bytes(0 if end == ".zst" else padding).join([*map(PACKERS[end], parts), b""])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(chunked_reader, "_PACKED", size)
+        patched.setattr(decompression, "_PACKED", size)
         rows = read(shared([file_of(tmp_path / f"a{end}", packed)], 1, MIB, fault_of))
     assert [row["line"] for row in rows] == [line for line in b"".join(parts).split(b"\n") if line]
     assert {row["fault"] for row in rows} <= {None}
@@ -139,7 +139,7 @@ def test_streams_one_after_another_are_all_read(
 def test_packed_file_of_many_blocks_is_whole(
     end: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunked_reader, "_PACKED", size)
+    monkeypatch.setattr(decompression, "_PACKED", size)
     lines = [os.urandom(500).hex().encode() for _ in range(2_000)] + [b"a" * 2_000_000, *[b" "] * 10_000, b"b"]
     found = read(shared([file_of(tmp_path / f"a{end}", PACKERS[end](b"\n".join(lines)))], 1, MIB, fault_of))
     assert [row["line"] for row in found] == lines
@@ -156,7 +156,7 @@ def test_what_follows_a_stream_and_is_none_is_a_fault_after_its_lines(
     packed = pack(b"\n".join([*lines, b""])) + more
     *good, last = read(shared([file_of(tmp_path / f"a{end}", packed)], 1, MIB, fault_of))
     assert [row["line"] for row in good] == lines
-    assert last["fault"].startswith("file: its packed data ")
+    assert last["fault"].startswith("file: its compressed data ")
 
 
 def test_many_empty_streams_cost_no_more_than_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,9 +177,9 @@ def test_many_empty_streams_cost_no_more_than_their_bytes(tmp_path: Path, monkey
             return getattr(self._own, name)
 
     packed = zlib.compress(b"") * 20_000
-    monkeypatch.setitem(chunked_reader._UNPACKERS, ".deflate", lambda file: chunked_reader._Streams(file, Counting))
+    monkeypatch.setitem(decompression._DECOMPRESSORS, ".deflate", lambda file: decompression._Streams(file, Counting))
     assert read(shared([file_of(tmp_path / "a.deflate", packed)], 1, MIB, fault_of)) == []
-    assert sum(handed) <= len(packed) * chunked_reader._PACKED // len(zlib.compress(b""))
+    assert sum(handed) <= len(packed) * decompression._PACKED // len(zlib.compress(b""))
 
 
 class Endless:
@@ -211,8 +211,8 @@ def test_endless_line_is_cut_and_takes_no_memory() -> None:
 def test_archive_that_unpacks_to_far_more_than_lines_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunked_reader, "UNPACKED_MIN", 4 * MIB)
-    monkeypatch.setattr(chunked_reader, "UNPACKED_TIMES", 2)
+    monkeypatch.setattr(decompression, "UNPACKED_MIN", 4 * MIB)
+    monkeypatch.setattr(decompression, "UNPACKED_TIMES", 2)
     small, bomb = (b"x" * 1023 + b"\n") * 1024, b"first\n" + (b" " * 1023 + b"\n") * (8 * 1024)
     files = [file_of(tmp_path / "small.gz", gzip.compress(small)), file_of(tmp_path / "bomb.gz", gzip.compress(bomb))]
     rows = read(shared(files, 2, MIB, fault_of))
@@ -220,7 +220,7 @@ def test_archive_that_unpacks_to_far_more_than_lines_is_given_up(
     assert len(rows) - len(of_bomb) == 1024
     assert of_bomb[0]["line"] == b"first"
     (fault,) = [row["fault"] for row in rows if row["fault"]]
-    assert fault.startswith("file: it unpacks to over 2 times its size; its lines before that are taken, ")
+    assert fault.startswith("file: it decompresses to over 2 times its size; its lines before that are taken, ")
     assert len(of_bomb) < 5 * 1024
 
 
@@ -254,7 +254,7 @@ def test_what_is_no_readable_file_is_a_fault_and_is_not_waited_for(tmp_path: Pat
         "zero": "file: is no regular file",
         "loop": f"file: cannot be read: {os.strerror(errno.ELOOP).lower()}",
         "gone": "file: cannot be read: no such file or directory",
-        "a.lz4": "file: packed in a way that is not read; give it as .gz, .bz2 or .zst",
+        "a.lz4": "file: unsupported compression; give it as .gz, .bz2 or .zst",
     }
 
 
@@ -327,7 +327,7 @@ def test_trouble_of_the_system_is_no_fault_of_the_file(tmp_path: Path, monkeypat
             raise OSError(errno.EIO, "Input/output error")
 
     with pytest.raises(OSError, match="Input/output"):
-        chunked_reader._Unpacked(Broken(), 10).read(1)
+        decompression.Decompressed(Broken(), 10).read(1)
 
     def fails(*_: object) -> int:
         raise OSError(errno.ESTALE, "Stale file handle")

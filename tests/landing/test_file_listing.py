@@ -182,7 +182,7 @@ def test_names_that_java_cannot_read_are_told_of_once(
     listing.refresh()
     listing.refresh()
     reason = "its name is not UTF-8, by which Java reads names; rename it"
-    assert caplog.messages == [f"{inbox}/\\udcff\\udcfe: passed over: {reason}"]
+    assert caplog.messages == [f"{inbox}/\\udcff\\udcfe: skipped: {reason}"]
 
 
 TOO_LONG = "its path, as a URI, has over 1000 characters; give it a shorter one"
@@ -206,7 +206,7 @@ def test_warnings_have_a_bound(inbox: Path, tmp_path: Path, caplog: pytest.LogCa
         (inbox / f"{number}").symlink_to(f"{number}")
     SparkListing(str(tmp_path / "l"), lambda _: [str(inbox)], lambda: str(inbox), "UTF-8", "in").refresh()
     assert len(caplog.messages) == file_listing._WARNINGS + 1
-    assert caplog.messages[-1] == "in: 10 more are passed over"
+    assert caplog.messages[-1] == "in: 10 more are skipped"
 
 
 def test_log_is_that_of_a_file_sink_and_written_when_files_change(

@@ -24,7 +24,7 @@ from checkback.storage.queue_owners import Queues
 from checkback.storage.schemas import HALF, OP, REJECTED
 from checkback.storage.tables import Tables
 from conftest import TRACE
-from landing.fixtures import House, half, op
+from landing.fixtures import Lakehouse, half, op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def test_trace_lands_once_and_fits_the_tables(house: House) -> None:
+def test_trace_lands_once_and_fits_the_tables(lake: Lakehouse) -> None:
     files = TRACE / "half.jsonl", TRACE / "op.jsonl"
-    assert house.land(*files) == Landed(half=154, op=91, rejected=0)
-    versions = house.versions()
+    assert lake.land(*files) == Landed(half=154, op=91, rejected=0)
+    versions = lake.versions()
 
     for name, schema in (("half", HALF), ("op", OP), ("rejected", REJECTED)):
-        assert house.tables.read(house.spark, name).schema == schema
-    landed = {row.queue_offset: row for row in house.rows("half")}
+        assert lake.tables.read(lake.spark, name).schema == schema
+    landed = {row.queue_offset: row for row in lake.rows("half")}
     for line in files[0].read_bytes().splitlines():
         expected, row = parse_half(line), landed.pop(parse_half(line).queue_offset)
         assert bytes(row.body) == expected.body
@@ -51,19 +51,19 @@ def test_trace_lands_once_and_fits_the_tables(house: House) -> None:
     assert not landed
     expected_ops = [op for line in files[1].read_bytes().splitlines() for op in parse_ops(line)]
     columns = ("queue_id", "half_offset", "transaction_id", "producer_group", "state")
-    assert house.rows("op", *columns, "source", "remark") == sorted((*op[:5], "producer", None) for op in expected_ops)
+    assert lake.rows("op", *columns, "source", "remark") == sorted((*op[:5], "producer", None) for op in expected_ops)
 
     # The same files by their folder's pattern: nothing is left to take.
-    assert house.land(TRACE / "h*.jsonl", TRACE / "o*.jsonl") == Landed()
+    assert lake.land(TRACE / "h*.jsonl", TRACE / "o*.jsonl") == Landed()
     # Killed between the writes and the note that they are done: the batch runs again, its rows are there already.
-    house.forget_last_batch("land-half")
-    house.forget_last_batch("land-op")
-    house.land(*files)
-    assert house.commits("land-half") == house.commits("land-op") == [0]
-    assert house.versions() == versions
+    lake.forget_last_batch("land-half")
+    lake.forget_last_batch("land-op")
+    lake.land(*files)
+    assert lake.commits("land-half") == lake.commits("land-op") == [0]
+    assert lake.versions() == versions
 
 
-def test_bad_lines_are_rejected_and_good_ones_beside_them_land(house: House, inbox: Path) -> None:
+def test_bad_lines_are_rejected_and_good_ones_beside_them_land(lake: Lakehouse, inbox: Path) -> None:
     halves, ops = inbox / "halves", inbox / "ops"
     halves.mkdir()
     ops.mkdir()
@@ -80,15 +80,15 @@ def test_bad_lines_are_rejected_and_good_ones_beside_them_land(house: House, inb
     del batch["half_offset"], batch["transaction_id"]
     (ops / "deeper").mkdir()
     (ops / "deeper" / "b{1}.jsonl").write_text(json.dumps(batch))
-    assert house.land(halves, ops) == Landed(half=4, op=3, rejected=8)
+    assert lake.land(halves, ops) == Landed(half=4, op=3, rejected=8)
 
-    assert house.rows("half", "queue_offset") == [(0,), (1,), (2,), (3,)]
-    assert house.rows("op", "half_offset", "transaction_id", "state") == [
+    assert lake.rows("half", "queue_offset") == [(0,), (1,), (2,), (3,)]
+    assert lake.rows("op", "half_offset", "transaction_id", "state") == [
         (0, "t0", "COMMIT"),
         (2, None, "COMMIT"),
         (3, None, "COMMIT"),
     ]
-    assert house.rows("rejected", "source", "file", "reason", "raw") == [
+    assert lake.rows("rejected", "source", "file", "reason", "raw") == [
         ("half", f"{halves}/long", "line: over 16 MiB", "x" * RAW_MAX),
         ("half", f"{halves}/mixed.jsonl", "not JSON: Expecting value at character 0", "nonsense"),
         ("half", f"{halves}/mixed.jsonl", "queue_id: -1 is negative", half(1, queue_id=-1)),
@@ -98,8 +98,8 @@ def test_bad_lines_are_rejected_and_good_ones_beside_them_land(house: House, inb
         ("half", f"{halves}/picture.png", "not JSON: byte 2 is not UTF-8", "\x00\x00\ufffd\ufffd"),
         ("op", f"{ops}/a.jsonl", 'state: unknown state "LATER", neither COMMIT nor ROLLBACK', op(1, state="LATER")),
     ]
-    times = {row.rejected_at for row in house.rows("rejected", "rejected_at")}
-    assert times <= {row.store_timestamp for name in ("half", "op") for row in house.rows(name, "store_timestamp")}
+    times = {row.rejected_at for row in lake.rows("rejected", "rejected_at")}
+    assert times <= {row.store_timestamp for name in ("half", "op") for row in lake.rows(name, "store_timestamp")}
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def small_blocks(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_first_of_repeated_half_messages_is_kept(house: House, inbox: Path) -> None:
+def test_first_of_repeated_half_messages_is_kept(lake: Lakehouse, inbox: Path) -> None:
     def write(name: str, age: int, *texts: str) -> Path:
         (inbox / name).write_text("\n".join(texts))
         os.utime(inbox / name, (2_000_000_000 - age,) * 2)
@@ -120,8 +120,8 @@ def test_first_of_repeated_half_messages_is_kept(house: House, inbox: Path) -> N
     write("a.jsonl", 10, half(0, "younger file"), half(1), half(1, "later line"), half(5, queue_id=1))
     old = write("b.jsonl", 20, half(0, "older file"), half(0, "older file, later line"))
     write("c.jsonl", 10, half(1, "same age, later path"), half(2), half(5, queue_id=2))
-    assert house.land(half=inbox) == Landed(half=5, rejected=4)
-    bodies = {(row.queue_id, row.queue_offset): bytes(row.body) for row in house.rows("half")}
+    assert lake.land(half=inbox) == Landed(half=5, rejected=4)
+    bodies = {(row.queue_id, row.queue_offset): bytes(row.body) for row in lake.rows("half")}
     assert bodies == {(0, 0): b"older file", (0, 1): b"hi", (0, 2): b"hi", (1, 5): b"hi", (2, 5): b"hi"}
     first = [
         (f"{inbox}/a.jsonl", "repeated (queue_id, queue_offset) 0/0", half(0, "younger file")),
@@ -129,14 +129,14 @@ def test_first_of_repeated_half_messages_is_kept(house: House, inbox: Path) -> N
         (f"{inbox}/b.jsonl", "repeated (queue_id, queue_offset) 0/0", half(0, "older file, later line")),
         (f"{inbox}/c.jsonl", "repeated (queue_id, queue_offset) 0/1", half(1, "same age, later path")),
     ]
-    assert house.rows("rejected", "file", "reason", "raw") == first
+    assert lake.rows("rejected", "file", "reason", "raw") == first
 
     # After a restart, a file named on its own, beside one that is known already: the table knows what was landed.
     # That it is far older than what has landed is no reason to pass over it.
     new = write("d.jsonl", 30 * 86_400, half(3), half(2, "in the table"), half(3, "again"), "?")
-    assert house.land(half=old) == Landed()
-    assert house.land(half=new) == Landed(half=1, rejected=3)
-    after = house.rows("rejected", "file", "reason", "raw")
+    assert lake.land(half=old) == Landed()
+    assert lake.land(half=new) == Landed(half=1, rejected=3)
+    after = lake.rows("rejected", "file", "reason", "raw")
     assert after == [
         *first,
         (f"{inbox}/d.jsonl", "not JSON: Expecting value at character 0", "?"),
@@ -144,15 +144,15 @@ def test_first_of_repeated_half_messages_is_kept(house: House, inbox: Path) -> N
         (f"{inbox}/d.jsonl", "repeated (queue_id, queue_offset) 0/3", half(3, "again")),
     ]
     # Its folder later: not taken again. The same batch again: its own rows are no repeats.
-    assert house.land(half=inbox) == Landed()
-    versions = house.versions()
-    house.forget_last_batch("land-half")
-    house.land(half=inbox)
-    assert house.versions() == versions
-    assert house.rows("rejected", "file", "reason", "raw") == after
+    assert lake.land(half=inbox) == Landed()
+    versions = lake.versions()
+    lake.forget_last_batch("land-half")
+    lake.land(half=inbox)
+    assert lake.versions() == versions
+    assert lake.rows("rejected", "file", "reason", "raw") == after
 
 
-def test_signal_lets_the_batch_finish(house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_lets_the_batch_finish(lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take, handlers = Landing.__call__, [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
     def take_and_be_told_to_stop(landing: Landing, batch: DataFrame, batch_id: int) -> None:
@@ -161,13 +161,13 @@ def test_signal_lets_the_batch_finish(house: House, inbox: Path, monkeypatch: py
 
     monkeypatch.setattr(Landing, "__call__", take_and_be_told_to_stop)
     (inbox / "a.jsonl").write_text(half(0))
-    assert house.land(half=inbox, available_now=False) == Landed(half=1)
-    assert house.commits("land-half") == [0]
+    assert lake.land(half=inbox, available_now=False) == Landed(half=1)
+    assert lake.commits("land-half") == [0]
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-    assert not house.spark.streams.active
+    assert not lake.spark.streams.active
 
 
-def test_watching_ends_with_a_vanished_folder(house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_ends_with_a_vanished_folder(lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take = Landing.__call__
 
     def take_and_remove(landing: Landing, batch: DataFrame, batch_id: int) -> None:
@@ -177,14 +177,14 @@ def test_watching_ends_with_a_vanished_folder(house: House, inbox: Path, monkeyp
     monkeypatch.setattr(Landing, "__call__", take_and_remove)
     (inbox / "a.jsonl").write_text(half(0))
     with pytest.raises(CheckbackError) as caught:
-        house.land(half=inbox, available_now=False)
-    assert str(caught.value) == f"{inbox}: the folder has vanished; put it back and run again"
-    assert house.rows("half", "queue_offset") == [(0,)]
-    assert not house.spark.streams.active
+        lake.land(half=inbox, available_now=False)
+    assert str(caught.value) == f"{inbox}: the folder has vanished; restore it and run again"
+    assert lake.rows("half", "queue_offset") == [(0,)]
+    assert not lake.spark.streams.active
 
 
 def test_faulty_files_are_rejected_in_one_line_and_hold_nothing_up(
-    house: House, inbox: Path, caplog: pytest.LogCaptureFixture
+    lake: Lakehouse, inbox: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     endless = gzip.compress(f"{half(0)}\n".encode() + b"a" * (LINE_MAX + 9) + f"\n{half(1)}\n".encode())
     (inbox / "endless.gz").write_bytes(endless)
@@ -192,22 +192,22 @@ def test_faulty_files_are_rejected_in_one_line_and_hold_nothing_up(
     (inbox / "packed.lz4").write_text("?")
     (inbox / "good.jsonl").write_text(half(3))
     os.mkfifo(inbox / "pipe")  # not even listed
-    assert house.land(half=inbox) == Landed(half=4, rejected=3)
+    assert lake.land(half=inbox) == Landed(half=4, rejected=3)
     taken = "; its lines before that are taken, the whole file must come under another name"
     rejected = [
-        (f"{inbox}/broken.gz", f"file: its packed data end too early, or are corrupt{taken}", None),
+        (f"{inbox}/broken.gz", f"file: its compressed data end too early or are corrupt{taken}", None),
         (f"{inbox}/endless.gz", "line: over 16 MiB", "a" * RAW_MAX),
-        (f"{inbox}/packed.lz4", "file: packed in a way that is not read; give it as .gz, .bz2 or .zst", None),
+        (f"{inbox}/packed.lz4", "file: unsupported compression; give it as .gz, .bz2 or .zst", None),
     ]
-    assert house.rows("rejected", "file", "reason", "raw") == rejected
+    assert lake.rows("rejected", "file", "reason", "raw") == rejected
     assert sorted(caplog.messages) == [f"{file}: {reason}" for file, reason, _ in rejected]
-    assert house.rows("half", "queue_offset") == [(0,), (1,), (2,), (3,)]
+    assert lake.rows("half", "queue_offset") == [(0,), (1,), (2,), (3,)]
     # Under another name, as a whole: what has landed is known.
     (inbox / "again.gz").write_bytes(gzip.compress(f"{half(2)}\n{half(4)}\n".encode()))
-    assert house.land(half=inbox) == Landed(half=1, rejected=1)
+    assert lake.land(half=inbox) == Landed(half=1, rejected=1)
 
 
-def test_op_that_comes_over_and_over_again_lands_some_times(house: House, inbox: Path) -> None:
+def test_op_that_comes_over_and_over_again_lands_some_times(lake: Lakehouse, inbox: Path) -> None:
     """A small packed file must not fill a batch. Kept is what was born first: that decides."""
     batch = json.loads(op(0)) | {"half_offsets": "2,3,2,"}
     del batch["half_offset"], batch["transaction_id"]
@@ -215,42 +215,42 @@ def test_op_that_comes_over_and_over_again_lands_some_times(house: House, inbox:
     lines += [op(1)] * COPIES_MAX + [op(0, state="ROLLBACK"), "nonsense"] + [json.dumps(batch)] * (COPIES_MAX + 2)
     (inbox / "ops.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     landed = Landed(op=4 * COPIES_MAX + 1, rejected=3)
-    assert house.land(op=inbox) == landed
-    versions = house.versions()
-    counts = Counter(house.rows("op", "half_offset", "state"))
+    assert lake.land(op=inbox) == landed
+    versions = lake.versions()
+    counts = Counter(lake.rows("op", "half_offset", "state"))
     assert counts == {
         **{(offset, "COMMIT"): COPIES_MAX for offset in range(4)},
         (0, "ROLLBACK"): 1,
     }
-    born = house.tables.read(house.spark, "op").where("half_offset = 0").selectExpr("min(unix_millis(born_timestamp))")
+    born = lake.tables.read(lake.spark, "op").where("half_offset = 0").selectExpr("min(unix_millis(born_timestamp))")
     assert born.collect() == [(1_700_000_000_000 - 29,)]
     told = f"repeated: {{}} ops of the batch that come after {COPIES_MAX} like them"
-    assert house.rows("rejected", "reason", "raw") == [
+    assert lake.rows("rejected", "reason", "raw") == [
         ("not JSON: Expecting value at character 0", "nonsense"),
         (told.format(30 - COPIES_MAX), lines[0]),
         (told.format(2 * 2), json.dumps(batch)),
     ]
-    house.forget_last_batch("land-op")
-    house.land(op=inbox)
-    assert house.versions() == versions
+    lake.forget_last_batch("land-op")
+    lake.land(op=inbox)
+    assert lake.versions() == versions
 
 
-def test_queues_of_the_gateway_and_the_operator_take_no_lines(house: House, inbox: Path) -> None:
+def test_queues_of_the_gateway_and_the_operator_take_no_lines(lake: Lakehouse, inbox: Path) -> None:
     halves, ops = inbox / "halves", inbox / "ops"
     for folder in (halves, ops):
         folder.mkdir()
     (halves / "a.jsonl").write_text(half(0))
-    assert house.land(half=halves) == Landed(half=1)
+    assert lake.land(half=halves) == Landed(half=1)
     # A gateway starts later on a queue into which files have landed.
-    house.gateway(0, 3)
-    own = house.settings.operator.queue
+    lake.gateway(0, 3)
+    own = lake.settings.operator.queue
     (halves / "b.jsonl").write_text("\n".join([half(1), half(1, queue_id=own), half(1, queue_id=1), half(0)]))
     several = json.loads(op(0)) | {"half_offsets": "5,6,"}
     del several["half_offset"], several["transaction_id"]
     (ops / "a.jsonl").write_text("\n".join([op(0, queue_id=3), op(0, queue_id=1), json.dumps(several)]))
-    assert house.land(halves, ops) == Landed(half=1, op=1, rejected=5)
-    assert house.rows("half", "queue_id", "queue_offset") == [(0, 0), (1, 1)]
-    assert house.rows("op", "queue_id", "half_offset") == [(1, 0)]
+    assert lake.land(halves, ops) == Landed(half=1, op=1, rejected=5)
+    assert lake.rows("half", "queue_id", "queue_offset") == [(0, 0), (1, 1)]
+    assert lake.rows("op", "queue_id", "half_offset") == [(1, 0)]
     told = "queue_id: {} is the {}'s, whose messages come by no other door".format
     rejected = [
         ("half", told(0, "gateway"), half(0)),
@@ -259,18 +259,18 @@ def test_queues_of_the_gateway_and_the_operator_take_no_lines(house: House, inbo
         ("op", told(0, "gateway"), json.dumps(several)),
         ("op", told(3, "gateway"), op(0, queue_id=3)),
     ]
-    assert house.rows("rejected", "source", "reason", "raw") == rejected
+    assert lake.rows("rejected", "source", "reason", "raw") == rejected
     # Done again, a batch rejects nothing that it has landed before the queue had an owner.
-    house.gateway(1)
-    house.forget_last_batch("land-half")
-    house.forget_last_batch("land-op")
-    assert house.land(halves, ops).half == 1
-    assert house.rows("rejected", "source", "reason", "raw") == rejected
+    lake.gateway(1)
+    lake.forget_last_batch("land-half")
+    lake.forget_last_batch("land-op")
+    assert lake.land(halves, ops).half == 1
+    assert lake.rows("rejected", "source", "reason", "raw") == rejected
 
 
 @pytest.mark.parametrize("killed", ["half", "op", "rejected"])
 def test_batch_that_is_done_again_under_other_settings_has_each_line_once(
-    house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+    lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch, killed: str
 ) -> None:
     """Killed before one of its commits; what was refused then is taken now, and the other way round."""
     kind = "op" if killed == "op" else "half"
@@ -288,15 +288,15 @@ def test_batch_that_is_done_again_under_other_settings_has_each_line_once(
 
         return killing
 
-    def land(house: House) -> Landed:
-        return house.land(op=inbox) if kind == "op" else house.land(half=inbox)
+    def land(lake: Lakehouse) -> Landed:
+        return lake.land(op=inbox) if kind == "op" else lake.land(half=inbox)
 
     with monkeypatch.context() as patch:
         patch.setattr(Tables, "append", dying(append))
         patch.setattr(Tables, "append_fenced", dying(fenced))
         with pytest.raises(CheckbackError):
-            land(_with_operator(house, 7))
-    now = _with_operator(house, 8)
+            land(_with_operator(lake, 7))
+    now = _with_operator(lake, 8)
     taken, rejected = {"half": (2, 5), "op": (2, 5), "rejected": (3, 4)}[killed]
     landed = Landed(op=taken, rejected=rejected) if kind == "op" else Landed(half=taken, rejected=rejected)
     assert land(now) == landed
@@ -310,40 +310,40 @@ def test_batch_that_is_done_again_under_other_settings_has_each_line_once(
         "not JSON: Expecting value at character 0",
     }
     # Whole, and done again under the first settings: nothing moves.
-    house.forget_last_batch(f"land-{kind}")
-    assert land(_with_operator(house, 7)) == landed
+    lake.forget_last_batch(f"land-{kind}")
+    assert land(_with_operator(lake, 7)) == landed
     assert (now.rows(kind, "queue_id"), now.rows("rejected", "reason", "raw")) == after
 
 
-def _with_operator(house: House, queue: int) -> House:
-    operator = house.settings.operator.model_copy(update={"queue": queue})
-    return replace(house, settings=house.settings.model_copy(update={"operator": operator}))
+def _with_operator(lake: Lakehouse, queue: int) -> Lakehouse:
+    operator = lake.settings.operator.model_copy(update={"queue": queue})
+    return replace(lake, settings=lake.settings.model_copy(update={"operator": operator}))
 
 
 def test_gateway_that_claims_a_queue_during_a_batch_keeps_it(
-    house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look = Queues.refused
 
     def look_and_be_late(queues: Queues, wanted: Iterable[int]) -> dict[int, str]:
         found = look(queues, wanted)
         monkeypatch.undo()
-        house.gateway(0)
+        lake.gateway(0)
         return found
 
     monkeypatch.setattr(Queues, "refused", look_and_be_late)
     (inbox / "a.jsonl").write_text(f"{half(0)}\n{half(0, queue_id=1)}")
-    assert house.land(half=inbox) == Landed(half=1, rejected=1)
-    assert house.rows("half", "queue_id") == [(1,)]
+    assert lake.land(half=inbox) == Landed(half=1, rejected=1)
+    assert lake.rows("half", "queue_id") == [(1,)]
 
 
 def test_changed_files_are_not_read_again_and_are_told_of(
-    house: House, inbox: Path, caplog: pytest.LogCaptureFixture
+    lake: Lakehouse, inbox: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in "abc":
         (inbox / name).write_text(half(ord(name)) + "\n")
-    assert house.land(half=inbox) == Landed(half=3)
-    assert house.land(half=inbox) == Landed()
+    assert lake.land(half=inbox) == Landed(half=3)
+    assert lake.land(half=inbox) == Landed()
     assert not caplog.messages
     # One grows, one is written anew, one is renamed.
     with (inbox / "a").open("a") as file:
@@ -352,14 +352,14 @@ def test_changed_files_are_not_read_again_and_are_told_of(
     os.utime(inbox / "b", (2_000_000_000, 2_000_000_000))
     (inbox / "c").rename(inbox / "d")
     os.utime(inbox / "a", (2_000_000_000, 2_000_000_000))
-    assert house.land(half=inbox) == Landed(rejected=1)
+    assert lake.land(half=inbox) == Landed(rejected=1)
     (told,) = caplog.messages
     assert told.startswith("2 files have changed since they were read, as ")
-    assert house.rows("rejected", "file", "raw") == [(f"{inbox}/d", half(ord("c")))]
+    assert lake.rows("rejected", "file", "raw") == [(f"{inbox}/d", half(ord("c")))]
 
 
 def test_one_file_or_link_of_somebody_holds_nobody_s_files_up(
-    house: House, inbox: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    lake: Lakehouse, inbox: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "secret").write_text("password\n")
     (tmp_path / "home").mkdir()
@@ -369,7 +369,7 @@ def test_one_file_or_link_of_somebody_holds_nobody_s_files_up(
     (inbox / "0").write_text(half(0))
     (inbox / "future").write_text(half(1))
     os.utime(inbox / "future", (2**33, 2**33))  # the year 2242
-    assert house.land(half=inbox) == Landed(half=2, rejected=3)
+    assert lake.land(half=inbox) == Landed(half=2, rejected=3)
     rejected = [
         (f"{inbox}/holes", "file: is over 256 MiB and has holes, which were never written; copy it without", None),
         (f"{inbox}/own", "repeated (queue_id, queue_offset) 0/0", half(0)),
@@ -379,23 +379,23 @@ def test_one_file_or_link_of_somebody_holds_nobody_s_files_up(
             None,
         ),
     ]
-    assert house.rows("rejected", "file", "reason", "raw") == rejected
-    assert f"{inbox}/home: passed over: a link that leads out of the folder that is landed" in caplog.messages
+    assert lake.rows("rejected", "file", "reason", "raw") == rejected
+    assert f"{inbox}/home: skipped: a link that leads out of the folder that is landed" in caplog.messages
     # The future has been seen.
     (inbox / "2").write_text(half(2))
     os.utime(inbox / "2", (-(2**31), -(2**31)))
     (tmp_path / "link").symlink_to(inbox)
-    assert house.land(half=inbox) == Landed(half=1)
+    assert lake.land(half=inbox) == Landed(half=1)
     # The operator's own links, and globs.
     (tmp_path / "file").symlink_to(inbox / "0")
-    assert house.land(half=tmp_path / "link" / "2").rejected == 1
-    assert house.land(half=tmp_path / "file").rejected == 1
+    assert lake.land(half=tmp_path / "link" / "2").rejected == 1
+    assert lake.land(half=tmp_path / "file").rejected == 1
     (tmp_path / "in").symlink_to(inbox)
     (inbox / "3, file:").write_text(half(3))
-    assert house.land(half=f"{tmp_path}/in/3*") == Landed(half=1)
+    assert lake.land(half=f"{tmp_path}/in/3*") == Landed(half=1)
 
 
-def test_files_that_spark_has_listed_itself_are_not_taken_again(house: House, inbox: Path) -> None:
+def test_files_that_spark_has_listed_itself_are_not_taken_again(lake: Lakehouse, inbox: Path) -> None:
     """As it did in checkpoints of before: the URIs are the same."""
     for number, name in enumerate(
         ["a b%20", "ü😀", "n\nl", "[x]{a,b}*?\\", "\u00a0\u2028", ":@&=+$,;~!()'\"<>#^`|", "sub/c"]
@@ -403,15 +403,15 @@ def test_files_that_spark_has_listed_itself_are_not_taken_again(house: House, in
         (inbox / name).parent.mkdir(exist_ok=True)
         (inbox / name).write_text(half(number))
     pattern, schema = file_source._as_glob(str(inbox)), file_source._BINARY_FILE
-    rows = house.spark.readStream.format("binaryFile").schema(schema).options(**file_source._OPTIONS).load(pattern)
-    query = rows.select("path").writeStream.option("checkpointLocation", house.tables.checkpoint("land-half"))
+    rows = lake.spark.readStream.format("binaryFile").schema(schema).options(**file_source._OPTIONS).load(pattern)
+    query = rows.select("path").writeStream.option("checkpointLocation", lake.tables.checkpoint("land-half"))
     query.trigger(availableNow=True).foreachBatch(lambda *_: None).start().awaitTermination()
     (inbox / "new").write_text(half(9))
-    assert house.land(half=inbox) == Landed(half=1)
+    assert lake.land(half=inbox) == Landed(half=1)
 
 
 def test_folder_is_looked_at_again_while_it_is_watched(
-    house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take = Landing.__call__
 
@@ -424,7 +424,7 @@ def test_folder_is_looked_at_again_while_it_is_watched(
 
     monkeypatch.setattr(Landing, "__call__", take_and_go_on)
     (inbox / "a.jsonl").write_text(half(0))
-    assert house.land(half=inbox, available_now=False) == Landed(half=2)
+    assert lake.land(half=inbox, available_now=False) == Landed(half=2)
 
 
 def test_elsewhere_hadoop_reads_no_line_beyond_a_limit(
@@ -446,50 +446,50 @@ def test_elsewhere_hadoop_reads_no_line_beyond_a_limit(
     ("path", "what"),
     [
         ("nowhere", "no such file or folder"),
-        ("_hidden", "files whose names begin with _ or . are passed over"),
+        ("_hidden", "files whose names begin with _ or . are skipped"),
         ("nosuch://bucket/in", 'No FileSystem for scheme "nosuch"'),
     ],
 )
-def test_wrong_path_is_refused_before_anything_starts(house: House, tmp_path: Path, path: str, what: str) -> None:
+def test_wrong_path_is_refused_before_anything_starts(lake: Lakehouse, tmp_path: Path, path: str, what: str) -> None:
     (tmp_path / "_hidden").touch()
     with pytest.raises(SettingsError, match=what) as caught:
-        house.land(half=path if "://" in path else tmp_path / path)
+        lake.land(half=path if "://" in path else tmp_path / path)
     assert caught.value.where.endswith(path)
-    assert not house.root.exists()
+    assert not lake.root.exists()
 
 
-def test_nothing_to_land_is_refused(house: House) -> None:
+def test_nothing_to_land_is_refused(lake: Lakehouse) -> None:
     with pytest.raises(SettingsError, match="give --half PATH, --op PATH or both"):
-        house.land()
+        lake.land()
 
 
 def test_checkpoint_and_table_that_do_not_belong_together_are_refused(
-    house: House, inbox: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of them was put back from a backup: new files would be taken for landed. Begun anew, nothing is lost."""
-    place, backup = house.tables.checkpoint("land-half"), inbox.with_name("backup")
+    place, backup = lake.tables.checkpoint("land-half"), inbox.with_name("backup")
     for offset in (0, 1):
         (inbox / f"{offset}.jsonl").write_text(half(offset))
-        house.land(inbox)
+        lake.land(inbox)
         if not offset:
-            shutil.copytree(house.root, backup)
+            shutil.copytree(lake.root, backup)
     (inbox / "2.jsonl").write_text(half(2))
     shutil.rmtree(place)
-    shutil.copytree(backup / os.path.relpath(place, house.root), place)
+    shutil.copytree(backup / os.path.relpath(place, lake.root), place)
     with pytest.raises(
         StateError, match=r"land-half: the checkpoint is older than the tables.*move this checkpoint away"
     ):
-        house.land(inbox)
+        lake.land(inbox)
     with monkeypatch.context() as patch:  # as if the other batch had come since the start
         patch.setattr(run, "_refuse_misfit", lambda *_: None)
         patch.setattr(Landing, "_again", property(lambda _: False, lambda *_: None), raising=False)
         with pytest.raises(CheckbackError, match="half has a batch 1 of this query already"):
-            house.land(inbox)
+            lake.land(inbox)
     shutil.rmtree(place)
-    assert house.land(inbox) == Landed(half=1, rejected=2)
-    assert house.rows("half", "queue_offset") == [(0,), (1,), (2,)]
+    assert lake.land(inbox) == Landed(half=1, rejected=2)
+    assert lake.rows("half", "queue_offset") == [(0,), (1,), (2,)]
 
-    shutil.rmtree(house.root / "half")
-    shutil.copytree(backup / "half", house.root / "half")
+    shutil.rmtree(lake.root / "half")
+    shutil.copytree(backup / "half", lake.root / "half")
     with pytest.raises(StateError, match="the table half was put back to an older state"):
-        house.land(inbox)
+        lake.land(inbox)

@@ -24,7 +24,7 @@ from checkback.landing.run import Landed
 from checkback.settings import Settings
 from checkback.spark.session import kafka_package
 from landing.broker import Kafka, changed, running_broker
-from landing.fixtures import House, half, op
+from landing.fixtures import Lakehouse, half, op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,15 +54,15 @@ def topics(kafka: Kafka) -> tuple[str, str]:
     return kafka.create(f"half-{number}", 2), kafka.create(f"op_{number}.x")
 
 
-def take(house: House, kafka: Kafka, half_topic: str | None, op_topic: str | None = None, base: int = 0) -> Landed:
-    gateway, kafka_settings = house.settings.gateway, house.settings.kafka
-    settings = house.settings.model_copy(
+def take(lake: Lakehouse, kafka: Kafka, half_topic: str | None, op_topic: str | None = None, base: int = 0) -> Landed:
+    gateway, kafka_settings = lake.settings.gateway, lake.settings.kafka
+    settings = lake.settings.model_copy(
         update={
             "kafka": kafka_settings.model_copy(update={"queue_base": base}),
             "gateway": gateway.model_copy(update={"queues": [77]}),
         }
     )
-    return land(house.spark, settings, kafka.servers, half_topic, op_topic, available_now=True)
+    return land(lake.spark, settings, kafka.servers, half_topic, op_topic, available_now=True)
 
 
 def unplaced(queue_offset: int, **changes: object) -> str:
@@ -71,7 +71,7 @@ def unplaced(queue_offset: int, **changes: object) -> str:
 
 
 def test_records_land_once_and_bad_ones_are_rejected_beside_them(
-    house: House, kafka: Kafka, topics: tuple[str, str]
+    lake: Lakehouse, kafka: Kafka, topics: tuple[str, str]
 ) -> None:
     halves, ops = topics
     kafka.send(halves, unplaced(0))
@@ -92,24 +92,24 @@ def test_records_land_once_and_bad_ones_are_rejected_beside_them(
     kafka.send(ops, changed(named, queue_id=5))
     kafka.send(ops, changed(named, half_offset=3))
     kafka.send(ops, None)
-    assert take(house, kafka, halves, ops, base=5) == Landed(half=4, op=4, rejected=8)
+    assert take(lake, kafka, halves, ops, base=5) == Landed(half=4, op=4, rejected=8)
 
-    assert house.rows("half", "queue_id", "queue_offset", "transaction_id") == [
+    assert lake.rows("half", "queue_id", "queue_offset", "transaction_id") == [
         (5, 0, "t0"),
         (5, 2, "t2"),
         (5, 7, "t7"),
         (6, 0, "t0"),
     ]
-    born = {(row.queue_id, row.queue_offset): row.born_timestamp.timestamp() for row in house.rows("half")}
+    born = {(row.queue_id, row.queue_offset): row.born_timestamp.timestamp() for row in lake.rows("half")}
     assert born[5, 0] == 1_700_000_000
     assert born[5, 7] == 1_600_000_000.123
-    assert house.rows("op", "queue_id", "half_offset", "source") == [
+    assert lake.rows("op", "queue_id", "half_offset", "source") == [
         (5, 0, "producer"),
         (5, 2, "producer"),
         (5, 7, "producer"),
         (6, 0, "producer"),
     ]
-    found = house.tables.read(house.spark, "rejected").collect()
+    found = lake.tables.read(lake.spark, "rejected").collect()
     rejected = {(row.source, row.file): (row.reason, row.raw) for row in found}
     assert rejected == {
         ("half", f"kafka:{halves}/0/1"): ("record: no value (a tombstone)", None),
@@ -123,18 +123,18 @@ def test_records_land_once_and_bad_ones_are_rejected_beside_them(
     }
 
     # Killed between the writes and the note that they are done: the batch runs again, its rows are there already.
-    versions = house.versions()
-    house.forget_last_batch("land-kafka-half")
-    house.forget_last_batch("land-kafka-op")
-    take(house, kafka, halves, ops, base=5)
-    assert house.commits("land-kafka-half") == house.commits("land-kafka-op") == [0]
-    assert house.versions() == versions
+    versions = lake.versions()
+    lake.forget_last_batch("land-kafka-half")
+    lake.forget_last_batch("land-kafka-op")
+    take(lake, kafka, halves, ops, base=5)
+    assert lake.commits("land-kafka-half") == lake.commits("land-kafka-op") == [0]
+    assert lake.versions() == versions
     # What comes later lands, what has landed does not.
     kafka.send(halves, unplaced(1), partition=1)
-    assert take(house, kafka, halves, ops, base=5) == Landed(half=1)
+    assert take(lake, kafka, halves, ops, base=5) == Landed(half=1)
 
 
-def test_transactions_of_kafka_are_decided(house: House, kafka: Kafka, topics: tuple[str, str]) -> None:
+def test_transactions_of_kafka_are_decided(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str]) -> None:
     """A producer sends its half, learns where it lies, and ends it by that; beside a file's queue."""
     halves, ops = topics
     ends = [(0, "a", "COMMIT"), (0, "b", "ROLLBACK"), (1, "c", "COMMIT")]
@@ -142,35 +142,35 @@ def test_transactions_of_kafka_are_decided(house: House, kafka: Kafka, topics: t
         sent = kafka.send(halves, unplaced(0, transaction_id=name), partition)
         place = {"partition": sent.partition, "offset": sent.offset}
         kafka.send(ops, changed(op(0), leave=("queue_id", "half_offset"), transaction_id=name, state=state, **place))
-    assert take(house, kafka, halves, ops, base=1) == Landed(half=3, op=3)
-    reconcile(house.spark, house.settings, available_now=True)
-    decided = house.rows("decisions", "queue_id", "queue_offset", "transaction_id", "state")
+    assert take(lake, kafka, halves, ops, base=1) == Landed(half=3, op=3)
+    reconcile(lake.spark, lake.settings, available_now=True)
+    decided = lake.rows("decisions", "queue_id", "queue_offset", "transaction_id", "state")
     assert decided == [(1, 0, "a", "COMMIT"), (1, 1, "b", "ROLLBACK"), (2, 0, "c", "COMMIT")]
-    published = house.rows("topics/orders_created", "half_queue_id", "half_queue_offset", "transaction_id", "body")
+    published = lake.rows("topics/orders_created", "half_queue_id", "half_queue_offset", "transaction_id", "body")
     assert published == [(1, 0, "a", b"hi"), (2, 0, "c", b"hi")]
 
 
-def test_aborted_transactions_of_kafka_do_not_land(house: House, kafka: Kafka, topics: tuple[str, str]) -> None:
+def test_aborted_transactions_of_kafka_do_not_land(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str]) -> None:
     kafka.send_in_transaction(topics[0], [unplaced(0), unplaced(1)], commit=False)
     (place,) = kafka.send_in_transaction(topics[0], [unplaced(2)], commit=True)
-    assert take(house, kafka, topics[0]) == Landed(half=1)
-    assert house.rows("half", "queue_offset", "transaction_id") == [(place.offset, "t2")]
+    assert take(lake, kafka, topics[0]) == Landed(half=1)
+    assert lake.rows("half", "queue_offset", "transaction_id") == [(place.offset, "t2")]
     options = {"isolation.level": "read_uncommitted"}
     other = Settings.model_validate(
-        {"storage": {"root": str(house.root.parent / "other")}, "kafka": {"options": options}}
+        {"storage": {"root": str(lake.root.parent / "other")}, "kafka": {"options": options}}
     )
-    assert land(house.spark, other, kafka.servers, topics[0], None, available_now=True) == Landed(half=3)
+    assert land(lake.spark, other, kafka.servers, topics[0], None, available_now=True) == Landed(half=3)
 
 
-def test_files_and_kafka_share_a_table(house: House, kafka: Kafka, topics: tuple[str, str], inbox: Path) -> None:
+def test_files_and_kafka_share_a_table(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str], inbox: Path) -> None:
     (inbox / "a.jsonl").write_text(half(0))
-    assert house.land(half=inbox) == Landed(half=1)
+    assert lake.land(half=inbox) == Landed(half=1)
     kafka.send(topics[0], unplaced(0, transaction_id="kafka's own"))
     kafka.send(topics[0], unplaced(1))
     # Without a base the queues are the same: what came first stays.
-    assert take(house, kafka, topics[0]) == Landed(half=1, rejected=1)
-    assert house.rows("half", "queue_offset", "transaction_id") == [(0, "t0"), (1, "t1")]
-    assert house.rows("rejected", "file", "reason", "raw") == [
+    assert take(lake, kafka, topics[0]) == Landed(half=1, rejected=1)
+    assert lake.rows("half", "queue_offset", "transaction_id") == [(0, "t0"), (1, "t1")]
+    assert lake.rows("rejected", "file", "reason", "raw") == [
         (
             f"kafka:{topics[0]}/0/0",
             "repeated (queue_id, queue_offset) 0/0",
@@ -180,7 +180,7 @@ def test_files_and_kafka_share_a_table(house: House, kafka: Kafka, topics: tuple
 
 
 def test_signal_lets_the_batch_finish_and_no_batch_is_over_the_limit(
-    house: House, kafka: Kafka, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    lake: Lakehouse, kafka: Kafka, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_batch, sizes = Landing.__call__, []
 
@@ -192,46 +192,46 @@ def test_signal_lets_the_batch_finish_and_no_batch_is_over_the_limit(
 
     monkeypatch.setattr(Landing, "__call__", take_and_be_told_to_stop)
     kafka.send_all(topics[0], [unplaced(number) for number in range(250)])
-    settings = house.settings.model_copy(update={"kafka": house.settings.kafka.model_copy(update={"max_records": 100})})
-    landed = land(house.spark, settings, kafka.servers, topics[0], None, available_now=False)
+    settings = lake.settings.model_copy(update={"kafka": lake.settings.kafka.model_copy(update={"max_records": 100})})
+    landed = land(lake.spark, settings, kafka.servers, topics[0], None, available_now=False)
     assert landed == Landed(half=200)
     assert sizes == [100, 100]
-    assert house.commits("land-kafka-half") == [0, 1]
-    assert not house.spark.streams.active
-    assert take(house, kafka, topics[0]) == Landed(half=50)
-    ids = {(row.queue_offset, row.transaction_id) for row in house.rows("half")}
+    assert lake.commits("land-kafka-half") == [0, 1]
+    assert not lake.spark.streams.active
+    assert take(lake, kafka, topics[0]) == Landed(half=50)
+    ids = {(row.queue_offset, row.transaction_id) for row in lake.rows("half")}
     assert ids == {(number, f"t{number}") for number in range(250)}
 
 
 def test_records_that_are_gone_before_they_were_read_end_the_query(
-    house: House, kafka: Kafka, topics: tuple[str, str]
+    lake: Lakehouse, kafka: Kafka, topics: tuple[str, str]
 ) -> None:
     kafka.send(topics[0], unplaced(0))
-    assert take(house, kafka, topics[0]) == Landed(half=1)
+    assert take(lake, kafka, topics[0]) == Landed(half=1)
     for number in (1, 2, 3):
         kafka.send(topics[0], unplaced(number))
     kafka.forget(topics[0], before=3)
     with pytest.raises(CheckbackError) as caught:
-        take(house, kafka, topics[0])
-    checkpoint = house.tables.checkpoint("land-kafka-half")
+        take(lake, kafka, topics[0])
+    checkpoint = lake.tables.checkpoint("land-kafka-half")
     line = str(caught.value)
     assert line.startswith("query land-kafka-half: records of Kafka were removed before they were read: ")
     assert f"topic partition {topics[0]}-0" in line
     assert line.endswith(f"to go on with those that are left, remove {checkpoint}: what has landed is known")
-    assert len(house.rows("half")) == 1
+    assert len(lake.rows("half")) == 1
     # As the line says.
     kafka.send(topics[0], unplaced(4))
     shutil.rmtree(checkpoint)
-    assert take(house, kafka, topics[0]) == Landed(half=2)
+    assert take(lake, kafka, topics[0]) == Landed(half=2)
 
 
 @pytest.mark.parametrize("meanwhile", [False, True], ids=["between runs", "while it runs"])
 def test_topic_that_was_made_anew_is_refused_and_loses_nothing(
-    house: House, kafka: Kafka, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch, meanwhile: bool
+    lake: Lakehouse, kafka: Kafka, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch, meanwhile: bool
 ) -> None:
     """The new topic is longer than the old one was: by its offsets alone its first records would be passed over."""
     kafka.send(topics[0], unplaced(0))
-    assert take(house, kafka, topics[0]) == Landed(half=1)
+    assert take(lake, kafka, topics[0]) == Landed(half=1)
 
     def make_anew() -> None:
         kafka.create_anew(topics[0], 2)
@@ -249,91 +249,91 @@ def test_topic_that_was_made_anew_is_refused_and_loses_nothing(
         monkeypatch.setattr(Landing, "__call__", take_from_the_new_one)
     else:
         make_anew()
-    checkpoint = house.tables.checkpoint("land-kafka-half")
+    checkpoint = lake.tables.checkpoint("land-kafka-half")
     with pytest.raises(CheckbackError) as caught:
-        take(house, kafka, topics[0])
+        take(lake, kafka, topics[0])
     told = (
-        f"{topics[0]}: the topic was made anew, or is another one than before: its offsets begin anew; to land it from "
-        f"its beginning remove {checkpoint} and give it half queues of its own (--queue-base N): those of before hold "
-        "its old offsets"
+        f"{topics[0]}: the topic was deleted and created again, or another one has its name: its offsets start over; "
+        f"to land it from its beginning remove {checkpoint} and give it half queues of its own "
+        "(--queue-base N): those of before hold its old offsets"
     )
     assert str(caught.value) == told
-    assert house.rows("half", "transaction_id") == [("t0",)]
+    assert lake.rows("half", "transaction_id") == [("t0",)]
     monkeypatch.undo()
     # Half of what the line says is not enough, all of it is.
     shutil.rmtree(checkpoint)
     with pytest.raises(SettingsError, match="half queue 0 holds messages of another topic, or of this one before"):
-        take(house, kafka, topics[0])
-    assert take(house, kafka, topics[0], base=10) == Landed(half=4)
-    assert house.rows("half", "queue_id", "transaction_id") == [(0, "t0"), *((10, f"new{n}") for n in range(4))]
+        take(lake, kafka, topics[0])
+    assert take(lake, kafka, topics[0], base=10) == Landed(half=4)
+    assert lake.rows("half", "queue_id", "transaction_id") == [(0, "t0"), *((10, f"new{n}") for n in range(4))]
 
 
-def test_queues_of_a_topic_are_its_own(house: House, kafka: Kafka, topics: tuple[str, str], inbox: Path) -> None:
+def test_queues_of_a_topic_are_its_own(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str], inbox: Path) -> None:
     kafka.send(topics[0], unplaced(0))
-    assert take(house, kafka, topics[0], base=5) == Landed(half=1)
+    assert take(lake, kafka, topics[0], base=5) == Landed(half=1)
     (inbox / "halves").mkdir()
     (inbox / "halves" / "a.jsonl").write_text(f"{half(9, queue_id=5)}\n{half(9, queue_id=4)}\n")
     (inbox / "ops.jsonl").write_text(op(0, queue_id=5))
-    assert house.land(inbox / "halves", inbox / "ops.jsonl") == Landed(half=1, op=1, rejected=1)
+    assert lake.land(inbox / "halves", inbox / "ops.jsonl") == Landed(half=1, op=1, rejected=1)
     reason = "queue_id: 5 is of a topic of Kafka, whose messages come by no other door"
-    assert house.rows("rejected", "reason", "raw") == [(reason, half(9, queue_id=5))]
+    assert lake.rows("rejected", "reason", "raw") == [(reason, half(9, queue_id=5))]
     for base in (76, 77):
         with pytest.raises(SettingsError) as caught:
-            take(house, kafka, topics[0], base=base)
+            take(lake, kafka, topics[0], base=base)
         told = f"partitions of {topics[0]} are half queues {base} to {base + 1}, and 77 is in gateway.queues"
         assert str(caught.value) == f"kafka.queue_base: {told}; give each queues of its own"
 
 
-def test_topic_of_some_groups_takes_no_others_messages(house: House, kafka: Kafka, topics: tuple[str, str]) -> None:
-    bound = house.settings.kafka.model_copy(update={"groups": {topics[0]: ["orders"], topics[1]: ["orders"]}})
-    house.settings = house.settings.model_copy(update={"kafka": bound})
+def test_topic_of_some_groups_takes_no_others_messages(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str]) -> None:
+    bound = lake.settings.kafka.model_copy(update={"groups": {topics[0]: ["orders"], topics[1]: ["orders"]}})
+    lake.settings = lake.settings.model_copy(update={"kafka": bound})
     for group in ("orders", "thieves"):
         kafka.send(topics[0], unplaced(0, producer_group=group))
         kafka.send(topics[1], op(0, producer_group=group))
-    assert take(house, kafka, *topics) == Landed(half=1, op=1, rejected=2)
+    assert take(lake, kafka, *topics) == Landed(half=1, op=1, rejected=2)
     reason = "producer_group: thieves may not write in this topic (kafka.groups)"
-    assert house.rows("rejected", "source", "reason") == [("half", reason), ("op", reason)]
+    assert lake.rows("rejected", "source", "reason") == [("half", reason), ("op", reason)]
 
 
-def test_missing_topic_and_missing_brokers_are_told_at_once(house: House, kafka: Kafka) -> None:
+def test_missing_topic_and_missing_brokers_are_told_at_once(lake: Lakehouse, kafka: Kafka) -> None:
     with pytest.raises(SettingsError) as missing:
-        take(house, kafka, "no-such-topic")
+        take(lake, kafka, "no-such-topic")
     told = f"no-such-topic: there is no such topic at {kafka.servers}; create it or check its name"
     assert str(missing.value) == told
     quick = {"default.api.timeout.ms": "500", "request.timeout.ms": "400"}
-    hasty = Settings.model_validate({"storage": {"root": str(house.root)}, "kafka": {"options": quick}})
+    hasty = Settings.model_validate({"storage": {"root": str(lake.root)}, "kafka": {"options": quick}})
     with pytest.raises(CheckbackError) as gone:
-        land(house.spark, hasty, "127.0.0.1:9", "half", None, available_now=True)
+        land(lake.spark, hasty, "127.0.0.1:9", "half", None, available_now=True)
     assert str(gone.value) == "127.0.0.1:9: no Kafka broker answers; check --kafka, kafka.options and the brokers"
-    assert not house.root.exists()
+    assert not lake.root.exists()
 
 
 def test_spark_without_its_kafka_source_is_told_what_to_bring(
-    house: House, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+    lake: Lakehouse, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(landing_kafka, "_SOURCE", (*landing_kafka._SOURCE, "no.such.Class"))
     with pytest.raises(SettingsError) as caught:
-        take(house, kafka, "half")
+        take(lake, kafka, "half")
     told = f"--kafka: Spark's Kafka source is missing; add {kafka_package()} to --packages"
     assert str(caught.value) == told
 
 
 @pytest.mark.skipif("CHECKBACK_SLOW" not in os.environ, reason="takes a minute: run it with CHECKBACK_SLOW=1")
 def test_killed_process_has_landed_each_record_once(
-    house: House, kafka: Kafka, kafka_jars: Jars, topics: tuple[str, str]
+    lake: Lakehouse, kafka: Kafka, kafka_jars: Jars, topics: tuple[str, str]
 ) -> None:
     """Kill -9 of `checkback land` between its batches or in one; the next start takes up what is left."""
     kafka.send_all(topics[0], [unplaced(number) for number in range(2_000)])
     command = [str(Path(sys.executable).parent / "checkback"), "land", "--kafka", kafka.servers]
     command += ["--half-topic", topics[0], "--queue-base", "3"]
     for setting in (
-        f"storage.root={house.root}",
+        f"storage.root={lake.root}",
         f"spark.jars={','.join(kafka_jars.source)}",
         "kafka.max_records=100",
         "reconcile.trigger=0s",
     ):
         command += ["--set", setting]
-    log = house.root / "half" / "_delta_log"
+    log = lake.root / "half" / "_delta_log"
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 180
@@ -345,12 +345,12 @@ def test_killed_process_has_landed_each_record_once(
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         _, said = process.communicate()
-    before = len(house.rows("half"))
+    before = len(lake.rows("half"))
     assert 100 <= before < 2_000, said
-    assert take(house, kafka, topics[0], base=3).half >= 2_000 - before - 100
-    rows = house.rows("half", "queue_id", "queue_offset", "transaction_id")
+    assert take(lake, kafka, topics[0], base=3).half >= 2_000 - before - 100
+    rows = lake.rows("half", "queue_id", "queue_offset", "transaction_id")
     assert rows == [(3, number, f"t{number}") for number in range(2_000)]
-    assert not house.rows("rejected")
+    assert not lake.rows("rejected")
 
 
 @pytest.mark.parametrize(
@@ -364,11 +364,11 @@ def test_killed_process_has_landed_each_record_once(
     ],
 )
 def test_wrong_options_are_told_without_their_values(
-    house: House, kafka: Kafka, options: dict[str, str], told: str
+    lake: Lakehouse, kafka: Kafka, options: dict[str, str], told: str
 ) -> None:
-    settings = Settings.model_validate({"storage": {"root": str(house.root)}, "kafka": {"options": options}})
+    settings = Settings.model_validate({"storage": {"root": str(lake.root)}, "kafka": {"options": options}})
     with pytest.raises(SettingsError) as caught:
-        land(house.spark, settings, kafka.servers, "half", None, available_now=True)
+        land(lake.spark, settings, kafka.servers, "half", None, available_now=True)
     assert told in str(caught.value)
     assert "hush" not in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -59,7 +59,7 @@ def test_repair_puts_aside_what_is_torn(tmp_path: Path, capfd: pytest.CaptureFix
     assert run(tmp_path, "--repair") == 0
     assert newest.name in capfd.readouterr().out
     assert run(tmp_path, "--repair") == 0
-    assert capfd.readouterr().out == "nothing is torn\n"
+    assert capfd.readouterr().out == "no torn commits\n"
     assert run(tmp_path) == 0
 
 
@@ -89,7 +89,7 @@ def test_second_one_ends_with_who_is_at_work(tmp_path: Path, capfd: pytest.Captu
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     with exclusive_lock(Tables.of(settings.storage), LOCK):
         assert run(tmp_path) == 1
-    assert "works on these tables already" in capfd.readouterr().err
+    assert "is already working on these tables" in capfd.readouterr().err
 
 
 def test_local_tables_need_no_java(tmp_path: Path) -> None:

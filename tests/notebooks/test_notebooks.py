@@ -9,9 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from checkback.inspect.diagnosis import clock
 from support import outage
@@ -31,6 +29,8 @@ def _at(time: datetime) -> str:
 
 
 def _read(file: Path) -> Any:
+    import nbformat  # 3 s, which `make test-fast` has not
+
     return nbformat.read(file, as_version=4)  # type: ignore[no-untyped-call]
 
 
@@ -42,9 +42,12 @@ def test_both_are_there() -> None:
     assert [file.stem for file in FILES] == ["incident", "pending"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_outputs_are_stripped(file: Path) -> None:
     """Nor does anything tell of the machine that ran it."""
+    import nbformat
+
     notebook = _read(file)
     nbformat.validate(notebook)
     for cell in _code(file):
@@ -68,6 +71,9 @@ def test_cells_are_short_and_logic_is_elsewhere(file: Path) -> None:
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
     """What the cell with a text showed in a notebook: kinds and plain text. Both ran in one kernel, one session."""
+    import nbformat
+    from nbclient import NotebookClient
+
     root = tmp_path_factory.mktemp("evening")
     outage.make(root / "tables")
     whole = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]

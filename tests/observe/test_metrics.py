@@ -21,7 +21,7 @@ from checkback.observe.metrics import Metrics
 from checkback.observe.observer import Observer
 from checkback.observe.pending import PendingCount
 from checkback.reconcile.actions import QUEUED, SEGMENT, Actions
-from checkback.reconcile.segment import Action
+from checkback.reconcile.records import Action
 from checkback.storage.schemas import arrow_schema
 
 _CONF = Path(__file__).parents[2] / "conf"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from operate.fixtures import House
+from operate.fixtures import Lakehouse
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
+def lake(tmp_path: Path) -> Lakehouse:
     """Empty tables."""
-    return House(tmp_path / "data")
+    return Lakehouse(tmp_path / "data")

@@ -30,7 +30,7 @@ ALICE = OperatorSignature("alice", "ticket 7: the database says so")
 BOB = OperatorSignature("bob", "no: it does not")
 
 
-class House:
+class Lakehouse:
     """The tables of a folder. Each row lands a second after the one before."""
 
     def __init__(self, root: Path) -> None:

@@ -14,7 +14,7 @@ from checkback.errors import CheckbackError
 from checkback.messages import RESUMED_BY, RESUMED_FROM
 from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import Asked, Place
-from operate.fixtures import ALICE, BOB, QUEUE, House
+from operate.fixtures import ALICE, BOB, QUEUE, Lakehouse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,22 +47,22 @@ class Crashing:
         return self._store.append(name, row, app, version)
 
 
-def discarded(house: House, offset: int = 12, transaction_id: str = "tx") -> Place:
+def discarded(lake: Lakehouse, offset: int = 12, transaction_id: str = "tx") -> Place:
     """A discarded message."""
-    place = house.half(offset, transaction_id)
-    house.decide(place, "DISCARD", "checkback")
+    place = lake.half(offset, transaction_id)
+    lake.decide(place, "DISCARD", "checkback")
     return place
 
 
 @pytest.mark.parametrize("state", ["COMMIT", "ROLLBACK"])
-def test_resolve_appends_an_op_and_a_row_of_the_ledger(house: House, state: str) -> None:
+def test_resolve_appends_an_op_and_a_row_of_the_ledger(lake: Lakehouse, state: str) -> None:
     """The op is the half message's own; nothing else is written."""
-    house.half(12)
-    before = house.versions()
-    outcome = house.resolve(state)
+    lake.half(12)
+    before = lake.versions()
+    outcome = lake.resolve(state)
     assert not outcome.repeated
-    (op,) = house.rows("op")
-    (operation,) = house.rows("operations")
+    (op,) = lake.rows("op")
+    (operation,) = lake.rows("operations")
     assert op == {
         "queue_id": 0,
         "half_offset": 12,
@@ -88,129 +88,135 @@ def test_resolve_appends_an_op_and_a_row_of_the_ledger(house: House, state: str)
         "new_queue_offset": None,
         "checkback_version": operation["checkback_version"],
     }
-    changed = {name for name, version in house.versions().items() if version != before.get(name)}
+    changed = {name for name, version in lake.versions().items() if version != before.get(name)}
     assert changed == {"op", "operations"}
 
 
-def test_resume_appends_a_half_message_and_a_row_of_the_ledger(house: House) -> None:
+def test_resume_appends_a_half_message_and_a_row_of_the_ledger(lake: Lakehouse) -> None:
     """The same message, born now, in the queue kept for that; its decision and its row in `discarded` stay."""
-    discarded(house)
-    before = house.versions()
-    outcome = house.resume()
-    old, new = house.rows("half")
+    discarded(lake)
+    before = lake.versions()
+    outcome = lake.resume()
+    old, new = lake.rows("half")
     now = outcome.operation.at
     properties = {"k": "v", RESUMED_FROM: "0/12", RESUMED_BY: "alice: ticket 7: the database says so"}
     changed = {"queue_id": QUEUE, "queue_offset": 0, "born_timestamp": now, "store_timestamp": now}
     assert dict(new["properties"]) == properties
     assert new | {"properties": None} == old | {"properties": None} | changed
-    (operation,) = house.rows("operations")
+    (operation,) = lake.rows("operations")
     assert (operation["action"], operation["actor"], operation["at"]) == ("RESUME", "alice", now)
     assert (operation["queue_id"], operation["queue_offset"]) == (0, 12)
     assert (operation["new_queue_id"], operation["new_queue_offset"]) == (QUEUE, 0)
-    assert {name for name, version in house.versions().items() if version != before.get(name)} == {"half", "operations"}
+    assert {name for name, version in lake.versions().items() if version != before.get(name)} == {
+        "half",
+        "operations",
+    }
 
 
-def test_resolved_transaction_is_refused_whatever_the_state(house: House) -> None:
+def test_resolved_transaction_is_refused_whatever_the_state(lake: Lakehouse) -> None:
     """Nothing is written again; nor when `reconcile` has decided by the op."""
-    place = house.half(12)
-    house.resolve("COMMIT")
-    before = house.versions()
+    place = lake.half(12)
+    lake.resolve("COMMIT")
+    before = lake.versions()
     for state in ("COMMIT", "ROLLBACK"):
         with pytest.raises(RefusedError, match="COMMIT by operator \\(alice\\) has landed"):
-            house.resolve(state, signed=BOB)
-    assert house.versions() == before
-    house.decide(place, "COMMIT", "operator")
+            lake.resolve(state, signed=BOB)
+    assert lake.versions() == before
+    lake.decide(place, "COMMIT", "operator")
     with pytest.raises(RefusedError, match=r"is decided: COMMIT since .* by operator"):
-        house.resolve("COMMIT")
+        lake.resolve("COMMIT")
 
 
-def test_resuming_twice_is_refused_until_it_is_discarded_again(house: House) -> None:
+def test_resuming_twice_is_refused_until_it_is_discarded_again(lake: Lakehouse) -> None:
     """Then the newest is resumed, with the checks of none of them."""
-    first = discarded(house)
-    house.resume()
+    first = discarded(lake)
+    lake.resume()
     with pytest.raises(RefusedError, match=r"2000000000/0: was resumed from 0/12 at .* by alice, and is pending"):
-        house.resume()
-    house.decide(Place(QUEUE, 0), "DISCARD", "checkback")
+        lake.resume()
+    lake.decide(Place(QUEUE, 0), "DISCARD", "checkback")
     with pytest.raises(RefusedError, match="was discarded, and resumed as 2000000000/0"):
-        house.resume(Asked("tx", place=first))
-    assert house.resume(signed=BOB).operation.new_place == Place(QUEUE, 1)
-    assert dict(house.rows("half")[-1]["properties"]) == {
+        lake.resume(Asked("tx", place=first))
+    assert lake.resume(signed=BOB).operation.new_place == Place(QUEUE, 1)
+    assert dict(lake.rows("half")[-1]["properties"]) == {
         "k": "v",
         RESUMED_FROM: "2000000000/0",
         RESUMED_BY: "bob: no: it does not",
     }
-    assert [row["actor"] for row in house.rows("operations")] == ["alice", "bob"]
+    assert [row["actor"] for row in lake.rows("operations")] == ["alice", "bob"]
 
 
-def test_resumed_message_may_be_resolved(house: House) -> None:
+def test_resumed_message_may_be_resolved(lake: Lakehouse) -> None:
     """It is a transaction like any other."""
-    discarded(house)
-    house.resume()
-    house.resolve("COMMIT")
-    (op,) = house.rows("op")
+    discarded(lake)
+    lake.resume()
+    lake.resolve("COMMIT")
+    (op,) = lake.rows("op")
     assert (op["queue_id"], op["half_offset"]) == (QUEUE, 0)
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["by its id", "by its place"])
 @pytest.mark.parametrize("action", ["resolve", "resume"])
-def test_crash_before_the_ledger_is_made_good_by_the_same_command(house: House, action: str, named: bool) -> None:
+def test_crash_before_the_ledger_is_made_good_by_the_same_command(lake: Lakehouse, action: str, named: bool) -> None:
     """The row is the one of the first time: its actor, reason and time, not those of the repetition."""
-    place = house.half(12) if action == "resolve" else discarded(house)
+    place = lake.half(12) if action == "resolve" else discarded(lake)
     asked = Asked("tx", place=place if named and action == "resolve" else None)
 
     def run(signed: Any, **more: Any) -> Outcome:
         return (
-            house.resolve("ROLLBACK", asked, signed, **more)
+            lake.resolve("ROLLBACK", asked, signed, **more)
             if action == "resolve"
-            else house.resume(signed=signed, **more)
+            else lake.resume(signed=signed, **more)
         )
 
     with pytest.raises(CrashError):
-        run(ALICE, store=Crashing(house.store(), before="operations"))
-    assert house.rows("operations") == []
-    made = house.rows("op" if action == "resolve" else "half")[-1]
+        run(ALICE, store=Crashing(lake.store(), before="operations"))
+    assert lake.rows("operations") == []
+    made = lake.rows("op" if action == "resolve" else "half")[-1]
     outcome = run(BOB)
     assert outcome.repeated
     assert outcome.operation.signed == ALICE
-    (row,) = house.rows("operations")
+    (row,) = lake.rows("operations")
     assert (row["actor"], row["reason"], row["at"]) == (*ALICE, made["store_timestamp"])
-    assert len(house.rows("op")) == (action == "resolve")
+    assert len(lake.rows("op")) == (action == "resolve")
     with pytest.raises(RefusedError):  # now it is only refused
         run(BOB)
-    assert len(house.rows("operations")) == 1
+    assert len(lake.rows("operations")) == 1
 
 
-def test_crash_before_the_ledger_is_made_good_after_the_decision(house: House) -> None:
+def test_crash_before_the_ledger_is_made_good_after_the_decision(lake: Lakehouse) -> None:
     """However late."""
-    place = house.half(12)
+    place = lake.half(12)
     with pytest.raises(CrashError):
-        house.resolve("COMMIT", store=Crashing(house.store(), before="operations"))
-    house.decide(place, "COMMIT", "operator")
-    assert house.resolve("COMMIT").repeated
-    assert len(house.rows("operations")) == 1
+        lake.resolve("COMMIT", store=Crashing(lake.store(), before="operations"))
+    lake.decide(place, "COMMIT", "operator")
+    assert lake.resolve("COMMIT").repeated
+    assert len(lake.rows("operations")) == 1
 
 
-def test_next_action_completes_the_ledger(house: House) -> None:
+def test_next_action_completes_the_ledger(lake: Lakehouse) -> None:
     """A resumption that the ledger lacks, and the message was discarded again: both are there, in order."""
-    discarded(house)
+    discarded(lake)
     with pytest.raises(CrashError):
-        house.resume(store=Crashing(house.store(), before="operations"))
-    house.decide(Place(QUEUE, 0), "DISCARD", "checkback")
-    assert not house.resume(signed=BOB).repeated
-    assert [(row["actor"], row["new_queue_offset"]) for row in house.rows("operations")] == [("alice", 0), ("bob", 1)]
+        lake.resume(store=Crashing(lake.store(), before="operations"))
+    lake.decide(Place(QUEUE, 0), "DISCARD", "checkback")
+    assert not lake.resume(signed=BOB).repeated
+    assert [(row["actor"], row["new_queue_offset"]) for row in lake.rows("operations")] == [
+        ("alice", 0),
+        ("bob", 1),
+    ]
 
 
 @pytest.mark.parametrize("before", ["op", "half"])
-def test_crash_before_the_action_leaves_nothing(house: House, before: str) -> None:
+def test_crash_before_the_action_leaves_nothing(lake: Lakehouse, before: str) -> None:
     """The ledger does not tell of what was not done."""
-    place = house.half(12)
+    place = lake.half(12)
     if before == "half":
-        house.decide(place, "DISCARD", "checkback")
-    versions = house.versions()
-    store = Crashing(house.store(), before)
+        lake.decide(place, "DISCARD", "checkback")
+    versions = lake.versions()
+    store = Crashing(lake.store(), before)
     with pytest.raises(CrashError):
-        _ = house.resolve("COMMIT", store=store) if before == "op" else house.resume(store=store)
-    assert house.versions() == versions
+        _ = lake.resolve("COMMIT", store=store) if before == "op" else lake.resume(store=store)
+    assert lake.versions() == versions
 
 
 class Meanwhile:
@@ -243,77 +249,77 @@ _TURNS = range(17)
 
 
 @pytest.mark.parametrize("turn", _TURNS)
-def test_contradicting_operators_are_told_apart(house: House, turn: int) -> None:
+def test_contradicting_operators_are_told_apart(lake: Lakehouse, turn: int) -> None:
     """Whenever the other one comes: one of them finds the other's op. There is one op, and one row of the ledger."""
-    house.half(12)
+    lake.half(12)
     refused: list[str] = []
 
     def resolve(state: str, signed: OperatorSignature, **more: Any) -> None:
         try:
-            house.resolve(state, signed=signed, **more)
+            lake.resolve(state, signed=signed, **more)
         except RefusedError as error:
             refused.append(str(error))
 
-    store = Meanwhile(house.store(), turn, lambda: resolve("ROLLBACK", BOB))
+    store = Meanwhile(lake.store(), turn, lambda: resolve("ROLLBACK", BOB))
     resolve("COMMIT", ALICE, store=store)
     came = store.turns < 0
-    (op,) = house.rows("op")
+    (op,) = lake.rows("op")
     assert len(refused) == came
     assert all(f"{op['state']} by operator" in line for line in refused)
-    assert [(row["action"], row["at"]) for row in house.rows("operations")] == [
+    assert [(row["action"], row["at"]) for row in lake.rows("operations")] == [
         (f"RESOLVE_{op['state']}", op["store_timestamp"])
     ]
 
 
 @pytest.mark.parametrize("turn", _TURNS)
-def test_operators_of_two_messages_take_two_offsets(house: House, turn: int) -> None:
+def test_operators_of_two_messages_take_two_offsets(lake: Lakehouse, turn: int) -> None:
     """Whenever the other one comes: who is second looks again and takes the next."""
-    discarded(house, 1, "a")
-    discarded(house, 2, "b")
-    store = Meanwhile(house.store(), turn, lambda: house.resume(Asked("b"), BOB))
-    house.resume(Asked("a"), store=store)
-    found = {row["transaction_id"]: row["queue_offset"] for row in house.rows("half") if row["queue_id"] == QUEUE}
+    discarded(lake, 1, "a")
+    discarded(lake, 2, "b")
+    store = Meanwhile(lake.store(), turn, lambda: lake.resume(Asked("b"), BOB))
+    lake.resume(Asked("a"), store=store)
+    found = {row["transaction_id"]: row["queue_offset"] for row in lake.rows("half") if row["queue_id"] == QUEUE}
     assert found in ([{"a": 0, "b": 1}, {"a": 1, "b": 0}] if store.turns < 0 else [{"a": 0}])
-    assert {row["transaction_id"]: row["new_queue_offset"] for row in house.rows("operations")} == found
+    assert {row["transaction_id"]: row["new_queue_offset"] for row in lake.rows("operations")} == found
 
 
 @pytest.mark.parametrize("turn", _TURNS)
-def test_operators_of_one_message_resume_it_once(house: House, turn: int) -> None:
+def test_operators_of_one_message_resume_it_once(lake: Lakehouse, turn: int) -> None:
     """Whenever the other one comes."""
-    discarded(house)
+    discarded(lake)
     late: list[str] = []
 
     def resume(signed: OperatorSignature, **more: Any) -> None:
         try:
-            if house.resume(signed=signed, **more).repeated:
+            if lake.resume(signed=signed, **more).repeated:
                 late.append("before its row of the ledger")
         except RefusedError as error:
             late.append(str(error))
 
-    store = Meanwhile(house.store(), turn, lambda: resume(BOB))
+    store = Meanwhile(lake.store(), turn, lambda: resume(BOB))
     resume(ALICE, store=store)
     assert len(late) == (store.turns < 0)
     assert all("was resumed from 0/12" in line or "before its row" in line for line in late)
-    assert len(house.rows("half")) == 2
-    assert len(house.rows("operations")) == 1
+    assert len(lake.rows("half")) == 2
+    assert len(lake.rows("operations")) == 1
 
 
-def test_offsets_go_on_after_rows_that_others_wrote(house: House) -> None:
+def test_offsets_go_on_after_rows_that_others_wrote(lake: Lakehouse) -> None:
     """They should not; but no offset is taken twice."""
-    house.half(41, "other", queue=QUEUE)
-    discarded(house)
-    assert house.resume().operation.new_place == Place(QUEUE, 42)
+    lake.half(41, "other", queue=QUEUE)
+    discarded(lake)
+    assert lake.resume().operation.new_place == Place(QUEUE, 42)
 
 
-def test_message_that_is_not_in_discarded_is_told(house: House) -> None:
+def test_message_that_is_not_in_discarded_is_told(lake: Lakehouse) -> None:
     """`reconcile` died between two tables."""
-    house.decide(house.half(12), "DISCARD", "checkback")
+    lake.decide(lake.half(12), "DISCARD", "checkback")
     from deltalake import DeltaTable
 
-    table = DeltaTable(house.tables.location("discarded"))
+    table = DeltaTable(lake.tables.location("discarded"))
     table.delete()
     with pytest.raises(RefusedError, match="its message is not in `discarded`; run `checkback reconcile`"):
-        house.resume()
+        lake.resume()
 
 
 # Any order
@@ -326,48 +332,49 @@ _STEP = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(_STEP, min_size=3, max_size=6))
 def test_ledger_has_what_was_done_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str, str]]
 ) -> None:
     """Whatever is tried, crashes and is decided: one operator's op a place, no offset twice, a message resumed once."""
-    house = House(tmp_path_factory.mktemp("any") / "data")
-    open_places = {name: house.half(offset, name) for offset, name in enumerate("ab")}
+    lake = Lakehouse(tmp_path_factory.mktemp("any") / "data")
+    open_places = {name: lake.half(offset, name) for offset, name in enumerate("ab")}
     for what, name, crash, decided in steps:
-        store: Any = Crashing(house.store(), crash) if crash else house.store()
+        store: Any = Crashing(lake.store(), crash) if crash else lake.store()
         try:
             one = Asked(name)
-            outcome = house.resume(one, store=store) if what == "resume" else house.resolve(what, one, store=store)
+            outcome = lake.resume(one, store=store) if what == "resume" else lake.resolve(what, one, store=store)
         except (CheckbackError, CrashError):
             outcome = None
-        halves = house.rows("half")
+        halves = lake.rows("half")
         newest = next(row for row in reversed(halves) if row["transaction_id"] == name)
         place = open_places[name] = Place(newest["queue_id"], newest["queue_offset"])
-        ops = [row for row in house.rows("op") if (row["queue_id"], row["half_offset"]) == place]
-        known = {(row["queue_id"], row["queue_offset"]) for row in house.rows("decisions")}
+        ops = [row for row in lake.rows("op") if (row["queue_id"], row["half_offset"]) == place]
+        known = {(row["queue_id"], row["queue_offset"]) for row in lake.rows("decisions")}
         if outcome is not None and place not in known:
             assert ops or place.queue_id == QUEUE
         if place not in known and decided == "DISCARD" and not ops:
-            house.decide(place, "DISCARD", "checkback")
+            lake.decide(place, "DISCARD", "checkback")
         elif place not in known and decided == "first op" and ops:
-            house.decide(place, ops[0]["state"], "operator")
+            lake.decide(place, ops[0]["state"], "operator")
     for name in "ab":  # the same command again makes the ledger whole
         for again in ("COMMIT", "ROLLBACK", "resume"):
             with suppress(CheckbackError):
-                _ = house.resume(Asked(name)) if again == "resume" else house.resolve(again, Asked(name))
-    done = {("RESUME", row["queue_id"], row["queue_offset"]) for row in house.rows("half") if row["queue_id"] == QUEUE}
-    done |= {(f"RESOLVE_{row['state']}", row["queue_id"], row["half_offset"]) for row in house.rows("op")}
+                _ = lake.resume(Asked(name)) if again == "resume" else lake.resolve(again, Asked(name))
+    done = {("RESUME", row["queue_id"], row["queue_offset"]) for row in lake.rows("half") if row["queue_id"] == QUEUE}
+    done |= {(f"RESOLVE_{row['state']}", row["queue_id"], row["half_offset"]) for row in lake.rows("op")}
     ledger = [
         (row["action"], row["new_queue_id"], row["new_queue_offset"])
         if row["action"] == "RESUME"
         else (row["action"], row["queue_id"], row["queue_offset"])
-        for row in house.rows("operations")
+        for row in lake.rows("operations")
     ]
     assert sorted(ledger) == sorted(done)
-    places = [(row["queue_id"], row["queue_offset"]) for row in house.rows("half")]
+    places = [(row["queue_id"], row["queue_offset"]) for row in lake.rows("half")]
     assert len(set(places)) == len(places)
-    ended = [(row["queue_id"], row["half_offset"]) for row in house.rows("op")]
+    ended = [(row["queue_id"], row["half_offset"]) for row in lake.rows("op")]
     assert len(set(ended)) == len(ended)
-    origins = [dict(row["properties"]).get(RESUMED_FROM) for row in house.rows("half") if row["queue_id"] == QUEUE]
+    origins = [dict(row["properties"]).get(RESUMED_FROM) for row in lake.rows("half") if row["queue_id"] == QUEUE]
     assert len(set(origins)) == len(origins)

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from checkback.cli import main
-from operate.fixtures import QUEUE, House
+from operate.fixtures import QUEUE, Lakehouse
 
 SIGNED = ("--actor", "alice", "--reason", "the database says so")
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The house is in ./data."""
+    """The lakehouse is in ./data."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -61,15 +61,15 @@ def test_tables_that_are_missing_are_told(capfd: pytest.CaptureFixture[str], tmp
 
 @pytest.mark.parametrize("command", [("resolve", "--commit"), ("resolve", "--rollback"), ("resume",)])
 def test_without_yes_it_is_shown_and_nothing_is_written(
-    house: House, capfd: pytest.CaptureFixture[str], command: tuple[str, ...]
+    lake: Lakehouse, capfd: pytest.CaptureFixture[str], command: tuple[str, ...]
 ) -> None:
     """The transaction, what is known of it, and what would follow; as JSON, too. Nobody is asked in a pipe."""
-    place = house.half(12)
-    house.check(place, 1, "UNKNOWN")
-    house.check(place, 2, "NO_ANSWER", "status 500")
+    place = lake.half(12)
+    lake.check(place, 1, "UNKNOWN")
+    lake.check(place, 2, "NO_ANSWER", "status 500")
     if command == ("resume",):
-        house.decide(place, "DISCARD", "checkback")
-    before = house.versions()
+        lake.decide(place, "DISCARD", "checkback")
+    before = lake.versions()
     assert main([*command, "tx", *SIGNED]) == 0
     out, err = capfd.readouterr()
     assert err == ""
@@ -85,25 +85,25 @@ def test_without_yes_it_is_shown_and_nothing_is_written(
     found = json.loads(line)
     assert found["done"] is False
     assert (found["transaction"]["queue_offset"], found["transaction"]["last_error"]) == (12, "status 500")
-    assert house.versions() == before
+    assert lake.versions() == before
 
 
-def test_with_yes_it_is_shown_and_done(house: House, capfd: pytest.CaptureFixture[str]) -> None:
+def test_with_yes_it_is_shown_and_done(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
     """And refused the second time, with exit code 1."""
-    house.half(12)
+    lake.half(12)
     assert main(["resolve", "tx", "--rollback", *SIGNED, "--yes"]) == 0
     out, err = capfd.readouterr()
     assert err == ""
     assert out.splitlines()[0].split() == ["transaction", "tx"]
     assert out.splitlines()[-1].startswith("RESOLVE_ROLLBACK 0/12: the op is appended. `checkback reconcile` decides")
-    assert [(row["state"], row["remark"]) for row in house.rows("op")] == [("ROLLBACK", "alice: the database says so")]
+    assert [(row["state"], row["remark"]) for row in lake.rows("op")] == [("ROLLBACK", "alice: the database says so")]
     out, err = fails(capfd, "resolve", "tx", "--commit", *SIGNED, "--yes", code=1)
     assert out == ""
     assert err.startswith("checkback: transaction 0/12: ROLLBACK by operator (alice) has landed at ")
 
 
-def test_resume_tells_the_new_place(house: House, capfd: pytest.CaptureFixture[str]) -> None:
-    house.decide(house.half(12), "DISCARD", "checkback")
+def test_resume_tells_the_new_place(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
+    lake.decide(lake.half(12), "DISCARD", "checkback")
     assert main(["resume", "tx", *SIGNED, "--yes", "--json"]) == 0
     (line,) = capfd.readouterr().out.splitlines()
     found = json.loads(line)
@@ -113,30 +113,30 @@ def test_resume_tells_the_new_place(house: House, capfd: pytest.CaptureFixture[s
     assert "body" not in line
 
 
-def test_queue_of_resumed_messages_is_a_setting(house: House) -> None:
-    house.decide(house.half(12), "DISCARD", "checkback")
+def test_queue_of_resumed_messages_is_a_setting(lake: Lakehouse) -> None:
+    lake.decide(lake.half(12), "DISCARD", "checkback")
     assert main(["resume", "tx", *SIGNED, "--yes", "--set", "operator.queue=77"]) == 0
-    assert [row["queue_id"] for row in house.rows("half")] == [0, 77]
+    assert [row["queue_id"] for row in lake.rows("half")] == [0, 77]
 
 
-def test_several_half_messages_are_listed(house: House, capfd: pytest.CaptureFixture[str]) -> None:
+def test_several_half_messages_are_listed(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
     """And the group or the place asked for; nothing is done."""
-    house.half(12)
-    house.half(13, group="pay")
-    before = house.versions()
+    lake.half(12)
+    lake.half(13, group="pay")
+    before = lake.versions()
     out, err = fails(capfd, "resolve", "tx", "--commit", *SIGNED, "--yes")
     assert [line.split()[:2] for line in out.splitlines()[1:]] == [["0/12", "orders"], ["0/13", "pay"]]
     assert "TX: 2 half messages have this transaction id; name one: --group G" in err
     out, _ = fails(capfd, "resolve", "tx", "--commit", *SIGNED, "--yes", "--json")
     assert [json.loads(line)["producer_group"] for line in out.splitlines()] == ["orders", "pay"]
-    assert house.versions() == before
+    assert lake.versions() == before
     assert main(["resolve", "tx", "--commit", *SIGNED, "--yes", "--group", "pay"]) == 0
     assert main(["resolve", "tx", "--commit", *SIGNED, "--yes", "--queue-id", "0", "--queue-offset", "12"]) == 0
-    assert [row["half_offset"] for row in house.rows("op")] == [13, 12]
+    assert [row["half_offset"] for row in lake.rows("op")] == [13, 12]
 
 
-def test_unknown_transaction_is_told(house: House, capfd: pytest.CaptureFixture[str]) -> None:
-    house.half(12)
+def test_unknown_transaction_is_told(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
+    lake.half(12)
     out, err = fails(capfd, "resume", "none", *SIGNED, "--yes")
     assert out == ""
     assert "no half message has this transaction id; see `checkback pending`" in err
@@ -144,24 +144,24 @@ def test_unknown_transaction_is_told(house: House, capfd: pytest.CaptureFixture[
     assert "no half message at 0/99 has this" in fails(capfd, "resolve", "tx", "--commit", *SIGNED, *wrong)[1]
 
 
-def test_ledger_that_lacks_an_action_is_shown_and_completed(house: House, capfd: pytest.CaptureFixture[str]) -> None:
+def test_ledger_that_lacks_an_action_is_shown_and_completed(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
     """As after a crash between the op and the ledger."""
-    house.op(house.half(12), "COMMIT", source="operator", remark="bob: before the crash")
-    before = house.versions()
+    lake.op(lake.half(12), "COMMIT", source="operator", remark="bob: before the crash")
+    before = lake.versions()
     assert main(["resolve", "tx", "--commit", *SIGNED]) == 0
     assert "was done already, at 2026-01-01T00:00:02.000Z by bob; its row in `operations` is missing" in (
         capfd.readouterr().out
     )
-    assert house.versions() == before
+    assert lake.versions() == before
     assert main(["resolve", "tx", "--commit", *SIGNED, "--yes"]) == 0
     assert "its row in `operations` was missing, and is there now" in capfd.readouterr().out
-    assert [(row["actor"], row["reason"]) for row in house.rows("operations")] == [("bob", "before the crash")]
-    assert len(house.rows("op")) == 1
+    assert [(row["actor"], row["reason"]) for row in lake.rows("operations")] == [("bob", "before the crash")]
+    assert len(lake.rows("op")) == 1
 
 
-def test_commands_without_spark(house: House, tmp_path: Path) -> None:
+def test_commands_without_spark(lake: Lakehouse, tmp_path: Path) -> None:
     """In local folders no JVM is started: there need not be one."""
-    house.half(12)
+    lake.half(12)
     run = subprocess.run(
         [sys.executable, "-m", "checkback", "resolve", "tx", "--commit", *SIGNED, "--yes"],
         capture_output=True,
@@ -171,7 +171,7 @@ def test_commands_without_spark(house: House, tmp_path: Path) -> None:
         env=os.environ | {"JAVA_HOME": "/nowhere"},
     )
     assert (run.returncode, run.stderr) == (0, "")
-    assert len(house.rows("op")) == 1
+    assert len(lake.rows("op")) == 1
 
 
 def on_a_terminal(answer: str, *arguments: str) -> tuple[int, str]:
@@ -194,22 +194,23 @@ def on_a_terminal(answer: str, *arguments: str) -> tuple[int, str]:
     return process.wait(60), said.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "ops"), [("n", 0), ("y", 1)])
-def test_on_a_terminal_it_asks(house: House, answer: str, ops: int) -> None:
-    house.half(12)
+def test_on_a_terminal_it_asks(lake: Lakehouse, answer: str, ops: int) -> None:
+    lake.half(12)
     code, said = on_a_terminal(answer, "resolve", "tx", "--commit", *SIGNED)
     assert code == 0
     assert "Do it? [y/N]" in said
     assert ("Nothing was done." in said) == (ops == 0)
-    assert len(house.rows("op")) == ops
+    assert len(lake.rows("op")) == ops
 
 
 def test_control_characters_of_a_producer_are_shown_and_never_obeyed(
-    house: House, capfd: pytest.CaptureFixture[str]
+    lake: Lakehouse, capfd: pytest.CaptureFixture[str]
 ) -> None:
     hostile = "order-1\x1b[2K\x1b[1G\x1b]0;owned\x07\u202e\x9bhidden\nqueue 9/9"
     for offset in (7, 8):
-        house.half(offset, hostile)
+        lake.half(offset, hostile)
     arguments = ("resolve", hostile, "--rollback", *SIGNED)
     out, err = fails(capfd, *arguments)
     assert main([*arguments, "--queue-id", "0", "--queue-offset", "7"]) == 0

@@ -13,93 +13,93 @@ from checkback.messages import RESUMED_BY, RESUMED_FROM
 from checkback.operate.lookup import find
 from checkback.operate.transaction import AmbiguousError, Asked, Place
 from checkback.storage.schemas import arrow_schema
-from operate.fixtures import QUEUE, House
+from operate.fixtures import QUEUE, Lakehouse
 
 
-def found_one(house: House, **more: Any) -> Any:
-    (one,) = find(house.store(), Asked("tx", **more), QUEUE).transactions
+def found_one(lake: Lakehouse, **more: Any) -> Any:
+    (one,) = find(lake.store(), Asked("tx", **more), QUEUE).transactions
     return one
 
 
-def test_transaction_is_found_with_its_checks_and_ops(house: House) -> None:
+def test_transaction_is_found_with_its_checks_and_ops(lake: Lakehouse) -> None:
     """By its id or by its place; the newest answer, the ops that are its own in the order in which they are obeyed."""
-    place = house.half(12)
-    house.half(13, "another")
-    house.check(place, 1, "UNKNOWN")
-    house.check(place, 2, "NO_ANSWER", "too late")
-    house.op(place, "ROLLBACK", producer_group="others")
-    house.op(place, "ROLLBACK", transaction_id="another")
-    house.op(place, "MAYBE")
-    house.op(place, "COMMIT", transaction_id=None)
-    house.op(place, "ROLLBACK")
-    one = found_one(house)
-    assert found_one(house, place=place) == one
+    place = lake.half(12)
+    lake.half(13, "another")
+    lake.check(place, 1, "UNKNOWN")
+    lake.check(place, 2, "NO_ANSWER", "too late")
+    lake.op(place, "ROLLBACK", producer_group="others")
+    lake.op(place, "ROLLBACK", transaction_id="another")
+    lake.op(place, "MAYBE")
+    lake.op(place, "COMMIT", transaction_id=None)
+    lake.op(place, "ROLLBACK")
+    one = found_one(lake)
+    assert found_one(lake, place=place) == one
     assert (one.place, one.check_times, one.last_outcome, one.last_error) == (place, 2, "NO_ANSWER", "too late")
     assert [op.state for op in one.ops] == ["COMMIT", "ROLLBACK"]
     assert one.decision is None
-    house.decide(place, "COMMIT")
-    one = found_one(house)
+    lake.decide(place, "COMMIT")
+    one = found_one(lake)
     assert (one.decision.state, one.decision.source, one.check_times) == ("COMMIT", "producer", 15)
 
 
-def test_half_message_that_was_not_taken_is_not_found(house: House) -> None:
+def test_half_message_that_was_not_taken_is_not_found(lake: Lakehouse) -> None:
     """Of several at one offset the first that landed is the transaction."""
-    house.half(12, "tx")
-    house.half(12, "late")
-    assert found_one(house).place == Place(0, 12)
+    lake.half(12, "tx")
+    lake.half(12, "late")
+    assert found_one(lake).place == Place(0, 12)
     for asked in (Asked("late"), Asked("late", place=Place(0, 12))):
-        assert find(house.store(), asked, QUEUE).transactions == []
+        assert find(lake.store(), asked, QUEUE).transactions == []
 
 
-def test_property_that_a_producer_has_set_means_nothing(house: House) -> None:
+def test_property_that_a_producer_has_set_means_nothing(lake: Lakehouse) -> None:
     """Only the queue of resumed messages has resumed messages."""
-    first = house.discarded()
-    house.half(13, properties=[(RESUMED_FROM, "0/12"), (RESUMED_BY, "eve: why not")])
-    found = find(house.store(), Asked("tx"), QUEUE).transactions
+    first = lake.discarded()
+    lake.half(13, properties=[(RESUMED_FROM, "0/12"), (RESUMED_BY, "eve: why not")])
+    found = find(lake.store(), Asked("tx"), QUEUE).transactions
     assert [(one.place, one.resumed_as, one.resumed_from) for one in found] == [
         (first, None, None),
         (Place(0, 13), None, None),
     ]
-    assert house.resume(Asked("tx", place=first)).operation.new_place == Place(QUEUE, 0)
-    assert [row["actor"] for row in house.rows("operations")] == ["alice"]
+    assert lake.resume(Asked("tx", place=first)).operation.new_place == Place(QUEUE, 0)
+    assert [row["actor"] for row in lake.rows("operations")] == ["alice"]
 
 
-def test_queue_of_resumed_messages_may_change(house: House) -> None:
+def test_queue_of_resumed_messages_may_change(lake: Lakehouse) -> None:
     """The ledger knows the one before."""
-    house.discarded()
-    house.resume()
-    found = find(house.store(), Asked("tx"), QUEUE + 1).transactions
+    lake.discarded()
+    lake.resume()
+    found = find(lake.store(), Asked("tx"), QUEUE + 1).transactions
     assert [(one.place, one.resumed_as) for one in found] == [
         (Place(0, 12), Place(QUEUE, 0)),
         (Place(QUEUE, 0), None),
     ]
 
 
-def test_several_half_messages_are_not_guessed_among(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_half_messages_are_not_guessed_among(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other groups, other queues; too many are not even looked at."""
-    house.half(12)
-    house.half(12, queue=1)
-    house.half(13, group="pay")
+    lake.half(12)
+    lake.half(12, queue=1)
+    lake.half(13, group="pay")
     with pytest.raises(AmbiguousError) as ambiguous:
-        house.resolve("COMMIT")
+        lake.resolve("COMMIT")
     assert [one.place for one in ambiguous.value.transactions] == [Place(0, 12), Place(0, 13), Place(1, 12)]
-    assert house.resolve("COMMIT", Asked("tx", group="pay")).operation.place == Place(0, 13)
-    assert house.resolve("COMMIT", Asked("tx", place=Place(1, 12))).operation.place == Place(1, 12)
+    assert lake.resolve("COMMIT", Asked("tx", group="pay")).operation.place == Place(0, 13)
+    assert lake.resolve("COMMIT", Asked("tx", place=Place(1, 12))).operation.place == Place(1, 12)
     monkeypatch.setattr("checkback.operate.lookup.MOST", 3)
-    house.half(20)
+    lake.half(20)
     with pytest.raises(SettingsError, match="4 half messages have this transaction id"):
-        house.resolve("COMMIT")
-    assert house.resolve("COMMIT", Asked("tx", place=Place(0, 20))).operation.place == Place(0, 20)
+        lake.resolve("COMMIT")
+    assert lake.resolve("COMMIT", Asked("tx", place=Place(0, 20))).operation.place == Place(0, 20)
 
 
 @pytest.mark.parametrize("column", ["born_timestamp", "store_timestamp"])
-def test_row_with_a_time_beyond_pythons_is_found(house: House, column: str) -> None:
+def test_row_with_a_time_beyond_pythons_is_found(lake: Lakehouse, column: str) -> None:
     """Another writer's, in the year 20000: it can be resolved, and so can the others."""
-    house.half(11)
+    lake.half(11)
     far = pa.array([569_036_000_000_000_000], pa.int64()).cast(pa.timestamp("us", "UTC"))
-    row = house.rows("half")[0] | {"queue_offset": 12, "transaction_id": "far"}
+    row = lake.rows("half")[0] | {"queue_offset": 12, "transaction_id": "far"}
     rows = pa.Table.from_pylist([row], arrow_schema("half"))
     rows = rows.set_column(rows.schema.get_field_index(column), rows.schema.field(column), far)
-    write_deltalake(house.tables.location("half"), rows, mode="append")
+    write_deltalake(lake.tables.location("half"), rows, mode="append")
     for transaction_id in ("tx", "far"):
-        assert house.resolve("COMMIT", Asked(transaction_id)).operation.transaction_id == transaction_id
+        assert lake.resolve("COMMIT", Asked(transaction_id)).operation.transaction_id == transaction_id

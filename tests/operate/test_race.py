@@ -6,6 +6,8 @@ import multiprocessing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from checkback.errors import CheckbackError
 from checkback.operate.action import act
 from checkback.operate.command import _now
@@ -15,10 +17,12 @@ from checkback.operate.resume import resuming
 from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Asked
 from checkback.storage.tables import Tables
-from operate.fixtures import QUEUE, House
+from operate.fixtures import QUEUE, Lakehouse
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
+
+pytestmark = pytest.mark.slow
 
 _OPERATORS = 2
 _MESSAGES = 6
@@ -47,30 +51,29 @@ def _operate(root: str, number: int, barrier: Barrier) -> None:
 
 def test_operators_of_several_processes(tmp_path: Path) -> None:
     """However they meet."""
-    house = House(tmp_path / "data")
+    lake = Lakehouse(tmp_path / "data")
     for number in range(_MESSAGES):
-        house.decide(house.half(number, f"gone-{number}"), "DISCARD", "checkback")
-        house.half(100 + number, f"open-{number}")
+        lake.decide(lake.half(number, f"gone-{number}"), "DISCARD", "checkback")
+        lake.half(100 + number, f"open-{number}")
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(_OPERATORS)
-    operators = [context.Process(target=_operate, args=(house.root, n, barrier)) for n in range(_OPERATORS)]
+    operators = [context.Process(target=_operate, args=(lake.root, n, barrier)) for n in range(_OPERATORS)]
     for operator in operators:
         operator.start()
     for operator in operators:
         operator.join()
     assert [operator.exitcode for operator in operators] == [0] * _OPERATORS
 
-    resumed = [row for row in house.rows("half") if row["queue_id"] == QUEUE]
+    resumed = [row for row in lake.rows("half") if row["queue_id"] == QUEUE]
     names = [row["transaction_id"] for row in resumed]
     assert sorted(row["queue_offset"] for row in resumed) == list(range(len(resumed)))
     assert len(set(names)) == len(names) >= _MESSAGES // 2
-    ops = house.rows("op")
+    ops = lake.rows("op")
     assert sorted(row["transaction_id"] for row in ops) == [f"open-{number}" for number in range(_MESSAGES)]
     done = {("RESUME", row["transaction_id"], row["queue_offset"], _actor(row)) for row in resumed}
     done |= {(f"RESOLVE_{row['state']}", row["transaction_id"], None, row["remark"].split(":")[0]) for row in ops}
     ledger = [
-        (row["action"], row["transaction_id"], row["new_queue_offset"], row["actor"])
-        for row in house.rows("operations")
+        (row["action"], row["transaction_id"], row["new_queue_offset"], row["actor"]) for row in lake.rows("operations")
     ]
     assert sorted(ledger, key=str) == sorted(done, key=str)
 

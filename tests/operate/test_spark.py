@@ -19,7 +19,7 @@ from checkback.operate.transaction import Asked, Place
 from checkback.settings import Settings
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
-from operate.fixtures import ALICE, BOB, QUEUE, House
+from operate.fixtures import ALICE, BOB, QUEUE, Lakehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,13 +33,13 @@ def test_reconcile_obeys_the_operator(spark: SparkSession, tmp_path: Path) -> No
     """
     now = datetime.now(timezone.utc)
     young: dict[str, Any] = {"born_timestamp": now, "store_timestamp": now, "check_immunity_s": 3600}
-    house = House(tmp_path / "data")
-    house.half(0, "gone", check_immunity_s=0)  # its one check finds no endpoint: discarded
-    house.half(1, "paid", **young)
-    house.half(2, "unpaid", **young)
+    lake = Lakehouse(tmp_path / "data")
+    lake.half(0, "gone", check_immunity_s=0)  # its one check finds no endpoint: discarded
+    lake.half(1, "paid", **young)
+    lake.half(2, "unpaid", **young)
     with ExampleProducer({"gone": ["COMMIT"]}) as producer:
         content: dict[str, Any] = {
-            "storage": {"root": house.root},
+            "storage": {"root": lake.root},
             "transaction": {"check_max": 1, "check_interval": "1ms"},
             "reconcile": {"partitions": 1, "segment_size": 64},
         }
@@ -47,55 +47,55 @@ def test_reconcile_obeys_the_operator(spark: SparkSession, tmp_path: Path) -> No
             reconcile(spark, Settings.model_validate(content), available_now=True)
         content["producers"] = {"orders": {"endpoints": producer.endpoints}}
         settings = Settings.model_validate(content)
-        assert [(row["queue_offset"], row["state"]) for row in house.rows("decisions")] == [(0, "DISCARD")]
-        options = ("--actor", "alice", "--reason", "ticket 7", "--yes", "--set", f"storage.root={house.root}")
+        assert [(row["queue_offset"], row["state"]) for row in lake.rows("decisions")] == [(0, "DISCARD")]
+        options = ("--actor", "alice", "--reason", "ticket 7", "--yes", "--set", f"storage.root={lake.root}")
         for command in (["resolve", "paid", "--commit"], ["resolve", "unpaid", "--rollback"], ["resume", "gone"]):
             assert main([*command, *options]) == 0
         reconcile(spark, settings, available_now=True)
     names = ("queue_id", "queue_offset", "transaction_id", "state", "source", "check_times")
-    decisions = sorted(tuple(row[name] for name in names) for row in house.rows("decisions"))
+    decisions = sorted(tuple(row[name] for name in names) for row in lake.rows("decisions"))
     assert decisions == [
         (0, 0, "gone", "DISCARD", "checkback", 1),
         (0, 1, "paid", "COMMIT", "operator", 0),
         (0, 2, "unpaid", "ROLLBACK", "operator", 0),
         (QUEUE, 0, "gone", "COMMIT", "check", 1),
     ]
-    checks = [(row["queue_id"], row["queue_offset"], row["check_times"]) for row in house.rows("check_requests")]
+    checks = [(row["queue_id"], row["queue_offset"], row["check_times"]) for row in lake.rows("check_requests")]
     assert sorted(checks) == [(0, 0, 1), (QUEUE, 0, 1)]
-    published = {row["transaction_id"]: row for row in house.rows("topics/payments")}
-    assert len(house.rows("topics/payments")) == len(published) == 2
+    published = {row["transaction_id"]: row for row in lake.rows("topics/payments")}
+    assert len(lake.rows("topics/payments")) == len(published) == 2
     assert (published["gone"]["body"], published["gone"]["half_queue_id"]) == (b"body of gone", QUEUE)
     assert dict(published["gone"]["properties"])["CHECKBACK_RESUMED_FROM"] == "0/0"
-    assert [(row["queue_id"], row["queue_offset"]) for row in house.rows("discarded")] == [(0, 0)]
-    assert {row["action"] for row in house.rows("operations")} == {"RESOLVE_COMMIT", "RESOLVE_ROLLBACK", "RESUME"}
-    assert house.rows("rejected") == []
+    assert [(row["queue_id"], row["queue_offset"]) for row in lake.rows("discarded")] == [(0, 0)]
+    assert {row["action"] for row in lake.rows("operations")} == {"RESOLVE_COMMIT", "RESOLVE_ROLLBACK", "RESUME"}
+    assert lake.rows("rejected") == []
 
 
-def test_tables_that_only_spark_writes(spark: SparkSession, house: House) -> None:
+def test_tables_that_only_spark_writes(spark: SparkSession, lake: Lakehouse) -> None:
     """The same rows, each once: a second writer's append is skipped by Spark, and he is told."""
-    place = house.half(1)
-    house.decide(place, "DISCARD", "checkback")
-    store = SparkStore(spark, Tables(root=house.root))
-    outcome = act(store, Asked("tx", place=place), QUEUE, resuming(QUEUE, ALICE, house.clock))
+    place = lake.half(1)
+    lake.decide(place, "DISCARD", "checkback")
+    store = SparkStore(spark, Tables(root=lake.root))
+    outcome = act(store, Asked("tx", place=place), QUEUE, resuming(QUEUE, ALICE, lake.clock))
     assert outcome.operation.new_place == Place(QUEUE, 0)
-    (row,) = [row for row in house.rows("half") if row["queue_id"] == QUEUE]
-    (discarded,) = house.rows("discarded")
+    (row,) = [row for row in lake.rows("half") if row["queue_id"] == QUEUE]
+    (discarded,) = lake.rows("discarded")
     assert pa.Table.from_pylist([row], schema=arrow_schema("half")) == half_row(
         discarded, Place(QUEUE, 0), ALICE, outcome.operation.at
     )
     late = half_row(discarded, Place(QUEUE, 0), BOB, outcome.operation.at)
     assert not store.append("half", late, f"operator/{QUEUE}", 0)
-    assert len(house.rows("half")) == 2
-    assert [row["actor"] for row in house.rows("operations")] == ["alice"]
+    assert len(lake.rows("half")) == 2
+    assert [row["actor"] for row in lake.rows("operations")] == ["alice"]
 
 
-def test_store_is_sparks_where_the_files_are_not_plain(spark: SparkSession, house: House) -> None:
+def test_store_is_sparks_where_the_files_are_not_plain(spark: SparkSession, lake: Lakehouse) -> None:
     """In a clustered table; or when the settings say so."""
-    settings = Settings.model_validate({"storage": {"root": house.root}})
+    settings = Settings.model_validate({"storage": {"root": lake.root}})
     with open_tables(settings) as store:
         assert isinstance(store, FileStore)
-    with open_tables(Settings.model_validate({"storage": {"root": house.root, "writer": "spark"}})) as store:
+    with open_tables(Settings.model_validate({"storage": {"root": lake.root, "writer": "spark"}})) as store:
         assert isinstance(store, SparkStore)
-    spark.sql(f"ALTER TABLE delta.`{house.root}/op` CLUSTER BY (half_offset)")
+    spark.sql(f"ALTER TABLE delta.`{lake.root}/op` CLUSTER BY (half_offset)")
     with open_tables(settings) as store:
         assert isinstance(store, SparkStore)

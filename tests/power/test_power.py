@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from power.disk import Note
     from power.restart import Outcome
 
+pytestmark = pytest.mark.slow
+
 _CUTS = 12
 
 

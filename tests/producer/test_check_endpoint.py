@@ -7,8 +7,10 @@ import json
 import socket
 import threading
 import time
+from base64 import b64decode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -203,6 +205,13 @@ def test_expired_is_refused(server: CheckServer, ago: float, status: int) -> Non
 BODY = request().to_json()
 
 
+def _same_signature(changed: str, text: str) -> bool:
+    """Base64's last character has two bits that mean nothing."""
+    with suppress(ValueError):
+        return changed[:3] == text[:3] and b64decode(changed[3:], validate=True) == b64decode(text[3:])
+    return False
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     part=st.sampled_from(["body", "webhook-id", "webhook-timestamp", "webhook-signature"]),
@@ -216,7 +225,7 @@ def test_tampered_is_refused(server: CheckServer, listener: Listener, part: str,
     text = body if part == "body" else headers[part]
     where %= len(text)
     changed = text[:where] + char + text[where + 1 :]
-    if changed == text:
+    if changed == text or (part == "webhook-signature" and _same_signature(changed, text)):
         return
     if part == "body":
         body = changed
@@ -447,6 +456,7 @@ def test_trailers_are_no_headers(server: CheckServer, listener: Listener) -> Non
     assert not listener.checks
 
 
+@pytest.mark.slow
 def test_connections_beyond_the_bound_are_closed_and_the_others_answered(listener: Listener) -> None:
     with (
         CheckServer(check_app({"orders": listener}, secret=SECRET), timeout_s=600, max_connections=2) as server,

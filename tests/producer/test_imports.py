@@ -28,6 +28,7 @@ def test_sdk_loads_no_spark(code: str) -> None:
     assert loaded(code, HEAVY) == "[]\n"
 
 
+@pytest.mark.slow
 def test_sdk_loads_extras_when_they_are_used() -> None:
     names = "{'httpx', 'uvicorn', 'sqlalchemy', 'fastapi', 'pydantic'}"
     assert loaded("import checkback.producer", names) == "[]\n"

@@ -65,6 +65,7 @@ FAULTY = st.lists(st.sampled_from(FAULTS), max_size=8)
 SAID = st.sampled_from([COMMIT, ROLLBACK, UNKNOWN, None, ERROR, True, "COMMIT"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SENDERS)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(halves=FAULTY, ops=FAULTY, said=SAID)

@@ -13,7 +13,7 @@ from checkback.reconcile.half_lookup import HalfLookup
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
-    from checkback.reconcile.segment import Action
+    from checkback.reconcile.records import Action
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 T1 = datetime(2026, 1, 1, 0, 0, 1, tzinfo=timezone.utc)

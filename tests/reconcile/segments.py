@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from checkback.reconcile.segment import ACTION, EVENT, Action, Kind, Reason, Records, Rules, Segment, Source, decide
+from checkback.reconcile.records import ACTION, EVENT, Action, Kind, Reason, Records, Source
+from checkback.reconcile.segment import Rules, Segment, decide
 
 SIZE = 16
 #: short times: timeout 6 ms, interval 10 ms, at most 3 checks, given up after 1000 ms

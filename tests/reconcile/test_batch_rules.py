@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from checkback.application import run as application
 from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
 from checkback.errors import CheckbackError, StateError
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from checkback.reconcile.batches import Written
 
 
-class House:
+class Lakehouse:
     """Tables in a folder, with one application at a time."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
@@ -109,11 +110,11 @@ class CrashError(ConnectionError):
 
 
 @pytest.fixture
-def house(spark: SparkSession, tmp_path: Path) -> House:
-    return House(spark, tmp_path)
+def lake(spark: SparkSession, tmp_path: Path) -> Lakehouse:
+    return Lakehouse(spark, tmp_path)
 
 
-def _crash(house: House, settings: Settings, before: str, monkeypatch: pytest.MonkeyPatch) -> int:
+def _crash(lake: Lakehouse, settings: Settings, before: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """A run that dies before it commits to a table, after all others of the batch; the batch that it leaves."""
     commit = Tables.commit
     others: set[str] = set()
@@ -131,60 +132,60 @@ def _crash(house: House, settings: Settings, before: str, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(Tables, "commit", dying)
         with pytest.raises(CheckbackError):
-            house.run(settings)
-    begun = house.begun()
+            lake.run(settings)
+    begun = lake.begun()
     assert begun is not None
     return begun
 
 
 def test_batch_that_was_begun_is_finished_with_the_settings_it_was_begun_with(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With check_max 15 a replay would check what the tables have as discarded, and publish it when its op comes."""
-    first, second = house.settings(check_max=1), house.settings(check_max=15)
-    house.half(0, 1)
-    house.run(first)  # the one check of both
-    house.commit(1)
-    batch = _crash(house, first, "topics/t", monkeypatch)
-    assert house.rows("decisions", "queue_offset", "state") == [(0, "DISCARD"), (1, "COMMIT")]
-    house.commit(0)
-    house.run(second)
-    assert house.fates() == {0: ["discarded"], 1: ["topics/t"]}
-    assert house.rows("decisions", "queue_offset", "state") == [(0, "DISCARD"), (1, "COMMIT")]
+    first, second = lake.settings(check_max=1), lake.settings(check_max=15)
+    lake.half(0, 1)
+    lake.run(first)  # the one check of both
+    lake.commit(1)
+    batch = _crash(lake, first, "topics/t", monkeypatch)
+    assert lake.rows("decisions", "queue_offset", "state") == [(0, "DISCARD"), (1, "COMMIT")]
+    lake.commit(0)
+    lake.run(second)
+    assert lake.fates() == {0: ["discarded"], 1: ["topics/t"]}
+    assert lake.rows("decisions", "queue_offset", "state") == [(0, "DISCARD"), (1, "COMMIT")]
     # The settings of today hold from the next batch on.
-    by_batch = dict(house.rows("batches", "batch_id", "check_max"))
+    by_batch = dict(lake.rows("batches", "batch_id", "check_max"))
     assert by_batch == {n: 1 if n <= batch else 15 for n in by_batch}
     assert max(by_batch) > batch
 
 
-def test_batch_that_was_begun_puts_off_the_same_checks(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_that_was_begun_puts_off_the_same_checks(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """max_checks 1 discards a few; a replay that discards all would forget the others, which no table has."""
-    first, second = house.settings(max_checks=1, check_max=1), house.settings(max_checks=160_000, check_max=1)
-    house.half(*range(10))
-    house.run(second)  # their one check
-    house.commit(9)
-    _crash(house, first, "topics/t", monkeypatch)
-    left = set(range(9)) - {offset for offset, _ in house.rows("discarded", "queue_offset", "reason")}
+    first, second = lake.settings(max_checks=1, check_max=1), lake.settings(max_checks=160_000, check_max=1)
+    lake.half(*range(10))
+    lake.run(second)  # their one check
+    lake.commit(9)
+    _crash(lake, first, "topics/t", monkeypatch)
+    left = set(range(9)) - {offset for offset, _ in lake.rows("discarded", "queue_offset", "reason")}
     assert left
-    house.commit(*left)
-    house.run(second)
-    fates = house.fates()
+    lake.commit(*left)
+    lake.run(second)
+    fates = lake.fates()
     assert sorted(fates) == [*range(10)]
     assert all(len(tables) == 1 for tables in fates.values())
     assert {offset for offset, tables in fates.items() if tables == ["topics/t"]} == {9, *left}
 
 
-def _begin(house: House, settings: Settings, version: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def _begin(lake: Lakehouse, settings: Settings, version: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first run, by the release that `_as_release_before` makes of it."""
     with monkeypatch.context() as patch:
         if version is None:
             patch.setattr(batch_rules, "GROUP_HASH", GroupHash.XXHASH64)
-        house.run(settings)
+        lake.run(settings)
 
 
-def _as_release_before(house: House, version: int | None) -> None:
+def _as_release_before(lake: Lakehouse, version: int | None) -> None:
     """Let the rules beside the checkpoint be those of a release that decides otherwise; None: that kept none."""
-    folder = Path(house.tables.checkpoint("reconcile"), batch_rules.FOLDER)
+    folder = Path(lake.tables.checkpoint("reconcile"), batch_rules.FOLDER)
     for file in folder.iterdir():
         if version is None:
             file.unlink()
@@ -195,47 +196,50 @@ def _as_release_before(house: House, version: int | None) -> None:
 
 @pytest.mark.parametrize("version", [None, 0])
 def test_batch_of_another_release_that_has_written_is_refused_until_a_rebuild(
-    house: House, version: int | None, monkeypatch: pytest.MonkeyPatch
+    lake: Lakehouse, version: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = house.settings(check_max=1)
-    house.half(0, 1)
-    _begin(house, settings, version, monkeypatch)
-    house.commit(1)
-    batch = _crash(house, settings, "topics/t", monkeypatch)
-    _as_release_before(house, version)
+    settings = lake.settings(check_max=1)
+    lake.half(0, 1)
+    _begin(lake, settings, version, monkeypatch)
+    lake.commit(1)
+    batch = _crash(lake, settings, "topics/t", monkeypatch)
+    _as_release_before(lake, version)
     with pytest.raises(StateError, match="`checkback rebuild`") as refused:
-        house.run(settings)
+        lake.run(settings)
     assert f"batch {batch} was begun by" in str(refused.value)
-    assert rebuild(house.spark, settings, print) is not None
-    old, new = sorted({row[0] for row in house.rows("batches", "application")}), house.rows("batches", "batch_id")
+    assert rebuild(lake.spark, settings, print) is not None
+    old, new = (
+        sorted({row[0] for row in lake.rows("batches", "application")}),
+        lake.rows("batches", "batch_id"),
+    )
     assert (len(old), new.count((batch,))) == (2, 1)  # the batch that was finished is concluded by its query's name
-    house.commit(0)
-    house.run(settings)
-    assert house.fates() == {0: ["discarded"], 1: ["topics/t"]}
+    lake.commit(0)
+    lake.run(settings)
+    assert lake.fates() == {0: ["discarded"], 1: ["topics/t"]}
 
 
 @pytest.mark.parametrize("version", [None, 0])
 def test_batch_of_another_release_that_has_written_nothing_is_decided_anew(
-    house: House, version: int | None, monkeypatch: pytest.MonkeyPatch
+    lake: Lakehouse, version: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state that its first try has written is forgotten, so that nobody takes it up."""
-    settings = house.settings(check_max=1)
-    house.half(0, 1)
-    _begin(house, settings, version, monkeypatch)
-    house.commit(1)
+    settings = lake.settings(check_max=1)
+    lake.half(0, 1)
+    _begin(lake, settings, version, monkeypatch)
+    lake.commit(1)
     with monkeypatch.context() as patch:
         patch.setattr(Publisher, "publish", _never)
         with pytest.raises(CheckbackError):
-            house.run(settings)
-    batch = house.begun()
+            lake.run(settings)
+    batch = lake.begun()
     assert batch is not None
-    _as_release_before(house, version)
-    (state,) = Path(house.tables.checkpoint("reconcile"), "state").iterdir()
+    _as_release_before(lake, version)
+    (state,) = Path(lake.tables.checkpoint("reconcile"), "state").iterdir()
     for partition in state.iterdir():
         if partition.name.isdecimal():
             (partition / f"{batch + 1}.zip").write_bytes(b"of the first try")
     # As with a checkpoint in an object store: in local folders each start removes the state of a batch not done.
-    monkeypatch.setattr(Tables, "recover_query", lambda *_: None)
+    monkeypatch.setattr(application, "recover_query", lambda *_: None)
     publish = Publisher.publish
 
     def once(self: Publisher, spark: SparkSession, actions: Actions, batch_id: int, app: str) -> Written:
@@ -246,43 +250,43 @@ def test_batch_of_another_release_that_has_written_nothing_is_decided_anew(
     with monkeypatch.context() as patch:
         patch.setattr(Publisher, "publish", once)  # then the state is read from the files
         with pytest.raises(CheckbackError):
-            house.run(house.settings(check_max=2))
-    house.run(house.settings(check_max=2))
-    house.run(house.settings(check_max=2))
-    assert house.fates() == {0: ["discarded"], 1: ["topics/t"]}
-    assert set(dict(house.rows("batches", "batch_id", "check_max")).items()) >= {(batch, 2)}
+            lake.run(lake.settings(check_max=2))
+    lake.run(lake.settings(check_max=2))
+    lake.run(lake.settings(check_max=2))
+    assert lake.fates() == {0: ["discarded"], 1: ["topics/t"]}
+    assert set(dict(lake.rows("batches", "batch_id", "check_max")).items()) >= {(batch, 2)}
     # The first try discarded it: by that state the next batch would not check it.
-    assert (batch + 1, 0) in house.rows("check_requests", "batch_id", "queue_offset")
+    assert (batch + 1, 0) in lake.rows("check_requests", "batch_id", "queue_offset")
 
 
-def test_batch_that_is_done_again_leaves_the_same_state(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_that_is_done_again_leaves_the_same_state(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which of the two tries' files Spark takes up is its own affair: they say the same, timers included."""
-    settings = house.settings(check_max=2)
-    house.half(*range(6))
-    house.run(settings)
-    house.commit(1)
-    house.half(7, 8)
-    batch = _crash(house, settings, "topics/t", monkeypatch)
-    place = house.tables.checkpoint("reconcile")
+    settings = lake.settings(check_max=2)
+    lake.half(*range(6))
+    lake.run(settings)
+    lake.commit(1)
+    lake.half(7, 8)
+    batch = _crash(lake, settings, "topics/t", monkeypatch)
+    place = lake.tables.checkpoint("reconcile")
     folder = Path(place, "state/0/0")
     first = {name: (folder / name).read_bytes() for name in (f"{batch + 1}.changelog", f".{batch + 1}.changelog.crc")}
-    batch_rules.forget_state(house.spark, place, batch)
+    batch_rules.forget_state(lake.spark, place, batch)
     assert not any((folder / name).exists() for name in first)
-    house.run(settings)
-    second = _state(house, place, batch)
+    lake.run(settings)
+    second = _state(lake, place, batch)
     assert len(second) > 6
     for name, content in first.items():
         (folder / name).write_bytes(content)
-    assert _state(house, place, batch) == second
+    assert _state(lake, place, batch) == second
 
 
-def _state(house: House, place: str, batch: int) -> list[tuple[Any, ...]]:
+def _state(lake: Lakehouse, place: str, batch: int) -> list[tuple[Any, ...]]:
     """The segments' blocks and the timers after a batch."""
-    rows = house.spark.read.format("statestore").options(
+    rows = lake.spark.read.format("statestore").options(
         batchId=str(batch), stateVarName=STATE_NAME, flattenCollectionTypes="true"
     )
     blocks = [(row[0], bytes(row[1])) for row in rows.load(place).selectExpr("key.*", "value.*").collect()]
-    return sorted([*blocks, *map(tuple, registered_timers(house.spark, place, batch).collect())], key=str)
+    return sorted([*blocks, *map(tuple, registered_timers(lake.spark, place, batch).collect())], key=str)
 
 
 def _never(self: Publisher, *args: Any) -> None:

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from checkback.reconcile.actions import Actions
 from checkback.reconcile.processor import SegmentProcessor
-from checkback.reconcile.segment import EARLY, Action, Kind, Rules, Segment, decide
+from checkback.reconcile.records import EARLY, Action, Kind
+from checkback.reconcile.segment import Rules, Segment, decide
 from checkback.reconcile.state_codec import encode
 from reconcile.segments import SIZE, commit, events, half
 from simulator.store import BatchTime, Handle, State

@@ -16,11 +16,12 @@ from checkback.reconcile import batch_rules
 from checkback.reconcile.batch_rules import BatchRules, group_hash_of, keep
 from checkback.reconcile.event_columns import half_events, op_events
 from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
-from checkback.reconcile.segment import EVENT, NOT_STATED, Kind, Rules, Segment, decide
+from checkback.reconcile.records import EVENT, NOT_STATED, Kind
+from checkback.reconcile.segment import Rules, Segment, decide
 from checkback.reconcile.state_codec import decode, encode
 from reconcile.frames import half_frame, op_frame
 from reconcile.messages import half
-from reconcile.test_batch_rules import House
+from reconcile.test_batch_rules import Lakehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,14 +47,14 @@ def test_transaction_id_that_is_stated_is_never_taken_for_none(spark: SparkSessi
 
 def test_op_of_a_colliding_group_ends_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """It is rejected, and the owner's op is obeyed."""
-    house = House(spark, tmp_path)
-    house.land("half", *_halves(0, 1))
-    house.land("op", _op(0, "COMMIT", _COLLIDES), _op(1, "ROLLBACK", _COLLIDES))
-    house.run(house.settings())
-    house.land("op", _op(0, "ROLLBACK", "orders"), _op(1, "COMMIT", "orders"))
-    house.run(house.settings())
-    assert house.rows("decisions", "queue_offset", "state") == [(0, "ROLLBACK"), (1, "COMMIT")]
-    assert [(json.loads(raw)["producer_group"], reason) for raw, reason in house.rows("rejected", "raw", "reason")] == [
+    lake = Lakehouse(spark, tmp_path)
+    lake.land("half", *_halves(0, 1))
+    lake.land("op", _op(0, "COMMIT", _COLLIDES), _op(1, "ROLLBACK", _COLLIDES))
+    lake.run(lake.settings())
+    lake.land("op", _op(0, "ROLLBACK", "orders"), _op(1, "COMMIT", "orders"))
+    lake.run(lake.settings())
+    assert lake.rows("decisions", "queue_offset", "state") == [(0, "ROLLBACK"), (1, "COMMIT")]
+    assert [(json.loads(raw)["producer_group"], reason) for raw, reason in lake.rows("rejected", "raw", "reason")] == [
         (_COLLIDES, "wrong producer_group: not that of the half message")
     ] * 2
 
@@ -61,43 +62,43 @@ def test_op_of_a_colliding_group_ends_nothing(spark: SparkSession, tmp_path: Pat
 def test_checkpoint_keeps_its_hash_until_rebuild_and_audit_finds_what_it_let_through(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = House(spark, tmp_path)
-    house.land("half", *_halves(0, 1, 2))
+    lake = Lakehouse(spark, tmp_path)
+    lake.land("half", *_halves(0, 1, 2))
     with monkeypatch.context() as patch:
         patch.setattr(batch_rules, "GROUP_HASH", GroupHash.XXHASH64)
-        house.run(house.settings())
-    for rules in Path(house.tables.checkpoint("reconcile"), batch_rules.FOLDER).iterdir():
+        lake.run(lake.settings())
+    for rules in Path(lake.tables.checkpoint("reconcile"), batch_rules.FOLDER).iterdir():
         found = json.loads(rules.read_text())
         del found["group_hash"]  # as the release before wrote it
         rules.write_text(json.dumps(found))
-    house.land("op", _op(0, "COMMIT", "orders"), _op(1, "COMMIT", _COLLIDES))
-    house.run(house.settings())
-    assert house.rows("decisions", "queue_offset", "state") == [(0, "COMMIT"), (1, "COMMIT")]
-    assert audit(spark, house.settings()).broken
-    assert rebuild(spark, house.settings(), print) is not None
-    house.land("op", _op(2, "COMMIT", _COLLIDES))
-    house.run(house.settings())
-    assert len(house.rows("decisions", "queue_offset")) == 2
-    house.land("op", _op(2, "COMMIT", "orders"))
-    house.run(house.settings())
-    assert house.rows("decisions", "queue_offset", "state")[2] == (2, "COMMIT")
+    lake.land("op", _op(0, "COMMIT", "orders"), _op(1, "COMMIT", _COLLIDES))
+    lake.run(lake.settings())
+    assert lake.rows("decisions", "queue_offset", "state") == [(0, "COMMIT"), (1, "COMMIT")]
+    assert audit(spark, lake.settings()).broken
+    assert rebuild(spark, lake.settings(), print) is not None
+    lake.land("op", _op(2, "COMMIT", _COLLIDES))
+    lake.run(lake.settings())
+    assert len(lake.rows("decisions", "queue_offset")) == 2
+    lake.land("op", _op(2, "COMMIT", "orders"))
+    lake.run(lake.settings())
+    assert lake.rows("decisions", "queue_offset", "state")[2] == (2, "COMMIT")
 
 
 def test_checkpoint_is_not_read_by_another_hash_than_its_own(spark: SparkSession, tmp_path: Path) -> None:
     """With the folder `rules` lost, it is refused, with what to do; with it back, it goes on."""
-    house = House(spark, tmp_path)
-    house.land("half", *_halves(0))
-    house.run(house.settings())
-    rules = Path(house.tables.checkpoint("reconcile"), batch_rules.FOLDER)
+    lake = Lakehouse(spark, tmp_path)
+    lake.land("half", *_halves(0))
+    lake.run(lake.settings())
+    rules = Path(lake.tables.checkpoint("reconcile"), batch_rules.FOLDER)
     aside = rules.rename(tmp_path / "aside")
-    house.land("op", _op(0, "COMMIT", "orders"))
+    lake.land("op", _op(0, "COMMIT", "orders"))
     with pytest.raises(CheckbackError, match="names producer groups by sha1"):
-        house.run(house.settings())
+        lake.run(lake.settings())
     for file in rules.iterdir():
         file.unlink()
     aside.rename(rules)
-    house.run(house.settings())
-    assert house.rows("decisions", "queue_offset", "state") == [(0, "COMMIT")]
+    lake.run(lake.settings())
+    assert lake.rows("decisions", "queue_offset", "state") == [(0, "COMMIT")]
 
 
 def test_rules_that_cannot_be_read_are_not_guessed(spark: SparkSession, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from checkback.reconcile.output_rows import table_rows
-from checkback.reconcile.segment import Action, Reason, Source
+from checkback.reconcile.records import Action, Reason, Source
 from checkback.reconcile.tasks import selector
 from checkback.reconcile.unpublished import Parking
 from checkback.storage.schemas import arrow_schema

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.reconcile.packed_events import EVENT_COLUMNS, pack, packer, parse_key, segment_key, unpack
-from checkback.reconcile.segment import EVENT
+from checkback.reconcile.records import EVENT
 
 big = st.integers(-(2**63), 2**63 - 1)
 rows = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 100) | st.integers(0, 2**63 - 1), st.integers(0, 3), big))

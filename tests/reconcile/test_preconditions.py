@@ -48,7 +48,7 @@ def test_what_belongs_together_starts(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"rebuilding": True}, "a rebuild is under way"),
+        ({"rebuilding": True}, "a rebuild is in progress"),
         ({"checkpoint": None}, "this checkpoint is new"),
         ({"checkpoint": Checkpoint("q")}, "this checkpoint is new"),
         ({"decisions": replace(GOOD.decisions, owned=1)}, "belong to another checkpoint"),

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 from checkback.reconcile import early_ops
 from checkback.reconcile.actions import Actions
 from checkback.reconcile.processor import SegmentProcessor
-from checkback.reconcile.segment import Action
+from checkback.reconcile.records import Action
 from checkback.reconcile.state_codec import AT_ONCE
 from checkback.reconcile.timer_encoding import due_timer
 from reconcile.segments import RULES, SIZE, commit, delivered, events, half

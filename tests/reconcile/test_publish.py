@@ -15,7 +15,7 @@ from checkback.reconcile import half_reader
 from checkback.reconcile.event_columns import identity_columns
 from checkback.reconcile.half_lookup import HalfLookup
 from checkback.reconcile.publish import Publisher
-from checkback.reconcile.segment import Action, Reason, Source
+from checkback.reconcile.records import Action, Reason, Source
 from checkback.storage.fsync import UnflushedError
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.schemas import SCHEMAS, arrow_schema
@@ -30,7 +30,7 @@ APP = "query"
 OUTPUTS = ("topics/a", "topics/b", "decisions", "discarded", "check_requests")
 
 
-class House:
+class Lakehouse:
     """Tables with some half messages, and a batch at a time."""
 
     def __init__(self, spark: SparkSession, root: Path, by_files: bool) -> None:
@@ -56,9 +56,9 @@ class House:
 
 
 @pytest.fixture(params=["by files", "by Spark"])
-def house(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> House:
+def lake(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Lakehouse:
     """Both ways to write."""
-    return House(spark, tmp_path, by_files=request.param == "by files")
+    return Lakehouse(spark, tmp_path, by_files=request.param == "by files")
 
 
 _BATCH = (
@@ -74,13 +74,13 @@ def _messages() -> list[dict[str, Any]]:
     return [half(offset, "ab"[offset % 2]) for offset in range(8)]
 
 
-def test_batch_is_published_once(house: House) -> None:
+def test_batch_is_published_once(lake: Lakehouse) -> None:
     """Each action in its table; the batch that comes again changes nothing."""
-    house.land(*_messages()[:3])
-    house.land(*_messages()[3:])
+    lake.land(*_messages()[:3])
+    lake.land(*_messages()[3:])
     for _ in range(2):
-        house.publish(*_BATCH)
-        found = {name: house.offsets(name) for name in OUTPUTS}
+        lake.publish(*_BATCH)
+        found = {name: lake.offsets(name) for name in OUTPUTS}
         assert found == {
             "topics/a": [2],
             "topics/b": [1],
@@ -92,123 +92,123 @@ def test_batch_is_published_once(house: House) -> None:
 
 def test_both_ways_write_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     """Column by column."""
-    houses = [House(spark, tmp_path / str(by_files), by_files) for by_files in (True, False)]
-    for house in houses:
-        house.land(*_messages())
-        house.publish(*_BATCH)
+    houses = [Lakehouse(spark, tmp_path / str(by_files), by_files) for by_files in (True, False)]
+    for lake in houses:
+        lake.land(*_messages())
+        lake.publish(*_BATCH)
     for name in OUTPUTS:
-        one, other = (house.files.read(spark, name).orderBy("transaction_id") for house in houses)
+        one, other = (lake.files.read(spark, name).orderBy("transaction_id") for lake in houses)
         assert_df_equality(one, other)
 
 
 @pytest.mark.parametrize("kind", ["decided", "rejected", "empty"])
-def test_batch_commits_nothing_before_its_inputs_are_flushed(house: House, kind: str) -> None:
+def test_batch_commits_nothing_before_its_inputs_are_flushed(lake: Lakehouse, kind: str) -> None:
     """A power cut could take away the state or the offsets of a batch that is in a table."""
-    house.land(*_messages())
-    found = house.tables.read(house.spark, "half").where("queue_offset = 6").select(*identity_columns()).first()
+    lake.land(*_messages())
+    found = lake.tables.read(lake.spark, "half").where("queue_offset = 6").select(*identity_columns()).first()
     group, transaction = found or (0, 0)
     rejected = action(Action.REJECT_HALF, 6, group=group, transaction=transaction)
     batch = {"decided": _BATCH, "rejected": (rejected,), "empty": ()}[kind]
-    house.publish(action(Action.COMMIT, 0))  # the checkpoint owns the tables now
-    publisher = Publisher(house.tables, segment_size=16)
+    lake.publish(action(Action.COMMIT, 0))  # the checkpoint owns the tables now
+    publisher = Publisher(lake.tables, segment_size=16)
 
     def no_disk() -> None:
         raise UnflushedError("cannot be flushed to the disk")
 
     publisher._durable = no_disk
-    before = _commits(house)
+    before = _commits(lake)
 
     def run() -> None:
-        written = publisher.publish(house.spark, actions(*batch), BATCH_ID + 1, APP)
-        publisher._conclude(house.spark, actions(*batch), BATCH_ID + 1, APP, written)
+        written = publisher.publish(lake.spark, actions(*batch), BATCH_ID + 1, APP)
+        publisher._conclude(lake.spark, actions(*batch), BATCH_ID + 1, APP, written)
 
     with pytest.raises(UnflushedError):
         run()
-    assert _commits(house) == before
+    assert _commits(lake) == before
 
 
-def _commits(house: House) -> set[str]:
-    return {str(commit) for commit in Path(house.files.root).rglob("_delta_log/*.json")}
+def _commits(lake: Lakehouse) -> set[str]:
+    return {str(commit) for commit in Path(lake.files.root).rglob("_delta_log/*.json")}
 
 
-def test_message_that_is_gone_stops_the_batch(house: House) -> None:
+def test_message_that_is_gone_stops_the_batch(lake: Lakehouse) -> None:
     """Nothing of the batch is written: a decision without its message would be a lost message."""
-    house.land(*_messages()[:2])
+    lake.land(*_messages()[:2])
     with pytest.raises(StorageError, match="of 5 half messages that a batch acts on, 4 are not there"):
-        house.publish(*_BATCH)
-    assert house.offsets("decisions") == []
-    assert not Path(house.files.location("topics/b"), "_delta_log").exists()
+        lake.publish(*_BATCH)
+    assert lake.offsets("decisions") == []
+    assert not Path(lake.files.location("topics/b"), "_delta_log").exists()
 
 
-def test_message_beside_one_that_no_batch_has_read_is_published_once(house: House) -> None:
+def test_message_beside_one_that_no_batch_has_read_is_published_once(lake: Lakehouse) -> None:
     """Same offset, same microsecond: the segment that acts on the one does not know the other. Its identity tells."""
-    house.land(half(1, "a"), half(2, "b"))
-    rows = house.tables.read(house.spark, "half").where("queue_offset = 1").select(*identity_columns())
+    lake.land(half(1, "a"), half(2, "b"))
+    rows = lake.tables.read(lake.spark, "half").where("queue_offset = 1").select(*identity_columns())
     group, transaction = rows.first() or (0, 0)
-    house.land(half(1, "b") | {"transaction_id": "other"}, half(1, "a"))
+    lake.land(half(1, "b") | {"transaction_id": "other"}, half(1, "a"))
     with pytest.raises(StorageError, match="of 1 half messages that a batch acts on, 1 are not there"):
-        house.publish(action(Action.COMMIT, 1))
+        lake.publish(action(Action.COMMIT, 1))
     for _ in range(2):
-        house.publish(action(Action.COMMIT, 1, group=group, transaction=transaction))
-    assert house.offsets("decisions") == house.offsets("topics/a") == [1]
-    assert not Path(house.files.location("topics/b"), "_delta_log").exists()
+        lake.publish(action(Action.COMMIT, 1, group=group, transaction=transaction))
+    assert lake.offsets("decisions") == lake.offsets("topics/a") == [1]
+    assert not Path(lake.files.location("topics/b"), "_delta_log").exists()
 
 
-def test_rows_that_cannot_be_told_apart_are_published_once(house: House) -> None:
+def test_rows_that_cannot_be_told_apart_are_published_once(lake: Lakehouse) -> None:
     """Same offset, same microsecond, same identity: one of them."""
-    house.land(half(1, "a"), half(1, "b"))
-    hashes = house.tables.read(house.spark, "half").select(*identity_columns()).first()
+    lake.land(half(1, "a"), half(1, "b"))
+    hashes = lake.tables.read(lake.spark, "half").select(*identity_columns()).first()
     assert hashes is not None
-    house.publish(action(Action.COMMIT, 1, repeated=1, group=hashes[0], transaction=hashes[1]))
-    assert house.offsets("decisions") == [1]
-    assert len([name for name in ("topics/a", "topics/b") if Path(house.files.location(name)).exists()]) == 1
+    lake.publish(action(Action.COMMIT, 1, repeated=1, group=hashes[0], transaction=hashes[1]))
+    assert lake.offsets("decisions") == [1]
+    assert len([name for name in ("topics/a", "topics/b") if Path(lake.files.location(name)).exists()]) == 1
 
 
-def test_few_of_many_are_found(house: House) -> None:
+def test_few_of_many_are_found(lake: Lakehouse) -> None:
     """Some rows of a large range, in files of several queues."""
-    house.land(*(half(offset, "a", queue=queue) for queue in (0, 1) for offset in range(100)))
-    house.publish(action(Action.COMMIT, 0), action(Action.COMMIT, 99), action(Action.COMMIT, 50, queue=1))
-    assert house.offsets("topics/a") == [0, 50, 99]
+    lake.land(*(half(offset, "a", queue=queue) for queue in (0, 1) for offset in range(100)))
+    lake.publish(action(Action.COMMIT, 0), action(Action.COMMIT, 99), action(Action.COMMIT, 50, queue=1))
+    assert lake.offsets("topics/a") == [0, 50, 99]
 
 
-def test_batch_of_thousands_of_queues_is_published(house: House) -> None:
+def test_batch_of_thousands_of_queues_is_published(lake: Lakehouse) -> None:
     """What skips files stays small: Spark plans a predicate of a term for each queue until its stack ends."""
     queues = range(100_000, 103_000)
-    house.land(*(half(0, queue=queue) for queue in queues))
+    lake.land(*(half(0, queue=queue) for queue in queues))
     same = {"half_offset": 0, "producer_group": "other", "state": "COMMIT", "source": "producer", "store_timestamp": T0}
     ops = pa.Table.from_pylist([same | {"queue_id": queue} for queue in queues], schema=arrow_schema("op"))
-    house.files.append_arrow(house.spark, ops, "op")
-    group, transaction = house.tables.read(house.spark, "op").select(*identity_columns()).first() or (0, 0)
+    lake.files.append_arrow(lake.spark, ops, "op")
+    group, transaction = lake.tables.read(lake.spark, "op").select(*identity_columns()).first() or (0, 0)
     refused = {"detail": Reason.WRONG_GROUP, "group": group, "transaction": transaction}
-    house.publish(
+    lake.publish(
         *(action(Action.CHECK, 0, queue=queue) for queue in queues),
         *(action(Action.REJECT_OP, 0, queue=queue, **refused) for queue in queues),
     )
     for name in ("check_requests", "rejected"):
-        assert house.tables.read(house.spark, name).count() == len(queues)
+        assert lake.tables.read(lake.spark, name).count() == len(queues)
 
 
 def test_table_that_somebody_clustered_is_written_by_spark(spark: SparkSession, tmp_path: Path) -> None:
     """delta-rs must not append to it; the rows arrive all the same, once."""
-    house = House(spark, tmp_path, by_files=True)
-    house.land(*_messages())
-    house.files.create(spark, "topics/b")
+    lake = Lakehouse(spark, tmp_path, by_files=True)
+    lake.land(*_messages())
+    lake.files.create(spark, "topics/b")
     spark.sql(f"ALTER TABLE delta.`{tmp_path}/topics/b` CLUSTER BY (half_queue_offset)")
     for _ in range(2):
-        house.publish(*_BATCH)
-    assert house.offsets("topics/b") == [1]
-    assert house.offsets("decisions") == [1, 2, 3, 4]
+        lake.publish(*_BATCH)
+    assert lake.offsets("topics/b") == [1]
+    assert lake.offsets("decisions") == [1, 2, 3, 4]
 
 
 def test_half_rewritten_by_spark_is_still_read(spark: SparkSession, tmp_path: Path) -> None:
     """OPTIMIZE writes the files anew, with Spark's kind of timestamps."""
-    house = House(spark, tmp_path, by_files=True)
+    lake = Lakehouse(spark, tmp_path, by_files=True)
     for message in _messages():
-        house.land(message)
+        lake.land(message)
     spark.sql(f"OPTIMIZE delta.`{tmp_path}/half`")
     assert len(DeltaTable(f"{tmp_path}/half").file_uris()) == 1
-    house.publish(*_BATCH)
-    row = house.files.read(spark, "topics/b").first()
+    lake.publish(*_BATCH)
+    row = lake.files.read(spark, "topics/b").first()
     assert row is not None
     assert (row["half_store_timestamp"].timestamp() * 1_000_000, bytes(row["body"])) == (T0_US, b"\x01")
     assert row["committed_at"].timestamp() == T1.timestamp()
@@ -243,10 +243,10 @@ def test_large_bodies_are_decoded_a_few_at_a_time(tmp_path: Path) -> None:
 
 def test_large_batch_is_spread_over_tasks(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every piece in one list, a large file by its row groups; one task for few rows."""
-    house = House(spark, tmp_path, by_files=True)
+    lake = Lakehouse(spark, tmp_path, by_files=True)
     for first in range(0, 40, 10):
-        house.land(*(half(offset) for offset in range(first, first + 10)))
-    files = house.files.log("half").data_files()
+        lake.land(*(half(offset) for offset in range(first, first + 10)))
+    files = lake.files.log("half").data_files()
     wanted = HalfLookup.of(actions(*(action(Action.COMMIT, offset) for offset in range(5, 25))), BATCH_ID)
     assert [len(some) for some in half_reader.pieces(files, wanted)] == [3]
     monkeypatch.setattr(half_reader, "ROWS_A_TASK", 5)
@@ -257,11 +257,11 @@ def test_large_batch_is_spread_over_tasks(spark: SparkSession, tmp_path: Path, m
 
 def test_rows_without_statistics_are_found(spark: SparkSession, tmp_path: Path) -> None:
     """A table that others made need not have any."""
-    house = House(spark, tmp_path, by_files=True)
+    lake = Lakehouse(spark, tmp_path, by_files=True)
     spark.sql(f"ALTER TABLE delta.`{tmp_path}/half` SET TBLPROPERTIES ('delta.dataSkippingNumIndexedCols' = '0')")
     spark.sql(f"ALTER TABLE delta.`{tmp_path}/half` UNSET TBLPROPERTIES ('delta.dataSkippingStatsColumns')")
     rows = half_frame(spark, *_messages())
     rows.write.format("delta").mode("append").save(f"{tmp_path}/half")
-    assert all(not file.spans for file in house.files.log("half").data_files())
-    house.publish(*_BATCH)
-    assert house.offsets("decisions") == [1, 2, 3, 4]
+    assert all(not file.spans for file in lake.files.log("half").data_files())
+    lake.publish(*_BATCH)
+    assert lake.offsets("decisions") == [1, 2, 3, 4]

@@ -7,10 +7,12 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkback.reconcile.segment import Kind, Rules, Segment, decide
+from checkback.reconcile.records import Kind
+from checkback.reconcile.segment import Rules, Segment, decide
 from checkback.reconcile.state_codec import decode, encode
 from reconcile.segments import RULES, SIZE, commit, delivered, events, half, read, rollback, undelivered
 
@@ -110,6 +112,7 @@ class Model:
         return sorted(done)
 
 
+@pytest.mark.slow
 @given(batches, st.sampled_from(ALL_RULES))
 @settings(max_examples=400, deadline=None)
 def test_segment_does_what_the_model_does(history: list[tuple[int, list[tuple[Any, ...]], bool]], rules: Rules) -> None:
@@ -124,6 +127,7 @@ def test_segment_does_what_the_model_does(history: list[tuple[int, list[tuple[An
         block = encode(segment)
 
 
+@pytest.mark.slow
 @given(batches, st.sampled_from([0, 7]), st.sampled_from(ALL_RULES))
 @settings(max_examples=300, deadline=None)
 def test_promises_hold(history: list[tuple[int, list[tuple[Any, ...]], bool]], jitter: int, rules: Rules) -> None:

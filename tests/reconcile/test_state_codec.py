@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from checkback.errors import StateError
-from checkback.reconcile.segment import Records, Segment, decide
+from checkback.reconcile.segment import Segment, decide
 from checkback.reconcile.state_codec import NO_TIMER, decode, encode
 from reconcile.segments import RULES, SIZE, commit, events, half
+
+if TYPE_CHECKING:
+    from checkback.reconcile.records import Records
 
 
 def _segment() -> Segment:

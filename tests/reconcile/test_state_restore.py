@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkback.reconcile.segment import EVENT, Action, Kind, Records, Segment, decide
+from checkback.reconcile.records import EVENT, Action, Kind, Records
+from checkback.reconcile.segment import Segment, decide
 from checkback.reconcile.state_codec import decode, encode
 from checkback.reconcile.state_restore import ROW, Known, restore
 from reconcile.segments import RULES, SIZE, commit, events, half, op, rollback
@@ -94,6 +96,7 @@ def told(actions: Records) -> list[tuple[Any, ...]]:
     return sorted(action.tolist() for action in actions if action["action"] in TOLD)
 
 
+@pytest.mark.slow
 @settings(max_examples=600)
 @given(before=batches, after=batches)
 def test_restored_segment_decides_as_the_lost_one(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from checkback.reconcile.segment import Action
+from checkback.reconcile.records import Action
 from checkback.reconcile.tasks import picker
 from checkback.reconcile.unpublished import Parking
 from checkback.storage.parquet_files import MOST_ROWS, files_of

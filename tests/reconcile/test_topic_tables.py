@@ -19,7 +19,7 @@ from checkback.reconcile import unpublished as unpublished_rules
 from checkback.reconcile.batch_recovery import Deleted, finish
 from checkback.reconcile.interrupted_batch import find
 from checkback.reconcile.publish import Publisher
-from checkback.reconcile.segment import Action
+from checkback.reconcile.records import Action
 from checkback.reconcile.topic_tables import own_failure
 from checkback.reconcile.unpublished import LATER
 from checkback.settings import Settings
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 APP = "query"
 
 
-class House:
+class Lakehouse:
     """Tables, and a batch at a time; ``publisher`` is the run: a new one starts again."""
 
     def __init__(self, spark: SparkSession, root: Path, by_files: bool) -> None:
@@ -80,63 +80,63 @@ class House:
 
 
 @pytest.fixture(params=["by files", "by Spark"])
-def house(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> House:
+def lake(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Lakehouse:
     """Both ways to write."""
-    return House(spark, tmp_path, by_files=request.param == "by files")
+    return Lakehouse(spark, tmp_path, by_files=request.param == "by files")
 
 
-def _newest(house: House, topic: str) -> Path:
-    return max((house.root / "topics" / topic / "_delta_log").glob("*.json"))
+def _newest(lake: Lakehouse, topic: str) -> Path:
+    return max((lake.root / "topics" / topic / "_delta_log").glob("*.json"))
 
 
-def _damage(house: House) -> None:
-    (house.root / "topics/damaged/_delta_log/00000000000000000000.crc").unlink(missing_ok=True)
-    _newest(house, "damaged").write_text("{what is this?")
+def _damage(lake: Lakehouse) -> None:
+    (lake.root / "topics/damaged/_delta_log/00000000000000000000.crc").unlink(missing_ok=True)
+    _newest(lake, "damaged").write_text("{what is this?")
 
 
-def _too_new(house: House, back: bool = False) -> None:
+def _too_new(lake: Lakehouse, back: bool = False) -> None:
     """The protocol of its first commit, as if a later Delta had made the table."""
-    newest = _newest(house, "newer")
+    newest = _newest(lake, "newer")
     for checksum in newest.parent.glob("*.crc"):
         checksum.unlink()
     old, new = '"minReaderVersion":1,"minWriterVersion":2', '"minReaderVersion":9,"minWriterVersion":99'
     newest.write_text(newest.read_text().replace(*((new, old) if back else (old, new))))
 
 
-def _file(house: House) -> None:
-    shutil.rmtree(house.root / "topics/file")
-    (house.root / "topics/file").write_text("")
+def _file(lake: Lakehouse) -> None:
+    shutil.rmtree(lake.root / "topics/file")
+    (lake.root / "topics/file").write_text("")
 
 
-def _rename(house: House) -> None:
-    house.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')", "renamed")
-    house.sql("ALTER TABLE {} RENAME COLUMN half_queue_offset TO place", "renamed")
+def _rename(lake: Lakehouse) -> None:
+    lake.sql("ALTER TABLE {} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')", "renamed")
+    lake.sql("ALTER TABLE {} RENAME COLUMN half_queue_offset TO place", "renamed")
 
 
-def _retype(house: House) -> None:
+def _retype(lake: Lakehouse) -> None:
     """As INSERT OVERWRITE with another schema leaves it. A file with whole numbers in it would spoil it for all."""
-    shutil.rmtree(house.root / "topics/typed")
+    shutil.rmtree(lake.root / "topics/typed")
     schema = json.loads(TOPIC.json())
     schema["fields"][1]["type"] = "string"
-    DeltaTable.create(str(house.root / "topics/typed"), Schema.from_json(json.dumps(schema)))
+    DeltaTable.create(str(lake.root / "topics/typed"), Schema.from_json(json.dumps(schema)))
 
 
 #: by topic: how its table is broken, what the reason says, and how it is mended
-BROKEN: dict[str, tuple[Callable[[House], None], str, Callable[[House], None]]] = {
-    "file": (_file, "", lambda house: (house.root / "topics/file").unlink()),
+BROKEN: dict[str, tuple[Callable[[Lakehouse], None], str, Callable[[Lakehouse], None]]] = {
+    "file": (_file, "", lambda lake: (lake.root / "topics/file").unlink()),
     "renamed": (
         _rename,
         "",
-        lambda house: house.sql("ALTER TABLE {} RENAME COLUMN place TO half_queue_offset", "renamed"),
+        lambda lake: lake.sql("ALTER TABLE {} RENAME COLUMN place TO half_queue_offset", "renamed"),
     ),
     "checked": (
-        lambda house: house.sql("ALTER TABLE {} ADD CONSTRAINT few CHECK (tags <> 'tag')", "checked"),
+        lambda lake: lake.sql("ALTER TABLE {} ADD CONSTRAINT few CHECK (tags <> 'tag')", "checked"),
         "few",
-        lambda house: house.sql("ALTER TABLE {} DROP CONSTRAINT few", "checked"),
+        lambda lake: lake.sql("ALTER TABLE {} DROP CONSTRAINT few", "checked"),
     ),
-    "damaged": (_damage, "", lambda house: shutil.rmtree(house.root / "topics/damaged")),
-    "typed": (_retype, "", lambda house: shutil.rmtree(house.root / "topics/typed")),
-    "newer": (_too_new, "", lambda house: _too_new(house, back=True)),
+    "damaged": (_damage, "", lambda lake: shutil.rmtree(lake.root / "topics/damaged")),
+    "typed": (_retype, "", lambda lake: shutil.rmtree(lake.root / "topics/typed")),
+    "newer": (_too_new, "", lambda lake: _too_new(lake, back=True)),
 }
 _OTHERS: dict[str | None, str] = {
     "_delta_log": "no name of a topic",
@@ -145,21 +145,21 @@ _OTHERS: dict[str | None, str] = {
 }
 
 
-def test_tables_that_cannot_be_written_stop_no_other(house: House) -> None:
+def test_tables_that_cannot_be_written_stop_no_other(lake: Lakehouse) -> None:
     """Broken in many ways at once, in a batch that is run again, and in the next; mended, all is published, once."""
     names: list[str | None] = ["good", *BROKEN, *_OTHERS]
     number = len(names)
     for topic in BROKEN:
-        Tables(root=str(house.root), by_files=True).create(house.spark, f"topics/{topic}")
-        BROKEN[topic][0](house)
-    house.land({offset: names[offset % number] for offset in range(2 * number)})
+        Tables(root=str(lake.root), by_files=True).create(lake.spark, f"topics/{topic}")
+        BROKEN[topic][0](lake)
+    lake.land({offset: names[offset % number] for offset in range(2 * number)})
     for _ in range(2):
-        assert house.publish(1, *range(number)) == number - 1
-        assert house.published("good") == [(0, 1)]
-        assert [row["queue_offset"] for row in house.rows("decisions")] == [*range(number)]
-        reasons = house.unpublished()
+        assert lake.publish(1, *range(number)) == number - 1
+        assert lake.published("good") == [(0, 1)]
+        assert [row["queue_offset"] for row in lake.rows("decisions")] == [*range(number)]
+        reasons = lake.unpublished()
         assert sorted(reasons) == [*range(1, number)]
-        house.start()
+        lake.start()
     for offset, name in enumerate(names[1:], 1):
         says = _OTHERS[name] if name in _OTHERS else BROKEN[name or ""][1]
         print(name, reasons[offset])
@@ -167,68 +167,68 @@ def test_tables_that_cannot_be_written_stop_no_other(house: House) -> None:
         assert reasons[offset], name
         assert reasons[offset].isprintable(), name
         assert "tx-" not in reasons[offset], name
-    assert house.publish(2, *range(number, 2 * number)) == number - 1
-    assert house.published("good") == [(0, 1), (number, 2)]
-    assert sorted(house.unpublished()) == [*range(1, number), *range(number + 1, 2 * number)]
+    assert lake.publish(2, *range(number, 2 * number)) == number - 1
+    assert lake.published("good") == [(0, 1), (number, 2)]
+    assert sorted(lake.unpublished()) == [*range(1, number), *range(number + 1, 2 * number)]
     for _, _, mend in BROKEN.values():
-        mend(house)
-    house.start()
+        mend(lake)
+    lake.start()
     for batch_id in (3, 3, 4):
-        assert house.publish(batch_id) == 0
+        assert lake.publish(batch_id) == 0
         for offset, topic in enumerate(BROKEN, 1):
-            assert house.published(topic) == [(offset, 3), (offset + number, 3)], topic
-    assert not (house.root / "topics/_delta_log").exists()
-    assert sorted(path.name for path in (house.root / "topics").iterdir()) == sorted(["good", *BROKEN])
-    house.land({2 * number: "renamed"})
-    assert house.publish(5, 2 * number) == 0
-    assert house.published("renamed")[-1] == (2 * number, 5)
+            assert lake.published(topic) == [(offset, 3), (offset + number, 3)], topic
+    assert not (lake.root / "topics/_delta_log").exists()
+    assert sorted(path.name for path in (lake.root / "topics").iterdir()) == sorted(["good", *BROKEN])
+    lake.land({2 * number: "renamed"})
+    assert lake.publish(5, 2 * number) == 0
+    assert lake.published("renamed")[-1] == (2 * number, 5)
 
 
-def test_flood_of_new_topics_holds_nobody_up(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flood_of_new_topics_holds_nobody_up(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch makes so many tables and no more; topics that have one go on, the others follow batch by batch."""
     monkeypatch.setattr(topic_tables, "NEW_TABLES", 2)
     monkeypatch.setattr(unpublished_rules, "FIRST_TRIES", 1)
-    house.land(dict(enumerate("zabcdez")))
-    assert house.publish(0, 0) == 0
-    assert house.publish(1, *range(1, 7)) == 3
-    assert house.published("z") == [(0, 0), (6, 1)]
-    assert house.unpublished() == dict.fromkeys((3, 4, 5), LATER)
-    house.start()  # what is known of the tables is lost
+    lake.land(dict(enumerate("zabcdez")))
+    assert lake.publish(0, 0) == 0
+    assert lake.publish(1, *range(1, 7)) == 3
+    assert lake.published("z") == [(0, 0), (6, 1)]
+    assert lake.unpublished() == dict.fromkeys((3, 4, 5), LATER)
+    lake.start()  # what is known of the tables is lost
     for batch in (2, 3, 4):
-        assert house.publish(batch) == 0
-    assert [house.published(topic) for topic in "abcde"] == [[(1, 1)], [(2, 1)], [(3, 2)], [(4, 3)], [(5, 4)]]
+        assert lake.publish(batch) == 0
+    assert [lake.published(topic) for topic in "abcde"] == [[(1, 1)], [(2, 1)], [(3, 2)], [(4, 3)], [(5, 4)]]
 
 
-def test_what_was_published_late_stays_with_the_table_that_is_moved_away(house: House) -> None:
+def test_what_was_published_late_stays_with_the_table_that_is_moved_away(lake: Lakehouse) -> None:
     """It is not published to the new one: not by the same run, nor by the next; what waits again is."""
-    house.land(dict.fromkeys(range(6), "t"))
-    place = house.root / "topics/t"
+    lake.land(dict.fromkeys(range(6), "t"))
+    place = lake.root / "topics/t"
     place.parent.mkdir()
 
     def waits(batch_id: int) -> None:
         place.write_text("in the way")
-        house.start()
-        assert house.publish(batch_id, batch_id) == 1
+        lake.start()
+        assert lake.publish(batch_id, batch_id) == 1
         place.unlink()
 
     def published(batch_id: int, *offsets: int) -> list[int]:
-        house.publish(batch_id, *offsets)
-        return [offset for offset, _ in house.published("t")]
+        lake.publish(batch_id, *offsets)
+        return [offset for offset, _ in lake.published("t")]
 
     waits(0)
-    house.start()
+    lake.start()
     assert published(1, 1) == [0, 1]
-    place.rename(house.root / "_old")
-    house.start()
+    place.rename(lake.root / "_old")
+    lake.start()
     assert published(2, 2) == [2]
     shutil.rmtree(place)
     waits(3)
-    house.start()
+    lake.start()
     assert published(4, 4) == [3, 4]
     shutil.rmtree(place)
     for writer in ("auto", "spark"):  # the notes hold also when another one writes from now on
-        settings = Settings.model_validate({"storage": {"root": str(house.root), "writer": writer}})
-        assert unpublished(house.spark, settings).collect() == []
+        settings = Settings.model_validate({"storage": {"root": str(lake.root), "writer": writer}})
+        assert unpublished(lake.spark, settings).collect() == []
 
 
 class Killed(BaseException):
@@ -257,9 +257,9 @@ def test_application_dies_between_any_two_steps(
     spark: SparkSession, tmp_path: Path, dying: Callable[..., None]
 ) -> None:
     """And the topic's table is mended, or broken, before the batch is run again: each message is published once."""
-    house = House(spark, tmp_path, by_files=True)
+    lake = Lakehouse(spark, tmp_path, by_files=True)
     place, aside = tmp_path / "topics/bad", tmp_path / "aside"
-    house.land({offset: ("good", "bad")[offset % 2] for offset in range(14)})
+    lake.land({offset: ("good", "bad")[offset % 2] for offset in range(14)})
 
     def broken() -> None:
         place.rename(aside) if place.exists() else None
@@ -273,79 +273,79 @@ def test_application_dies_between_any_two_steps(
     def dies(batch_id: int, table: str, *, after: bool) -> None:
         dying(table, after)
         with pytest.raises(Killed):
-            house.publish(batch_id, 2 * batch_id, 2 * batch_id + 1)
+            lake.publish(batch_id, 2 * batch_id, 2 * batch_id + 1)
         dying()
-        house.start()
+        lake.start()
 
     def runs(batch_id: int) -> int:
-        return house.publish(batch_id, 2 * batch_id, 2 * batch_id + 1)
+        return lake.publish(batch_id, 2 * batch_id, 2 * batch_id + 1)
 
     # It cannot be published; before that is written down, it can.
     broken()
     dies(0, "unpublished", after=False)
     mended()
     assert runs(0) == 0
-    assert (house.published("bad"), house.unpublished()) == ([(1, 0)], {})
+    assert (lake.published("bad"), lake.unpublished()) == ([(1, 0)], {})
     # Written down: it is published late, by the same batch.
     broken()
     dies(1, "unpublished", after=True)
     mended()
     assert runs(1) == 1  # as the first try has written down
-    assert house.published("bad")[1:] == [(3, 1)]
+    assert lake.published("bad")[1:] == [(3, 1)]
     # Late, and its own: the second is left out by the replay, and not the first.
     broken()
     assert runs(2) == 1
     mended()
-    house.start()
+    lake.start()
     dies(3, "topics/bad", after=False)
     dies(3, "topics/bad", after=True)
-    assert house.published("bad")[2:] == [(5, 3)]
+    assert lake.published("bad")[2:] == [(5, 3)]
     dies(3, "decisions", after=False)
     assert runs(3) == 0
-    assert house.published("bad")[2:] == [(5, 3), (7, 3)]
+    assert lake.published("bad")[2:] == [(5, 3), (7, 3)]
     # Published, and then the table is gone: what is put into `unpublished` is known to be there when it is back.
     dies(4, "topics/bad", after=True)
     broken()
     assert runs(4) == 1
     assert runs(5) == 1
     mended()
-    house.start()
+    lake.start()
     assert runs(6) == 0
-    assert house.published("bad")[4:] == [(9, 4), (11, 6), (13, 6)]
-    assert sorted(house.unpublished()) == [3, 5, 9, 11]
-    assert [row["queue_offset"] for row in house.rows("decisions")] == [*range(14)]
-    assert [offset for offset, _ in house.published("good")] == [*range(0, 14, 2)]
+    assert lake.published("bad")[4:] == [(9, 4), (11, 6), (13, 6)]
+    assert sorted(lake.unpublished()) == [3, 5, 9, 11]
+    assert [row["queue_offset"] for row in lake.rows("decisions")] == [*range(14)]
+    assert [offset for offset, _ in lake.published("good")] == [*range(0, 14, 2)]
 
 
 def test_rebuild_goes_on_beside_tables_that_cannot_be_made_or_read(spark: SparkSession, tmp_path: Path) -> None:
     """What a batch has left half done of them waits; run again it adds nothing, and the next run publishes it once."""
-    house = House(spark, tmp_path, by_files=True)
+    lake = Lakehouse(spark, tmp_path, by_files=True)
     names = ("new", "file", "damaged", "_delta_log")
-    house.land({offset: names[offset % 4] for offset in range(8)})
-    house.publish(1, *range(4))
-    _damage(house)
+    lake.land({offset: names[offset % 4] for offset in range(8)})
+    lake.publish(1, *range(4))
+    _damage(lake)
     shutil.rmtree(tmp_path / "topics/file")
     (tmp_path / "topics/file").write_text("")
     # The messages that are decided by now, and no more.
-    house.publish(2, *range(4, 8))
+    lake.publish(2, *range(4, 8))
     DeltaTable(str(tmp_path / "unpublished")).delete("batch_id = 2")
     DeltaTable(str(tmp_path / "topics/new")).delete("batch_id = 2")
-    added = finish(spark, house.tables, find(spark, house.tables), Deleted.PUBLISH_AGAIN)
+    added = finish(spark, lake.tables, find(spark, lake.tables), Deleted.PUBLISH_AGAIN)
     # Of `damaged` only what was decided last can be half done, and nobody knows what is.
     assert added == {"topics/new": 1, "unpublished": 4}
-    assert finish(spark, house.tables, find(spark, house.tables), Deleted.PUBLISH_AGAIN) == {}
-    assert [offset for offset, _ in house.published("new")] == [0, 4]
+    assert finish(spark, lake.tables, find(spark, lake.tables), Deleted.PUBLISH_AGAIN) == {}
+    assert [offset for offset, _ in lake.published("new")] == [0, 4]
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     waiting = topics(View.of(spark, settings))
     assert {one.topic: one.messages for one in waiting} == {"file": 2, "damaged": 1, "_delta_log": 2}
     assert all(one.reason for one in waiting)
     (tmp_path / "topics/file").unlink()
     shutil.rmtree(tmp_path / "topics/damaged")
-    house.start()
-    assert house.publish(3) == 0
-    assert [offset for offset, _ in house.published("file")] == [1, 5]
-    assert [offset for offset, _ in house.published("damaged")] == [6]
-    assert sorted(house.unpublished()) == [1, 3, 5, 6, 7]
+    lake.start()
+    assert lake.publish(3) == 0
+    assert [offset for offset, _ in lake.published("file")] == [1, 5]
+    assert [offset for offset, _ in lake.published("damaged")] == [6]
+    assert sorted(lake.unpublished()) == [1, 3, 5, 6, 7]
     assert [row["queue_offset"] for row in unpublished(spark, settings).collect()] == [3, 7]
     events = [row["event"] for row in lineage(spark, settings, "tx-5").collect()]
     assert sorted(events) == ["DECISION", "HALF", "PUBLISHED", "UNPUBLISHED"]
@@ -373,7 +373,7 @@ def test_error_of_the_machine_is_no_tables_own(error: BaseException) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        StorageError("the table cannot be made: Not a directory (os error 20)", "/topics/No-space-left-on-device"),
+        StorageError("the table cannot be created: Not a directory (os error 20)", "/topics/No-space-left-on-device"),
         FileExistsError(17, "File exists"),
         PermissionError(13, "Permission denied"),
         StorageError("its log cannot be read", "/topics/java_lang_OutOfMemoryError"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkback.errors import StateError
-from reconcile.test_batch_rules import House
+from reconcile.test_batch_rules import Lakehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,16 +27,16 @@ from checkback import __version__
 from checkback.application.run import reconcile
 from checkback.spark.session import running_session
 from checkback.storage.tables import Tables
-from reconcile.test_batch_rules import House
+from reconcile.test_batch_rules import Lakehouse
 
 root, wish = sys.argv[1:]
 print("build", __version__)
-with running_session(House.settings_of(root, check_max=1), "other build") as spark:
-    house = House(spark, Path(root))
+with running_session(Lakehouse.settings_of(root, check_max=1), "other build") as spark:
+    lake = Lakehouse(spark, Path(root))
     if wish == "dies":
-        house.half(0, 1)
-        house.run(house.settings(check_max=1))
-        house.commit(1)
+        lake.half(0, 1)
+        lake.run(lake.settings(check_max=1))
+        lake.commit(1)
         commit, done = Tables.commit, set()
 
         def dying(self, spark, name, *args):
@@ -48,7 +48,7 @@ with running_session(House.settings_of(root, check_max=1), "other build") as spa
             done.add(name)
 
         Tables.commit = dying
-    house.run(house.settings(check_max=1))
+    lake.run(lake.settings(check_max=1))
 """
 
 
@@ -82,19 +82,19 @@ def test_upgrade_with_a_batch_under_way(spark: SparkSession, tmp_path: Path, dec
     build = _build(tmp_path / "build", "0.0.9", decision_version)
     code, said = _run(build, root, "dies")
     assert (code, "build 0.0.9" in said) == (9, True), said
-    house = House(spark, root)
-    assert house.rows("decisions", "queue_offset", "state") == [(0, "DISCARD"), (1, "COMMIT")]
-    assert house.fates() == {0: ["discarded"]}
-    today = house.settings(check_max=15)
+    lake = Lakehouse(spark, root)
+    assert lake.rows("decisions", "queue_offset", "state") == [(0, "DISCARD"), (1, "COMMIT")]
+    assert lake.fates() == {0: ["discarded"]}
+    today = lake.settings(check_max=15)
     if decision_version is not None:
         with pytest.raises(StateError, match=r"begun by Checkback 0\.0\.9"):
-            house.run(today)
-        assert house.fates() == {0: ["discarded"]}
+            lake.run(today)
+        assert lake.fates() == {0: ["discarded"]}
         code, said = _run(build, root, "goes on")
         assert code == 0, said
-    house.commit(0)
-    house.run(today)
-    assert house.fates() == {0: ["discarded"], 1: ["topics/t"]}
-    decided_by = dict(house.rows("batches", "batch_id", "checkback_version"))
+    lake.commit(0)
+    lake.run(today)
+    assert lake.fates() == {0: ["discarded"], 1: ["topics/t"]}
+    decided_by = dict(lake.rows("batches", "batch_id", "checkback_version"))
     assert decided_by[0] == "0.0.9"
     assert decided_by[max(decided_by)] != "0.0.9"

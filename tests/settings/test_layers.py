@@ -271,7 +271,7 @@ def test_unknown_variable_is_an_error(variable: str, nearest: str) -> None:
         ("- a\n- b\n", "my.yml: is not a mapping"),
         ("just text", "my.yml: is not a mapping"),
         ("a: [", "my.yml: is not valid YAML, line 1"),
-        ("transaction: {}\ntransaction: {}\n", "my.yml: has a key given twice, line 2"),
+        ("transaction: {}\ntransaction: {}\n", "my.yml: has a duplicate key, line 2"),
         ("1: 2", "my.yml: the key 1 is not text"),
         ("transaction: 5", "transaction (my.yml): is not a mapping"),
         ("producers: [a]", "producers (my.yml): is not a mapping"),

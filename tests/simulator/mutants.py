@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _OPS = "    segment = _apply_ops(segment, events[is_op], now, rules, actions, crowded)\n"
 _BETWEEN = "    segment = _count(segment, events[kind == Kind.DELIVERED])\n"
 _CHECKS = "    segment = _check_back(segment, now, rules, actions) if check else segment\n"
-_IN_ORDER = '_sorted(ops, "offset", "store", "born", "kind")'
+_IN_ORDER = 'sort(ops, "offset", "store", "born", "kind")'
 #: what is wrong -> (as it stands, as it should not): in segment.py
 FAULTS: dict[str, tuple[str, str]] = {
     "ops after checks": (_OPS + _BETWEEN + _CHECKS, _CHECKS + _OPS + _BETWEEN),
@@ -68,8 +68,8 @@ FAULTS: dict[str, tuple[str, str]] = {
     "given up though hardly checked": ('(pending["asked"] >= rules.enough)', '(pending["asked"] >= 1)'),
     "hostile group's ops without bound": ('"group") >= WAITING_OF_GROUP', '"group") >= 99 * WAITING_OF_GROUP'),
     "hostile group's ops take another's place": (
-        '_turns(ops, "offset", "group") >= WAITING_OF_GROUP',
-        '_turns(ops, "offset") >= WAITING_OF_GROUP',
+        'occurrence(ops, "offset", "group") >= WAITING_OF_GROUP',
+        'occurrence(ops, "offset") >= WAITING_OF_GROUP',
     ),
     "no timer for what is due": ('times.append(self.pending["due"].min())', "pass"),
     "restored ops left to wait": ("                return 0  #", "                pass  #"),

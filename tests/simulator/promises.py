@@ -16,7 +16,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from checkback.reconcile.packed_events import parse_key
-from checkback.reconcile.segment import NOT_STATED, WAITING_OF_GROUP, Kind, Reason
+from checkback.reconcile.records import NOT_STATED, Kind, Reason
+from checkback.reconcile.segment import WAITING_OF_GROUP
 from checkback.reconcile.state_codec import decode
 from simulator.steps import HOSTILE
 

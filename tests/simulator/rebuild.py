@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from checkback.reconcile.packed_events import segment_key
-from checkback.reconcile.segment import NOT_STATED, Kind
+from checkback.reconcile.records import NOT_STATED, Kind
 from checkback.reconcile.state_codec import encode
 from checkback.reconcile.state_restore import ROW, Known, restore
 from simulator.reconcile import CrashError

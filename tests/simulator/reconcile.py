@@ -12,12 +12,14 @@ from checkback.reconcile.actions import pack as pack_actions
 from checkback.reconcile.half_lookup import HalfLookup
 from checkback.reconcile.packed_events import EVENT_COLUMNS, pack
 from checkback.reconcile.processor import SegmentProcessor
-from checkback.reconcile.segment import EVENT, NOT_STATED, Action, Kind, Reason, Records, Rules
+from checkback.reconcile.records import EVENT, NOT_STATED, Action, Kind, Reason, Records
 from simulator.store import BatchTime, Handle, State
 from simulator.tables import Decision, Discarded, Half, Op, Published, Rejected, Request, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from checkback.reconcile.segment import Rules
 
 #: offsets of a segment
 SIZE = 8

@@ -14,6 +14,8 @@ from simulator.rebuild_mutants import REBUILDS
 from simulator.reconcile import Reconcile
 from simulator.scheduler import scenario
 
+pytestmark = pytest.mark.slow
+
 _HISTORIES = 250
 #: histories after which a fault must be found
 _PATIENCE = 1500

@@ -39,7 +39,7 @@ def test_folders_are_made_moved_and_deleted(session: SparkSession, tmp_path: Pat
     assert filesystem.move(session, one, two)
     assert not filesystem.exists(session, one)
     filesystem.make(session, one)
-    with pytest.raises(StorageError, match="that is there already"):
+    with pytest.raises(StorageError, match="it exists"):
         filesystem.move(session, one, two)
     filesystem.delete(session, two)
     assert filesystem.names(session, f"{tmp_path}/a|%b") == ["one"]
@@ -58,5 +58,5 @@ def test_connect_needs_no_jvm() -> None:
     session: Any = object.__new__(ConnectSession)  # no server needed
     assert not filesystem.exists(session, "/no/such/place")
     assert not filesystem.exists(session, "/Volumes/no/such/place")
-    with pytest.raises(StorageError, match="on Spark Connect this kind of folder cannot be looked into"):
+    with pytest.raises(StorageError, match="on Spark Connect this kind of folder cannot be listed"):
         filesystem.exists(session, "dbfs:/x")

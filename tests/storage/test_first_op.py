@@ -16,7 +16,8 @@ from checkback.gateway.deduplication_history import DeduplicationHistory
 from checkback.operate.lookup import find
 from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Asked
-from checkback.reconcile.segment import EVENT, NOT_STATED, Action, Kind, Rules, Segment, decide
+from checkback.reconcile.records import EVENT, NOT_STATED, Action, Kind
+from checkback.reconcile.segment import Rules, Segment, decide
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.first_op import is_own, misfit, turn
 from checkback.storage.parquet_files import FileWriter
@@ -80,6 +81,7 @@ def op(state: str, us: int = 0, **more: Any) -> dict[str, Any]:
     return own | {"store_timestamp": T0 + timedelta(microseconds=us)} | more
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["tx", LONG]), OPS)
 @example("tx", [op("ROLLBACK", producer_group="evil"), op("COMMIT", 1)])

@@ -77,7 +77,7 @@ def test_second_process_is_told_who_is_in_and_what_to_do(tmp_path: Path) -> None
     try:
         for checkpoints in ("", str(tmp_path / "elsewhere")):  # the tables count, not the checkpoint
             with (
-                pytest.raises(FencedError, match=f"process {process.pid} on .* works on these tables already; let it"),
+                pytest.raises(FencedError, match=f"process {process.pid} on .* is already working on these tables"),
                 exclusive_lock(Tables(root=str(tmp_path), checkpoints=checkpoints)),
             ):
                 pytest.fail("two are in")
@@ -93,11 +93,11 @@ def test_lock_that_is_taken_away_is_noticed(tmp_path: Path) -> None:
     with exclusive_lock(tables) as first:
         first.confirm()
         path.unlink()
-        with pytest.raises(FencedError, match=r"the lock's file away.*another process may work on these tables"):
+        with pytest.raises(FencedError, match=r"the lock file was deleted.*another process may work on these tables"):
             first.confirm()
         with exclusive_lock(tables) as second:
             second.confirm()
-            with pytest.raises(FencedError, match="see that nobody works on them"):
+            with pytest.raises(FencedError, match="make sure that no process works on them"):
                 first.confirm()
     with exclusive_lock(Tables(root="s3://bucket/tables")) as nowhere:
         nowhere.confirm()
@@ -144,7 +144,7 @@ def test_tables_that_are_not_local_are_guarded_beside_a_local_checkpoint(tmp_pat
 def test_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(StorageError, match="the lock file cannot be made: "),
+        pytest.raises(StorageError, match="the lock file cannot be created: "),
         exclusive_lock(Tables(root=f"{tmp_path}/file")),
     ):
         pytest.fail("in")

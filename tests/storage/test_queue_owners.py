@@ -15,7 +15,7 @@ from checkback.settings import Settings
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.queue_owners import QueueOwner, Queues, log_of_half, refuse_foreign
 from checkback.storage.tables import Tables
-from operate.fixtures import House
+from operate.fixtures import Lakehouse
 
 NEVER = 99
 
@@ -101,7 +101,7 @@ def test_gateway_does_not_start_on_the_queue_of_another(tables: Tables, app: str
 
 
 def test_gateway_says_that_a_queue_has_no_offset_left(tmp_path: Path) -> None:
-    House(tmp_path).half(LONG_MAX, queue=3)
+    Lakehouse(tmp_path).half(LONG_MAX, queue=3)
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "gateway": {"queues": [3]}})
     with pytest.raises(StorageError, match=r"queue 3 has the offset 9223372036854775807: .*give the gateway other"):
         GatewayService(settings, Metrics(), print)

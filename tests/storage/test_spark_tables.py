@@ -36,7 +36,7 @@ TOPICS = ("orders_1", "Orders_1", "orders|1")
 _BORN = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 
 
-class House:
+class Lakehouse:
     """Tables that only Spark writes, and what lands in them."""
 
     def __init__(self, spark: SparkSession, folder: Path, storage: dict[str, Any]) -> None:
@@ -129,101 +129,99 @@ class House:
 
 
 @pytest.fixture
-def catalog(spark: SparkSession, tmp_path: Path) -> Iterator[House]:
+def catalog(spark: SparkSession, tmp_path: Path) -> Iterator[Lakehouse]:
     spark.sql("CREATE SCHEMA spark_catalog.checkback_test")
     try:
-        yield House(spark, tmp_path, {"catalog": "spark_catalog", "schema": "checkback_test"})
+        yield Lakehouse(spark, tmp_path, {"catalog": "spark_catalog", "schema": "checkback_test"})
     finally:
         spark.sql("DROP SCHEMA spark_catalog.checkback_test CASCADE")
 
 
 @pytest.fixture
-def folders(spark: SparkSession, tmp_path: Path) -> House:
-    return House(spark, tmp_path, {"root": str(tmp_path / "data"), "writer": "spark"})
+def folders(spark: SparkSession, tmp_path: Path) -> Lakehouse:
+    return Lakehouse(spark, tmp_path, {"root": str(tmp_path / "data"), "writer": "spark"})
 
 
-def test_job_in_a_catalog(catalog: House) -> None:
+def test_job_in_a_catalog(catalog: Lakehouse) -> None:
     """Decided and published; a lost checkpoint is not begun anew but rebuilt, and the old one is not ours."""
-    house = catalog
-    house.land(0, 1, 2, 3, 4)
-    house.end("COMMIT", 0, 1, 2)
-    house.end("ROLLBACK", 3)
-    house.run()
-    assert [row["transaction_id"] for row in pending(house.spark, house.settings()).collect()] == ["tx-4"]
+    lake = catalog
+    lake.land(0, 1, 2, 3, 4)
+    lake.end("COMMIT", 0, 1, 2)
+    lake.end("ROLLBACK", 3)
+    lake.run()
+    assert [row["transaction_id"] for row in pending(lake.spark, lake.settings()).collect()] == ["tx-4"]
     states = {0: "COMMIT", 1: "COMMIT", 2: "COMMIT", 3: "ROLLBACK"}
-    assert house.decisions() == states
-    assert house.published() == {"orders_1": [0], "Orders_1": [1], "orders|1": [2]}
+    assert lake.decisions() == states
+    assert lake.published() == {"orders_1": [0], "Orders_1": [1], "orders|1": [2]}
 
-    lost = house.checkpoints.with_name("lost")
-    shutil.move(house.checkpoints, lost)
-    assert "this checkpoint is new" in house.refusal()
-    rebuilt = rebuild(house.spark, house.settings(segment_size=32), print)
+    lost = lake.checkpoints.with_name("lost")
+    shutil.move(lake.checkpoints, lost)
+    assert "this checkpoint is new" in lake.refusal()
+    rebuilt = rebuild(lake.spark, lake.settings(segment_size=32), print)
     assert rebuilt is not None
     assert rebuilt.finished == {}
-    house.land(5)
-    house.end("COMMIT", 5)
-    house.run(segment_size=32)
-    assert house.decisions() == {**states, 5: "COMMIT"}
-    assert house.published() == {"orders_1": [0], "Orders_1": [1], "orders|1": [2, 5]}
-    assert house.figures() == {"halves": 6, "published": 4, "rolled_back": 1, "pending": 1, "batches": 3}
-    shutil.rmtree(house.checkpoints)
-    shutil.move(lost, house.checkpoints)
-    assert "the tables belong to another checkpoint" in house.refusal()
+    lake.land(5)
+    lake.end("COMMIT", 5)
+    lake.run(segment_size=32)
+    assert lake.decisions() == {**states, 5: "COMMIT"}
+    assert lake.published() == {"orders_1": [0], "Orders_1": [1], "orders|1": [2, 5]}
+    assert lake.figures() == {"halves": 6, "published": 4, "rolled_back": 1, "pending": 1, "batches": 3}
+    shutil.rmtree(lake.checkpoints)
+    shutil.move(lost, lake.checkpoints)
+    assert "the tables belong to another checkpoint" in lake.refusal()
 
 
-def test_guards_know_what_spark_wrote(folders: House) -> None:
+def test_guards_know_what_spark_wrote(folders: Lakehouse) -> None:
     """Another segment size and an older checkpoint are refused; what is known of the logs is what delta-rs knows."""
-    house = folders
-    house.land(0)
-    house.end("COMMIT", 0)
-    house.run()
-    backup = house.checkpoints.with_name("backup")
-    shutil.copytree(house.checkpoints, backup)
-    house.land(1)
-    house.end("COMMIT", 1)
-    house.run()
-    assert "reconcile.segment_size: is 32, but the checkpoint" in house.refusal(segment_size=32)
-    by_spark = facts(house.spark, house.settings(), house.tables)
-    by_files = facts(house.spark, house.settings(), replace(house.tables, by_files=True))
+    lake = folders
+    lake.land(0)
+    lake.end("COMMIT", 0)
+    lake.run()
+    backup = lake.checkpoints.with_name("backup")
+    shutil.copytree(lake.checkpoints, backup)
+    lake.land(1)
+    lake.end("COMMIT", 1)
+    lake.run()
+    assert "reconcile.segment_size: is 32, but the checkpoint" in lake.refusal(segment_size=32)
+    by_spark = facts(lake.spark, lake.settings(), lake.tables)
+    by_files = facts(lake.spark, lake.settings(), replace(lake.tables, by_files=True))
     assert (by_spark.checkpoint, list(by_spark.logs)) == (by_files.checkpoint, ["half", "op", "ticks"])
     for name, log in by_files.logs.items():
         assert by_spark.logs[name] == replace(log, oldest=by_spark.logs[name].oldest)
         assert log.oldest <= by_spark.logs[name].oldest <= log.newest
-    shutil.rmtree(house.checkpoints)
-    shutil.copytree(backup, house.checkpoints)
-    assert "the checkpoint is older than the tables" in house.refusal()
+    shutil.rmtree(lake.checkpoints)
+    shutil.copytree(backup, lake.checkpoints)
+    assert "the checkpoint is older than the tables" in lake.refusal()
 
 
 @pytest.fixture(params=["catalog", "folders"])
-def house(request: pytest.FixtureRequest) -> House:
+def lake(request: pytest.FixtureRequest) -> Lakehouse:
     """Both kinds of tables."""
-    kind: House = request.getfixturevalue(request.param)
+    kind: Lakehouse = request.getfixturevalue(request.param)
     return kind
 
 
-def test_tables_have_comments_and_properties(house: House) -> None:
+def test_tables_have_comments_and_properties(lake: Lakehouse) -> None:
     """As those that delta-rs makes; making them again changes nothing."""
     names = ("half", "check_answers", *(f"topics/{topic}" for topic in TOPICS))
-    house.tables.create(house.spark, *names)
+    lake.tables.create(lake.spark, *names)
     for name in names:
-        schema = house.tables.read(house.spark, name).schema
+        schema = lake.tables.read(lake.spark, name).schema
         assert [(field.name, field.metadata["comment"]) for field in schema] == [
             (field.name, field.metadata["comment"]) for field in schema_of(name)
         ]
-        found = properties(house.spark, house.tables.in_sql(name))
+        found = properties(lake.spark, lake.tables.in_sql(name))
         assert properties_of(name).items() <= found.items()
-        assert list(house.tables.history(house.spark, name, 9)) == [0]
-    own = {
-        topic: properties(house.spark, house.tables.in_sql(f"topics/{topic}")).get(TOPIC_PROPERTY) for topic in TOPICS
-    }
-    catalog = bool(house.tables.catalog)
+        assert list(lake.tables.history(lake.spark, name, 9)) == [0]
+    own = {topic: properties(lake.spark, lake.tables.in_sql(f"topics/{topic}")).get(TOPIC_PROPERTY) for topic in TOPICS}
+    catalog = bool(lake.tables.catalog)
     assert own == {
         "orders_1": None,
         "Orders_1": "Orders_1" if catalog else None,
         "orders|1": "orders|1" if catalog else None,
     }
-    assert house.tables.topics(house.spark) == sorted(f"topics/{topic}" for topic in TOPICS)
-    assert TOPIC.names == house.tables.read(house.spark, "topics/Orders_1").columns
+    assert lake.tables.topics(lake.spark) == sorted(f"topics/{topic}" for topic in TOPICS)
+    assert TOPIC.names == lake.tables.read(lake.spark, "topics/Orders_1").columns
 
 
 def test_schema_that_is_missing_is_told(spark: SparkSession) -> None:
@@ -233,26 +231,26 @@ def test_schema_that_is_missing_is_told(spark: SparkSession) -> None:
     assert not tables.exists(spark, "half")
 
 
-def test_mark_and_last_version(house: House) -> None:
+def test_mark_and_last_version(lake: Lakehouse) -> None:
     """A mark is a version without rows, each time another; an application's last version is read back."""
     for marks in (1, 2):
-        house.tables.mark(house.spark, "ticks")
-        assert list(house.tables.history(house.spark, "ticks", 9)) == list(range(marks, -1, -1))
-    assert house.tables.read(house.spark, "ticks").count() == 0
+        lake.tables.mark(lake.spark, "ticks")
+        assert list(lake.tables.history(lake.spark, "ticks", 9)) == list(range(marks, -1, -1))
+    assert lake.tables.read(lake.spark, "ticks").count() == 0
     tick = pa.Table.from_pylist([{"tick_at": _BORN}], arrow_schema("ticks"))
     for version in (3, 4, 4):
-        house.tables.append_arrow(house.spark, tick, "ticks", "a b/c", version)
-    assert house.tables.read(house.spark, "ticks").count() == 2
-    assert house.tables.last_version(house.spark, "ticks", "a b/c") == 4
-    assert house.tables.last_version(house.spark, "ticks", "b/c") is None
+        lake.tables.append_arrow(lake.spark, tick, "ticks", "a b/c", version)
+    assert lake.tables.read(lake.spark, "ticks").count() == 2
+    assert lake.tables.last_version(lake.spark, "ticks", "a b/c") == 4
+    assert lake.tables.last_version(lake.spark, "ticks", "b/c") is None
 
 
-def test_check_requests_lie_in_small_files(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_requests_lie_in_small_files(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream takes whole files: so Spark, too, writes no more rows into one than a batch of checks is to have."""
     monkeypatch.setitem(MOST_ROWS, "check_requests", 3)
     rows = [{"queue_id": 0, "queue_offset": offset} for offset in range(7)]
     for name in ("check_requests", "decisions"):
         table = pa.Table.from_pylist(rows, arrow_schema(name))
-        house.tables.append_arrow(house.spark, table.combine_chunks(), name, "a", 1)
-    assert len(house.tables.read(house.spark, "check_requests").inputFiles()) >= 3
-    assert len(house.tables.read(house.spark, "decisions").inputFiles()) <= 2
+        lake.tables.append_arrow(lake.spark, table.combine_chunks(), name, "a", 1)
+    assert len(lake.tables.read(lake.spark, "check_requests").inputFiles()) >= 3
+    assert len(lake.tables.read(lake.spark, "decisions").inputFiles()) <= 2

@@ -14,12 +14,17 @@ from checkback.errors import StorageError
 from checkback.settings import Settings
 from checkback.storage.checkpoint import read_checkpoint
 from checkback.storage.commit_reader import CommitReader
+from checkback.storage.crash_recovery import recover_query, recover_tables
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from checkback.storage.torn_checkpoint import remove_unfinished
 from checkback.storage.torn_commits import ASIDE, find_torn, recover_log
+
+
+def _tables(folder: Path) -> Tables:
+    return Tables.of(Settings.model_validate({"storage": {"root": str(folder)}}).storage)
 
 
 def _commit(root: Path, version: int) -> None:
@@ -45,6 +50,7 @@ def _last(root: Path) -> int | None:
     return DeltaLog("ticks", str(root / "ticks")).versions(["app"])["app"]
 
 
+@pytest.mark.slow
 @given(commits=st.integers(1, 4), cut=st.integers(0, 10_000), zeros=st.booleans())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_newest_commit_that_is_cut_off_anywhere_is_named_and_put_aside(
@@ -82,7 +88,7 @@ def test_what_was_on_the_disk_once_is_put_aside_by_hand_only(tmp_path: Path, cap
     _file(log, 3, "crc").unlink()
     with pytest.raises(StorageError, match=r"version 2 .*was on the disk once.*checkback maintain --repair"):
         _commit(tmp_path, 4)
-    (line,) = Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage).recover(force=True)
+    (line,) = recover_tables(_tables(tmp_path), force=True)
     assert line.startswith("ticks: version 2 of the table's log is empty or cut off")
     assert _last(tmp_path) == 1
     assert find_torn(str(tmp_path / "ticks")) is None
@@ -106,7 +112,7 @@ def test_commit_that_is_empty_below_whole_ones_is_seen(tmp_path: Path) -> None:
     for read in (lambda: DeltaLog("ticks", place, sync=False), lambda: DeltaLog.create("ticks", place, sync=False)):
         with pytest.raises(StorageError, match=rf"ticks: {said}.*checkback maintain --repair"):
             read()
-    (line,) = Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage).recover(force=True)
+    (line,) = recover_tables(_tables(tmp_path), force=True)
     assert line.startswith(f"ticks: {said}")
     assert find_torn(place, checksums=False) is None
     assert _last(tmp_path) == 40
@@ -188,12 +194,12 @@ def test_batch_whose_offsets_are_torn_was_never_begun(tmp_path: Path, left: byte
     (place / "offsets/2").write_bytes(left)
     (place / "commits/2").unlink()
     (place / "offsets/.7.crc").write_bytes(b"crc\0")
-    tables = Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage)
-    tables.recover_query("check", "ticks")
+    tables = _tables(tmp_path)
+    recover_query(tables, "check", "ticks")
     assert _names(place / "offsets") == {"0", "1"}
     assert _names(place / "state/0/0") == {"1.changelog", "2.changelog"}, "what the batch has left of state goes"
     assert _names(place / "state/0/_metadata/v2") == {"0", "1"}
-    tables.recover_query("check", "ticks")
+    recover_query(tables, "check", "ticks")
     assert _names(place / "commits") == {"0", "1"}
 
 
@@ -204,7 +210,7 @@ def test_batch_that_is_in_a_table_is_never_forgotten(tmp_path: Path) -> None:
     place = _checkpoint(tmp_path, 3)
     (place / "offsets/2").write_bytes(b"")
     (place / "commits/2").unlink()
-    Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage).recover_query("check", "ticks")
+    recover_query(_tables(tmp_path), "check", "ticks")
     assert _names(place / "offsets") == {"0", "1", "2"}
     with pytest.raises(StorageError, match="checkback rebuild"):
         read_checkpoint(None, str(place))
@@ -216,7 +222,7 @@ def test_batch_that_names_rows_which_are_gone_was_never_begun(tmp_path: Path) ->
     place = _checkpoint(tmp_path, 2)
     (place / "commits/1").unlink()
     (place / "offsets/1").write_text(_OFFSETS % 3)
-    Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage).recover_query("check", "ticks")
+    recover_query(_tables(tmp_path), "check", "ticks")
     assert _names(place / "offsets") == {"0"}
 
 
@@ -224,7 +230,7 @@ def test_torn_commit_of_a_checkpoint_is_written_again(tmp_path: Path) -> None:
     _table(tmp_path, 1)
     place = _checkpoint(tmp_path, 2)
     (place / "commits/1").write_bytes(b"")
-    Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage).recover_query("check", "ticks")
+    recover_query(_tables(tmp_path), "check", "ticks")
     assert (_names(place / "offsets"), _names(place / "commits")) == ({"0", "1"}, {"0"})
     assert _names(place / "state/0/0") == {"1.changelog"}
 
@@ -234,7 +240,7 @@ def test_checkpoint_without_an_owner_is_put_aside(tmp_path: Path) -> None:
     place = _checkpoint(tmp_path, 1)
     (place / "commits/0").unlink()
     (place / "metadata").write_bytes(b"")
-    Tables.of(Settings.model_validate({"storage": {"root": str(tmp_path)}}).storage).recover_query("check", "ticks")
+    recover_query(_tables(tmp_path), "check", "ticks")
     assert not place.exists()
 
 

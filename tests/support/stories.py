@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from checkback.reconcile.segment import Reason
+    from checkback.reconcile.records import Reason
     from checkback.storage.tables import Tables
 
 #: (table, row)

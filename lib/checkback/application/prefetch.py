@@ -58,7 +58,7 @@ def make_archive(file: Path) -> bool:
             subprocess.run(run, timeout=_PATIENCE_S, check=True)  # noqa: S603 - runs this module
             new.replace(file)
     except (OSError, subprocess.SubprocessError) as error:
-        _log.warning("starts will take longer: there is no archive of classes: %s", error)
+        _log.warning("starts will take longer: no class-data archive was written: %s", error)
         return False
     for old in sorted(jars.cache().glob("classes-*.jsa"), key=os.path.getmtime)[:-_KEPT]:
         old.unlink(missing_ok=True)

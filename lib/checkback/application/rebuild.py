@@ -28,12 +28,13 @@ from checkback.reconcile.ownership import NAME, REBUILDING, claim
 from checkback.reconcile.packed_events import parse_key
 from checkback.reconcile.processor import STATE_SCHEMA
 from checkback.reconcile.query import Restored, reconcile_query
+from checkback.reconcile.records import NOT_STATED, Kind
 from checkback.reconcile.rejected import raw_op
-from checkback.reconcile.segment import NOT_STATED, Kind, Rules
 from checkback.reconcile.state_codec import encode
 from checkback.reconcile.state_restore import ROW, Known, restore
 from checkback.spark.shutdown import stop_on_signal
 from checkback.storage import filesystem
+from checkback.storage.crash_recovery import recover_tables
 from checkback.storage.dataframes import is_connect
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.schemas import SCHEMAS, SOURCES
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from checkback.reconcile.interrupted_batch import InterruptedBatch
+    from checkback.reconcile.segment import Rules
     from checkback.settings import Settings
     from checkback.storage.lock import Lock
 
@@ -92,7 +94,7 @@ def _rebuild(
 ) -> Rebuilt | None:
     place, mark = tables.checkpoint(NAME), tables.checkpoint(REBUILDING)
     if tables.sync:
-        tables.recover()
+        recover_tables(tables)
     tables.create(spark, *SCHEMAS)
     filesystem.make(spark, mark)
     renew(spark, tables)

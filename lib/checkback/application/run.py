@@ -24,6 +24,7 @@ from checkback.reconcile.registered_timers import first_timer, timers_of
 from checkback.reconcile.start_facts import facts
 from checkback.reconcile.wake_timers import WakeTimers
 from checkback.spark.shutdown import GracefulShutdown, stop_on_signal
+from checkback.storage.crash_recovery import recover_query, recover_tables
 from checkback.storage.dataframes import is_connect
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.schemas import SCHEMAS, SOURCES, arrow_schema
@@ -82,9 +83,9 @@ def reconcile(
 def put_right(tables: Tables) -> None:
     """Repair torn writes (after a power cut) in the tables and the checkpoints. Raises StorageError."""
     if tables.sync:
-        tables.recover()
+        recover_tables(tables)
     for query, sources in SOURCES.items():
-        tables.recover_query(query, *sources)
+        recover_query(tables, query, *sources)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def renew(spark: SparkSession, tables: Tables) -> str | None:
         return None
     place = tables.checkpoint(NAME)
     aside = filesystem.put_aside(spark, place)
-    _log.warning("%s: %s: put aside as %s, the query begins anew", place, why, aside)
+    _log.warning("%s: %s: moved to %s, the query starts over", place, why, aside)
     return aside
 
 

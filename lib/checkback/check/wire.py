@@ -163,7 +163,7 @@ def _refuse(constant: str) -> NoReturn:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a name comes twice")  # {"state": "ROLLBACK", "state": "COMMIT"} is ambiguous
+        raise ValueError("a duplicate name")  # {"state": "ROLLBACK", "state": "COMMIT"} is ambiguous
     return fields
 
 

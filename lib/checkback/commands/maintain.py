@@ -13,7 +13,7 @@ from checkback.commands.printing import console, print_table
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
 Repair = Annotated[
     bool,
-    typer.Option("--repair", help="Only put aside what is torn of the tables' logs, as by a power cut, and say what."),
+    typer.Option("--repair", help="Only move torn commits (after a power cut) of the tables aside, and list them."),
 ]
 
 
@@ -29,10 +29,11 @@ def maintain(
     """Make the tables' many small files few, and remove what nobody needs any more."""
     settings = prepared_for_tables(config, overrides, debug)
     if repair:
+        from checkback.storage.crash_recovery import recover_tables
         from checkback.storage.tables import Tables
 
-        found = Tables.of(settings.storage).recover(force=True)
-        print("\n".join(found) if found else "nothing is torn")
+        found = recover_tables(Tables.of(settings.storage), force=True)
+        print("\n".join(found) if found else "no torn commits")
         return
     from checkback.maintain import report
     from checkback.maintain.command import run

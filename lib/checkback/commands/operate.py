@@ -63,7 +63,7 @@ def resume(
     overrides: Overrides = None,
     debug: Debug = False,
 ) -> None:
-    """Make a discarded message a new half message, whose producer is asked anew."""
+    """Make a discarded message a new half message, whose producer is checked back again."""
     from checkback.operate import command
 
     request = command.Request.of(transaction_id, group, queue_id, queue_offset, actor, reason)

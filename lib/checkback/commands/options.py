@@ -46,7 +46,7 @@ LeaveOut = Annotated[
     bool, typer.Option("--leave-out", help="Messages that somebody deleted from their tables stay deleted.")
 ]
 PublishAgain = Annotated[
-    bool, typer.Option("--publish-again", help="Messages that somebody deleted from their tables are written anew.")
+    bool, typer.Option("--publish-again", help="Write messages that were deleted from their tables again.")
 ]
 
 

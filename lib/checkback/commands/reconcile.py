@@ -65,7 +65,7 @@ def rebuild(
     leave_out: LeaveOut = False,
     publish_again: PublishAgain = False,
 ) -> None:
-    """Build the checkpoint of reconcile anew from the tables; the old one is kept beside it."""
+    """Rebuild reconcile's checkpoint from the tables; the old one is kept beside it."""
     if leave_out and publish_again:
         raise SettingsError("--leave-out and --publish-again exclude each other", fix="give one of them")
     loaded = prepared(config, overrides, debug)

@@ -26,7 +26,7 @@ GONE = "g_gone"
 
 
 def main(
-    root: Annotated[Path, typer.Option(help="Folder for the tables; made anew.")] = Path("data/demo"),
+    root: Annotated[Path, typer.Option(help="Folder for the tables; recreated.")] = Path("data/demo"),
     trace: Annotated[Path, typer.Option(help="Folder with half.jsonl, op.jsonl and check_answers.json.")] = BUNDLED,
 ) -> None:
     """Run the trace of a real broker through Checkback, with an example producer that answers the checks."""

@@ -15,7 +15,7 @@ from checkback.gateway.deduplication import CachedHalf, fingerprint, name_of, sh
 from checkback.messages import LONG_MAX, Half
 from checkback.storage import first_op
 from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_files import read_rows, row_batches
+from checkback.storage.parquet_reader import read_rows, row_batches
 from checkback.storage.queue_owners import QueueOwner, owners_of, versions_of
 from checkback.storage.torn_commits import recover_log
 

@@ -61,6 +61,6 @@ class HealthState:
                 self._stop(error if own else CheckbackError(f"unexpected {type(error).__name__}"))  # type: ignore[arg-type]
             return Problem("stopping", "the gateway cannot go on; send it again")
         if not self._ill:
-            _log.warning("nothing can be stored for now: %s", error)
+            _log.warning("nothing can be stored at present: %s", error)
         self._ill = True
         return Problem("storage_unavailable", "nothing was stored; send it again")

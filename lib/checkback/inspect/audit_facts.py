@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 from checkback.inspect.check_intervals import timed
 from checkback.inspect.pending_transactions import born
 from checkback.reconcile.event_columns import identity_columns, store_us, transaction_key
+from checkback.reconcile.records import NOT_STATED, Reason, Source
 from checkback.reconcile.rejected import REJECTION
-from checkback.reconcile.segment import NOT_STATED, Reason, Source
 from checkback.storage.dataframes import union
 
 if TYPE_CHECKING:

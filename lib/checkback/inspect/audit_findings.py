@@ -54,7 +54,7 @@ _ALL = (
     Finding("discarded_twice", "broken", "P1", "more than once in `discarded`"),
     Finding("published_differs", "broken", "P1", "published in other words, or another topic, than it landed"),
     Finding("discarded_differs", "broken", "P1", "in `discarded` in other words than it landed"),
-    Finding("pending_overdue", "broken", "P1", "has its own op, or outlived transaction.reserved, and was passed over"),
+    Finding("pending_overdue", "broken", "P1", "has its own op, or outlived transaction.reserved, and was skipped"),
     Finding("published_twice", "broken", "P2", "more than one row of the topics"),
     Finding("resumed_twice", "broken", "P2", "one discarded message was resumed twice, and both are published"),
     Finding("published_without_commit", "broken", "P3", "published, but not decided COMMIT"),

@@ -38,7 +38,7 @@ def conclusion(report: Report, now: datetime) -> list[str]:
         lines.append(f"as of batch {report.done.batch_id}, {_time(report.done.time)}")
     if report.under_way:
         batches = ", ".join(f"{batch.batch_id} ({_time(batch.time)})" for batch in report.under_way)
-        lines.append(f"under way, not looked at: batch {batches}; if nothing runs, the next start ends it")
+        lines.append(f"in progress, not audited: batch {batches}; if nothing runs, the next start ends it")
     if report.oldest_pending is not None:
         lines.append(f"the oldest pending transaction is {int(now.timestamp()) - report.oldest_pending // 1000}s old")
     if report.first is None:

@@ -60,11 +60,11 @@ def snapshot(spark: SparkSession, settings: Settings, at: datetime | str | None 
     cut = Cut.at(whole, None if moment is None else milliseconds(moment), read_batches(spark, tables))
     if cut is None:
         fix = "run `checkback reconcile`: a snapshot is of a batch that it finishes"
-        raise StateError("no batch is known to be whole", tables.location(NAME), fix)
+        raise StateError("no batch is known to be complete", tables.location(NAME), fix)
     if cut.batch is None:
         first = WholeBatch.of(whole.batches[0])
         fix = f"ask for {first.finished_at:%Y-%m-%dT%H:%M:%S.%f}Z or later"
-        raise SettingsError("it is not known which batches were whole then", "at", fix)
+        raise SettingsError("it is not known which batches were complete then", "at", fix)
 
     def read(name: str) -> DataFrame:
         found = versions[name]

@@ -11,7 +11,8 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from checkback.reconcile.event_columns import identity_columns
-from checkback.reconcile.segment import CHECKS_AT_LEAST, PENDING, jitter
+from checkback.reconcile.records import PENDING
+from checkback.reconcile.segment import CHECKS_AT_LEAST, jitter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

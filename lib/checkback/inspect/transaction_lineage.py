@@ -259,5 +259,5 @@ def _folder(view: View, name: str) -> str | None:
     try:
         row = view.spark.sql(f"DESCRIBE DETAIL {view.tables.location(name)}").first()
     except Exception as error:
-        raise StorageError("the table cannot be looked at", view.tables.location(name)) from error
+        raise StorageError("the table cannot be read", view.tables.location(name)) from error
     return None if row is None or not row["location"] else str(row["location"])

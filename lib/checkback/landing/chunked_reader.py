@@ -6,16 +6,13 @@ lines before that, and its fault.
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import os
-import zlib
-from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 
+from checkback.landing.decompression import UNSUPPORTED, CutShortError, Decompressed, decompressor
 from checkback.landing.opening import UnfitFileError, opened
 from checkback.messages import LINE_MAX
 
@@ -27,14 +24,8 @@ CHUNK = 1 << 20
 _TOGETHER = 4 << 20
 #: Overhead of a row in bytes, besides its line and its file's name: a small file can have millions of lines.
 _ROW = 64
-#: Bytes of one read of compressed data. The rest after the end of a stream is copied: kept small for many small
-#: concatenated streams.
-_PACKED = 8 << 10
 #: Cost of opening a file in bytes, for bin-packing files into tasks: Spark's spark.sql.files.openCostInBytes.
 OPEN_COST = 4 << 20
-#: Limit on decompression: a multiple of the compressed file's size, and at least UNPACKED_MIN bytes.
-UNPACKED_TIMES = 1000
-UNPACKED_MIN = 256 << 20
 #: Prefix of the reason in `rejected` why a file was not read, or not to its end.
 FAULT = "file: "
 
@@ -63,10 +54,6 @@ class File(NamedTuple):
     uri: str
     time: int
     size: int
-
-
-class CutShortError(Exception):
-    """A file can only be read up to some point; the message says why."""
 
 
 def plain_path(uri: str) -> str:
@@ -99,7 +86,7 @@ def shared(
 
 
 def _pieces(file: File, block: int, fault: str | None) -> list[FileChunk]:
-    step = max(1, file.size) if fault or _unpacker(file.uri) is not None else block
+    step = max(1, file.size) if fault or decompressor(file.uri) is not None else block
     starts = range(0, max(1, file.size), step)
     return [FileChunk(file.uri, file.time, start, min(start + step, file.size), fault) for start in starts]
 
@@ -109,8 +96,8 @@ def fault_of(file: File, inside: str | None = None) -> str | None:
 
     Raises OSError if the cause is not the file, so that it is retried later.
     """
-    if file.uri.endswith(_FOREIGN):
-        return f"{FAULT}packed in a way that is not read; give it as .gz, .bz2 or .zst"
+    if file.uri.endswith(UNSUPPORTED):
+        return f"{FAULT}unsupported compression; give it as .gz, .bz2 or .zst"
     try:
         os.close(opened(plain_path(file.uri), inside))
     except UnfitFileError as error:
@@ -187,13 +174,12 @@ def lines_of(piece: FileChunk, inside: str | None = None) -> Iterator[list[bytes
     decompresses to far more than a file of lines would; OSError if the system cannot read it.
     """
     path = plain_path(piece.uri)
-    unpacker = _unpacker(path)
+    unpacker = decompressor(path)
     with open(opened(path, inside), "rb", buffering=0) as file:
         if unpacker is None:
             yield from _lines(file.read, piece.end, skip=_seek(file, piece.start))
         else:
-            most = max(UNPACKED_MIN, UNPACKED_TIMES * piece.end)
-            yield from _lines(_Unpacked(unpacker(file), most).read, None, skip=None)
+            yield from _lines(Decompressed(unpacker(file), piece.end).read, None, skip=None)
 
 
 def _seek(file: IO[bytes], start: int) -> int | None:
@@ -233,118 +219,3 @@ def _lines(read: Callable[[int], bytes], end: int | None, skip: int | None) -> I
 
 def _joined(begun: bytes, more: bytes) -> bytes:
     return begun if len(begun) > LINE_MAX else (begun + more)[: LINE_MAX + 1]
-
-
-class _Unpacked:
-    """The decompressed content of a file, at most ``most`` bytes."""
-
-    def __init__(self, stream: Any, most: int) -> None:
-        # `read` buffers until it has the requested size: data before a corruption would be lost.
-        self._read = getattr(stream, "read1", stream.read)
-        self._left = most
-
-    def read(self, size: int) -> bytes:
-        try:
-            data: bytes = self._read(size)
-        except (EOFError, zlib.error) as error:
-            raise CutShortError("its packed data end too early, or are corrupt") from error
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            raise CutShortError("its packed data are corrupt") from error
-        self._left -= len(data)
-        if self._left < 0:
-            raise CutShortError(f"it unpacks to over {UNPACKED_TIMES} times its size")
-        return data
-
-
-def _unpacker(path: str) -> Callable[[Any], Any] | None:
-    return next((unpacker for end, unpacker in _UNPACKERS.items() if path.endswith(end)), None)
-
-
-class _Zstd:
-    """zstd streams, up to the last byte before a corruption: Arrow's reader returns nothing if a read hits it."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._given = 0
-        self._damage: OSError | None = None
-        self._stream = self._begun()
-
-    def _begun(self) -> Any:
-        self._file.seek(0)
-        # Arrow closes what it has read.
-        own = open(os.dup(self._file.fileno()), "rb", buffering=0)  # noqa: SIM115
-        return pa.CompressedInputStream(pa.PythonFile(own, "r"), "zstd")
-
-    def read(self, size: int) -> bytes:
-        if self._damage is not None:
-            raise self._damage
-        try:
-            data: bytes = self._stream.read(size)
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            self._damage = error
-            more = b"".join(part for step in (1 << 10, 1) for part in self._before_damage(step))
-            if not more:
-                raise
-            return more
-        self._given += len(data)
-        return data
-
-    def _before_damage(self, step: int) -> Iterator[bytes]:
-        """The data after that already returned, up to the corruption, in reads of ``step`` bytes."""
-        stream = self._begun()
-        for start in range(0, self._given, CHUNK):
-            stream.read(min(CHUNK, self._given - start))
-        with suppress(OSError):
-            while data := stream.read(step):
-                self._given += len(data)
-                yield data
-
-
-class _Streams:
-    """Concatenated compressed streams, as gzip allows; zero padding after one is skipped, as gzip does.
-
-    ``new``: makes a decompressor of zlib or bz2. Trailing garbage raises zlib.error, OSError or EOFError.
-    """
-
-    def __init__(self, file: IO[bytes], new: Callable[[], Any]) -> None:
-        self._file = file
-        self._new = new
-        self._stream = new()
-        self._rest = b""
-
-    def read(self, size: int) -> bytes:
-        while True:
-            if self._stream.eof:
-                self._rest = self._stream.unused_data.lstrip(b"\0")
-                while not self._rest:
-                    packed = self._file.read(_PACKED)
-                    if not packed:
-                        return b""
-                    self._rest = packed.lstrip(b"\0")
-                self._stream = self._new()
-            # bz2 buffers unused input, and accepts no more until it is consumed; zlib returns it (unconsumed_tail).
-            packed, ended = self._rest, False
-            if not packed and getattr(self._stream, "needs_input", True):
-                packed = self._file.read(_PACKED)
-                ended = not packed
-            data: bytes = self._stream.decompress(packed, size)
-            self._rest = getattr(self._stream, "unconsumed_tail", b"")
-            if data:
-                return data
-            if ended and not self._stream.eof:
-                raise EOFError
-
-
-#: By file extension, as for Hadoop's codecs.
-_UNPACKERS: dict[str, Callable[[Any], Any]] = {
-    ".gz": lambda file: gzip.GzipFile(fileobj=file, mode="rb"),
-    ".bz2": lambda file: _Streams(file, bz2.BZ2Decompressor),
-    ".zst": _Zstd,
-    ".deflate": lambda file: _Streams(file, zlib.decompressobj),
-}
-#: Hadoop-specific framings, which are not supported.
-_FOREIGN = (".snappy", ".lz4")

@@ -197,9 +197,9 @@ class SparkListing:
     def _warn(self, passed: dict[str, str]) -> None:
         new = [path for path in passed if path not in self._told]
         for path in new[:_WARNINGS]:
-            _log.warning("%s: passed over: %s", printable(path), passed[path])
+            _log.warning("%s: skipped: %s", printable(path), passed[path])
         if len(new) > _WARNINGS:
-            _log.warning("%s: %d more are passed over", self._where, len(new) - _WARNINGS)
+            _log.warning("%s: %d more are skipped", self._where, len(new) - _WARNINGS)
         self._told = set(passed)
 
 

@@ -77,7 +77,7 @@ class Source:
             raise SettingsError("no such file or folder", where=path, fix="check the path")
         folder = bool(status.isDirectory())
         if not folder and os.path.basename(full).startswith(HIDDEN):
-            raise SettingsError("files whose names begin with _ or . are passed over", where=path, fix="rename it")
+            raise SettingsError("files whose names begin with _ or . are skipped", where=path, fix="rename it")
         base = full if folder else os.path.realpath(full)
         return cls(path, full, _as_glob(full.rstrip("/")), local, base, folder)
 
@@ -165,7 +165,7 @@ def check_all(spark: SparkSession, sources: Iterable[Source]) -> None:
     """Raise CheckbackError if a folder has vanished: Spark would treat it as empty and wait forever."""
     for source in sources:
         if source.folder and _status(spark, source.path, source.full)[0] is None:
-            raise CheckbackError("the folder has vanished", where=source.path, fix="put it back and run again")
+            raise CheckbackError("the folder has vanished", where=source.path, fix="restore it and run again")
 
 
 def _status(spark: SparkSession, path: str, full: str) -> tuple[Any, bool]:

@@ -88,7 +88,7 @@ def connected(spark: SparkSession, options: Mapping[str, str]) -> Iterator[Broke
     try:
         admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
     except Py4JJavaError as error:
-        what = f"Kafka's client cannot be made: {_masked(str(_cause(error).getMessage()), options)}"
+        what = f"Kafka's client cannot be created: {_masked(str(_cause(error).getMessage()), options)}"
         raise SettingsError(what, options["bootstrap.servers"], "check --kafka and kafka.options") from None
     try:
         yield Brokers(jvm, admin, options)
@@ -112,7 +112,7 @@ def note(spark: SparkSession, checkpoint: str, topic: Topic) -> None:
 def made_anew(topic: Topic, fix: str) -> CheckbackError:
     """The error for a topic that is not the checkpoint's."""
     return CheckbackError(
-        "the topic was made anew, or is another one than before: its offsets begin anew", topic.name, fix
+        "the topic was deleted and created again, or another one has its name: its offsets start over", topic.name, fix
     )
 
 

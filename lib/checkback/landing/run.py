@@ -12,6 +12,7 @@ from checkback.spark.shutdown import stop_on_signal
 from checkback.storage.checkpoint import UnreadableCheckpointError
 from checkback.storage.checkpoint_facts import fit
 from checkback.storage.checkpoint_fit import misfit
+from checkback.storage.crash_recovery import recover_query
 from checkback.storage.queue_owners import Queues
 from checkback.storage.seen_commits import SeenCommits
 from checkback.storage.tables import Tables
@@ -77,7 +78,7 @@ def run(
     tables = Tables.of(settings.storage)
     tables.create(spark, *inlets, "rejected")
     for kind, inlet in inlets.items():
-        tables.recover_query(inlet.query)
+        recover_query(tables, inlet.query)
         _refuse_misfit(spark, tables, kind, inlet.query)
     landings = {
         kind: _landing(tables, kind, inlet, Queues(tables, kind, door, settings.operator.queue, mark))

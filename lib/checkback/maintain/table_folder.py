@@ -14,7 +14,7 @@ from pyarrow import ArrowException
 
 from checkback.errors import StorageError
 from checkback.maintain.retention import Log
-from checkback.storage.delta_log import actions_of
+from checkback.storage.commit_reader import read_actions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -65,7 +65,7 @@ def added_since(place: str, log: Log, version: int) -> set[str]:
         unquote(action["path"])
         for commit in log.commits
         if commit >= version
-        for action in actions_of(place, commit, "add")
+        for action in read_actions(place, commit, "add")
         if action["dataChange"]
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from checkback.reconcile.segment import Action
+from checkback.reconcile.records import Action
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from checkback.observe.metrics import Metrics
     from checkback.reconcile.actions import Actions
-    from checkback.reconcile.segment import Records
+    from checkback.reconcile.records import Records
 
 _log = logging.getLogger(__name__)
 #: most groups that a batch of checks logs, one line each
@@ -93,4 +93,4 @@ def _harmless(name: str) -> Iterator[None]:
     try:
         yield
     except Exception:  # noqa: BLE001 - observability must not fail a batch
-        _log.warning("%s could not be told", name, exc_info=_log.isEnabledFor(logging.DEBUG))
+        _log.warning("%s could not be reported", name, exc_info=_log.isEnabledFor(logging.DEBUG))

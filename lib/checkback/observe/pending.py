@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from checkback.reconcile.actions import AS_BEFORE
 
 if TYPE_CHECKING:
-    from checkback.reconcile.segment import Records
+    from checkback.reconcile.records import Records
 
 _FIELDS = ("queue_id", "segment", "pending", "oldest")
 

@@ -89,7 +89,7 @@ def act(store: OperatorTables, asked: Asked, queue: int, action: Action) -> Outc
         if operation is not None:
             _record(store, [operation])
             return Outcome(view.transaction, operation, repeated=False)
-    raise FencedError("other operators were always first", f"transaction {asked.transaction_id}", "run it again")
+    raise FencedError("too many concurrent operator ops", f"transaction {asked.transaction_id}", "run it again")
 
 
 def _record(store: OperatorTables, operations: Iterable[Operation]) -> None:

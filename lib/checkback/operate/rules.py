@@ -25,7 +25,7 @@ def judge_resolve(transaction: Transaction) -> None:
     """Verify that an op may be appended. Raises RefusedError if it is decided, or an op of it has landed."""
     where = _name(transaction)
     if transaction.decision is not None:
-        fix = "a decision is for ever"
+        fix = "a decision is final"
         if transaction.resumed_as is not None:
             fix = f"it goes on as {transaction.resumed_as}"
         elif transaction.decision.state == "DISCARD":
@@ -58,9 +58,9 @@ def judge_resume(transaction: Transaction) -> None:
         raise RefusedError("is not discarded but pending", where, "wait for its decision, or `checkback resolve` it")
     if transaction.decision.state == "DISCARD" and (why := reserved(transaction.real_topic)) is not None:
         what = f"is meant for the topic {transaction.real_topic}, which {why}"
-        raise RefusedError(what, where, "no table can be made for it")
+        raise RefusedError(what, where, "no table can be created for it")
     if transaction.decision.state != "DISCARD":
-        raise RefusedError(f"is not discarded but decided: {_decision(transaction)}", where, "a decision is for ever")
+        raise RefusedError(f"is not discarded but decided: {_decision(transaction)}", where, "a decision is final")
 
 
 def _name(transaction: Transaction) -> str:

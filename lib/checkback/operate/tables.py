@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from checkback.errors import FencedError
 from checkback.spark.session import running_session
 from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_files import FileWriter, read_rows
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import python_times

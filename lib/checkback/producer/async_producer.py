@@ -142,7 +142,7 @@ class AsyncTransactionProducer:
                 wait = attempts.after_failure(self._timer())
                 if wait is None:
                     raise GatewayError(
-                        describe(error, timeout_s), self._address.url(path), "see that the gateway runs"
+                        describe(error, timeout_s), self._address.url(path), "check that the gateway runs"
                     ) from error
             else:
                 wait = attempts.after_reply(reply, self._timer())

@@ -57,7 +57,7 @@ class SignatureVerifier:
             return
         timestamp = int(headers["webhook-timestamp"])
         if not self._replays.take(headers["webhook-id"], timestamp, body, time.time()):
-            raise RefusedError(409, "this very request was here before")
+            raise RefusedError(409, "this request is a replay")
 
 
 def _webhook(secret: str | Mapping[str, str] | None, group: str) -> Webhook | None:

@@ -116,7 +116,7 @@ def _finish(
         raise StateError(
             f"somebody has deleted messages of batches that were whole: {number}",
             fix="`checkback rebuild --leave-out` leaves them deleted, "
-            "`checkback rebuild --publish-again` writes them anew",
+            "`checkback rebuild --publish-again` writes them again",
         )
     return dict(added)
 

@@ -76,7 +76,7 @@ def group_hash_of(spark: SparkSession, place: str, begun: int | None) -> GroupHa
         if (found := _read(spark, place, number)) is not None:
             return found.group_hash
     if kept:
-        raise StateError("what batches are decided with cannot be read", f"{place}/{FOLDER}", "run `checkback rebuild`")
+        raise StateError("the rules of the batches cannot be read", f"{place}/{FOLDER}", "run `checkback rebuild`")
     return GroupHash.XXHASH64
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from checkback.reconcile.segment import Action
+from checkback.reconcile.records import Action
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from checkback.reconcile.segment import Kind
+from checkback.reconcile.records import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from checkback.reconcile.segment import Records
+    from checkback.reconcile.records import Records
 
 #: maximum number of segments per group, batch and partition
 SEGMENTS = 256

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
-from checkback.reconcile.segment import NOT_STATED
+from checkback.reconcile.records import NOT_STATED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

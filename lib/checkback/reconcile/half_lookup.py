@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkback.reconcile.actions import ACTED_ON, Actions
-from checkback.reconcile.segment import Action
+from checkback.reconcile.records import Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from checkback.reconcile.segment import Bits, Records
+    from checkback.reconcile.records import Bits, Records
 
 #: one action on a row of `half`; sent to every task
 WANTED = np.dtype(

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from checkback.reconcile import unpublished
 from checkback.reconcile.actions import DECISIONS
-from checkback.reconcile.segment import Action, Reason, Source
+from checkback.reconcile.records import Action, Reason, Source
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from checkback.reconcile.half_lookup import HalfLookup
-    from checkback.reconcile.segment import Records
+    from checkback.reconcile.records import Records
     from checkback.reconcile.unpublished import Parking
 
     Indices = NDArray[np.intp]

@@ -12,7 +12,8 @@ import pandas as pd
 from checkback.reconcile.actions import AS_BEFORE, pack
 from checkback.reconcile.early_ops import EarlyOpLimit
 from checkback.reconcile.packed_events import parse_key, unpack
-from checkback.reconcile.segment import ACTION, EVENT, Action, Segment, decide
+from checkback.reconcile.records import ACTION, EVENT, Action
+from checkback.reconcile.segment import Segment, decide
 from checkback.reconcile.state_codec import AT_ONCE, NO_TIMER, decode, encode
 from checkback.reconcile.timer_encoding import TimerKind, due_timer, kind_of, ops_timer, put_off_timer
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, ValueState
 
     from checkback.reconcile.group_hash import GroupHash
-    from checkback.reconcile.segment import Records, Rules
+    from checkback.reconcile.records import Records
+    from checkback.reconcile.segment import Rules
 
 
 class _Turn(Enum):

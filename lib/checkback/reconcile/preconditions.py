@@ -65,9 +65,9 @@ def refuse(facts: StartFacts) -> None:
     """Return if the start is safe. Raises StateError with the fix."""
     if facts.rebuilding:
         raise StateError(
-            "a rebuild is under way, or was broken off: the checkpoint is not whole",
+            "a rebuild is in progress or was interrupted: the checkpoint is incomplete",
             facts.place,
-            "run `checkback rebuild` to its end",
+            "run `checkback rebuild` again",
         )
     newest = None if facts.checkpoint is None else facts.checkpoint.newest
     if newest is None:

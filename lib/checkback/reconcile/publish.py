@@ -27,7 +27,7 @@ from checkback.reconcile.half_lookup import HalfLookup
 from checkback.reconcile.half_rows import HalfRows
 from checkback.reconcile.ownership import NAME, claim
 from checkback.reconcile.preconditions import REPLACED_FIX
-from checkback.reconcile.segment import Action
+from checkback.reconcile.records import Action
 from checkback.reconcile.tasks import PARKED_PREFIX
 from checkback.reconcile.topic_tables import TopicTables, side_by_side
 from checkback.spark.connect import query_id
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from checkback.reconcile.batch_rules import BatchRules
-    from checkback.reconcile.segment import Records
+    from checkback.reconcile.records import Records
     from checkback.reconcile.wake_timers import WakeTimers
     from checkback.storage.checkpoint import Batch
     from checkback.storage.tables import Tables

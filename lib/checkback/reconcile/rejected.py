@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from checkback.reconcile.event_columns import identity_columns, store_us
 from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
-from checkback.reconcile.segment import Action, Reason
+from checkback.reconcile.records import Action, Reason
 from checkback.storage.dataframes import frame
 from checkback.storage.schemas import HALF
 

@@ -12,124 +12,23 @@ Times are milliseconds since the epoch, except ``store``: microseconds, because 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from checkback.reconcile.records import ACTION, EARLY, NOT_STATED, PENDING, Action, Kind, Reason
+from checkback.reconcile.sorted_records import find, first_of_each, occurrence, only, sort
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-Records: TypeAlias = NDArray[np.void]
-Bits: TypeAlias = NDArray[np.bool_]
+    from numpy.typing import NDArray
 
-
-class Kind(IntEnum):
-    """The type of an event. ROLLBACK sorts before COMMIT: rule 1's order on an exact tie."""
-
-    HALF = 0
-    ROLLBACK = 1
-    COMMIT = 2
-    UNKNOWN = 3  # an op whose state is neither: never applied
-    UNDELIVERED = 4  # written by an earlier release: ignored
-    DELIVERED = 5  # the check with this number (in the field immunity) was sent or received, and counts
-
-
-class Source(IntEnum):
-    """Who sent an op."""
-
-    PRODUCER = 0
-    CHECK = 1
-    OPERATOR = 2
-    CHECKBACK = 3  # no sender: a discard
-
-
-class Action(IntEnum):
-    """The type of an action. The first three are decisions: exactly one of them for each transaction."""
-
-    COMMIT = 0
-    ROLLBACK = 1
-    DISCARD = 2
-    CHECK = 3
-    REJECT_OP = 4  # the op is not applied: detail is a Reason
-    REJECT_HALF = 5  # a half message whose offset was seen before
-    LATE_OP = 6  # its half is already decided: only the tables can tell whether op and half match
-
-
-class Reason(IntEnum):
-    """The detail of DISCARD and REJECT_OP."""
-
-    CHECK_MAX = 0
-    EXPIRED = 1
-    WRONG_GROUP = 2
-    WRONG_TRANSACTION_ID = 3
-    NO_HALF = 4
-    UNKNOWN_STATE = 5
-    TOO_MANY = 6
-
-
-#: One half message or op in a batch. group and transaction are 64-bit hashes; immunity < 0 = not set.
-EVENT = np.dtype(
-    [
-        ("offset", "<i8"),
-        ("kind", "u1"),
-        ("source", "u1"),
-        ("born", "<i8"),
-        ("store", "<i8"),
-        ("immunity", "<i8"),
-        ("group", "<i8"),
-        ("transaction", "<i8"),
-    ]
-)
-#: One pending half message. due: time of its next check. check_times: checks that count; asked: all checks.
-#: repeated: `half` holds a second row with this store.
-PENDING = np.dtype(
-    [
-        ("offset", "<i8"),
-        ("born", "<i8"),
-        ("due", "<i8"),
-        ("store", "<i8"),
-        ("group", "<i8"),
-        ("transaction", "<i8"),
-        ("check_times", "<i4"),
-        ("asked", "<i4"),
-        ("repeated", "u1"),
-    ]
-)
-#: One op waiting for its half. since: time of the batch in which it arrived. Kept in order of arrival.
-EARLY = np.dtype(
-    [
-        ("offset", "<i8"),
-        ("kind", "u1"),
-        ("source", "u1"),
-        ("since", "<i8"),
-        ("store", "<i8"),
-        ("group", "<i8"),
-        ("transaction", "<i8"),
-    ]
-)
-#: One action. check_times: for a CHECK its number, for a decision the number of checks before it. detail: Source of a
-#: COMMIT or ROLLBACK, Reason of a DISCARD or REJECT_OP. offset, store, group and transaction identify its row in
-#: `half`, or in `op` for REJECT_OP and LATE_OP.
-ACTION = np.dtype(
-    [
-        ("action", "<i4"),
-        ("offset", "<i8"),
-        ("check_times", "<i4"),
-        ("detail", "<i4"),
-        ("repeated", "<i4"),
-        ("store", "<i8"),
-        ("group", "<i8"),
-        ("transaction", "<i8"),
-    ]
-)
+    from checkback.reconcile.records import Bits, Records
 
 #: Incremented with each change that makes `decide` decide a batch differently: `batch_rules`.
 DECISION_VERSION = 3
 
-#: transaction of an op without a transaction id (RocketMQ's batched op form): only its group must match.
-NOT_STATED = 0
 #: minimum number of checks before a half message older than the reserved time expires, if check_max allows it (rule 7)
 CHECKS_AT_LEAST = 15
 #: maximum number of ops waiting for the half message at one offset: per group, and in total (rule 3)
@@ -223,9 +122,9 @@ def _take_halves(segment: Segment, halves: Records, now: int, rules: Rules, acti
     """Add the half messages at offsets not seen before to pending (rules 3 and 4)."""
     if not len(halves):
         return segment
-    halves = _sorted(halves, "offset", "store", "group", "transaction")
-    fresh = _first_of_each(halves["offset"]) & ~segment.has_seen(halves["offset"])
-    taken, repeats = _only(halves, fresh), halves[~fresh]
+    halves = sort(halves, "offset", "store", "group", "transaction")
+    fresh = first_of_each(halves["offset"]) & ~segment.has_seen(halves["offset"])
+    taken, repeats = only(halves, fresh), halves[~fresh]
 
     seen = segment.seen.copy()
     seen[places(taken["offset"], len(seen))] = True
@@ -233,9 +132,9 @@ def _take_halves(segment: Segment, halves: Records, now: int, rules: Rules, acti
     for name in ("offset", "store", "group", "transaction"):
         rows[name] = taken[name]
     rows["born"], rows["due"] = births(taken, rules)
-    pending = _sorted(np.concatenate([segment.pending, rows]), "offset")
+    pending = sort(np.concatenate([segment.pending, rows]), "offset")
     if len(repeats):
-        at, known = _find(pending["offset"], repeats["offset"])
+        at, known = find(pending["offset"], repeats["offset"])
         same_row = known & (pending["store"][at] == repeats["store"]) if len(pending) else known
         pending["repeated"][at[same_row]] = 1
         actions.append(_actions(Action.REJECT_HALF, repeats))
@@ -257,11 +156,11 @@ def _apply_ops(
     if not len(ops) and not len(segment.early):
         return segment
     waiting = np.zeros(len(ops), EARLY)
-    ops = _sorted(ops, "offset", "store", "born", "kind")
+    ops = sort(ops, "offset", "store", "born", "kind")
     for name in ("offset", "kind", "source", "store", "group", "transaction"):
         waiting[name] = ops[name]
     waiting["since"] = now
-    ops = _sorted(np.concatenate([segment.early, waiting]), "offset")  # per offset: waiting ops first, then by store
+    ops = sort(np.concatenate([segment.early, waiting]), "offset")  # per offset: waiting ops first, then by store
 
     bad = ops["kind"] == Kind.UNKNOWN
     if bad.any():
@@ -269,8 +168,8 @@ def _apply_ops(
         ops = ops[~bad]
 
     pending = segment.pending
-    at, has_half = _find(pending["offset"], ops["offset"])
-    matched, at = _only(ops, has_half), _only(at, has_half)
+    at, has_half = find(pending["offset"], ops["offset"])
+    matched, at = only(ops, has_half), only(at, has_half)
     right_group = matched["group"] == pending["group"][at]
     right_id = (matched["transaction"] == pending["transaction"][at]) | (matched["transaction"] == NOT_STATED)
     for wrong, reason in (
@@ -280,13 +179,13 @@ def _apply_ops(
         if wrong.any():
             actions.append(_actions(Action.REJECT_OP, matched[wrong], reason))
 
-    obeyed, at = _only(matched, right_group & right_id), _only(at, right_group & right_id)
-    first = _first_of_each(obeyed["offset"])
-    deciding, at = _only(obeyed, first), _only(at, first)
+    obeyed, at = only(matched, right_group & right_id), only(at, right_group & right_id)
+    first = first_of_each(obeyed["offset"])
+    deciding, at = only(obeyed, first), only(at, first)
     for kind, action in ((Kind.COMMIT, Action.COMMIT), (Kind.ROLLBACK, Action.ROLLBACK)):
         chosen = deciding["kind"] == kind
         if chosen.any():
-            actions.append(_decisions(action, pending[_only(at, chosen)], _only(deciding["source"], chosen)))
+            actions.append(_decisions(action, pending[only(at, chosen)], only(deciding["source"], chosen)))
     left = np.ones(len(pending), bool)
     left[at] = False
     early = _wait(segment, ops[~has_half], now, rules, actions, crowded)
@@ -319,32 +218,19 @@ def _wait(
 
 def _too_many(ops: Records) -> Bits:
     """Mask of the ops beyond the limits per group and in total."""
-    found: Bits = _turns(ops, "offset", "group") >= WAITING_OF_GROUP
-    found[~found] = _turns(ops[~found], "offset") >= WAITING_AT_OFFSET
+    found: Bits = occurrence(ops, "offset", "group") >= WAITING_OF_GROUP
+    found[~found] = occurrence(ops[~found], "offset") >= WAITING_AT_OFFSET
     return found
 
 
 def _repeats(ops: Records, *names: str) -> Bits:
     """Mask of the ops equal to an earlier one in these fields."""
-    return _turns(ops, *names) > 0
-
-
-def _turns(ops: Records, *names: str) -> NDArray[Any]:
-    """Number the ops that are equal in these fields: 0, 1, ... ``ops`` are sorted by offset."""
-    if (ops["offset"][1:] > ops["offset"][:-1]).all():
-        return np.zeros(len(ops), np.int64)
-    order = np.lexsort([ops[name] for name in reversed(names)])  # stable: equal ops stay in order of arrival
-    other = np.ones(len(ops), bool)
-    other[1:] = np.logical_or.reduce([ops[name][order][1:] != ops[name][order][:-1] for name in names])
-    turns = np.empty(len(ops), np.int64)
-    starts = np.flatnonzero(other)
-    turns[order] = np.arange(len(ops)) - np.repeat(starts, np.diff(np.append(starts, len(ops))))
-    return turns
+    return occurrence(ops, *names) > 0
 
 
 def _count(segment: Segment, received: Records) -> Segment:
     """Count the checks that `check` reports, by their numbers: idempotent, in any order (rule 9)."""
-    at, has_half = _find(segment.pending["offset"], received["offset"])
+    at, has_half = find(segment.pending["offset"], received["offset"])
     at, received = at[has_half], received[has_half]
     half = segment.pending[at]
     same = np.logical_and.reduce([half[name] == received[name] for name in ("group", "transaction")])
@@ -413,34 +299,6 @@ def places(offsets: NDArray[Any], size: int) -> NDArray[Any]:
     """Indexes of offsets within their segments. Not relative to the base, which may not fit into 64 bits."""
     found: NDArray[Any] = offsets % size
     return found
-
-
-def _sorted(records: Records, offset: str, *then: str) -> Records:
-    """Records sorted by these fields (stable); unchanged if the offsets are strictly increasing."""
-    if (records[offset][1:] > records[offset][:-1]).all():
-        return records
-    return records[np.lexsort([records[name] for name in (*reversed(then), offset)])]
-
-
-def _first_of_each(offsets: NDArray[Any]) -> Bits:
-    """Mask of the first of each distinct offset; ``offsets`` are sorted."""
-    first = np.ones(len(offsets), bool)
-    first[1:] = offsets[1:] != offsets[:-1]
-    return first
-
-
-def _only(rows: NDArray[Any], wanted: Bits) -> NDArray[Any]:
-    """The wanted rows; no copy if that is all of them."""
-    return rows if wanted.all() else rows[wanted]
-
-
-def _find(offsets: NDArray[Any], wanted: NDArray[Any]) -> tuple[NDArray[np.intp], Bits]:
-    """The index of each wanted offset in the sorted offsets, and whether it is present."""
-    at = np.searchsorted(offsets, wanted)
-    if not len(offsets):
-        return at, np.zeros(len(wanted), bool)
-    at = np.minimum(at, len(offsets) - 1)
-    return at, offsets[at] == wanted
 
 
 def _decisions(action: Action, pending: Records, detail: int | NDArray[Any]) -> Records:

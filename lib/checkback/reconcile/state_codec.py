@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from checkback.errors import StateError
 from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
-from checkback.reconcile.segment import EARLY, PENDING, Records, Segment
+from checkback.reconcile.records import EARLY, PENDING, Records
+from checkback.reconcile.segment import Segment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

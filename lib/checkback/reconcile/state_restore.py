@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.segment import EARLY, PENDING, Kind, Rules, Segment, births, next_check, places
+from checkback.reconcile.records import EARLY, PENDING, Kind
+from checkback.reconcile.segment import Rules, Segment, births, next_check, places
 
 if TYPE_CHECKING:
-    from checkback.reconcile.segment import Records
+    from checkback.reconcile.records import Records
 
 
 class Known(IntEnum):

@@ -7,30 +7,25 @@ names, and records no origins.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from checkback.errors import SettingsError
-from checkback.settings.model import BASE_FILE, Producer
+from checkback.settings.model import BASE_FILE
+from checkback.settings.validation_errors import KAFKA_OPTIONS, KeyPath, dotted, explained, where_of
 from checkback.settings.values import ENV_REFERENCE, SECRET_OPTION, SECRETS
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 ENV_PREFIX = "CHECKBACK__"
 OVERRIDE = "--set"
-_OPTIONS = ("kafka", "options")
 _GROUPS = ("kafka", "groups")
 _EXAMPLES = {"secret": "whsec_...", "token": "..."}
 
-KeyPath = tuple[str, ...]
 S = TypeVar("S", bound=BaseModel)
 
 
@@ -50,7 +45,7 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             if isinstance(key_node, yaml.ScalarNode):
                 if key_node.value in seen:
-                    raise yaml.MarkedYAMLError(problem="key given twice", problem_mark=key_node.start_mark)
+                    raise yaml.MarkedYAMLError(problem="duplicate key", problem_mark=key_node.start_mark)
                 seen.add(key_node.value)
         return super().construct_mapping(node, deep)
 
@@ -89,14 +84,7 @@ def read_layers(
     else:
         return model.model_validate(dict(merged)), {dotted(path): origin for path, origin in origins.items()}
     # Outside the handler: the ValidationError, which holds the inputs, is not chained to the error shown.
-    raise _explained(model, first, more, trees, origins)
-
-
-def dotted(path: Sequence[str | int]) -> str:
-    """``producers.orders.endpoints[0]``, ``transaction.timeout``; for a Spark setting, its name."""
-    if path[0] == "spark" and len(path) > 1:
-        return str(path[1])
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+    raise explained(model, first, more, trees, origins)
 
 
 def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Leaf]:
@@ -104,12 +92,12 @@ def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Leaf]:
     if path[:1] == ("spark",) and len(path) > 1:
         name = ".".join(path[1:])
         yield Leaf(("spark", name if name.startswith("spark.") else f"spark.{name}"), value, origin)
-    elif path[:2] in (_OPTIONS, _GROUPS) and len(path) > 3:
+    elif path[:2] in (KAFKA_OPTIONS, _GROUPS) and len(path) > 3:
         yield from _leaves((*path[:2], ".".join(path[2:])), value, origin)  # names in Kafka contain dots
     elif isinstance(value, Mapping) and value:
         for key, below in value.items():
             if not isinstance(key, str):
-                raise SettingsError(f"the key {key!r} is not text", _where(path, origin), "put it in quotes")
+                raise SettingsError(f"the key {key!r} is not text", where_of(path, origin), "put it in quotes")
             yield from _leaves((*path, key), below, origin)
     elif value is None and (len(path) == 1 or (len(path) == 2 and path[0] == "producers")):
         # `orders:` with nothing below it is an empty section or group.
@@ -129,7 +117,7 @@ def _file(path: Path) -> list[Leaf]:
     except yaml.YAMLError as error:
         # Only the position: PyYAML's message quotes the text, which may be a secret.
         mark = getattr(error, "problem_mark", None)
-        twice = "has a key given twice" if getattr(error, "problem", "") == "key given twice" else "is not valid YAML"
+        twice = "has a duplicate key" if getattr(error, "problem", "") == "duplicate key" else "is not valid YAML"
         what = f"{twice}, line {mark.line + 1}, column {mark.column + 1}" if mark else twice
         fix = "correct it there"
     else:
@@ -187,11 +175,11 @@ def _value(path: KeyPath, text: str, origin: str) -> Any:
     try:
         return _Loader(text).get_single_data()
     except yaml.YAMLError:
-        raise SettingsError("is not valid YAML", _where(path, origin), "put the value in quotes") from None
+        raise SettingsError("is not valid YAML", where_of(path, origin), "put the value in quotes") from None
 
 
 def _is_secret(path: KeyPath) -> bool:
-    if path[:2] == _OPTIONS:
+    if path[:2] == KAFKA_OPTIONS:
         return len(path) == 3 and SECRET_OPTION.search(path[2]) is not None
     return len(path) == 3 and path[0] == "producers" and path[2] in SECRETS
 
@@ -205,10 +193,10 @@ def _resolved(leaf: Leaf, environ: Mapping[str, str], used: bool) -> Leaf:
 
     For a leaf that is not ``used``, because a later layer overrides it, the variable may be unset.
     """
-    refers = _is_reference(leaf) and leaf.path[:2] == _OPTIONS
+    refers = _is_reference(leaf) and leaf.path[:2] == KAFKA_OPTIONS
     if not (_is_secret(leaf.path) or refers) or leaf.value is None:
         return leaf
-    where, fix = _where(leaf.path, leaf.origin), 'put it in an environment variable and write "env:NAME" here'
+    where, fix = where_of(leaf.path, leaf.origin), 'put it in an environment variable and write "env:NAME" here'
     if not _is_reference(leaf):
         if leaf.origin.startswith(ENV_PREFIX):
             return leaf
@@ -234,96 +222,3 @@ def _tree(leaves: Sequence[Leaf]) -> dict[str, Any]:
         if value != {} or not isinstance(node.get(path[-1]), dict):
             node[path[-1]] = value
     return tree
-
-
-def _where(path: Sequence[str | int], origin: str) -> str:
-    return f"{dotted(path)} ({origin})" if path else origin
-
-
-def _names(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _explained(
-    model: type[BaseModel],
-    error: ErrorDetails,
-    more: int,
-    trees: Sequence[Mapping[str, Any]],
-    origins: Mapping[KeyPath, str],
-) -> SettingsError:
-    """Convert pydantic's error to what, where and fix, without the value if it may be a secret."""
-    path = tuple(part for part in error["loc"] if part != "[key]")
-    value = _last(trees, path)
-    kind, context = error["type"], error.get("ctx", {})
-    if kind == "extra_forbidden":
-        while isinstance(value, Mapping) and value:
-            key = next(iter(value))
-            path, value = (*path, key), value[key]
-        what, fix = "unknown setting", f"did you mean {_nearest(model, [str(part) for part in path])}?"
-    elif kind == "setting":
-        what, fix = context["what"], context["fix"]
-    elif kind in ("model_type", "model_attributes_type", "dict_type"):
-        what, fix = "is not a mapping", "write it as KEY: VALUE lines"
-    else:
-        what, fix = error["msg"].replace("Input should be", "must be"), _FIX.get(kind, "correct it")
-        for long, short in (("greater than or equal to", "at least"), ("less than or equal to", "at most")):
-            what = what.replace(long, short)
-        hidden = path[0] in ("producers", "spark") or path[:2] == _OPTIONS
-        if isinstance(value, bool | int | float | str) and not hidden:
-            what = f"is {value!r}, {what}"
-    if more:
-        fix += f" ({more} more wrong)"
-    return SettingsError(what, _where(path, _origin(path, origins)), fix)
-
-
-_FIX = {
-    "list_type": "write it as [first, second]",
-    "int_type": "write a whole number",
-    "bool_type": "write true or false",
-    "string_type": "put it in quotes",
-    "string_too_short": "write a value or leave the key out",
-    "greater_than_equal": "write a number within the limit",
-    "less_than_equal": "write a number within the limit",
-}
-
-
-def _last(trees: Sequence[Mapping[str, Any]], path: Sequence[str | int]) -> Any:
-    """The value in the last layer that has the path."""
-    for tree in reversed(trees):
-        node: Any = tree
-        for part in path:
-            if isinstance(part, int):
-                node = node[part] if isinstance(node, list) else None
-            else:
-                node = node.get(part) if isinstance(node, Mapping) else None
-        if node is not None:
-            return node
-    return None
-
-
-def _origin(path: Sequence[str | int], origins: Mapping[KeyPath, str]) -> str:
-    """The origin of a path, else of its nearest ancestor, else of the last leaf below it."""
-    names = tuple(part for part in path if isinstance(part, str))
-    for length in range(len(names), 0, -1):
-        if names[:length] in origins:
-            return origins[names[:length]]
-    below = [origin for key, origin in origins.items() if key[: len(names)] == names]
-    return below[-1] if below else "default"
-
-
-def _nearest(model: type[BaseModel], path: Sequence[str]) -> str:
-    """The valid dotted key most similar to the path as a whole, and with a part similar to its last."""
-    group = path[1] if len(path) > 2 else "GROUP"
-    keys: list[KeyPath] = [("producers", group, name) for name in _names(Producer)]
-    for section, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            keys += [(section, name) for name in _names(field.annotation)]
-    if len(path) > 1 and difflib.get_close_matches(path[0].lower(), ["spark"]):
-        keys.append(("spark", ".".join(path[1:])))
-
-    def likeness(key: KeyPath) -> float:
-        whole = difflib.SequenceMatcher(None, ".".join(key), ".".join(path).lower()).ratio()
-        return whole + max(difflib.SequenceMatcher(None, name, path[-1].lower()).ratio() for name in key)
-
-    nearest: KeyPath = max(keys, key=likeness)
-    return ".".join(nearest)

@@ -200,7 +200,7 @@ def _connected(server: str, settings: Settings) -> SparkSession:
     try:
         return SparkSession.builder.remote(server).getOrCreate()
     except Exception as error:
-        fix = "see that the server runs; checkback[connect] has what the client needs"
+        fix = "check that the server runs; checkback[connect] has what the client needs"
         raise CheckbackError(f"no connection to Spark: {reason(error)}", server, fix) from error
 
 

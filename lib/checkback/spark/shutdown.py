@@ -42,7 +42,7 @@ _INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling sle
 _FIXES = {
     "[FAILED_READ_FILE": "put the file back as it was and run again: the batch that holds it is taken up again",
     NO_SPACE: NO_SPACE_FIX,
-    "[CANNOT_WRITE_STATE_STORE": "see that the checkpoint's disk has room and can be written, then run again",
+    "[CANNOT_WRITE_STATE_STORE": "check that the checkpoint's disk has space and is writable, then run again",
     "[DELTA_SCHEMA_CHANGED": "a table that it reads was altered, as by a new column: run again, and it goes on",
     "[CONCURRENT_STREAM_LOG_UPDATE]": "another process runs this query: stop one of the two, then run again",
 }

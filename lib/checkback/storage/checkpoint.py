@@ -158,7 +158,7 @@ def _position(source: str) -> StreamPosition | None:
 
 def _unreadable(place: str) -> UnreadableCheckpointError:
     return UnreadableCheckpointError(
-        "the checkpoint cannot be read", place, "put it back as it was, or run `checkback rebuild`"
+        "the checkpoint cannot be read", place, "restore it from a backup, or run `checkback rebuild`"
     )
 
 

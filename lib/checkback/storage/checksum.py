@@ -19,6 +19,7 @@ from typing import Any
 
 from checkback.errors import StorageError
 from checkback.storage.commit_reader import actions_of
+from checkback.storage.compatibility import allows_files
 
 _log = logging.getLogger(__name__)
 
@@ -26,9 +27,6 @@ _log = logging.getLogger(__name__)
 _BEHIND = 50
 #: retention: the newest checksums that are kept
 KEPT = 100
-#: table features that allow plain file appends and need no further fields in the checksum
-_PLAIN_FEATURES = frozenset({"appendOnly", "invariants"})
-
 _APPENDS = frozenset({"WRITE", "STREAMING UPDATE", "OPTIMIZE", "CREATE TABLE"})
 
 Checksum = dict[str, Any]
@@ -112,12 +110,7 @@ def _is_append(actions: list[dict[str, Any]]) -> bool:
 
 def _is_plain(protocol: dict[str, Any]) -> bool:
     features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
-    return protocol.get("minReaderVersion") == 1 and takes_files(protocol.get("minWriterVersion", 0), features)
-
-
-def takes_files(writer_version: int, features: set[str]) -> bool:
-    """True if a table of this protocol can be appended to by adding plain files."""
-    return writer_version <= 2 or (writer_version == 7 and features <= _PLAIN_FEATURES)
+    return protocol.get("minReaderVersion") == 1 and allows_files(protocol.get("minWriterVersion", 0), features)
 
 
 def _commits(log: str, first: int, last: int) -> list[list[dict[str, Any]]]:

@@ -11,6 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from checkback.errors import StorageError
 from checkback.storage.torn_commits import refuse_torn
@@ -114,6 +115,20 @@ def actions_of_kind(file: str, kind: str) -> Iterator[dict[str, Any]]:
     begin = f'{{"{kind}"'
     with open(file, encoding="utf-8") as lines:
         yield from (json.loads(line)[kind] for line in lines if line.startswith(begin))
+
+
+def read_actions(place: str, version: int, kind: str) -> Iterator[dict[str, Any]]:
+    """The actions of one kind in a commit of the table in ``place``. Raises StorageError."""
+    path = f"{place}/_delta_log/{version:020}.json"
+    try:
+        yield from actions_of_kind(path, kind)
+    except (OSError, ValueError, KeyError) as error:
+        raise StorageError("a commit of the table's log cannot be read", path, "restore it from a backup") from error
+
+
+def removed_by(place: str, version: int) -> set[str]:
+    """Paths of the files that a commit removed. Raises StorageError."""
+    return {unquote(action["path"]) for action in read_actions(place, version, "remove")}
 
 
 def _unreadable(place: str) -> StorageError:

@@ -9,39 +9,36 @@ overwrite each other's commit; delta-rs hard-links its file into place, which fa
 from __future__ import annotations
 
 import os
-import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from checkback.errors import NO_SPACE, NO_SPACE_FIX, FencedError, StorageError
-from checkback.storage.checksum import takes_files, write_checksum
-from checkback.storage.commit_reader import actions_of_kind
+from checkback.errors import FencedError, StorageError
+from checkback.storage import compatibility
+from checkback.storage.checksum import write_checksum
+from checkback.storage.commit_reader import removed_by
+from checkback.storage.compatibility import declared_schema
+from checkback.storage.delta_errors import DELTA_ERRORS, storage_error, unreadable
 from checkback.storage.fsync import LogFlush
-from checkback.storage.schemas import TOPIC_PREFIX, properties_of, schema_of
+from checkback.storage.schemas import properties_of
 from checkback.storage.timestamps import python_times
 from checkback.storage.torn_commits import ACTIONS, last_checkpoint, recover_log, refuse_torn
 from checkback.storage.transaction_versions import TransactionVersions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from checkback.storage.parquet_files import ParquetFile
 
 #: table property: retention of transaction identifiers (PROTOCOL.md of delta-io/delta)
 _FORGETS = "delta.setTransactionRetentionDuration"
-#: prefixes of column metadata keys that constrain or generate the column's values
-_RULES = ("delta.", "CURRENT_DEFAULT", "EXISTS_DEFAULT")
-_ARROW, _COLOUR = "\u21b3", re.compile("\x1b\\[[0-9;]*m")
 #: attempts at a commit that must directly follow the version it has read; other writers commit some dozens a second
 _ATTEMPTS = 500
 #: commits between checkpoints if the table does not set delta.checkpointInterval
@@ -81,8 +78,8 @@ class DeltaLog:
             self._table = DeltaTable(place)
         except TableNotFoundError as error:
             raise StorageError("there is no such table", place, "land something first") from error
-        except (DeltaError, OSError) as error:
-            raise _unreadable(place, error) from error
+        except DELTA_ERRORS as error:
+            raise unreadable(place, error) from error
         interval = self._table.metadata().configuration.get("delta.checkpointInterval", "")
         self._interval = int(interval) if interval.isdecimal() and int(interval) else _INTERVAL
 
@@ -91,8 +88,8 @@ class DeltaLog:
         """True if the folder holds a Delta table. Raises StorageError if that cannot be determined."""
         try:
             return DeltaTable.is_deltatable(place)
-        except (DeltaError, OSError) as error:
-            raise _unreadable(place, error) from error
+        except DELTA_ERRORS as error:
+            raise unreadable(place, error) from error
 
     @staticmethod
     def create(name: str, place: str, sync: bool = True) -> None:
@@ -108,9 +105,9 @@ class DeltaLog:
         if DeltaLog.exists(place):
             return
         try:
-            DeltaTable.create(place, _schema(name), mode="ignore", configuration=properties_of(name))
-        except (DeltaError, OSError) as error:
-            raise StorageError(f"the table cannot be made: {_cause(error)}", place, _fix(error)) from error
+            DeltaTable.create(place, declared_schema(name), mode="ignore", configuration=properties_of(name))
+        except DELTA_ERRORS as error:
+            raise storage_error("the table cannot be created", place, error) from error
         if sync:
             LogFlush(place).to()
 
@@ -126,27 +123,16 @@ class DeltaLog:
         """
         now = self._table.protocol(), self._table.metadata().partition_columns, self._table.schema()
         if self._judged is None or self._judged[0] != now:
-            self._judged = now, self._takes_files()
+            self._judged = now, compatibility.takes_files(self._table, self._name)
         return self._judged[1]
-
-    def _takes_files(self) -> bool:
-        protocol, schema = self._table.protocol(), self._table.schema()
-        features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
-        if self._table.metadata().partition_columns or not takes_files(protocol.min_writer_version, features):
-            return False
-        ours, found = _columns(_schema(self._name)), _columns(schema)
-        more = {name for name, (_, nullable) in found.items() if name not in ours and nullable}
-        plain = not any(key.startswith(_RULES) for field in schema.fields for key in field.metadata)
-        return plain and {name: column for name, column in found.items() if name not in more} == ours
 
     def rewritable(self) -> bool:
         """True if appendable and without additional columns: rewriting other writers' files would drop those."""
-        return self.appendable() and len(self._table.schema().fields) == len(_schema(self._name).fields)
+        return self.appendable() and len(self._table.schema().fields) == len(declared_schema(self._name).fields)
 
     def readable(self) -> bool:
         """True if the table's rows are exactly those of its Parquet files (reader version 1, not partitioned)."""
-        protocol = self._table.protocol()
-        return protocol.min_reader_version == 1 and not self._table.metadata().partition_columns
+        return compatibility.is_plain(self._table)
 
     def table_id(self) -> str:
         """Delta's table id: a table recreated in the same place has a different one."""
@@ -198,8 +184,8 @@ class DeltaLog:
         try:
             table = self._table if version is None else DeltaTable(self._place, version=version)
             return set(pa.table(table.get_add_actions()).column("path").to_pylist())
-        except (DeltaError, OSError) as error:
-            raise _unreadable(self._place, error) from error
+        except DELTA_ERRORS as error:
+            raise unreadable(self._place, error) from error
 
     def plain_files(self, version: int) -> list[str] | None:
         """Absolute paths of the files that, read with Checkback's schema, yield the table's rows at ``version``.
@@ -208,12 +194,11 @@ class DeltaLog:
         """
         try:
             table = self._table if self._table.version() == version else DeltaTable(self._place, version=version)
-            columns = _columns(table.schema())
-            plain = table.protocol().min_reader_version == 1 and not table.metadata().partition_columns
+            plain = compatibility.is_plain(table) and compatibility.has_columns(table, self._name)
             names = pa.table(table.get_add_actions()).column("path").to_pylist()
-        except (DeltaError, OSError) as error:
-            raise _unreadable(self._place, error) from error
-        if not plain or not set(_columns(_schema(self._name))) <= set(columns) or any("/" in name for name in names):
+        except DELTA_ERRORS as error:
+            raise unreadable(self._place, error) from error
+        if not plain or any("/" in name for name in names):
             return None
         return [os.path.join(self._place, name) for name in names]
 
@@ -297,34 +282,23 @@ class DeltaLog:
             if self._replace(old, new):
                 return True
             seen = newest
-        raise StorageError("others commit all the time: no turn for a commit of ours", self._place, "run it again")
+        raise StorageError("too many concurrent commits", self._place, "run it again")
 
     def _replace(self, old: Collection[str], new: Sequence[ParquetFile]) -> bool:
         """Try once; False if a concurrent commit came first."""
         now = round(time.time() * 1000)
         seen = self._table.version()
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(file.path, file.size, {}, now, False, file.stats) for file in new
-        ]
-        actions += [
+        removed: list[AddAction | RemoveAction] = [
             RemoveAction(path=path, data_change=False, deletion_timestamp=now, size=self._size(path)) for path in old
         ]
         try:
             # delta-rs does not detect that another commit removed the same files, which would duplicate their rows.
             # Without retries its commit directly follows the version read, or fails.
-            self._table.create_write_transaction(
-                actions,
-                "append",
-                self._table.schema(),
-                commit_properties=CommitProperties(custom_metadata=_counted(actions), max_commit_retries=0),
-                post_commithook_properties=_HOOKS,
-            )
+            self._write(_additions(new, now, rewritten=True) + removed, retries=0)
         except CommitFailedError as error:
             if self.version() > seen:
                 return False
-            raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
-        except (DeltaError, OSError) as error:
-            raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
+            raise storage_error("the commit failed", self._place, error) from error
         self._committed()
         return True
 
@@ -340,34 +314,43 @@ class DeltaLog:
         self.flush()
         try:
             self._table.create_checkpoint()
-        except (DeltaError, OSError) as error:
-            raise StorageError(f"no checkpoint can be written: {_cause(error)}", self._place, _fix(error)) from error
+        except DELTA_ERRORS as error:
+            raise storage_error("no checkpoint can be written", self._place, error) from error
         if self._sync is not None:
             self._sync.checkpoint(int(self._table.version()))
 
     def _append(self, files: Sequence[ParquetFile], versions: Mapping[str, int]) -> None:
         now = round(time.time() * 1000)
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(file.path, file.size, {}, now, True, file.stats) for file in files
-        ]
-        transactions = [Transaction(app, version, now) for app, version in versions.items()]
+        try:
+            self._write(_additions(files, now), [Transaction(*last, now) for last in versions.items()])
+        except CommitFailedError as error:
+            if "Concurrent transaction" in str(error):
+                raise self._fenced() from error
+            raise storage_error("the commit failed", self._place, error) from error
+        self._committed()
+
+    def _write(
+        self,
+        actions: list[AddAction | RemoveAction],
+        transactions: Sequence[Transaction] = (),
+        retries: int | None = None,
+    ) -> None:
+        """Commit these actions. Raises CommitFailedError if another commit is in the way, StorageError otherwise."""
+        # The number of actions reveals a commit truncated between two of them.
+        counted = {ACTIONS: str(len(actions) + len(transactions))}
+        properties = CommitProperties(counted, retries, list(transactions) or None)
         try:
             self._table.create_write_transaction(
                 actions,
                 "append",
                 self._table.schema(),
-                commit_properties=CommitProperties(
-                    custom_metadata=_counted([*actions, *transactions]), app_transactions=transactions or None
-                ),
+                commit_properties=properties,
                 post_commithook_properties=_HOOKS,
             )
-        except CommitFailedError as error:
-            if "Concurrent transaction" in str(error):
-                raise self._fenced() from error
-            raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
-        except (DeltaError, OSError) as error:
-            raise StorageError(f"the commit failed: {_cause(error)}", self._place, _fix(error)) from error
-        self._committed()
+        except CommitFailedError:
+            raise
+        except DELTA_ERRORS as error:
+            raise storage_error("the commit failed", self._place, error) from error
 
     def _committed(self) -> None:
         """Flush the commit, then write its checksum and, if due, a checkpoint, which must not outlive it."""
@@ -379,7 +362,7 @@ class DeltaLog:
         write_checksum(self._place, version)
         due = (version + 1) // self._interval * self._interval - 1
         if due > before:
-            with suppress(StorageError, DeltaError, OSError):  # best effort: the table is valid without it
+            with suppress(StorageError, *DELTA_ERRORS):  # best effort: the table is valid without it
                 if last_checkpoint(self._place) < due:
                     self.checkpoint()
                 # Reload from the checkpoint: state accumulated commit by commit makes each commit slower.
@@ -393,53 +376,9 @@ class DeltaLog:
     def _update(self) -> None:
         try:
             self._table.update_incremental()
-        except (DeltaError, OSError) as error:
-            raise _unreadable(self._place, error) from error
+        except DELTA_ERRORS as error:
+            raise unreadable(self._place, error) from error
 
 
-def actions_of(place: str, version: int, kind: str) -> Iterator[dict[str, Any]]:
-    """The actions of one kind (``add``, ``remove``) in a commit of the table in ``place``. Raises StorageError."""
-    path = f"{place}/_delta_log/{version:020}.json"
-    try:
-        yield from actions_of_kind(path, kind)
-    except (OSError, ValueError, KeyError) as error:
-        raise StorageError("a commit of the table's log cannot be read", path, "put it back as it was") from error
-
-
-def _counted(actions: Sequence[object]) -> dict[str, str]:
-    """Commit metadata: the number of actions, which reveals a commit truncated between two actions."""
-    return {ACTIONS: str(len(actions))}
-
-
-def removed_by(place: str, version: int) -> set[str]:
-    """Paths of the files that a commit removed. Raises StorageError."""
-    return {unquote(action["path"]) for action in actions_of(place, version, "remove")}
-
-
-def _schema(name: str) -> Schema:
-    return _schema_of(TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name)
-
-
-@cache
-def _schema_of(kind: str) -> Schema:
-    return Schema.from_json(schema_of(kind).json())
-
-
-def _columns(schema: Schema) -> dict[str, tuple[str, bool]]:
-    """(type, nullable) by column name. Nullability of nested parts is ignored: it depends on the table's creator."""
-    return {field.name: (field.type.to_json().replace("false", "true"), field.nullable) for field in schema.fields}
-
-
-def _unreadable(place: str, error: Exception) -> StorageError:
-    return StorageError(f"the table's log cannot be read: {_cause(error)}", place, "restore the folder _delta_log")
-
-
-def _fix(error: Exception) -> str:
-    return NO_SPACE_FIX if NO_SPACE in str(error) else ""
-
-
-def _cause(error: Exception) -> str:
-    """The error in one line: the root cause of a chain (delta-rs colours it, with an arrow before each cause)."""
-    lines = [_COLOUR.sub("", line).strip() for line in str(error).splitlines()]
-    causes = [line.removeprefix(_ARROW).strip() for line in lines if line.startswith(_ARROW)]
-    return next((line for line in [*causes[-1:], *lines] if line), type(error).__name__)
+def _additions(files: Sequence[ParquetFile], now: int, rewritten: bool = False) -> list[AddAction | RemoveAction]:
+    return [AddAction(file.path, file.size, {}, now, not rewritten, file.stats) for file in files]

@@ -96,7 +96,7 @@ def move(spark: SparkSession, folder: str, to: str) -> bool:
         if not files.exists():
             return False
         if _files(spark, to).exists():
-            raise StorageError(f"cannot be moved to {to}: that is there already", folder, "move it by hand")
+            raise StorageError(f"cannot be moved to {to}: it exists", folder, "move it by hand")
         files.move(to)
         return True
 
@@ -129,7 +129,7 @@ def _files(spark: SparkSession | None, place: str) -> _Files:
         return _ByArrow(*fs.FileSystem.from_uri(place))
     except (pa.ArrowException, ValueError, ImportError) as error:
         raise StorageError(
-            "on Spark Connect this kind of folder cannot be looked into",
+            "on Spark Connect this kind of folder cannot be listed",
             place,
             "choose storage.checkpoints under a path, as /Volumes/..., or an s3://, gs:// or abfss:// URI",
         ) from error

@@ -207,7 +207,7 @@ def unflushed(error: Exception, place: str) -> UnflushedError:
     return UnflushedError(
         f"cannot be flushed to the disk: {getattr(error, 'strerror', None) or error}",
         place,
-        "see to the disk, then start again",
+        "check the disk, then start again",
     )
 
 

@@ -39,10 +39,10 @@ class Lock:
         """
         if self.path is not None and not _is_there(self.descriptor, self.path):
             raise FencedError(
-                "somebody has taken the lock's file away, as with the folder that he put back: "
+                "the lock file was deleted, as when the folder is restored from a backup: "
                 "another process may work on these tables",
                 self.path,
-                "see that nobody works on them, then start again",
+                "make sure that no process works on them, then start again",
             )
 
 
@@ -108,7 +108,7 @@ def _opened(path: str, folder: str) -> int:
             os.makedirs(folder, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise StorageError(f"the lock file cannot be made: {error.strerror}", path) from error
+            raise StorageError(f"the lock file cannot be created: {error.strerror}", path) from error
         try:
             _lock(descriptor, folder)
             if _is_there(descriptor, path):  # else it was removed between open and lock
@@ -150,7 +150,7 @@ def _lock(descriptor: int, folder: str) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise FencedError(
-            f"{_owner(descriptor)} works on these tables already",
+            f"{_owner(descriptor)} is already working on these tables",
             folder,
             "let it work, or stop it and run again: one is enough",
         ) from error

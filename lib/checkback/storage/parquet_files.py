@@ -7,35 +7,27 @@ was retried or its batch failed, is orphaned, and VACUUM removes it, as with eve
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow.dataset import ParquetFileFormat
-from pyarrow.fs import LocalFileSystem
 
-from checkback.errors import StorageError, of_machine
+from checkback.errors import of_machine
+from checkback.storage.file_statistics import FileStatistics
 from checkback.storage.fsync import AT_ONCE, flush_file, flush_folder
 from checkback.storage.schemas import arrow_schema, statistics_of
-from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 #: bytes of rows that a task buffers before it writes a row group
 BUFFER = 64 << 20
 #: Maximum rows of a file, by table: a stream reads whole files, so this bounds the size of its batches.
 MOST_ROWS = {"check_requests": 10_000}
-#: For `row_batches`: bytes and rows of a piece (a repeated body is small in the file but not in memory), and the read
-#: buffer in bytes.
-_PIECE, _PIECE_ROWS, _STREAMED = 8 << 20, 2048, 1 << 20
 #: Maximum files being written at once: a process's limit of open files may be some hundreds.
 _OPEN = 64
 #: rows yielded by a task that writes files: a `ParquetFile` each, and optionally a note
@@ -67,8 +59,7 @@ class _Open:
     waiting: int = 0
     writer: pq.ParquetWriter | None = None
     rows: int = 0
-    least: dict[str, Any] = field(default_factory=dict)
-    most: dict[str, Any] = field(default_factory=dict)
+    statistics: FileStatistics = field(default_factory=FileStatistics)
 
 
 class FileWriter:
@@ -161,7 +152,7 @@ class FileWriter:
         file.waiting += table.nbytes
         file.rows += table.num_rows
         for column in statistics_of(name):
-            _widen(file, column, table.column(column))
+            file.statistics.add(column, table.column(column))
 
     def close(self) -> list[ParquetFile]:
         """Finish all files. Raises OSError if one cannot be written or flushed."""
@@ -193,7 +184,7 @@ class FileWriter:
         if file.writer is not None:
             file.writer.close()
         size = os.path.getsize(f"{self._folder}/{name}/{file.path}")
-        self._done.append(ParquetFile(name, file.path, size, _statistics(file)))
+        self._done.append(ParquetFile(name, file.path, size, file.statistics.json(file.rows)))
         del self._files[name]
 
     def _flush(self, name: str) -> None:
@@ -239,37 +230,6 @@ def to_files(
     return write
 
 
-def read_rows(path: str, name: str, columns: Sequence[str] | None, wanted: pc.Expression) -> pa.Table:
-    """The rows of one file of table ``name`` that match ``wanted``, with `python_times`; any writer's file will do.
-
-    ``columns``: None = all. Raises StorageError if the file cannot be read.
-    """
-    schema = arrow_schema(name)
-    names = list(columns or schema.names)
-    try:
-        rows = pq.read_table(path, columns=names, filters=wanted, partitioning=None)
-    except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
-    return python_times(rows.select(names).cast(pa.schema([schema.field(name) for name in names])))
-
-
-def row_batches(path: str, name: str, columns: Sequence[str], wanted: pc.Expression) -> Iterator[pa.Table]:
-    """Like `read_rows`, in pieces of some megabytes, so that memory stays bounded. Raises StorageError."""
-    schema = pa.schema([arrow_schema(name).field(column) for column in columns])
-    try:
-        fragment = ParquetFileFormat().make_fragment(path, LocalFileSystem()).subset(wanted, schema=arrow_schema(name))
-        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", buffer_size=_STREAMED, pre_buffer=False) as file:
-            for number in (group.id for group in fragment.row_groups):
-                group = file.metadata.row_group(number)
-                rows = group.num_rows * _PIECE // max(1, group.total_byte_size)
-                for batch in file.iter_batches(min(max(1, rows), _PIECE_ROWS), [number], columns, use_threads=False):
-                    piece = pa.Table.from_batches([batch]).select(columns).cast(schema).filter(wanted)
-                    if piece.num_rows:
-                        yield python_times(piece)
-    except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
-
-
 def file_rows(files: Iterable[ParquetFile], note: bytes | None = None) -> pa.RecordBatch:
     """FILES_SCHEMA: one row for each file, and one without a name for the note, if any."""
     rows: list[dict[str, Any]] = [vars(file) for file in files]
@@ -294,41 +254,3 @@ def _codec(name: str) -> str:
     thousands of times, to about the size it was sent in.
     """
     return "zstd" if name == "rejected" else "snappy"
-
-
-def _widen(file: _Open, column: str, values: pa.ChunkedArray) -> None:
-    if values.null_count:
-        # No min/max for a column with nulls: without statistics it is never used for data skipping.
-        file.least[column] = None
-    span = pc.min_max(values).as_py()
-    if column not in file.least:
-        file.least[column], file.most[column] = span["min"], span["max"]
-    elif file.least[column] is not None:
-        file.least[column] = min(file.least[column], span["min"])
-        file.most[column] = max(file.most[column], span["max"])
-
-
-def _statistics(file: _Open) -> str:
-    """Delta's per-file statistics (PROTOCOL.md of delta-io/delta, Per-file Statistics).
-
-    Timestamps are truncated to milliseconds; the maximum is rounded up, so that data skipping loses no rows.
-    """
-    known = [column for column, value in file.least.items() if value is not None]
-    up = timedelta(microseconds=999)
-    return json.dumps(
-        {
-            "numRecords": file.rows,
-            "minValues": {column: _plain(file.least[column]) for column in known},
-            "maxValues": {
-                column: _plain(value + up if isinstance(value := file.most[column], datetime) else value)
-                for column in known
-            },
-            "nullCount": dict.fromkeys(known, 0),
-        }
-    )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-    return value

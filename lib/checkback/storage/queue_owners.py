@@ -128,7 +128,7 @@ def refuse_foreign(log: DeltaLog | None, queues: Iterable[int], door: QueueOwner
             raise SettingsError(f"half queue {queue} is {owner.whose} already", key, "give each a queue of its own")
         found = versions[_app(owner, queue)]
         if owner is QueueOwner.KAFKA and found != mark and 1 not in (found, mark):
-            what = f"half queue {queue} holds messages of another topic, or of this one before it was made anew"
+            what = f"half queue {queue} holds messages of another topic, or of this one before it was created again"
             raise SettingsError(what, key, "choose queues that no topic has had")
 
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from checkback.errors import StateError, StorageError
 from checkback.storage import filesystem
-from checkback.storage.delta_log import actions_of
+from checkback.storage.commit_reader import read_actions
 from checkback.storage.fsync import versions
 from checkback.storage.paths import local_path
 
@@ -90,7 +90,7 @@ def _noted(spark: SparkSession | None, tables: Tables, query: str) -> Kept:
     try:
         return _KEPT.validate_json(filesystem.text(spark, file))
     except ValidationError as error:
-        raise StorageError("cannot be read", file, "remove it: it is written anew") from error
+        raise StorageError("cannot be read", file, "delete it: it is created again") from error
 
 
 def _lost(
@@ -122,7 +122,7 @@ def _removing(log: str, after: int, upto: int | None) -> int | None:
     later = range(after + 1, upto + 1) if upto is not None else sorted(each for each in versions(log) if each > after)
     for version in later:
         if os.path.exists(f"{log}/{version:020}.json"):
-            removed = actions_of(os.path.dirname(log), version, "remove")
+            removed = read_actions(os.path.dirname(log), version, "remove")
             if any(file.get("dataChange", True) for file in removed):
                 return version
     return None

@@ -52,7 +52,7 @@ def create(spark: SparkSession, table: str, name: str, properties: Mapping[str, 
     except AnalysisException as error:
         lacking = error.getCondition() == "SCHEMA_NOT_FOUND"
         fix = "make the schema first: CREATE SCHEMA" if lacking else ""
-        raise StorageError(f"the table cannot be made: {str(error).splitlines()[0]}", table, fix) from error
+        raise StorageError(f"the table cannot be created: {str(error).splitlines()[0]}", table, fix) from error
 
 
 def exists(spark: SparkSession, table: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +18,7 @@ from checkback.storage.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter,
 from checkback.storage.paths import local_path
 from checkback.storage.recent import Recent
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, properties_of, schema_of
-from checkback.storage.torn_checkpoint import remove_unfinished
-from checkback.storage.torn_commits import recover_log, refuse_torn
+from checkback.storage.torn_commits import refuse_torn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +38,6 @@ def _absolute(place: str) -> str:
     return (local_path(place) or place).rstrip("/")
 
 
-_log = logging.getLogger(__name__)
 #: application id of commits without rows, see Tables.mark
 _MARK = "mark"
 #: Cached logs of topic tables: some 100 KB each, and producers may create any number of topics.
@@ -121,58 +118,6 @@ class Tables:
         if self.by_files:
             return DeltaLog.exists(self.location(name))
         return spark_log.exists(spark, self.in_sql(name))
-
-    def recover(self, *names: str, force: bool = False) -> list[str]:
-        """Move torn commits (after a power cut) of local tables aside; returns one line for each table affected.
-
-        ``names``: all tables if none are given. ``force``: see `torn_commits`. Raises StorageError.
-        """
-        if not self.local:
-            return []
-        found = []
-        for name in names or self._folders():
-            try:
-                torn = recover_log(self.location(name), force)
-            except StorageError as error:
-                if names or not name.startswith(TOPIC_PREFIX):
-                    raise
-                # A topic table does not block the others: its messages go to `unpublished`.
-                _log.warning("%s", error)
-                continue
-            if torn is not None:
-                found.append(f"{name}: {torn.said}; put aside: {', '.join(torn.names)}")
-        return found
-
-    def recover_query(self, query: str, *sources: str) -> None:
-        """Remove from a query's checkpoint the torn files of a batch that no table has committed yet.
-
-        ``sources``: the query's source tables, in its order. The query must not be running. Raises StorageError.
-        """
-        place = local_path(self.checkpoint(query))
-        if place is not None and self.by_files:
-            remove_unfinished(place, [self.location(name) for name in sources], self._has_batch)
-
-    def _has_batch(self, query_id: str, batch_id: int) -> bool:
-        """True if any table has a commit of the query's batch; an unreadable topic table is assumed to have one."""
-
-        def has(name: str) -> bool:
-            try:
-                return any(self.log(name).has(f"{who}{query_id}/{name}", batch_id) for who in ("", "check/", "land/"))
-            except StorageError:
-                if not name.startswith(TOPIC_PREFIX):
-                    raise
-                return True
-
-        return any(map(has, self._folders()))
-
-    def _folders(self) -> list[str]:
-        """Names of the tables that have a log folder, readable or not."""
-        names = [name for name in filesystem.names(None, self.root) if not name.startswith(("_", "."))]
-        place = f"{self.root}/{TOPIC_PREFIX}"
-        topics = [TOPIC_PREFIX + name for name in _names(place)]
-        return sorted(
-            name for name in [*names, *topics] if filesystem.exists(None, f"{self.location(name)}/_delta_log")
-        )
 
     def create(self, spark: SparkSession, *names: str) -> None:
         """Create the tables that do not exist, in parallel.

@@ -53,10 +53,10 @@ def remove_unfinished(place: str, sources: Sequence[str], in_tables: Callable[[s
         # Not worth a warning: state of an unfinished batch remains after every crash, as do lone checksums.
         torn = [path for path in gone if not path.startswith(f"{place}/state/") and not path.endswith((".crc", ".tmp"))]
         if torn:
-            _log.warning("%s: removed what is torn, as by a power cut: %s", place, _listed(place, torn))
+            _log.warning("%s: removed torn files, as after a power cut: %s", place, _listed(place, torn))
     except OSError as error:
         raise StorageError(
-            f"cannot be put right: {error.strerror}", place, "see to the folder, then start again"
+            f"cannot be repaired: {error.strerror}", place, "check the folder and its permissions, then start again"
         ) from error
 
 
@@ -71,7 +71,7 @@ def _remove(place: str, sources: Sequence[str], in_tables: Callable[[str, int], 
             aside = f"{place}.torn-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
             os.rename(place, aside)
             flush_folder(os.path.dirname(place))
-            _log.warning("%s: the checkpoint was never begun; put aside as %s", place, aside)
+            _log.warning("%s: the checkpoint has no batch; moved to %s", place, aside)
         return
     # Without its commit log entry Spark replays the last batch, a no-op: every table has it already.
     yield from _files(f"{place}/commits/{max(torn)}") if torn and max(torn) > max(done, default=-1) else ()

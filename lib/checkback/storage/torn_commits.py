@@ -85,10 +85,10 @@ def recover_log(place: str, force: bool = False) -> Torn | None:
             for name in _misleading(place):
                 os.remove(os.path.join(place, LOG, name))
     except OSError as error:
-        raise StorageError(f"what a power cut tore cannot be put aside: {error.strerror}", place) from error
+        raise StorageError(f"torn commits cannot be moved aside: {error.strerror}", place) from error
     if torn is not None:
         told = "" if torn.version is None or torn.flushed else " (nobody had been told that they were stored)"
-        _log.warning("%s: %s; put aside in %s: %s%s", place, torn.said, aside, ", ".join(torn.names), told)
+        _log.warning("%s: %s; moved to %s: %s%s", place, torn.said, aside, ", ".join(torn.names), told)
     return torn
 
 

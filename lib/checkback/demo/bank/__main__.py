@@ -19,7 +19,7 @@ _COLOUR = {"COMMIT": "green", "ROLLBACK": "yellow", "DISCARD": "red"}
 
 
 def main(
-    root: Annotated[Path, typer.Option(help="Folder for databases and tables; made anew.")] = Path("data/bank"),
+    root: Annotated[Path, typer.Option(help="Folder for databases and tables; recreated.")] = Path("data/bank"),
     count: Annotated[int, typer.Option("--transfers", min=1, max=100_000, help="How many.")] = 120,
     seed: Annotated[int, typer.Option(help="Which plan.")] = 1,
 ) -> None:

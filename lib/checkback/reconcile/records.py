@@ -1,0 +1,119 @@
+"""The NumPy records of a segment's events, state and actions.
+
+Times are milliseconds since the epoch, except ``store``: microseconds, because it identifies a row of ``half``.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Records: TypeAlias = NDArray[np.void]
+Bits: TypeAlias = NDArray[np.bool_]
+
+
+class Kind(IntEnum):
+    """The type of an event. ROLLBACK sorts before COMMIT: rule 1's order on an exact tie."""
+
+    HALF = 0
+    ROLLBACK = 1
+    COMMIT = 2
+    UNKNOWN = 3  # an op whose state is neither: never applied
+    UNDELIVERED = 4  # written by an earlier release: ignored
+    DELIVERED = 5  # the check with this number (in the field immunity) was sent or received, and counts
+
+
+class Source(IntEnum):
+    """Who sent an op."""
+
+    PRODUCER = 0
+    CHECK = 1
+    OPERATOR = 2
+    CHECKBACK = 3  # no sender: a discard
+
+
+class Action(IntEnum):
+    """The type of an action. The first three are decisions: exactly one of them for each transaction."""
+
+    COMMIT = 0
+    ROLLBACK = 1
+    DISCARD = 2
+    CHECK = 3
+    REJECT_OP = 4  # the op is not applied: detail is a Reason
+    REJECT_HALF = 5  # a half message whose offset was seen before
+    LATE_OP = 6  # its half is already decided: only the tables can tell whether op and half match
+
+
+class Reason(IntEnum):
+    """The detail of DISCARD and REJECT_OP."""
+
+    CHECK_MAX = 0
+    EXPIRED = 1
+    WRONG_GROUP = 2
+    WRONG_TRANSACTION_ID = 3
+    NO_HALF = 4
+    UNKNOWN_STATE = 5
+    TOO_MANY = 6
+
+
+#: One half message or op in a batch. group and transaction are 64-bit hashes; immunity < 0 = not set.
+EVENT = np.dtype(
+    [
+        ("offset", "<i8"),
+        ("kind", "u1"),
+        ("source", "u1"),
+        ("born", "<i8"),
+        ("store", "<i8"),
+        ("immunity", "<i8"),
+        ("group", "<i8"),
+        ("transaction", "<i8"),
+    ]
+)
+#: One pending half message. due: time of its next check. check_times: checks that count; asked: all checks.
+#: repeated: `half` holds a second row with this store.
+PENDING = np.dtype(
+    [
+        ("offset", "<i8"),
+        ("born", "<i8"),
+        ("due", "<i8"),
+        ("store", "<i8"),
+        ("group", "<i8"),
+        ("transaction", "<i8"),
+        ("check_times", "<i4"),
+        ("asked", "<i4"),
+        ("repeated", "u1"),
+    ]
+)
+#: One op waiting for its half. since: time of the batch in which it arrived. Kept in order of arrival.
+EARLY = np.dtype(
+    [
+        ("offset", "<i8"),
+        ("kind", "u1"),
+        ("source", "u1"),
+        ("since", "<i8"),
+        ("store", "<i8"),
+        ("group", "<i8"),
+        ("transaction", "<i8"),
+    ]
+)
+#: One action. check_times: for a CHECK its number, for a decision the number of checks before it. detail: Source of a
+#: COMMIT or ROLLBACK, Reason of a DISCARD or REJECT_OP. offset, store, group and transaction identify its row in
+#: `half`, or in `op` for REJECT_OP and LATE_OP.
+ACTION = np.dtype(
+    [
+        ("action", "<i4"),
+        ("offset", "<i8"),
+        ("check_times", "<i4"),
+        ("detail", "<i4"),
+        ("repeated", "<i4"),
+        ("store", "<i8"),
+        ("group", "<i8"),
+        ("transaction", "<i8"),
+    ]
+)
+
+#: transaction of an op without a transaction id (RocketMQ's batched op form): only its group must match.
+NOT_STATED = 0

@@ -1,0 +1,119 @@
+"""pydantic's validation errors as SettingsErrors: the dotted key, its origin, and what to write."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from checkback.errors import SettingsError
+from checkback.settings.model import Producer
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+KeyPath = tuple[str, ...]
+KAFKA_OPTIONS = ("kafka", "options")
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    """``producers.orders.endpoints[0]``, ``transaction.timeout``; for a Spark setting, its name."""
+    if path[0] == "spark" and len(path) > 1:
+        return str(path[1])
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+
+
+def where_of(path: Sequence[str | int], origin: str) -> str:
+    """The key and its origin, for an error's place."""
+    return f"{dotted(path)} ({origin})" if path else origin
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def explained(
+    model: type[BaseModel],
+    error: ErrorDetails,
+    more: int,
+    trees: Sequence[Mapping[str, Any]],
+    origins: Mapping[KeyPath, str],
+) -> SettingsError:
+    """Convert pydantic's error to what, where and fix, without the value if it may be a secret."""
+    path = tuple(part for part in error["loc"] if part != "[key]")
+    value = _last(trees, path)
+    kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        while isinstance(value, Mapping) and value:
+            key = next(iter(value))
+            path, value = (*path, key), value[key]
+        what, fix = "unknown setting", f"did you mean {_nearest(model, [str(part) for part in path])}?"
+    elif kind == "setting":
+        what, fix = context["what"], context["fix"]
+    elif kind in ("model_type", "model_attributes_type", "dict_type"):
+        what, fix = "is not a mapping", "write it as KEY: VALUE lines"
+    else:
+        what, fix = error["msg"].replace("Input should be", "must be"), _FIX.get(kind, "correct it")
+        for long, short in (("greater than or equal to", "at least"), ("less than or equal to", "at most")):
+            what = what.replace(long, short)
+        hidden = path[0] in ("producers", "spark") or path[:2] == KAFKA_OPTIONS
+        if isinstance(value, bool | int | float | str) and not hidden:
+            what = f"is {value!r}, {what}"
+    if more:
+        fix += f" ({more} more wrong)"
+    return SettingsError(what, where_of(path, _origin(path, origins)), fix)
+
+
+_FIX = {
+    "list_type": "write it as [first, second]",
+    "int_type": "write a whole number",
+    "bool_type": "write true or false",
+    "string_type": "put it in quotes",
+    "string_too_short": "write a value or leave the key out",
+    "greater_than_equal": "write a number within the limit",
+    "less_than_equal": "write a number within the limit",
+}
+
+
+def _last(trees: Sequence[Mapping[str, Any]], path: Sequence[str | int]) -> Any:
+    """The value in the last layer that has the path."""
+    for tree in reversed(trees):
+        node: Any = tree
+        for part in path:
+            if isinstance(part, int):
+                node = node[part] if isinstance(node, list) else None
+            else:
+                node = node.get(part) if isinstance(node, Mapping) else None
+        if node is not None:
+            return node
+    return None
+
+
+def _origin(path: Sequence[str | int], origins: Mapping[KeyPath, str]) -> str:
+    """The origin of a path, else of its nearest ancestor, else of the last leaf below it."""
+    names = tuple(part for part in path if isinstance(part, str))
+    for length in range(len(names), 0, -1):
+        if names[:length] in origins:
+            return origins[names[:length]]
+    below = [origin for key, origin in origins.items() if key[: len(names)] == names]
+    return below[-1] if below else "default"
+
+
+def _nearest(model: type[BaseModel], path: Sequence[str]) -> str:
+    """The valid dotted key most similar to the path as a whole, and with a part similar to its last."""
+    group = path[1] if len(path) > 2 else "GROUP"
+    keys: list[KeyPath] = [("producers", group, name) for name in _names(Producer)]
+    for section, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            keys += [(section, name) for name in _names(field.annotation)]
+    if len(path) > 1 and difflib.get_close_matches(path[0].lower(), ["spark"]):
+        keys.append(("spark", ".".join(path[1:])))
+
+    def likeness(key: KeyPath) -> float:
+        whole = difflib.SequenceMatcher(None, ".".join(key), ".".join(path).lower()).ratio()
+        return whole + max(difflib.SequenceMatcher(None, name, path[-1].lower()).ratio() for name in key)
+
+    nearest: KeyPath = max(keys, key=likeness)
+    return ".".join(nearest)

@@ -1,0 +1,66 @@
+"""Whether a Delta table, which anybody may have altered, still takes and yields plain Parquet files.
+
+PROTOCOL.md of delta-io/delta: reader and writer versions, table features, column metadata.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from deltalake import Schema
+
+from checkback.storage.schemas import TOPIC_PREFIX, schema_of
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+#: table features that allow plain file appends and need no further fields in the checksum
+_PLAIN_FEATURES = frozenset({"appendOnly", "invariants"})
+#: prefixes of column metadata keys that constrain or generate the column's values
+_RULES = ("delta.", "CURRENT_DEFAULT", "EXISTS_DEFAULT")
+
+
+def is_plain(table: DeltaTable) -> bool:
+    """True if the table's rows are exactly those of its Parquet files (reader version 1, not partitioned)."""
+    return table.protocol().min_reader_version == 1 and not table.metadata().partition_columns
+
+
+def allows_files(writer_version: int, features: set[str]) -> bool:
+    """True if a table of this protocol can be appended to by adding plain files."""
+    return writer_version <= 2 or (writer_version == 7 and features <= _PLAIN_FEATURES)
+
+
+def takes_files(table: DeltaTable, name: str) -> bool:
+    """True if files of the table ``name`` can be added unchanged: it was not clustered, partitioned or altered.
+
+    Additional nullable columns are allowed: files without them are still valid.
+    """
+    protocol, schema = table.protocol(), table.schema()
+    features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+    if table.metadata().partition_columns or not allows_files(protocol.min_writer_version, features):
+        return False
+    ours, found = _columns(declared_schema(name)), _columns(schema)
+    more = {column for column, (_, nullable) in found.items() if column not in ours and nullable}
+    plain = not any(key.startswith(_RULES) for field in schema.fields for key in field.metadata)
+    return plain and {column: about for column, about in found.items() if column not in more} == ours
+
+
+def has_columns(table: DeltaTable, name: str) -> bool:
+    """True if the table has all columns of the table ``name``."""
+    return set(_columns(declared_schema(name))) <= set(_columns(table.schema()))
+
+
+def declared_schema(name: str) -> Schema:
+    """The schema with which the table ``name`` is created."""
+    return _declared(TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name)
+
+
+@cache
+def _declared(kind: str) -> Schema:
+    return Schema.from_json(schema_of(kind).json())
+
+
+def _columns(schema: Schema) -> dict[str, tuple[str, bool]]:
+    """(type, nullable) by column name. Nullability of nested parts is ignored: it depends on the table's creator."""
+    return {field.name: (field.type.to_json().replace("false", "true"), field.nullable) for field in schema.fields}

@@ -1,0 +1,54 @@
+"""The rows of one Parquet file of a table, by whichever writer: whole or in pieces of bounded memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow.dataset import ParquetFileFormat
+from pyarrow.fs import LocalFileSystem
+
+from checkback.errors import StorageError
+from checkback.storage.schemas import arrow_schema
+from checkback.storage.timestamps import python_times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow.compute as pc
+
+#: For `row_batches`: bytes and rows of a piece (a repeated body is small in the file but not in memory), and the read
+#: buffer in bytes.
+_PIECE, _PIECE_ROWS, _STREAMED = 8 << 20, 2048, 1 << 20
+
+
+def read_rows(path: str, name: str, columns: Sequence[str] | None, wanted: pc.Expression) -> pa.Table:
+    """The rows of one file of table ``name`` that match ``wanted``, with `python_times`; any writer's file will do.
+
+    ``columns``: None = all. Raises StorageError if the file cannot be read.
+    """
+    schema = arrow_schema(name)
+    names = list(columns or schema.names)
+    try:
+        rows = pq.read_table(path, columns=names, filters=wanted, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
+    return python_times(rows.select(names).cast(pa.schema([schema.field(name) for name in names])))
+
+
+def row_batches(path: str, name: str, columns: Sequence[str], wanted: pc.Expression) -> Iterator[pa.Table]:
+    """Like `read_rows`, in pieces of some megabytes, so that memory stays bounded. Raises StorageError."""
+    schema = pa.schema([arrow_schema(name).field(column) for column in columns])
+    try:
+        fragment = ParquetFileFormat().make_fragment(path, LocalFileSystem()).subset(wanted, schema=arrow_schema(name))
+        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", buffer_size=_STREAMED, pre_buffer=False) as file:
+            for number in (group.id for group in fragment.row_groups):
+                group = file.metadata.row_group(number)
+                rows = group.num_rows * _PIECE // max(1, group.total_byte_size)
+                for batch in file.iter_batches(min(max(1, rows), _PIECE_ROWS), [number], columns, use_threads=False):
+                    piece = pa.Table.from_batches([batch]).select(columns).cast(schema).filter(wanted)
+                    if piece.num_rows:
+                        yield python_times(piece)
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
