@@ -43,8 +43,8 @@ notebook: install ## inspect the tables in Jupyter (notebooks/); runs the demo f
 test: install ## all tests, in two processes
 	@$(PY) -m pytest -q -n 2 --dist loadfile
 
-test-fast: install ## the tests without Spark
-	@$(PY) -m pytest -q -m "not spark"
+test-fast: install ## the tests that need neither Spark nor processes of their own
+	@$(PY) -m pytest -q -n 3 --dist loadfile -m "not spark and not slow"
 
 test-crash: install ## kill -9 the application under load, then audit; ROUNDS=n, SEED=n
 	@PYTHONPATH=lib:tests ROUNDS=$(ROUNDS) SEED=$(SEED) $(PY) -m crash

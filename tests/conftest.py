@@ -62,6 +62,10 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 # as processes of their own generate code as users do.
                 "spark.sql.codegen.wholeStage": "false",
                 "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+                # By default a page of this heap has 64 MiB, and each broadcast of a few rows keeps one: 2 GiB after ten
+                # rebuilds, and a fifth of the CPU time for garbage collection.
+                "spark.buffer.pageSize": "1m",
+                "spark.sql.ui.explainMode": "simple",  # a description of each plan, which nobody reads
                 "spark.sql.warehouse.dir": str(warehouse),
                 "spark.driver.extraJavaOptions": f"{SHORT_LIVED} -Dderby.system.home={warehouse}",
                 "spark.jars": "" if isinstance(jars, str) else ",".join(jars.source),
