@@ -65,6 +65,8 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 # By default a page of this heap has 64 MiB, and each broadcast of a few rows keeps one: 2 GiB after ten
                 # rebuilds, and a fifth of the CPU time for garbage collection.
                 "spark.buffer.pageSize": "1m",
+                # Of each test's tables Delta would keep the snapshots and their plans for an hour: 1 GiB in the end.
+                "spark.databricks.delta.delta.log.cacheSize": "100",
                 "spark.sql.ui.explainMode": "simple",  # a description of each plan, which nobody reads
                 "spark.sql.warehouse.dir": str(warehouse),
                 "spark.driver.extraJavaOptions": f"{SHORT_LIVED} -Dderby.system.home={warehouse}",
