@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
 from support.jvm import SHORT_LIVED
+from support.s3_server import BUCKET, options, s3_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +34,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
+def s3_port() -> Iterator[int]:
+    """The port of a running S3 server."""
+    with s3_server() as port:
+        yield port
+
+
+@pytest.fixture
+def s3_storage(spark: SparkSession, s3_port: int) -> dict[str, Any]:
+    """The settings of tables in a new place of an object store, which the session can read."""
+    from checkback.spark.hadoop_settings import hadoop_settings
+
+    storage: dict[str, Any] = {"root": f"s3a://{BUCKET}/{uuid.uuid4().hex}", "options": options(s3_port)}
+    hadoop: Any = spark.sparkContext._jsc.hadoopConfiguration()
+    for key, value in hadoop_settings(storage["root"], storage["root"], storage["options"], {}).items():
+        hadoop.set(key.removeprefix("spark.hadoop."), value)
+    return storage
+
+
+@pytest.fixture(scope="session")
 def kafka_jars(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Jars | str:
     """The JARs of Kafka's tests, or why there are none."""
     from checkback.errors import CheckbackError
@@ -48,6 +69,7 @@ def kafka_jars(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFac
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark session for all tests, on two cores; with Kafka's JARs if tests of Kafka are among them."""
     from checkback.settings import Settings
+    from checkback.spark.hadoop_settings import packages_for
     from checkback.spark.session import open_session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
@@ -70,6 +92,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 "spark.sql.ui.explainMode": "simple",  # a description of each plan, which nobody reads
                 "spark.sql.warehouse.dir": str(warehouse),
                 "spark.driver.extraJavaOptions": f"{SHORT_LIVED} -Dderby.system.home={warehouse}",
+                "spark.jars.packages": ",".join(packages_for("s3://any")),
                 "spark.jars": "" if isinstance(jars, str) else ",".join(jars.source),
             },
         }

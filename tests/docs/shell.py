@@ -14,6 +14,7 @@ import typer
 
 from checkback.commands import app
 from checkback.settings.loading import load
+from checkback.spark.hadoop_settings import EXCLUDED, packages_for
 from checkback.spark.session import DELTA_PACKAGE, kafka_package
 from docs.blocks import ROOT
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 #: What variables hold that the pages name: it serves as a secret and as a token.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-NAMED = dict.fromkeys(("ORDERS_SECRET", "ORDERS_TOKEN", "KAFKA_JAAS"), SECRET)
+NAMED = dict.fromkeys(("ORDERS_SECRET", "ORDERS_TOKEN", "KAFKA_JAAS", "LAKE_KEY_ID", "LAKE_KEY"), SECRET)
 #: Programs of the system: only the files of the project that they name are looked for.
 SYSTEM = {"export", "install", "openssl", "source", "systemctl", "useradd"}
 _ASSIGNED = re.compile(r"(\w+)=(.*)", re.DOTALL)
@@ -101,6 +102,8 @@ def check_submit(call: Call) -> None:
     for word in words:
         if word == "--packages":
             check_packages(next(words))
+        elif word == "--exclude-packages":
+            assert set(next(words).split(",")) <= set(EXCLUDED)
         elif word == "--py-files":
             assert next(words) == "dist/checkback.zip"
         else:
@@ -111,7 +114,7 @@ def check_submit(call: Call) -> None:
 
 def check_packages(packages: str) -> None:
     """They are of the versions that are installed."""
-    assert set(packages.split(",")) <= {DELTA_PACKAGE, kafka_package()}
+    assert set(packages.split(",")) <= {DELTA_PACKAGE, kafka_package(), *packages_for("s3://bucket")}
 
 
 def check_system(call: Call) -> None:

@@ -107,8 +107,8 @@ def test_token_of_two_groups_is_both() -> None:
     ("overrides", "told"),
     [
         (["gateway.host=0.0.0.0"], "without tokens it serves this machine only"),
-        (["storage.root=s3://bucket/x"], "local folders only"),
-        (["storage.catalog=main", "storage.schema=x", "storage.checkpoints=x"], "not in a catalog"),
+        (["storage.root=hdfs://nameserver/x"], "object stores only"),
+        (["storage.catalog=main", "storage.schema=x", "storage.checkpoints=x"], "so in no catalog"),
         (["storage.writer=spark"], "the gateway writes without Spark"),
         (["gateway.queues=[1,1]"], "names a queue twice"),
         (["gateway.max_receiving=2000"], "gateway.max_receiving is less than gateway.max_body; a body must fit"),

@@ -47,7 +47,7 @@ def test_spark_settings_of_a_console_session() -> None:
     theirs = {"spark.sql.shuffle.partitions": "7", "spark.driver.memory": "1g"}
     assert conf == {**REQUIRED, **LOCAL, **LOCAL_CHECKPOINTS, **theirs}
     elsewhere = spark_settings(settings(storage={"root": "s3a://bucket/data"}))
-    assert not LOCAL_CHECKPOINTS.keys() & elsewhere.keys()
+    assert LOCAL_CHECKPOINTS.items().isdisjoint(elsewhere.items())
 
 
 def test_size_of_a_batch_is_limited_by_the_drivers_memory_alone() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from checkback.errors import StorageError
 from checkback.messages import is_topic
-from checkback.storage import filesystem
+from checkback.storage import table_files
 from checkback.storage.catalog_names import TABLE_PREFIX, is_plain, table_name, whose_folder
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 from checkback.storage.tables import Tables
@@ -55,7 +55,7 @@ def test_table_is_not_made_in_the_folder_of_another_topic(tmp_path: Path, monkey
     """A file system that ignores case lists a folder as whoever made it spelt it. The one that came first goes on."""
     tables = Tables(root=str(tmp_path), by_files=True)
     tables.create(None, "topics/orders", "topics/paid")  # type: ignore[arg-type]  # no Spark is needed for files
-    monkeypatch.setattr(filesystem, "names", lambda _, place: [name.lower() for name in os.listdir(place)])
+    monkeypatch.setattr(table_files, "names", lambda place: [name.lower() for name in os.listdir(place)])
     tables.create(None, "topics/orders")  # type: ignore[arg-type]
     with pytest.raises(StorageError, match="ignores case, and the table is that of the topic orders; give the topics"):
         tables.create(None, "topics/Orders")  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.storage import parquet_files
-from checkback.storage.parquet_files import FileWriter, file_rows, files_of, to_files
+from checkback.storage.parquet_files import FileWriter, TableRoot, file_rows, files_of, to_files
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def test_error_leaves_no_file(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet_files, "BUFFER", 0)
         with pytest.raises(OSError, match="went away"):
-            list(to_files("op", str(tmp_path))(batches()))  # type: ignore[arg-type]
+            list(to_files("op", TableRoot(str(tmp_path)))(batches()))  # type: ignore[arg-type]
     assert not list((tmp_path / "op").iterdir())
 
 

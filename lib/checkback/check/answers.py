@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
+from checkback.storage import table_files
 from checkback.storage.dataframes import frame
 from checkback.storage.schemas import arrow_schema
 
@@ -107,7 +108,7 @@ def recorded_answers(
     ]
     found, left = [schema.empty_table()], requests
     for file in in_turn(files):
-        rows = _whole(pq.read_table(file.path, coerce_int96_timestamp_unit="us"), schema)
+        rows = _whole(pq.read_table(table_files.source(file.path), coerce_int96_timestamp_unit="us"), schema)
         found.append(answers_to(requests, rows, own))
         asked, answered = key_numbers(left, found[-1])
         left = left.filter(pa.array(~np.isin(asked, answered)))

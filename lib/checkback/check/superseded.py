@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from checkback.check.answers import key_numbers
 from checkback.check.wire import SKIPPED
+from checkback.storage import table_files
 from checkback.storage.offset_ranges import MAX_RANGES, Box, Range, merge_ranges, within
 from checkback.storage.schemas import CHECK_REQUESTS, arrow_schema
 
@@ -141,7 +142,9 @@ def _rows(
             time: (oldest, _END),
         }
         found = [
-            pq.read_table(file.path, columns=names, partitioning=None, coerce_int96_timestamp_unit="us").cast(schema)
+            pq.read_table(
+                table_files.source(file.path), columns=names, partitioning=None, coerce_int96_timestamp_unit="us"
+            ).cast(schema)
             for file in tables.log(name).data_files(since)
         ]
         return pa.concat_tables([schema.empty_table(), *found])

@@ -18,7 +18,7 @@ from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.http_protocol import LimitedProtocol
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.service import GatewayService
-from checkback.gateway.tables import folder_of
+from checkback.gateway.tables import tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -37,7 +37,7 @@ def serve(settings: Settings) -> None:
     Raises SettingsError, StorageError, and FencedError if another gateway has taken over a queue.
     """
     gateway = settings.gateway
-    folder_of(settings.storage)
+    tables_of(settings.storage)
     if not BearerTokens(settings.producers).needed and not _is_loopback(gateway.host):
         raise SettingsError(
             f"without tokens it serves this machine only, not {gateway.host}",

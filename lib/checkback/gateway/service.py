@@ -15,7 +15,7 @@ from checkback.gateway.deduplication_history import DeduplicationHistory
 from checkback.gateway.half_messages import HalfMessageWriter
 from checkback.gateway.health import HealthState, steady_ms
 from checkback.gateway.ops import OpWriter
-from checkback.gateway.tables import Appender, claim, folder_of
+from checkback.gateway.tables import Appender, claim, tables_of
 from checkback.gateway.transaction_queries import TransactionQueries
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.queue_owners import QueueOwner as OwnerDoor
@@ -42,13 +42,13 @@ class GatewayService:
 
         ``stop`` is called with the error if this gateway must stop. Raises SettingsError, StorageError, FencedError.
         """
-        gateway, root = settings.gateway, folder_of(settings.storage)
-        half, op = (Appender(root, name, gateway.queues, settings.storage.sync) for name in ("half", "op"))
-        log = DeltaLog("half", half.place, settings.storage.sync)
+        gateway, tables = settings.gateway, tables_of(settings.storage)
+        half, op = (Appender(tables.root, name, gateway.queues, tables.sync) for name in ("half", "op"))
+        log = DeltaLog("half", half.place, tables.sync)
         refuse_foreign(log, gateway.queues, OwnerDoor.GATEWAY, "gateway.queues")
         # Claimed first: from here on no other process assigns offsets, so what is read next cannot become stale.
         claim(half, op)
-        history = DeduplicationHistory(root, settings.storage.sync)
+        history = DeduplicationHistory(tables.root, tables.sync)
         others = history.others(gateway.queues)
         next_offsets = {queue_id: history.next_offset(queue_id) for queue_id in gateway.queues}
         self.cache = DeduplicationCache(next_offsets, settings.producers, others)
@@ -61,7 +61,7 @@ class GatewayService:
         self.halves = HalfMessageWriter(gateway, self.tokens, self.cache, half, metrics, self.health)
         self.ops = OpWriter(gateway, self.tokens, self.cache, op, metrics, self.health, history.find, self._thread)
         self.questions = TransactionQueries(
-            DeduplicationHistory(root, settings.storage.sync), self.cache, self.tokens, self.health
+            DeduplicationHistory(tables.root, tables.sync), self.cache, self.tokens, self.health
         )
         metrics.watch(
             {"half": lambda: self.halves.commits.waiting, "op": lambda: self.ops.commits.waiting},

@@ -13,8 +13,8 @@ from checkback.messages import LONG_MAX
 from checkback.storage.delta_log import AlteredError, DeltaLog
 from checkback.storage.fsync import UnflushedError
 from checkback.storage.parquet_files import FileWriter
-from checkback.storage.paths import local_path
 from checkback.storage.schemas import arrow_schema
+from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,17 +31,17 @@ class OutcomeUnknownError(StorageError):
     """The outcome of a commit cannot be determined: only a restart, which reads the table, can."""
 
 
-def folder_of(storage: Storage) -> str:
-    """The tables' folder. Raises SettingsError if it is not local, or if the tables need Spark as their writer."""
-    root = local_path(storage.root)
-    fix = "give it a local folder, or land from files or Kafka"
+def tables_of(storage: Storage) -> Tables:
+    """The tables. Raises SettingsError if they need Spark as their writer."""
+    tables = Tables.of(storage)
+    fix = "give it a local folder or an object store (s3://, abfss://, gs://), or land from files or Kafka"
     if storage.catalog:
-        raise SettingsError("the gateway writes tables in local folders only, not in a catalog", "storage.catalog", fix)
-    if root is None:
-        raise SettingsError("the gateway writes tables in local folders only", "storage.root", fix)
+        raise SettingsError("the gateway writes without Spark, so in no catalog", "storage.catalog", fix)
     if storage.writer == "spark":
         raise SettingsError("the gateway writes without Spark", "storage.writer", "set it to auto")
-    return root.rstrip("/") or "/"
+    if not tables.by_files:
+        raise SettingsError("the gateway writes tables in local folders and object stores only", "storage.root", fix)
+    return tables
 
 
 class Appender:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from checkback.storage.checkpoint import Batch, numbers, read_batch
+from checkback.storage.object_store import is_registered
 from checkback.storage.paths import local_path
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ class Progress:
 def progress(spark: SparkSession | None, place: str, at_ms: int | None = None) -> Progress | None:
     """Progress of the query with the checkpoint in ``place``, now or ``at_ms``, as far as its offset log goes back.
 
-    None = the checkpoint is not in a local folder, and there is no Spark session. Raises StorageError.
+    None = the checkpoint cannot be read without Spark, and there is no session. Raises StorageError.
     """
-    if spark is None and local_path(place) is None:
+    if spark is None and local_path(place) is None and not is_registered(place):
         return None
     begun = _begun(spark, place, at_ms)
     if begun is None:

@@ -119,7 +119,7 @@ class Landing:
 
     def _has(self, parsed: DataFrame, name: str, app: str, batch_id: int) -> bool:
         """Has an earlier attempt committed to the table?"""
-        if self.tables.local:
+        if self.tables.readable:
             return self.tables.log(name).has(f"{app}/{name}", batch_id)
         last = self.tables.last_version(parsed.sparkSession, name, f"{app}/{name}")
         return last is not None and last >= batch_id
@@ -188,7 +188,7 @@ class Landing:
             if not (new or self._again):
                 what = f"{self.kind} has a batch {batch_id} of this query already, with other rows: nothing was landed"
                 raise StateError(what, self._seen.place, ANEW)
-            if self.tables.local:  # a table restored from a backup lacks what has landed
+            if self.tables.readable:  # a table restored from a backup lacks what has landed
                 self._seen.keep_newest(good.sparkSession, self.kind)
         self.taken += taken
         self.rejected += rejected

@@ -13,6 +13,7 @@ from checkback.landing.file_source import Source, check_all
 from checkback.landing.parser import LINES
 from checkback.landing.run import Landed, LandingStream, run
 from checkback.spark.connect import classic_only
+from checkback.spark.hadoop_settings import FILE_MANAGER, NO_RENAME
 from checkback.storage.queue_owners import QueueOwner
 from checkback.storage.tables import Tables
 
@@ -47,6 +48,9 @@ def land(spark: SparkSession, settings: Settings, half: str | None, op: str | No
         _warn_of_changed(Tables.of(settings.storage).checkpoint(f"land-{kind}"))
     with tempfile.TemporaryDirectory(prefix="checkback-land-") as folder:
         listings = {kind: source.listing(spark, os.path.join(folder, kind)) for kind, source in sources.items()}
+        if any(listings.values()) and spark.conf.get(FILE_MANAGER, None) == NO_RENAME:
+            # It cannot read the listings, which are local. Spark's default renames: slower in S3, for a few files.
+            spark.conf.unset(FILE_MANAGER)
         inlets = {
             kind: LandingStream(source.stream(spark, listings[kind]), f"land-{kind}", LINES[kind], source.lines)
             for kind, source in sources.items()

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def run(settings: Settings, dry_run: bool) -> list[TableReport]:
-    """Maintain the tables that the settings name: without Spark in local folders, elsewhere with it.
+    """Maintain the tables that the settings name: without Spark in local folders and object stores, elsewhere with it.
 
-    Never with Spark in a local folder: its commits there are atomic within one JVM only. Raises FencedError,
+    Never with Spark there: its commits are atomic within one JVM only. Raises FencedError,
     StorageError.
     """
     from checkback.maintain.run import maintain as maintained
@@ -27,10 +27,10 @@ def run(settings: Settings, dry_run: bool) -> list[TableReport]:
 
     tables = Tables.of(settings.storage)
     with ProgressBar(dry_run) as shown:
-        if tables.local and not needs_spark(tables):
+        if tables.readable and not needs_spark(tables):
             return maintained(settings, tables, dry_run, shown)
         with running_session(settings, "checkback-maintain") as spark:
-            if tables.local:
+            if tables.readable:
                 return maintained(settings, tables, dry_run, shown, spark)
             from checkback.maintain.spark_maintenance import maintain_by_spark
 

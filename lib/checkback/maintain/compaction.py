@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 
 from checkback.errors import StorageError
 from checkback.maintain.bin_packing import BY_OFFSET, Candidate, groups, order_of
+from checkback.storage import table_files
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from checkback.settings import Maintain
     from checkback.storage.delta_log import DeltaLog
-    from checkback.storage.parquet_files import ParquetFile
+from checkback.storage.parquet_files import ParquetFile
 
 #: in-memory bytes of a group's rows: sorting takes some three times as much
 MEMORY = 256 << 20
@@ -36,7 +36,7 @@ def planned(name: str, log: DeltaLog, place: str, settings: Maintain) -> list[li
         return []
     # The log lists the newest file first; unless statistics say otherwise, older files come first.
     candidates = [
-        Candidate(os.path.relpath(file.path, place), file.size, _memory(file.path), file.spans)
+        Candidate(file.path.removeprefix(f"{place}/"), file.size, _memory(file.path), file.spans)
         for file in reversed(small)
     ]
     return groups(candidates, order_of(name), target, least, MEMORY)
@@ -78,7 +78,7 @@ def _rows(path: str, name: str) -> pa.Table:
     """All rows of a file, with the columns of its table: a column that an old file lacks is null."""
     schema = arrow_schema(name)
     try:
-        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+        with pq.ParquetFile(table_files.source(path), coerce_int96_timestamp_unit="us") as file:
             found = file.read()
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
@@ -94,12 +94,13 @@ def _rows(path: str, name: str) -> pa.Table:
 def _memory(path: str) -> int:
     """In-memory size of a file's rows. Parquet stores repeated values once: a tiny file may expand enormously."""
     try:
-        metadata = pq.read_metadata(path)
+        source = table_files.source(path)
+        metadata = pq.read_metadata(source)
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
         repeating = sorted({chunk.path_in_schema for chunk in chunks if _repeats(chunk)})
         # Read as dictionaries, they stay as small as in the file.
-        with pq.ParquetFile(path, read_dictionary=repeating) as file:
+        with pq.ParquetFile(source, read_dictionary=repeating) as file:
             columns = sorted({name.partition(".")[0] for name in repeating})
             rows = [file.read_row_group(number, columns).columns for number in range(len(groups)) if columns]
     except (OSError, pa.ArrowException) as error:

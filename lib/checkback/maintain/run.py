@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -14,7 +13,7 @@ from checkback.maintain.report import TableReport
 from checkback.maintain.retention import keep, removable
 from checkback.maintain.stream_positions import readers, rebuilding
 from checkback.reconcile.ownership import NAME, OWNERS
-from checkback.storage import filesystem
+from checkback.storage import filesystem, table_files
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
@@ -69,7 +68,7 @@ def maintain(
     spark: SparkSession | None = None,
     now: int | None = None,
 ) -> list[TableReport]:
-    """Maintain the tables of a local folder, concurrently with their writers and readers. ``dry_run``: change nothing.
+    """Maintain the tables, concurrently with their writers and readers. ``dry_run``: change nothing.
 
     ``spark``: only if the checkpoints are elsewhere. Raises FencedError if another process maintains the tables,
     StorageError if a table other than a topic's cannot be read or written.
@@ -83,11 +82,13 @@ def maintain(
 
 
 def names(root: str) -> list[str]:
-    """The existing tables of a local folder."""
+    """The existing tables below a root."""
     topics = f"{root}/{TOPIC_PREFIX}"
-    there = sorted(os.listdir(topics)) if os.path.isdir(topics) else []
+    there = sorted(table_files.folders(topics))
     found = [*SCHEMAS, *(TOPIC_PREFIX + topic for topic in there)]
-    return [name for name in found if os.path.isdir(f"{root}/{name}/_delta_log") and DeltaLog.exists(f"{root}/{name}")]
+    return [
+        name for name in found if table_files.names(f"{root}/{name}/_delta_log") and DeltaLog.exists(f"{root}/{name}")
+    ]
 
 
 def _held(tables: Tables, spark: SparkSession | None) -> str | None:

@@ -1,11 +1,9 @@
-"""A table's folder on this machine: listing its files, and removing them."""
+"""A table's folder: listing its files, and removing them."""
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -14,10 +12,13 @@ from pyarrow import ArrowException
 
 from checkback.errors import StorageError
 from checkback.maintain.retention import Log
+from checkback.storage import table_files
 from checkback.storage.commit_reader import read_actions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable
+
+    from checkback.storage.table_files import FileEntry
 
 _LOG = "_delta_log"
 #: PROTOCOL.md of delta-io/delta, Delta Log Entries and Checkpoints. Files with other names are left alone.
@@ -27,23 +28,15 @@ _OF_LOG = re.compile(r"(\d{20})\.(?:json|crc|checkpoint(?:\.\d{10}\.\d{10})?\.pa
 _DATA = re.compile(r"[^._].*\.parquet")
 
 
-@dataclass(frozen=True)
-class FileEntry:
-    """A file in the table's folder: modification time (ms), size in bytes."""
-
-    written: int
-    size: int
-
-
 def read_log(place: str) -> Log:
     """The commits and the complete checkpoints (all parts present) in the table's log. Raises StorageError."""
     commits: dict[int, int] = {}
     parts: dict[int, list[tuple[int, int]]] = {}
     for entry in _entries(f"{place}/{_LOG}"):
         if match := _COMMIT.fullmatch(entry.name):
-            commits[int(match[1])] = _ms(entry)
+            commits[int(match[1])] = entry.written
         elif match := _CHECKPOINT.fullmatch(entry.name):
-            parts.setdefault(int(match[1]), []).append((int(match[3] or 1), _ms(entry)))
+            parts.setdefault(int(match[1]), []).append((int(match[3] or 1), entry.written))
     if not commits:
         raise StorageError("the table's log has no commit", place, f"restore the folder {_LOG}")
     whole = {version: max(found)[1] for version, found in sorted(parts.items()) if len(found) == found[0][0]}
@@ -52,11 +45,7 @@ def read_log(place: str) -> Log:
 
 def data_files(place: str) -> dict[str, FileEntry]:
     """The Parquet files in the table's folder, by name, whoever wrote them. Raises StorageError."""
-    return {
-        entry.name: FileEntry(_ms(entry), entry.stat().st_size)
-        for entry in _entries(place)
-        if _DATA.fullmatch(entry.name)
-    }
+    return {entry.name: entry for entry in _entries(place) if _DATA.fullmatch(entry.name)}
 
 
 def added_since(place: str, log: Log, version: int) -> set[str]:
@@ -91,7 +80,7 @@ def entries_of_log(place: str, before: int, checkpoints: Collection[int]) -> lis
         if version < before or (checkpoint and version in checkpoints):
             found.append((version, entry.name))
         elif checkpoint and version == before:
-            whole = _readable(entry.path)
+            whole = _readable(f"{place}/{_LOG}/{entry.name}")
     return [name for version, name in sorted(found) if whole or version >= before]
 
 
@@ -100,21 +89,16 @@ def remove_log(place: str, names: Iterable[str]) -> None:
     remove_data(f"{place}/{_LOG}", names)
 
 
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+def _entries(folder: str) -> list[FileEntry]:
     try:
-        with os.scandir(folder) as entries:
-            yield from entries
+        return table_files.entries(folder)
     except OSError as error:
-        raise StorageError(f"the folder cannot be read: {error.strerror}", folder) from error
-
-
-def _ms(entry: os.DirEntry[str]) -> int:
-    return entry.stat().st_mtime_ns // 1_000_000
+        raise StorageError(f"the folder cannot be read: {error.strerror or error}", folder) from error
 
 
 def _readable(path: str) -> bool:
     try:
-        pq.read_metadata(path)
+        pq.read_metadata(table_files.source(path))
     except (OSError, ArrowException):
         return False
     return True
@@ -123,8 +107,8 @@ def _readable(path: str) -> bool:
 def _remove(path: str) -> None:
     try:
         with suppress(FileNotFoundError):
-            os.remove(path)
+            table_files.remove(path)
     except OSError as error:
         raise StorageError(
-            f"cannot be removed: {error.strerror}", path, "let this user remove it, then run again"
+            f"cannot be removed: {error.strerror or error}", path, "let this user remove it, then run again"
         ) from error

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from checkback.storage.paths import local_path
+from checkback.storage import table_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,9 +25,9 @@ class Lag:
 
     @classmethod
     def of(cls, tables: Tables) -> Lag:
-        """For the sources ``half`` and ``op``; for none if the tables are not in local folders."""
-        places = {} if tables.catalog else {name: local_path(tables.location(name)) for name in ("half", "op")}
-        return cls({name: f"{place}/_delta_log" for name, place in places.items() if place is not None})
+        """For the sources ``half`` and ``op``; for none if only Spark can read the tables' logs."""
+        names = ("half", "op") if tables.readable else ()
+        return cls({name: f"{tables.location(name)}/_delta_log" for name in names})
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -46,7 +45,7 @@ class Lag:
         if source not in self._unread:
             return float("nan")
         try:
-            written = os.stat(f"{self._logs[source]}/{self._unread[source]:020}.json").st_mtime
+            written = table_files.modified(f"{self._logs[source]}/{self._unread[source]:020}.json") / 1000
         except OSError:
             return 0.0
         return max(0.0, now - written)

@@ -81,12 +81,12 @@ class FileBatchWriter:
         spark, tables, log = self._half.spark, self._half.tables, self._half.tables.log("half")
         if wanted.identity is None and log.readable():
             lists = half_reader.pieces(log.data_files(wanted.spans()), wanted)
-            work = reader(lists, wanted, self._half.actions.need_bodies, tables.root, parking, tables.sync)
+            work = reader(lists, wanted, self._half.actions.need_bodies, tables.table_root, parking)
             if len(lists) <= 1 and sum(piece.size for each in lists for piece in each) <= _SMALL:
                 return _written(pa.Table.from_batches(work([pa.record_batch([range(len(lists))], ["id"])])))
             tasks = spark.range(0, len(lists), 1, len(lists))
         else:
-            tasks, work = self._half.read(wanted), picker(wanted, tables.root, parking, tables.sync)
+            tasks, work = self._half.read(wanted), picker(wanted, tables.table_root, parking)
         return _written(tasks.mapInArrow(work, FILES_SCHEMA).toArrow())
 
 

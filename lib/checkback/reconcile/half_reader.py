@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from checkback.storage import table_files
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def read(piece: RowGroups, wanted: HalfLookup, with_body: bool) -> Iterator[pa.R
     Bodies are null, and not read, unless ``with_body``. Raises OSError if the file cannot be read.
     """
     schema = arrow_schema("half")
-    with pq.ParquetFile(piece.path, coerce_int96_timestamp_unit="us") as file:
+    with pq.ParquetFile(table_files.source(piece.path), coerce_int96_timestamp_unit="us") as file:
         mine = piece.row_groups or range(file.metadata.num_row_groups)
         groups = [group for group in mine if wanted.may_be_in(_spans(file.metadata.row_group(group)))]
         names = [name for name in schema.names if with_body or name != "body"]
@@ -83,7 +84,7 @@ def _as_half(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _split(piece: RowGroups) -> list[RowGroups]:
     if piece.size <= _LARGE:
         return [piece]
-    metadata = pq.read_metadata(piece.path)
+    metadata = pq.read_metadata(table_files.source(piece.path))
     return [
         RowGroups(piece.path, metadata.row_group(group).total_byte_size, (group,))
         for group in range(metadata.num_row_groups)

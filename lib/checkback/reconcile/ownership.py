@@ -1,7 +1,7 @@
 """Ownership of the tables by a checkpoint, stored with the table `decisions`.
 
-In local folders it is stored as Delta transaction identifiers, which are invisible to readers: the version of
-``checkpoint`` counts the owners so far, that of ``checkpoint/<query id>`` is an owner's number, and
+In local folders and object stores it is stored as Delta transaction identifiers, which are invisible to readers: the
+version of ``checkpoint`` counts the owners so far, that of ``checkpoint/<query id>`` is an owner's number, and
 ``segment_size/<query id>`` its segment size. SQL cannot read these: elsewhere, and if delta-rs may not commit to the
 table, they are table properties, ``checkback.checkpoint`` (the owner's query id), ``checkback.checkpoints`` (its
 number) and ``checkback.segment_size``. The owner with the greatest number is the current one.
@@ -44,7 +44,7 @@ def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int)
     Raises FencedError if another owner is stored concurrently, StorageError.
     """
     # a separate log: batches may use that of `tables` concurrently
-    log = DeltaLog("decisions", tables.location("decisions"), tables.sync) if tables.local else None
+    log = DeltaLog("decisions", tables.location("decisions"), tables.sync) if tables.readable else None
     own = f"{OWNERS}/{query_id}"
     before = log.versions([OWNERS, own]) if log is not None else {}
     found = owner_of(spark, tables, log, query_id)
@@ -54,11 +54,13 @@ def claim(spark: SparkSession, tables: Tables, query_id: str, segment_size: int)
         return
     number, place = found.last + 1, local_path(tables.checkpoint(NAME))
     if log is None or not log.appendable():
+        tables.refuse_spark("decisions")
         mine = {_OWNER: query_id, _NUMBER: str(number), _SIZE: str(segment_size)}
         spark_log.set_properties(spark, tables.in_sql("decisions"), mine)
         return
     if tables.sync and place is not None:
         flush_owner(place)
+    tables.guard.confirm()
     log.commit_after([], before, {OWNERS: number, own: number, f"segment_size/{query_id}": segment_size})
 
 
@@ -87,7 +89,7 @@ def last_owner(spark: SparkSession, tables: Tables, applications: Iterable[str])
 
     Raises StorageError.
     """
-    log = tables.log("decisions") if tables.local else None
+    log = tables.log("decisions") if tables.readable else None
     for name in applications:
         if owner_of(spark, tables, log, name).stands:
             return name

@@ -151,7 +151,7 @@ class Publisher:
 
     def _flush_inputs(self, spark: SparkSession, batch_id: int) -> None:
         self._flush()
-        if self._tables.local:
+        if self._tables.readable:
             self._seen.keep(spark, _seen(read_batch(spark, self._tables.checkpoint(NAME), batch_id)))
 
     def _parked(self, spark: SparkSession, batch_id: int, app: str) -> int:

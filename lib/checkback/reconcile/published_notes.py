@@ -1,8 +1,8 @@
 """Notes of what was published late, stored with the table `unpublished`: the last batch by application and topic.
 
-The topic table's transaction versions tell the same, but it may be moved away and recreated. In local folders a note is
-a Delta transaction identifier. SQL cannot read these: elsewhere, and if delta-rs may not commit to `unpublished`, it is
-a property of that table.
+The topic table's transaction versions tell the same, but it may be moved away and recreated. In local folders and
+object stores a note is a Delta transaction identifier. SQL cannot read these: elsewhere, and if delta-rs may not commit
+to `unpublished`, it is a property of that table.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ def note(spark: SparkSession, tables: Tables, published: Mapping[Key, int]) -> N
     """
     if not published:
         return
-    if tables.local and tables.log(TABLE).appendable():
+    if tables.readable and tables.log(TABLE).appendable():
         log, versions = tables.log(TABLE), {_app(key): last for key, last in published.items()}
         found = log.versions(versions)
         if found != versions:
+            tables.guard.confirm()
             log.commit_after([], found, versions)
     else:
+        tables.refuse_spark(TABLE)
         properties = {_property(key): str(last) for key, last in published.items()}
         spark_log.set_properties(spark, tables.in_sql(TABLE), properties)
 
@@ -49,7 +51,7 @@ def read_notes(spark: SparkSession, tables: Tables, rows: DataFrame) -> dict[Key
     pairs = rows.select("real_topic", "application").where("real_topic IS NOT NULL AND application IS NOT NULL")
     keys = [(row[0], row[1]) for row in pairs.distinct().collect()]
     versions: dict[str, int | None] = {}
-    if tables.local:
+    if tables.readable:
         log = tables.log(TABLE)
         versions, properties = log.versions(map(_app, keys)), log.properties()
     else:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from checkback.reconcile.ownership import NAME, REBUILDING
 from checkback.storage import filesystem
 from checkback.storage.checkpoint import Checkpoint, last_done, read_checkpoint
 from checkback.storage.commit_reader import CommitReader
+from checkback.storage.object_store import is_registered
 from checkback.storage.paths import local_path
 from checkback.storage.schemas import SCHEMAS, SOURCES
 from checkback.storage.seen_commits import replaced
@@ -48,7 +48,7 @@ class DrainNote:
 
 
 def write_note(tables: Tables, settings: Settings, due: int | None) -> None:
-    """Write the note of a drained run; no-op if its checkpoint is not in a local folder."""
+    """Write the note of a drained run; no-op if only Spark can read its checkpoint."""
     found, path = _checkpoint(tables, NAME), _path(tables)
     if path is None or found is None or found.newest is None:
         return
@@ -110,8 +110,8 @@ def _checkpoint(tables: Tables, query: str) -> Checkpoint | None:
 
 
 def _path(tables: Tables) -> str | None:
-    folder = local_path(os.path.dirname(tables.checkpoint(NAME)))
-    return None if folder is None else os.path.join(folder, FILE)
+    folder = tables.checkpoint(NAME).rpartition("/")[0]
+    return f"{folder}/{FILE}" if local_path(folder) is not None or is_registered(folder) else None
 
 
 def _note(tables: Tables) -> DrainNote | None:

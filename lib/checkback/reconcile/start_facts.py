@@ -46,12 +46,12 @@ def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts
 
 
 def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint | None) -> DecisionFacts:
-    """The tables' facts about a checkpoint; without Spark in local folders. Raises StorageError."""
-    log = tables.log("decisions") if tables.local else None
+    """The tables' facts about a checkpoint; without Spark where the logs can be read. Raises StorageError."""
+    log = tables.log("decisions") if tables.readable else None
     rows = log.data_files() if log is not None else tables.read(spark, "decisions").limit(1).collect()
     if checkpoint is None:
         # The very first batch may have been interrupted after publishing, before `decisions`.
-        others = ("discarded", "check_requests", *tables.topics(spark)) if tables.local else ()
+        others = ("discarded", "check_requests", *tables.topics(spark)) if tables.readable else ()
         return DecisionFacts(bool(rows) or any(tables.log(name).data_files() for name in others))
     query_id = checkpoint.query_id
     with ThreadPoolExecutor() as pool:

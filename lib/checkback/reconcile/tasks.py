@@ -14,12 +14,13 @@ from checkback.errors import reason
 from checkback.reconcile import half_reader, unpublished
 from checkback.reconcile.half_lookup import FoundRows, HalfLookup
 from checkback.reconcile.output_rows import store_us, table_rows, whole_numbers
-from checkback.storage.parquet_files import MOST_ROWS, FileWriter, file_rows
+from checkback.storage.parquet_files import MOST_ROWS, file_rows
 from checkback.storage.schemas import HALF, TOPIC_PREFIX, arrow_schema
 
 if TYPE_CHECKING:
     from checkback.reconcile.half_reader import RowGroups
     from checkback.reconcile.unpublished import Parking
+    from checkback.storage.parquet_files import TableRoot
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -51,14 +52,12 @@ class TaskReport:
         return note
 
 
-def picker(
-    wanted: HalfLookup, folder: str, parking: Parking, sync: bool = True
-) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def picker(wanted: HalfLookup, root: TableRoot, parking: Parking) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that writes the files of all tables: rows of `half` in, FILES_SCHEMA out."""
 
     def pick(batches: Batches) -> Iterator[pa.RecordBatch]:
         found, counts = FoundRows(wanted), Counter[str]()
-        with FileWriter(folder, most_rows=MOST_ROWS, apart=TOPIC_PREFIX, sync=sync) as writer:
+        with root.writer(MOST_ROWS, apart=TOPIC_PREFIX) as writer:
             for name, rows in _tables_of(batches, wanted, found, parking):
                 counts.update(_counted(name, rows))
                 writer.write(name, rows)
@@ -70,15 +69,10 @@ def picker(
 
 
 def reader(
-    lists: Sequence[Sequence[RowGroups]],
-    wanted: HalfLookup,
-    with_body: bool,
-    folder: str,
-    parking: Parking,
-    sync: bool = True,
+    lists: Sequence[Sequence[RowGroups]], wanted: HalfLookup, with_body: bool, root: TableRoot, parking: Parking
 ) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
     """Like `picker`, but the input is indexes into ``lists``, whose files the task reads itself."""
-    pick = picker(wanted, folder, parking, sync)
+    pick = picker(wanted, root, parking)
 
     def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
         mine = [piece for batch in numbers for number in batch.column(0).to_pylist() for piece in lists[number]]

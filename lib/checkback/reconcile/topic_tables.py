@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from checkback.errors import CheckbackError, FencedError, all_lines, of_machine,
 from checkback.reconcile import published_notes, unpublished
 from checkback.reconcile.unpublished import LATER, Parked, Parking, Waiting, as_reason, unfit
 from checkback.spark.shutdown import LOST
+from checkback.storage import table_files
 from checkback.storage.recent import Recent
 from checkback.storage.schemas import TOPIC, TOPIC_PREFIX
 
@@ -154,9 +154,8 @@ class TopicTables:
         if not self._tables.by_files:
             return frozenset()
         folder = self._tables.location(TOPIC_PREFIX)
-        there = os.listdir(folder) if os.path.isdir(folder) else []
-        odd = [name for name in there if unfit(name) is not None and _NAME.fullmatch(name)]
-        return frozenset(name for name in odd if os.path.isdir(f"{folder}/{name}/_delta_log"))
+        odd = [name for name in table_files.folders(folder) if unfit(name) is not None and _NAME.fullmatch(name)]
+        return frozenset(name for name in odd if table_files.names(f"{folder}/{name}/_delta_log"))
 
     def _late(
         self, spark: SparkSession, topic: str, batch_id: int, batch_time: int, done: dict[published_notes.Key, int]

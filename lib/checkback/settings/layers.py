@@ -18,7 +18,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from checkback.errors import SettingsError
 from checkback.settings.model import BASE_FILE
-from checkback.settings.validation_errors import KAFKA_OPTIONS, KeyPath, dotted, explained, where_of
+from checkback.settings.validation_errors import OPTIONS, KeyPath, dotted, explained, where_of
 from checkback.settings.values import ENV_REFERENCE, SECRET_OPTION, SECRETS
 
 ENV_PREFIX = "CHECKBACK__"
@@ -92,7 +92,7 @@ def _leaves(path: KeyPath, value: Any, origin: str) -> Iterator[Leaf]:
     if path[:1] == ("spark",) and len(path) > 1:
         name = ".".join(path[1:])
         yield Leaf(("spark", name if name.startswith("spark.") else f"spark.{name}"), value, origin)
-    elif path[:2] in (KAFKA_OPTIONS, _GROUPS) and len(path) > 3:
+    elif path[:2] in (*OPTIONS, _GROUPS) and len(path) > 3:
         yield from _leaves((*path[:2], ".".join(path[2:])), value, origin)  # names in Kafka contain dots
     elif isinstance(value, Mapping) and value:
         for key, below in value.items():
@@ -179,7 +179,7 @@ def _value(path: KeyPath, text: str, origin: str) -> Any:
 
 
 def _is_secret(path: KeyPath) -> bool:
-    if path[:2] == KAFKA_OPTIONS:
+    if path[:2] in OPTIONS:
         return len(path) == 3 and SECRET_OPTION.search(path[2]) is not None
     return len(path) == 3 and path[0] == "producers" and path[2] in SECRETS
 
@@ -193,7 +193,7 @@ def _resolved(leaf: Leaf, environ: Mapping[str, str], used: bool) -> Leaf:
 
     For a leaf that is not ``used``, because a later layer overrides it, the variable may be unset.
     """
-    refers = _is_reference(leaf) and leaf.path[:2] == KAFKA_OPTIONS
+    refers = _is_reference(leaf) and leaf.path[:2] in OPTIONS
     if not (_is_secret(leaf.path) or refers) or leaf.value is None:
         return leaf
     where, fix = where_of(leaf.path, leaf.origin), 'put it in an environment variable and write "env:NAME" here'

@@ -35,6 +35,8 @@ from checkback.settings.values import (
 
 BASE_FILE = "conf/base.yml"
 MASK = "****"
+#: object stores in which Checkback commits itself (`checkback.storage.object_store`)
+_OBJECT_STORE = re.compile(r"(?i)(?:s3a?|gs|abfss?)://")
 # Spark's spark.redaction.regex, and the account keys of Azure storage.
 _SECRET_CONF = re.compile(r"(?i)secret|password|token|access[.]?key|account[.]?key")
 
@@ -47,9 +49,11 @@ class _Section(BaseModel):
 class Storage(_Section):
     """Location of the tables: paths under ``root``, or tables in ``catalog``.``schema``.
 
-    ``writer``: what appends to them. ``auto``: in local folders the tasks write the files and delta-rs commits them,
-    elsewhere Spark does both; ``spark``: always Spark. ``sync``: in local folders, flush writes to disk (fsync) before
-    they count as committed, so that a power cut loses nothing. No effect elsewhere.
+    ``writer``: what appends to them. ``auto``: in local folders and object stores (s3://, abfss://, gs://) the tasks
+    write the files and delta-rs commits them, elsewhere Spark does both; ``spark``: always Spark. ``sync``: in local
+    folders, flush writes to disk (fsync) before they count as committed, so that a power cut loses nothing. No effect
+    elsewhere. ``options``: the object store's, with delta-rs's names (``aws_endpoint_url``, ...); unset ones come from
+    the environment (AWS_ENDPOINT_URL, ...). Their values are always masked.
     """
 
     root: Text = "./data"
@@ -58,6 +62,12 @@ class Storage(_Section):
     checkpoints: Text | None = None
     writer: Literal["auto", "spark"] = "auto"
     sync: StrictBool = True
+    options: dict[Text, SecretConf] = {}
+
+    @property
+    def plain_options(self) -> dict[str, str]:
+        """``options`` unmasked."""
+        return {key: value.get_secret_value() for key, value in self.options.items()}
 
     @property
     def checkpoints_root(self) -> str:
@@ -68,6 +78,11 @@ class Storage(_Section):
     def _name_is_whole(self) -> Self:
         if (self.catalog is None) != (self.schema_ is None):
             refuse("storage.catalog and storage.schema go together", "set both or neither")
+        if self.catalog is None and self.writer == "spark" and _OBJECT_STORE.match(self.root):
+            refuse(
+                "of two commits by Spark to a table in an object store, one may silently overwrite the other",
+                "leave storage.writer at auto: delta-rs commits there on condition that the version is new",
+            )
         if self.catalog is not None and self.checkpoints is None:
             refuse(
                 "tables in a catalog leave no folder for the checkpoints",
@@ -276,6 +291,12 @@ def flatten(settings: Settings) -> dict[str, Any]:
                 for key in SECRETS:
                     if values[key] is not None:
                         flat[f"producers.{group}.{key}"] = MASK
+        elif section == "storage":
+            options = fields.pop("options")
+            flat |= {f"storage.{key}": value for key, value in fields.items()}
+            flat |= {f"storage.options.{key}": MASK for key in options}
+            if not options:
+                flat["storage.options"] = {}
         else:
             flat |= {f"{section}.{key}": value for key, value in fields.items()}
     return flat

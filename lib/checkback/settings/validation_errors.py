@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 KeyPath = tuple[str, ...]
-KAFKA_OPTIONS = ("kafka", "options")
+#: maps whose values are masked, and may be ``env:NAME``
+OPTIONS = (("kafka", "options"), ("storage", "options"))
 
 
 def dotted(path: Sequence[str | int]) -> str:
@@ -58,7 +59,7 @@ def explained(
         what, fix = error["msg"].replace("Input should be", "must be"), _FIX.get(kind, "correct it")
         for long, short in (("greater than or equal to", "at least"), ("less than or equal to", "at most")):
             what = what.replace(long, short)
-        hidden = path[0] in ("producers", "spark") or path[:2] == KAFKA_OPTIONS
+        hidden = path[0] in ("producers", "spark") or path[:2] in OPTIONS
         if isinstance(value, bool | int | float | str) and not hidden:
             what = f"is {value!r}, {what}"
     if more:

@@ -19,7 +19,7 @@ ENV_REFERENCE = "env:"
 #: Keys of a producer group that are only allowed in the environment.
 SECRETS = ("secret", "token")
 #: Kafka options whose values are only allowed in the environment.
-SECRET_OPTION = re.compile(r"(?i)password|secret|token|jaas|\.key$")
+SECRET_OPTION = re.compile(r"(?i)password|secret|token|jaas|[._]key$|access_key")
 
 _GROUP = re.compile(r"[a-zA-Z0-9_-]{1,120}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import checkback
 from checkback.errors import CheckbackError, SettingsError, reason
 from checkback.spark.connect import check_server, server_of
+from checkback.spark.hadoop_settings import EXCLUDED, FILE_MANAGER, hadoop_settings, packages_for
 from checkback.spark.jvm import java_check, quick_start, start_jvm
 from checkback.spark.stderr import HeldStderr
 from checkback.storage.dataframes import is_connect
@@ -79,7 +80,6 @@ LOCAL: Mapping[str, str] = {
             "com.fasterxml.jackson.core",
             "com.github.luben",
             "io.airlift",
-            "org.apache.hadoop",
             "org.apache.logging.log4j",
             "org.apache.parquet",
             "org.locationtech.jts",
@@ -87,7 +87,9 @@ LOCAL: Mapping[str, str] = {
             "org.slf4j",
             "org.xerial.snappy",
         )
-    ),
+    )
+    + ","
+    + ",".join(EXCLUDED),
 }
 
 #: Added for short commands: the optimising JIT compiler takes half of a start's CPU time and only pays off later.
@@ -96,9 +98,7 @@ SHORT: Mapping[str, str] = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -
 #: Added if the checkpoints are in local folders, too: Spark's default manager starts a process (`readlink`) for each
 #: rename, some ten a batch, from a JVM of gigabytes. Both check whether the file exists, then rename.
 LOCAL_CHECKPOINTS: Mapping[str, str] = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
+    FILE_MANAGER: ("org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"),
 }
 
 # List settings: a user's entries are added to ours instead of replacing them.
@@ -139,11 +139,24 @@ def spark_settings(settings: Settings, kafka: bool = False, short: bool = False)
         conf["spark.jars.packages"] = DELTA_PACKAGE
     if kafka and not under_spark_submit() and KAFKA_SOURCE not in settings.spark.get("spark.jars", ""):
         conf["spark.jars.packages"] += f",{kafka_package()}"
+    conf |= _object_store(settings, conf)
     conf["spark.sql.shuffle.partitions"] = str(settings.reconcile.partitions)
     conf.setdefault("spark.databricks.delta.snapshotPartitions", str(settings.reconcile.partitions))
     for key, value in settings.spark.items():
         conf[key] = _joined(conf.get(key, ""), value) if key in _LISTS else value
     return conf
+
+
+def _object_store(settings: Settings, conf: Mapping[str, str]) -> dict[str, str]:
+    """The settings for an object store. spark-submit and a shared session bring the JARs themselves."""
+    storage = settings.storage
+    root = "" if storage.catalog else storage.root
+    found = hadoop_settings(root, storage.checkpoints_root, storage.plain_options, os.environ)
+    packages = packages_for(root, storage.checkpoints_root)
+    if packages and "spark.jars.packages" in conf:
+        found["spark.jars.packages"] = ",".join([conf["spark.jars.packages"], *packages])
+        found["spark.jars.excludes"] = conf.get("spark.jars.excludes", ",".join(EXCLUDED))
+    return found
 
 
 def open_session(settings: Settings, app: str = "checkback", kafka: bool = False, short: bool = False) -> SparkSession:

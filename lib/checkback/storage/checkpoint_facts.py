@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from checkback.storage import filesystem, spark_log
+from checkback.storage import filesystem, spark_log, table_files
 from checkback.storage.checkpoint import last_done, numbers, parse_metadata, read_batch
 from checkback.storage.checkpoint_fit import Fit, TableLog
 from checkback.storage.schemas import SOURCES
@@ -68,6 +67,6 @@ def _spark_log(spark: SparkSession, tables: Tables, name: str, position: StreamP
 
 def _log(tables: Tables, name: str) -> TableLog:
     log = tables.log(name)
-    found = [_COMMIT.fullmatch(file) for file in os.listdir(f"{tables.location(name)}/_delta_log")]
+    found = [_COMMIT.fullmatch(file) for file in table_files.names(f"{tables.location(name)}/_delta_log")]
     versions = [int(match.group(1)) for match in found if match]
     return TableLog(log.table_id(), oldest=min(versions, default=0), newest=max(versions, default=0))

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import uuid
 from contextlib import suppress
 from typing import Any
 
 from checkback.errors import StorageError
+from checkback.storage import table_files
 from checkback.storage.commit_reader import actions_of
 from checkback.storage.compatibility import allows_files
 
@@ -33,26 +32,23 @@ Checksum = dict[str, Any]
 
 
 def write_checksum(place: str, version: int) -> bool:
-    """Write the checksum of a version of the table in the folder ``place``; False if it cannot be computed.
+    """Write the checksum of a version of the table in ``place``; False if it cannot be computed.
 
     With flushed commits, call it after the flush: the file proves that the version is durable (`torn_commits`). Best
     effort: never raises.
     """
-    log = os.path.join(place, "_delta_log")
+    log = f"{place}/_delta_log"
     try:
         found = _checksum(log, version)
         if found is None:
             return False
-        new = os.path.join(log, f".{version:020}.{uuid.uuid4()}.tmp")
-        with open(new, "w", encoding="utf-8") as file:
-            json.dump(found, file)
-        os.replace(new, _path(log, version))
+        table_files.write(_path(log, version), json.dumps(found).encode())
     except (StorageError, OSError, ValueError, KeyError, TypeError) as error:
         _log.debug("no checksum for version %s: %s", version, error)
         return False
     if version >= KEPT:
         with suppress(OSError):
-            os.remove(_path(log, version - KEPT))
+            table_files.remove(_path(log, version - KEPT))
     return True
 
 
@@ -60,8 +56,8 @@ def _checksum(log: str, version: int) -> Checksum | None:
     """From an earlier checksum, or version 0, and the commits since."""
     first = max(0, version - _BEHIND)
     for earlier in range(version - 1, first - 1, -1):
-        with suppress(FileNotFoundError, ValueError, KeyError), open(_path(log, earlier), encoding="utf-8") as file:
-            found = _known(json.load(file))  # a torn one is skipped
+        with suppress(FileNotFoundError, ValueError, KeyError):
+            found = _known(json.loads(table_files.read(_path(log, earlier))))  # a torn one is skipped
             break
     else:
         if first > 0:
@@ -114,8 +110,8 @@ def _is_plain(protocol: dict[str, Any]) -> bool:
 
 
 def _commits(log: str, first: int, last: int) -> list[list[dict[str, Any]]]:
-    return [actions_of(os.path.join(log, f"{version:020}.json")) for version in range(first, last + 1)]
+    return [actions_of(f"{log}/{version:020}.json") for version in range(first, last + 1)]
 
 
 def _path(log: str, version: int) -> str:
-    return os.path.join(log, f"{version:020}.crc")
+    return f"{log}/{version:020}.crc"

@@ -1,4 +1,4 @@
-"""The commit files of a Delta table in a local folder, read one by one: commit timestamps and rows added.
+"""The commit files of a Delta table, read one by one: commit timestamps and rows added.
 
 This needs neither Spark nor a snapshot of the table, so it is fast however long the log is (PROTOCOL.md of
 delta-io/delta: Delta Log Entries, Checkpoints).
@@ -7,13 +7,13 @@ delta-io/delta: Delta Log Entries, Checkpoints).
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from checkback.errors import StorageError
+from checkback.storage import table_files
 from checkback.storage.torn_commits import refuse_torn
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ class CommitReader:
     def of(cls, place: str) -> CommitReader | None:
         """The commits of the table in the folder; None if there is no table. Raises StorageError."""
         try:
-            names = os.listdir(os.path.join(place, "_delta_log"))
-        except FileNotFoundError:
-            return None
+            names = table_files.names(f"{place}/_delta_log")
         except OSError as error:
             raise _unreadable(place) from error
         versions = {int(match[1]) for match in map(_COMMIT.fullmatch, names) if match}
@@ -64,7 +62,7 @@ class CommitReader:
             about = action.get("commitInfo", {})
             if "timestamp" in about:
                 return int(about.get("inCommitTimestamp", about["timestamp"]))
-        return round(os.path.getmtime(self._file(version)) * 1000)
+        return table_files.modified(self._file(version))
 
     def after(self, version: int, index: int = -1) -> Unread:
         """The rows added from ``version`` on, excluding that version's files up to ``index``.
@@ -95,7 +93,7 @@ class CommitReader:
                 yield number, brought
 
     def _file(self, version: int) -> str:
-        return os.path.join(self.place, "_delta_log", f"{version:020d}.json")
+        return f"{self.place}/_delta_log/{version:020}.json"
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
         return actions_of(self._file(version))
@@ -104,8 +102,7 @@ class CommitReader:
 def actions_of(file: str) -> list[dict[str, Any]]:
     """The actions of a commit file. Raises StorageError."""
     try:
-        with open(file, encoding="utf-8") as lines:
-            return [json.loads(line) for line in lines if line.strip()]
+        return [json.loads(line) for line in table_files.lines(file)]
     except (OSError, ValueError) as error:
         raise _unreadable(file) from error
 
@@ -113,8 +110,7 @@ def actions_of(file: str) -> list[dict[str, Any]]:
 def actions_of_kind(file: str, kind: str) -> Iterator[dict[str, Any]]:
     """Only the actions of one kind (``add``, ``remove``, ``txn``). Raises OSError, ValueError, KeyError."""
     begin = f'{{"{kind}"'
-    with open(file, encoding="utf-8") as lines:
-        yield from (json.loads(line)[kind] for line in lines if line.startswith(begin))
+    yield from (json.loads(line)[kind] for line in table_files.lines(file) if line.startswith(begin))
 
 
 def read_actions(place: str, version: int, kind: str) -> Iterator[dict[str, Any]]:

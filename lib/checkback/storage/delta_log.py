@@ -1,14 +1,14 @@
-"""The Delta log of a table on a local file system: created, read and committed to with delta-rs.
+"""The Delta log of a table in a local folder or an object store: created, read and committed to with delta-rs.
 
 Why not with Spark: Spark needs 0.4 s for an idempotent append (it runs jobs that reconstruct the table's state to look
 up the application id), delta-rs a few milliseconds. And on local folders Spark's commit is atomic only inside one JVM
 (HDFSLogStore checks whether the file exists, then renames over it), so `land` and `reconcile`, two applications, could
-overwrite each other's commit; delta-rs hard-links its file into place, which fails if the version exists.
+overwrite each other's commit; delta-rs hard-links its file into place, which fails if the version exists. In object
+stores it writes the file on condition that there is none (If-None-Match), which Spark does not.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,12 +21,13 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from checkback.errors import FencedError, StorageError
-from checkback.storage import compatibility
+from checkback.storage import compatibility, table_files
 from checkback.storage.checksum import write_checksum
 from checkback.storage.commit_reader import removed_by
 from checkback.storage.compatibility import declared_schema
 from checkback.storage.delta_errors import DELTA_ERRORS, storage_error, unreadable
 from checkback.storage.fsync import LogFlush
+from checkback.storage.object_store import is_registered, options_of
 from checkback.storage.schemas import properties_of
 from checkback.storage.timestamps import python_times
 from checkback.storage.torn_commits import ACTIONS, last_checkpoint, recover_log, refuse_torn
@@ -64,7 +65,7 @@ class DeltaLog:
     """One table's log. Not thread-safe."""
 
     def __init__(self, name: str, place: str, sync: bool = True) -> None:
-        """``place``: the table's absolute folder. ``sync``: flush each commit to disk (`fsync`).
+        """``place``: the table's absolute folder, or its URI. ``sync``: flush each commit to disk (`fsync`).
 
         Raises StorageError if the table does not exist or its newest commits are torn (`torn_commits`).
         """
@@ -75,7 +76,7 @@ class DeltaLog:
         self._versions = TransactionVersions(place)
         refuse_torn(place, sync)
         try:
-            self._table = DeltaTable(place)
+            self._table = _open(place)
         except TableNotFoundError as error:
             raise StorageError("there is no such table", place, "land something first") from error
         except DELTA_ERRORS as error:
@@ -87,6 +88,8 @@ class DeltaLog:
     def exists(place: str) -> bool:
         """True if the folder holds a Delta table. Raises StorageError if that cannot be determined."""
         try:
+            if is_registered(place):  # delta-rs would keep the other threads waiting during the request
+                return bool(table_files.names(f"{place}/_delta_log"))
             return DeltaTable.is_deltatable(place)
         except DELTA_ERRORS as error:
             raise unreadable(place, error) from error
@@ -105,8 +108,16 @@ class DeltaLog:
         if DeltaLog.exists(place):
             return
         try:
-            DeltaTable.create(place, declared_schema(name), mode="ignore", configuration=properties_of(name))
+            DeltaTable.create(
+                place,
+                declared_schema(name),
+                mode="ignore",
+                configuration=properties_of(name),
+                storage_options=options_of(place) or None,
+            )
         except DELTA_ERRORS as error:
+            if DeltaLog.exists(place):  # another process was faster
+                return
             raise storage_error("the table cannot be created", place, error) from error
         if sync:
             LogFlush(place).to()
@@ -159,7 +170,7 @@ class DeltaLog:
         names = [name[4:] for name in actions.schema.names if name.startswith("min.")]
         return [
             DataFile(
-                path=os.path.join(self._place, row["path"]),
+                path=f"{self._place}/{row['path']}",
                 size=row["size_bytes"],
                 spans={
                     name: (row[f"min.{name}"], row[f"max.{name}"]) for name in names if row[f"min.{name}"] is not None
@@ -182,7 +193,7 @@ class DeltaLog:
         """Paths, relative to the table's folder, of the data files of the current snapshot or of ``version``."""
         self._update()
         try:
-            table = self._table if version is None else DeltaTable(self._place, version=version)
+            table = self._table if version is None else _open(self._place, version)
             return set(pa.table(table.get_add_actions()).column("path").to_pylist())
         except DELTA_ERRORS as error:
             raise unreadable(self._place, error) from error
@@ -193,14 +204,14 @@ class DeltaLog:
         Each lies directly in the table's folder. None if only a Delta reader can read the rows. Raises StorageError.
         """
         try:
-            table = self._table if self._table.version() == version else DeltaTable(self._place, version=version)
+            table = self._table if self._table.version() == version else _open(self._place, version)
             plain = compatibility.is_plain(table) and compatibility.has_columns(table, self._name)
             names = pa.table(table.get_add_actions()).column("path").to_pylist()
         except DELTA_ERRORS as error:
             raise unreadable(self._place, error) from error
         if not plain or any("/" in name for name in names):
             return None
-        return [os.path.join(self._place, name) for name in names]
+        return [f"{self._place}/{name}" for name in names]
 
     def history(self, commits: int) -> dict[int, int]:
         """The last ``commits``: commit timestamp (ms) by version."""
@@ -305,7 +316,7 @@ class DeltaLog:
     def _size(self, path: str) -> int | None:
         """Size of a data file in bytes; None if it cannot be read."""
         with suppress(OSError):
-            return os.path.getsize(os.path.join(self._place, path))
+            return table_files.size(f"{self._place}/{path}")
         return None
 
     def checkpoint(self) -> None:
@@ -355,8 +366,11 @@ class DeltaLog:
     def _committed(self) -> None:
         """Flush the commit, then write its checksum and, if due, a checkpoint, which must not outlive it."""
         before = version = int(self._table.version())
-        while os.path.exists(f"{self._place}/_delta_log/{version + 1:020}.json"):
-            version += 1
+        if is_registered(self._place):
+            version = self.version()  # one listing
+        else:
+            while table_files.exists(f"{self._place}/_delta_log/{version + 1:020}.json"):
+                version += 1
         if self._sync is not None:
             self._sync.to(version)
         write_checksum(self._place, version)
@@ -366,7 +380,7 @@ class DeltaLog:
                 if last_checkpoint(self._place) < due:
                     self.checkpoint()
                 # Reload from the checkpoint: state accumulated commit by commit makes each commit slower.
-                self._table = DeltaTable(self._place)
+                self._table = _open(self._place)
 
     def _fenced(self) -> FencedError:
         return FencedError(
@@ -378,6 +392,10 @@ class DeltaLog:
             self._table.update_incremental()
         except DELTA_ERRORS as error:
             raise unreadable(self._place, error) from error
+
+
+def _open(place: str, version: int | None = None) -> DeltaTable:
+    return DeltaTable(place, version=version, storage_options=options_of(place) or None)
 
 
 def _additions(files: Sequence[ParquetFile], now: int, rewritten: bool = False) -> list[AddAction | RemoveAction]:

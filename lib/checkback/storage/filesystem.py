@@ -1,29 +1,35 @@
 """Folders and small files in Spark's file systems, accessed from the driver.
 
-Paths (local or mounted) are accessed through the OS and need no session. URIs are accessed through Hadoop's client,
-with Spark's settings and credentials; Spark Connect has none, so Arrow's file systems are used, with this process's
-credentials.
+Paths (local or mounted) are accessed through the OS, and places in the tables' object store through its client
+(`object_store`): neither needs a session. Other URIs are accessed through Hadoop's client, with Spark's settings and
+credentials; Spark Connect has none, so the object store's client is used, with this process's credentials.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-import pyarrow as pa
-from pyarrow import fs
+import obstore
 
 from checkback.errors import StorageError, one_line
+from checkback.storage import table_files
 from checkback.storage.dataframes import is_connect
 from checkback.storage.fsync import flush_file, flush_folder, flush_parents
+from checkback.storage.object_store import canonical, is_registered, open_store, os_errors
 from checkback.storage.paths import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
+
+#: makes an empty folder of an object store: an object, whose name Spark and Delta ignore
+_FOLDER = "_folder"
 
 
 class _Files(Protocol):
@@ -67,7 +73,7 @@ def make(spark: SparkSession, folder: str) -> None:
 def delete(spark: SparkSession, folder: str) -> None:
     """Delete a folder recursively, if it exists. Raises StorageError."""
     with _told("changed", folder):
-        files = _files(spark, folder)
+        files = _files(spark, folder, whole=True)
         if files.exists():
             files.delete()
 
@@ -92,10 +98,10 @@ def write(spark: SparkSession | None, file: str, text: str) -> None:
 def move(spark: SparkSession, folder: str, to: str) -> bool:
     """Move a folder; False if it does not exist. Raises StorageError."""
     with _told("changed", folder):
-        files = _files(spark, folder)
+        files = _files(spark, folder, whole=True)
         if not files.exists():
             return False
-        if _files(spark, to).exists():
+        if _files(spark, to, whole=True).exists():
             raise StorageError(f"cannot be moved to {to}: it exists", folder, "move it by hand")
         files.move(to)
         return True
@@ -113,80 +119,56 @@ def _told(what: str, place: str) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, pa.ArrowException, Py4JJavaError) as error:
+    except (OSError, UnicodeDecodeError, Py4JJavaError) as error:
         raise StorageError(f"cannot be {what}: {one_line(error)}", place) from error
 
 
-def _files(spark: SparkSession | None, place: str) -> _Files:
+def _files(spark: SparkSession | None, place: str, whole: bool = False) -> _Files:
+    """``whole``: the folder is moved or deleted: in an object store by Hadoop, which knows its own folder markers."""
     path = local_path(place) or (place if place.startswith("/") else None)
     if path is not None:
         return _Local(path)
+    uri = canonical(place)
+    by_hadoop = spark is not None and not is_connect(spark)
+    if uri is not None and (is_registered(uri) or not by_hadoop) and not (whole and by_hadoop):
+        return _InObjectStore(uri)
     if spark is None:
         raise StorageError("is not of this machine, and there is no Spark to read it", place)
     if not is_connect(spark):
         return _ByHadoop(spark, place)
-    try:
-        return _ByArrow(*fs.FileSystem.from_uri(place))
-    except (pa.ArrowException, ValueError, ImportError) as error:
-        raise StorageError(
-            "on Spark Connect this kind of folder cannot be listed",
-            place,
-            "choose storage.checkpoints under a path, as /Volumes/..., or an s3://, gs:// or abfss:// URI",
-        ) from error
+    raise StorageError(
+        "on Spark Connect this kind of folder cannot be listed",
+        place,
+        "choose storage.checkpoints under a path, as /Volumes/..., or an s3://, gs:// or abfss:// URI",
+    )
 
 
-class _ByArrow:
-    """A path in one of Arrow's file systems."""
-
-    def __init__(self, system: fs.FileSystem, path: str) -> None:
-        self._system = system
-        self._path = path
-
-    def names(self) -> list[str]:
-        return [found.base_name for found in self._system.get_file_info(fs.FileSelector(self._path))]
-
-    def text(self) -> str:
-        with self._system.open_input_stream(self._path) as stream:
-            return bytes(stream.read()).decode()
-
-    def exists(self) -> bool:
-        return bool(self._system.get_file_info(self._path).type != fs.FileType.NotFound)
-
-    def make(self) -> None:
-        self._system.create_dir(self._path, recursive=True)
-
-    def delete(self) -> None:
-        self._system.delete_dir(self._path)
-
-    def delete_file(self) -> None:
-        self._system.delete_file(self._path)
-
-    def write(self, content: bytes) -> None:
-        self._system.create_dir(os.path.dirname(self._path), recursive=True)
-        with self._system.open_output_stream(self._path) as stream:
-            stream.write(content)
-
-    def move(self, to: str) -> None:
-        target = local_path(to) or (to if to.startswith("/") else fs.FileSystem.from_uri(to)[1])
-        self._system.move(self._path, target)
-
-
-class _Local(_ByArrow):
+class _Local:
     """A local path. All changes are flushed to disk; they are rare."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(fs.LocalFileSystem(), path)
+        self._path = path
+
+    def names(self) -> list[str]:
+        return os.listdir(self._path)
+
+    def text(self) -> str:
+        with open(self._path, encoding="utf-8") as file:
+            return file.read()
+
+    def exists(self) -> bool:
+        return os.path.exists(self._path)
 
     def make(self) -> None:
-        super().make()
+        os.makedirs(self._path, exist_ok=True)
         flush_parents(self._path)
 
     def delete(self) -> None:
-        super().delete()
+        shutil.rmtree(self._path)
         flush_folder(os.path.dirname(self._path))
 
     def delete_file(self) -> None:
-        super().delete_file()
+        os.remove(self._path)
         flush_folder(os.path.dirname(self._path))
 
     def write(self, content: bytes) -> None:
@@ -199,9 +181,53 @@ class _Local(_ByArrow):
         flush_folder(os.path.dirname(self._path))
 
     def move(self, to: str) -> None:
-        super().move(to)
-        for place in (self._path, local_path(to) or to):
+        target = local_path(to) or to
+        os.rename(self._path, target)
+        for place in (self._path, target):
             flush_folder(os.path.dirname(place))
+
+
+class _InObjectStore:
+    """A URI in an object store. A folder is there as long as an object is below it."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._store, self._key = open_store(uri)
+
+    def names(self) -> list[str]:
+        return table_files.names(self._uri)
+
+    def text(self) -> str:
+        return table_files.read(self._uri).decode()
+
+    def exists(self) -> bool:
+        return table_files.exists(self._uri) or bool(self.names())
+
+    def make(self) -> None:
+        table_files.write(f"{self._uri}/{_FOLDER}", b"")
+
+    def delete(self) -> None:
+        with os_errors(self._uri):
+            obstore.delete(self._store, self._below())
+
+    def delete_file(self) -> None:
+        table_files.remove(self._uri)
+
+    def write(self, content: bytes) -> None:
+        table_files.write(self._uri, content)
+
+    def move(self, to: str) -> None:
+        """Copy, then delete: not atomic. Nothing else uses a folder that is moved."""
+        target = open_store(canonical(to) or to)[1]
+        paths = self._below()
+        with os_errors(self._uri):
+            for path in paths:
+                obstore.copy(self._store, path, target + path[len(self._key) :])
+            obstore.delete(self._store, paths)
+
+    def _below(self) -> list[str]:
+        with os_errors(self._uri):
+            return [file["path"] for piece in obstore.list(self._store, f"{self._key}/") for file in piece]
 
 
 class _ByHadoop:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from checkback.errors import StorageError
+from checkback.storage import table_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -196,10 +197,7 @@ def flush_owner(place: str) -> None:
 
 def versions(log: str) -> list[int]:
     """The versions with a commit file in a folder ``_delta_log``, in any order. Raises OSError."""
-    try:
-        return [int(match[1]) for match in map(COMMIT.fullmatch, os.listdir(log)) if match]
-    except FileNotFoundError:
-        return []
+    return [int(match[1]) for match in map(COMMIT.fullmatch, table_files.names(log)) if match]
 
 
 def unflushed(error: Exception, place: str) -> UnflushedError:

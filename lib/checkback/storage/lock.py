@@ -1,4 +1,4 @@
-"""Mutual exclusion between processes on the same tables: a lock that the OS releases when its process dies.
+"""Mutual exclusion between processes on the same tables: a lock that the OS releases when its process dies, or a lease.
 
 Spark's own fencing, the offset log, only detects two queries writing the same entry of the same checkpoint: it misses
 a replayed batch, and a second checkpoint on the same tables.
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from checkback.errors import FencedError, StorageError
+from checkback.storage.lease import Lease, holder_of
+from checkback.storage.object_store import is_registered
 from checkback.storage.paths import local_path
 
 if TYPE_CHECKING:
@@ -27,16 +29,19 @@ FILE = "_reconcile.lock"
 
 @dataclass(frozen=True)
 class Lock:
-    """A held lock. ``path``: its file; None = no lock could be taken (nothing is local)."""
+    """A held lock. ``path``: its file; None = no lock could be taken. ``lease``: held instead, in an object store."""
 
     path: str | None = None
     descriptor: int = -1
+    lease: Lease | None = None
 
     def confirm(self) -> None:
         """Check that the lock file was not removed or replaced: another process could then hold a lock, too.
 
-        Raises FencedError if it was, StorageError if that cannot be determined.
+        The same for a lease that ran out. Raises FencedError if it was, StorageError if that cannot be determined.
         """
+        if self.lease is not None:
+            self.lease.confirm()
         if self.path is not None and not _is_there(self.descriptor, self.path):
             raise FencedError(
                 "the lock file was deleted, as when the folder is restored from a backup: "
@@ -52,12 +57,23 @@ def exclusive_lock(tables: Tables, file: str = FILE) -> Iterator[Lock]:
 
     ``file``: processes that lock the same file exclude each other.
 
-    It is an advisory file lock (flock), so both processes must see the same file system. If the tables are not in a
-    local folder, the file is next to the checkpoints; if these are not local either, there is no lock and only
-    Spark's and Delta's own fencing remains. The file may be removed: long-lived holders call `Lock.confirm`.
+    It is an advisory file lock (flock), so both processes must see the same file system; in an object store, a lease
+    (`lease`), which each commit of ``tables`` confirms. If the tables are in neither, the file is next to the
+    checkpoints; if these are not local either, there is no lock and only Spark's and Delta's own fencing remains. The
+    file may be removed: long-lived holders call `Lock.confirm`.
 
     Raises FencedError if another process holds the lock, StorageError if the file cannot be created.
     """
+    if is_registered(tables.root):
+        lease = Lease(f"{tables.root}/{file}")
+        lease.start()
+        before, tables.guard.confirm = tables.guard.confirm, lease.confirm
+        try:
+            yield Lock(lease=lease)
+        finally:
+            tables.guard.confirm = before
+            lease.release()
+        return
     folder = _folder(tables)
     if folder is None:
         yield Lock()
@@ -78,9 +94,13 @@ def lock_is_held(tables: Tables) -> str | None:
 
     The test briefly takes a shared lock, which `exclusive_lock` waits for.
     """
+    if is_registered(tables.root):
+        return holder_of(f"{tables.root}/{FILE}")
     folder = _folder(tables)
-    if folder is None:
-        return None
+    return None if folder is None else _flock_holder(folder)
+
+
+def _flock_holder(folder: str) -> str | None:
     try:
         import fcntl
 

@@ -1,4 +1,4 @@
-"""Parquet files of Delta tables, written by the tasks of a Spark job.
+"""Parquet files of Delta tables, in a local folder or an object store, written by the tasks of a Spark job.
 
 A file belongs to its table only once the driver has committed it (`delta_log`). A file that never is, because its task
 was retried or its batch failed, is orphaned, and VACUUM removes it, as with every writer of Delta tables.
@@ -7,7 +7,6 @@ was retried or its batch failed, is orphaned, and VACUUM removes it, as with eve
 from __future__ import annotations
 
 import contextlib
-import os
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,8 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkback.errors import of_machine
+from checkback.storage import table_files
 from checkback.storage.file_statistics import FileStatistics
 from checkback.storage.fsync import AT_ONCE, flush_file, flush_folder
+from checkback.storage.object_store import ObjectWriter, canonical, is_registered, register
 from checkback.storage.schemas import arrow_schema, statistics_of
 
 if TYPE_CHECKING:
@@ -58,17 +59,36 @@ class _Open:
     parts: list[pa.Table] = field(default_factory=list)
     waiting: int = 0
     writer: pq.ParquetWriter | None = None
+    sink: str | ObjectWriter = ""
     rows: int = 0
     statistics: FileStatistics = field(default_factory=FileStatistics)
+
+
+@dataclass(frozen=True)
+class TableRoot:
+    """The parent of the tables' folders, or its URI, for a task: with what an executor needs to write there.
+
+    ``options``: those of the object store (`object_store`). ``sync``: see FileWriter.
+    """
+
+    uri: str
+    sync: bool = True
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def writer(self, most_rows: Mapping[str, int] | None = None, apart: str | None = None) -> FileWriter:
+        """A FileWriter of tables here."""
+        if canonical(self.uri) is not None:
+            register(self.uri, self.options)
+        return FileWriter(self.uri, most_rows=most_rows, apart=apart, sync=self.sync)
 
 
 class FileWriter:
     """Writes rows of several tables, one file for each table. A context manager: an error removes the files.
 
-    ``folder``: parent of the tables' folders. ``buffer``: bytes of rows in a row group. ``most_rows``: maximum rows of
-    a file, by table; more rows make more files. ``apart``: name prefix of tables that are isolated from the others:
-    if such a table's file cannot be written (errors of the machine excepted), the error is recorded in ``failed``.
-    ``sync``: `close` flushes the files and their directory entries to disk.
+    ``folder``: parent of the tables' folders, or its URI. ``buffer``: bytes of rows in a row group. ``most_rows``:
+    maximum rows of a file, by table; more rows make more files. ``apart``: name prefix of tables that are isolated from
+    the others: if such a table's file cannot be written (errors of the machine excepted), the error is recorded in
+    ``failed``. ``sync``: `close` flushes the files and their directory entries to disk.
     """
 
     def __init__(
@@ -83,7 +103,7 @@ class FileWriter:
         self._buffer = buffer
         self._most_rows = most_rows or {}
         self._apart = apart
-        self._sync = sync
+        self._sync = sync and not is_registered(folder)  # an object is durable when it is there
         self._files: dict[str, _Open] = {}
         self._done: list[ParquetFile] = []
         self.failed: dict[str, Exception] = {}
@@ -139,12 +159,12 @@ class FileWriter:
                 if file.writer is not None:
                     file.writer.close()
             with contextlib.suppress(OSError):
-                os.remove(f"{self._folder}/{name}/{file.path}")
+                table_files.remove(f"{self._folder}/{name}/{file.path}")
 
     def _add(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
         if name not in self._files:
             self._files[name] = _Open(f"part-{uuid.uuid4()}.{_codec(name)}.parquet", arrow_schema(name))
-            os.makedirs(f"{self._folder}/{name}", exist_ok=True)
+            self._files[name].sink = table_files.sink(f"{self._folder}/{name}/{self._files[name].path}")
         file = self._files[name]
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         table = table.select(file.schema.names).cast(file.schema)
@@ -183,7 +203,11 @@ class FileWriter:
         file = self._files[name]
         if file.writer is not None:
             file.writer.close()
-        size = os.path.getsize(f"{self._folder}/{name}/{file.path}")
+        if isinstance(file.sink, ObjectWriter):
+            file.sink.close()
+            size = file.sink.size
+        else:
+            size = table_files.size(file.sink)
         self._done.append(ParquetFile(name, file.path, size, file.statistics.json(file.rows)))
         del self._files[name]
 
@@ -195,7 +219,7 @@ class FileWriter:
             repeating = [column for column in file.schema.names if column not in _UNIQUE]
             repeating += ["properties.key_value.key", "properties.key_value.value"]
             file.writer = pq.ParquetWriter(
-                f"{self._folder}/{name}/{file.path}",
+                file.sink,
                 file.schema,
                 compression=_codec(name),
                 use_dictionary=repeating,
@@ -213,16 +237,14 @@ class FileWriter:
         written = [(name, file.path) for name, file in self._files.items()]
         for name, path in [*written, *((file.name, file.path) for file in self._done)]:
             with contextlib.suppress(OSError):
-                os.remove(f"{self._folder}/{name}/{path}")
+                table_files.remove(f"{self._folder}/{name}/{path}")
 
 
-def to_files(
-    name: str, folder: str, sync: bool = True
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def to_files(name: str, root: TableRoot) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A function for mapInArrow that writes all rows into files of one table and yields FILES_SCHEMA."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with FileWriter(folder, sync=sync) as writer:
+        with root.writer() as writer:
             for batch in batches:
                 writer.write(name, batch)
             yield file_rows(writer.close())

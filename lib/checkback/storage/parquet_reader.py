@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +10,7 @@ from pyarrow.dataset import ParquetFileFormat
 from pyarrow.fs import LocalFileSystem
 
 from checkback.errors import StorageError
+from checkback.storage import table_files
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.timestamps import python_times
 
@@ -31,7 +32,7 @@ def read_rows(path: str, name: str, columns: Sequence[str] | None, wanted: pc.Ex
     schema = arrow_schema(name)
     names = list(columns or schema.names)
     try:
-        rows = pq.read_table(path, columns=names, filters=wanted, partitioning=None)
+        rows = pq.read_table(table_files.source(path), columns=names, filters=wanted, partitioning=None)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
     return python_times(rows.select(names).cast(pa.schema([schema.field(name) for name in names])))
@@ -41,8 +42,9 @@ def row_batches(path: str, name: str, columns: Sequence[str], wanted: pc.Express
     """Like `read_rows`, in pieces of some megabytes, so that memory stays bounded. Raises StorageError."""
     schema = pa.schema([arrow_schema(name).field(column) for column in columns])
     try:
-        fragment = ParquetFileFormat().make_fragment(path, LocalFileSystem()).subset(wanted, schema=arrow_schema(name))
-        with pq.ParquetFile(path, coerce_int96_timestamp_unit="us", buffer_size=_STREAMED, pre_buffer=False) as file:
+        fragment = ParquetFileFormat().make_fragment(*_at(path)).subset(wanted, schema=arrow_schema(name))
+        read = table_files.source(path)
+        with pq.ParquetFile(read, coerce_int96_timestamp_unit="us", buffer_size=_STREAMED, pre_buffer=False) as file:
             for number in (group.id for group in fragment.row_groups):
                 group = file.metadata.row_group(number)
                 rows = group.num_rows * _PIECE // max(1, group.total_byte_size)
@@ -52,3 +54,9 @@ def row_batches(path: str, name: str, columns: Sequence[str], wanted: pc.Express
                         yield python_times(piece)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
+
+
+def _at(path: str) -> tuple[Any, ...]:
+    """The arguments of make_fragment for a file."""
+    source = table_files.source(path)
+    return (source, LocalFileSystem()) if source == path else (source,)

@@ -1,23 +1,21 @@
 """The table commits a checkpoint has seen, to detect a restored table with other commits under the same versions.
 
 They are stored in the file ``seen`` in the checkpoint's folder: by table a version and the hash of its commit file,
-which is immutable. Only for tables in local folders: elsewhere the commit files cannot be read directly.
+which is immutable. Only for tables whose commit files can be read without Spark.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
 from checkback.errors import StateError, StorageError
-from checkback.storage import filesystem
+from checkback.storage import filesystem, table_files
 from checkback.storage.commit_reader import read_actions
 from checkback.storage.fsync import versions
-from checkback.storage.paths import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -121,29 +119,27 @@ def _removing(log: str, after: int, upto: int | None) -> int | None:
     """
     later = range(after + 1, upto + 1) if upto is not None else sorted(each for each in versions(log) if each > after)
     for version in later:
-        if os.path.exists(f"{log}/{version:020}.json"):
-            removed = read_actions(os.path.dirname(log), version, "remove")
+        if table_files.exists(f"{log}/{version:020}.json"):
+            removed = read_actions(log.removesuffix("/_delta_log"), version, "remove")
             if any(file.get("dataChange", True) for file in removed):
                 return version
     return None
 
 
 def _log(tables: Tables, name: str) -> str | None:
-    """A table's log folder; None if it is not local."""
-    place = None if tables.catalog else local_path(tables.location(name))
-    return None if place is None else f"{place}/_delta_log"
+    """A table's log folder; None if only Spark can read it."""
+    return f"{tables.location(name)}/_delta_log" if tables.readable else None
 
 
 def _commit(tables: Tables, name: str, version: int) -> str | None:
-    """The hash of a commit file; None if it does not exist or is not local. Raises StorageError."""
+    """The hash of a commit file; None if it does not exist or only Spark can read it. Raises StorageError."""
     log = _log(tables, name)
     file = f"{log}/{version:020}.json"
     try:
         if log is not None:
-            with open(file, "rb") as content:
-                return hashlib.sha256(content.read()).hexdigest()
+            return hashlib.sha256(table_files.read(file)).hexdigest()
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise StorageError(f"cannot be read: {error.strerror}", file) from error
+        raise StorageError(f"cannot be read: {error.strerror or error}", file) from error
     return None

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import StorageError
-from checkback.storage import filesystem, spark_log
+from checkback.storage import filesystem, spark_log, table_files
 from checkback.storage.catalog_names import TABLE_PREFIX, TOPIC_PROPERTY, is_plain, table_name, whose_folder
 from checkback.storage.dataframes import frame
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.delta_log import AlteredError, DeltaLog
 from checkback.storage.fsync import LogFlush, QueryFlush
-from checkback.storage.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter, files_of, to_files
+from checkback.storage.object_store import canonical, check_options, options_of, register
+from checkback.storage.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter, TableRoot, files_of, to_files
 from checkback.storage.paths import local_path
 from checkback.storage.recent import Recent
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, properties_of, schema_of
@@ -30,12 +30,8 @@ if TYPE_CHECKING:
     from checkback.storage.parquet_files import ParquetFile
 
 
-def _names(folder: str) -> list[str]:
-    return os.listdir(folder) if os.path.isdir(folder) else []
-
-
 def _absolute(place: str) -> str:
-    return (local_path(place) or place).rstrip("/")
+    return (local_path(place) or canonical(place) or place).rstrip("/")
 
 
 #: application id of commits without rows, see Tables.mark
@@ -48,6 +44,13 @@ _RECENT = 50
 
 def _open_logs() -> Recent[DeltaLog]:
     return Recent(_OPEN_TOPICS, SCHEMAS.__contains__)
+
+
+@dataclass
+class Guard:
+    """Called before each commit; raises FencedError if this process may not write any more (`lock`)."""
+
+    confirm: Callable[[], object] = bool
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Tables:
     checkpoints: str = ""
     by_files: bool = False
     sync: bool = False
+    guard: Guard = field(default_factory=Guard, repr=False, compare=False)
     _logs: Recent[DeltaLog] = field(default_factory=_open_logs, repr=False, compare=False)
     _seen: set[str] = field(default_factory=set, repr=False, compare=False)
 
@@ -72,27 +76,43 @@ class Tables:
     def of(cls, storage: Storage) -> Tables:
         """The tables named by the settings. A local path becomes absolute: Spark's working directory may differ.
 
-        Tables in local folders are written ``by_files`` unless storage.writer says otherwise.
+        Tables in local folders and object stores are written ``by_files`` unless storage.writer says otherwise.
+        Registers the storage.options of an object store (`object_store`).
         """
         root = "" if storage.catalog else _absolute(storage.root)
         local = not storage.catalog and local_path(root) is not None
+        places = [] if storage.catalog else [root, _absolute(storage.checkpoints_root)]
+        for place in places:
+            if canonical(place) is not None:
+                register(place, storage.plain_options)
+                check_options(place)
         return cls(
             root=root,
             catalog=storage.catalog or "",
             schema=storage.schema_ or "",
             checkpoints=_absolute(storage.checkpoints_root),
-            by_files=storage.writer != "spark" and local,
+            by_files=storage.writer != "spark" and (local or canonical(root) is not None),
             sync=storage.sync and local,
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled (with a batch function) without the open logs."""
-        return {**vars(self), "_logs": _open_logs()}
+        """Pickled (with a batch function) without the open logs and the guard."""
+        return {**vars(self), "_logs": _open_logs(), "guard": Guard()}
 
     @property
     def local(self) -> bool:
-        """True if the tables are in a local folder: their logs can be read directly, whichever writer is used."""
+        """True if the tables are in a local folder."""
         return not self.catalog and local_path(self.root) is not None
+
+    @property
+    def readable(self) -> bool:
+        """True if the tables' logs can be read without Spark, whichever writer is used."""
+        return self.by_files or self.local
+
+    @property
+    def table_root(self) -> TableRoot:
+        """Where and how tasks write the tables' files."""
+        return TableRoot(self.root, self.sync, options_of(self.root))
 
     def location(self, name: str) -> str:
         """A table's path, or its quoted three-level name."""
@@ -129,6 +149,7 @@ class Tables:
             list(pool.map(lambda name: self._create(spark, name), names))
 
     def _create(self, spark: SparkSession, name: str) -> None:
+        self.guard.confirm()
         if self.by_files:
             DeltaLog.create(name, self.location(name), self.sync)
             self._own_folder(name)
@@ -138,8 +159,7 @@ class Tables:
         if self.catalog and topic != name and not is_plain(topic):
             properties[TOPIC_PROPERTY] = topic
         spark_log.create(spark, self.in_sql(name), name, properties)
-        if self.local:
-            self._own_folder(name)
+        self._own_folder(name)
 
     def _own_folder(self, name: str) -> None:
         """Check that the topic table's folder is not another topic's (names that differ in case only).
@@ -147,9 +167,9 @@ class Tables:
         Raises StorageError.
         """
         topic = name.removeprefix(TOPIC_PREFIX)
-        if topic == name:
+        if topic == name or not self.local:
             return
-        whose = whose_folder(topic, filesystem.names(None, f"{self.root}/{TOPIC_PREFIX}"))
+        whose = whose_folder(topic, table_files.names(f"{self.root}/{TOPIC_PREFIX}"))
         if whose not in (topic, None):
             raise StorageError(
                 f"the file system ignores case, and the table is that of the topic {whose}",
@@ -163,11 +183,11 @@ class Tables:
             schema = ".".join(map(spark_log.quoted, (self.catalog, self.schema)))
             return sorted(map(self._topic(spark), spark_log.names(spark, schema, TABLE_PREFIX)))
         place = f"{self.root}/{TOPIC_PREFIX}"
-        if self.by_files:
-            names = [name for name in _names(place) if os.path.isdir(f"{place}{name}")]
-        else:
-            names = filesystem.names(spark, place)
-        return sorted(name for name in (TOPIC_PREFIX + name for name in names) if self.exists(spark, name))
+        names = table_files.folders(place) if self.by_files else filesystem.names(spark, place)
+        found = [TOPIC_PREFIX + name for name in names]
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            there = pool.map(lambda name: self.exists(spark, name), found)
+            return sorted(name for name, exists in zip(found, there, strict=True) if exists)
 
     def _topic(self, spark: SparkSession) -> Callable[[str], str]:
         """A function from a catalog table's name to ``topics/<topic>``."""
@@ -234,7 +254,7 @@ class Tables:
         if not self.by_files:
             self._append_by_spark(rows, name, app, version)
         elif app is None or not self.log(name).has(app, version):
-            files, _ = files_of(rows.mapInArrow(to_files(name, self.root, self.sync), FILES_SCHEMA).toArrow())
+            files, _ = files_of(rows.mapInArrow(to_files(name, self.table_root), FILES_SCHEMA).toArrow())
             self.commit(rows.sparkSession, name, files, app, version)
 
     def append_fenced(
@@ -258,7 +278,8 @@ class Tables:
             self.append(rows, name, app, version)
         else:
             rows = rows.select(*schema_of(name).names)
-            files, _ = files_of(rows.mapInArrow(to_files(name, self.root, self.sync), FILES_SCHEMA).toArrow())
+            files, _ = files_of(rows.mapInArrow(to_files(name, self.table_root), FILES_SCHEMA).toArrow())
+            self.guard.confirm()
             self.log(name).commit_after(files, expected, {**marks, app: version})
         return True
 
@@ -286,17 +307,29 @@ class Tables:
         The files are committed as they are, unless the table was clustered, partitioned or altered: then Spark reads
         them and appends the rows.
         """
+        self.guard.confirm()
         if self.log(name).appendable():
             self.log(name).commit(files, app, version)
         elif files:
             paths = [f"{self.location(name)}/{file.path}" for file in files]
             self._append_by_spark(spark.read.schema(schema_of(name)).parquet(*paths), name, app, version)
 
+    def refuse_spark(self, name: str) -> None:
+        """Raise AlteredError if the table is in an object store: Spark's commits there may overwrite others'.
+
+        Delta's LogStores for S3 and GCS look whether the commit file exists, then write it (delta-io/delta 1830, 4813).
+        """
+        if self.by_files and not self.local:
+            what = "somebody has clustered, partitioned or altered the table, and in an object store only whole files "
+            what += "can be appended safely: a commit by Spark could overwrite another process's"
+            raise AlteredError(what, self.location(name), "undo it; until then nothing is written to the table")
+
     def _append_by_spark(self, rows: DataFrame, name: str, app: str | None, version: int) -> None:
         """Spark's idempotent write (https://docs.delta.io/latest/delta-streaming.html, txnAppId, txnVersion).
 
         SQL cannot read these back, so they are repeated in userMetadata, see `last_version`.
         """
+        self.refuse_spark(name)
         writer = rows.write.format("delta").mode("append")
         if app is not None:
             writer = writer.option("txnAppId", app).option("txnVersion", version)
@@ -314,6 +347,7 @@ class Tables:
     def mark(self, spark: SparkSession, name: str) -> None:
         """Commit a new version without rows."""
         if self.by_files:
+            self.guard.confirm()
             log = DeltaLog(name, self.location(name), self.sync)
             found = log.versions([_MARK])
             log.commit_after([], found, {_MARK: (found[_MARK] or 0) + 1})
@@ -324,7 +358,7 @@ class Tables:
 
     def last_version(self, spark: SparkSession, name: str, app: str) -> int | None:
         """The last version an application committed; None if none or, in tables only Spark reads, none recently."""
-        if self.local:  # delta-rs may have written it before Spark did
+        if self.readable:  # delta-rs may have written it before Spark did
             return self.log(name).versions([app])[app]
         notes = [commit.note for commit in spark_log.history(spark, self.in_sql(name), _RECENT)]
         found = [note.rpartition(" ") for note in notes if note is not None]
@@ -337,8 +371,8 @@ class Tables:
     def log(self, name: str) -> DeltaLog:
         """The table's log, from an LRU cache (only topic tables' logs are evicted).
 
-        Raises StorageError if the table does not exist or the tables are not in a local folder.
+        Raises StorageError if the table does not exist or only Spark can read its log.
         """
-        if not self.local:
+        if not self.readable:
             raise StorageError("its log is Spark's", self.location(name))
         return self._logs.get(name, lambda: DeltaLog(name, self.location(name), self.sync))

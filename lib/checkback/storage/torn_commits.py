@@ -23,7 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkback.errors import StorageError
+from checkback.storage import table_files
 from checkback.storage.fsync import BEHIND, COMMIT, LOG, flush_folder
+from checkback.storage.object_store import is_registered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,8 +103,11 @@ def last_checkpoint(place: str) -> int:
 def find_torn(place: str, checksums: bool = True) -> Torn | None:
     """The torn files of the log of the table in a folder; None if there are none, or no table. Raises StorageError.
 
-    ``checksums``: a checksum file proves that its version and all earlier ones were flushed.
+    ``checksums``: a checksum file proves that its version and all earlier ones were flushed. An object store has none:
+    an object is there as a whole, or not.
     """
+    if is_registered(place):
+        return None
     log = os.path.join(place, LOG)
     try:
         # Twice: listing a folder during writes may include a file and miss an earlier one.
@@ -182,8 +187,7 @@ def is_torn(file: str, version: int) -> bool:
 
 def _pointer(file: str) -> int | None:
     try:
-        with open(file, encoding="utf-8") as text:
-            return int(json.load(text)["version"])
+        return int(json.loads(table_files.read(file))["version"])
     except (ValueError, KeyError, TypeError, FileNotFoundError):
         return None
 

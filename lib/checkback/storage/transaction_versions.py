@@ -5,13 +5,13 @@ delta-rs looks them up one by one and rereads the log for each: 100,000 of them 
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from checkback.storage import table_files
 from checkback.storage.commit_reader import actions_of_kind
 from checkback.storage.fsync import LOG
 
@@ -25,8 +25,8 @@ class TransactionVersions:
     """The last version of each application, updated incrementally: each commit is read once."""
 
     def __init__(self, place: str) -> None:
-        """``place``: the table's absolute folder."""
-        self._log = os.path.join(place, LOG)
+        """``place``: the table's absolute folder, or its URI."""
+        self._log = f"{place}/{LOG}"
         self._begin_at(-1, {})
 
     def at(self, version: int) -> Mapping[str, int] | None:
@@ -54,14 +54,18 @@ class TransactionVersions:
 
     def _checkpoint(self, most: int) -> tuple[int, dict[str, int]]:
         """The newest single-file checkpoint up to version ``most``: its version (-1 = none) and identifiers."""
-        names = {int(match[1]): match[0] for match in map(_CHECKPOINT.fullmatch, os.listdir(self._log)) if match}
+        names = {int(match[1]): match[0] for match in map(_CHECKPOINT.fullmatch, table_files.names(self._log)) if match}
         version = max((version for version in names if version <= most), default=-1)
         if version < 0:
             return version, {}
-        path = os.path.join(self._log, names[version])
-        found = pq.read_table(path, columns=["txn"]).column("txn").drop_null().to_pylist()
+        found = (
+            pq.read_table(table_files.source(f"{self._log}/{names[version]}"), columns=["txn"])
+            .column("txn")
+            .drop_null()
+            .to_pylist()
+        )
         return version, {action["appId"]: action["version"] for action in found}
 
     def _commit(self, version: int) -> dict[str, int]:
-        actions = actions_of_kind(os.path.join(self._log, f"{version:020}.json"), "txn")
+        actions = actions_of_kind(f"{self._log}/{version:020}.json", "txn")
         return {action["appId"]: int(action["version"]) for action in actions}

@@ -1,0 +1,172 @@
+"""The files of tables that Checkback writes itself: paths in a local folder, or URIs in an object store.
+
+Functions raise OSError (FileNotFoundError, ...) as those of the module os do.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from checkback.storage.object_store import ObjectReader, ObjectWriter, is_registered, open_store, os_errors
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+#: bytes of a Parquet file up to which it is read whole: its parts would be a request each
+_WHOLE = 8 << 20
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file in a folder: its name, modification time (ms) and size in bytes."""
+
+    name: str
+    written: int
+    size: int
+
+
+def read(path: str) -> bytes:
+    """The content of a small file."""
+    if not is_registered(path):
+        with open(path, "rb") as file:
+            return file.read()
+    import obstore
+
+    with os_errors(path):
+        return bytes(obstore.get(*open_store(path)).bytes())
+
+
+def lines(path: str) -> list[str]:
+    """The lines of a small text file in UTF-8, without empty ones. Also raises ValueError."""
+    return [line for line in read(path).decode().split("\n") if line.strip()]
+
+
+def write(path: str, content: bytes) -> None:
+    """Create or overwrite a file atomically. Not flushed."""
+    if not is_registered(path):
+        new = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{uuid.uuid4()}.tmp")
+        with open(new, "wb") as file:
+            file.write(content)
+        os.replace(new, path)
+        return
+    import obstore
+
+    store, key = open_store(path)
+    with os_errors(path):
+        obstore.put(store, key, content)
+
+
+def remove(path: str) -> None:
+    """Delete a file."""
+    if not is_registered(path):
+        os.remove(path)
+        return
+    import obstore
+
+    with os_errors(path):
+        obstore.delete(*open_store(path))
+
+
+def names(folder: str) -> list[str]:
+    """The names of the files and folders in a folder; empty if it does not exist."""
+    if not is_registered(folder):
+        return os.listdir(folder) if os.path.isdir(folder) else []
+    found = _listed(folder)
+    paths = [*found["common_prefixes"], *(file["path"] for file in found["objects"])]
+    return [posixpath.basename(path) for path in paths]
+
+
+def folders(folder: str) -> list[str]:
+    """The names of the folders in a folder; empty if it does not exist."""
+    if not is_registered(folder):
+        return [name for name in names(folder) if os.path.isdir(os.path.join(folder, name))]
+    return [posixpath.basename(path) for path in _listed(folder)["common_prefixes"]]
+
+
+def entries(folder: str) -> list[FileEntry]:
+    """The files in a folder. Raises FileNotFoundError if a local folder does not exist."""
+    if not is_registered(folder):
+        with os.scandir(folder) as found:
+            return [
+                FileEntry(entry.name, entry.stat().st_mtime_ns // 1_000_000, entry.stat().st_size)
+                for entry in found
+                if entry.is_file()
+            ]
+    return [
+        FileEntry(posixpath.basename(file["path"]), _ms(file["last_modified"]), file["size"])
+        for file in _listed(folder)["objects"]
+    ]
+
+
+def _listed(folder: str) -> Any:
+    import obstore
+
+    store, key = open_store(folder)
+    with os_errors(folder):
+        return obstore.list_with_delimiter(store, key)
+
+
+def exists(path: str) -> bool:
+    """True if there is a file."""
+    if not is_registered(path):
+        return os.path.exists(path)
+    with suppress(FileNotFoundError):
+        size(path)
+        return True
+    return False
+
+
+def size(path: str) -> int:
+    """Size of a file in bytes."""
+    if not is_registered(path):
+        return os.path.getsize(path)
+    found: int = _about(path)["size"]
+    return found
+
+
+def modified(path: str) -> int:
+    """Modification time of a file (ms)."""
+    if not is_registered(path):
+        return round(os.path.getmtime(path) * 1000)
+    return _ms(_about(path)["last_modified"])
+
+
+def _ms(time: datetime) -> int:
+    return round(time.timestamp() * 1000)
+
+
+def _about(path: str) -> Any:
+    import obstore
+
+    with os_errors(path):
+        return obstore.head(*open_store(path))
+
+
+def source(path: str) -> Any:
+    """What pyarrow.parquet reads the file from: its path, or a file object. A small object is read by one request."""
+    if not is_registered(path):
+        return path
+    import obstore
+
+    store, key = open_store(path)
+    with os_errors(path):
+        found = obstore.get(store, key)  # the response's head: its body is read on demand
+        size = found.meta["size"]
+        if size <= _WHOLE:
+            return pa.BufferReader(bytes(found.bytes()))
+    return pa.PythonFile(ObjectReader(path, size), mode="r")
+
+
+def sink(path: str) -> Any:
+    """What pyarrow.parquet writes the file to: its path, in a folder that exists, or an `ObjectWriter`."""
+    if not is_registered(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return path
+    return ObjectWriter(path)

@@ -1,0 +1,140 @@
+"""A lease: one holder at a time, whatever stops, dies, or is slow; on a real S3 server, with clocks of our own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import obstore
+import pytest
+
+from checkback.errors import FencedError, StorageError
+from checkback.storage import lease as module
+from checkback.storage import table_files
+from checkback.storage.lease import TTL_S, Lease, holder_of, read_lease, store_time
+from checkback.storage.lock import FILE, exclusive_lock, lock_is_held
+from checkback.storage.object_store import register
+
+if TYPE_CHECKING:
+    from checkback.storage.tables import Tables
+
+
+@dataclass
+class Clock:
+    """A process's own clock, in s."""
+
+    at: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def _after(place: str, seconds: float) -> Lease:
+    """Taken when the store's clock has gone on."""
+    return Lease(place, now=lambda where: store_time(where) + timedelta(seconds=seconds))
+
+
+@pytest.fixture
+def place(s3: Tables) -> str:
+    return f"{s3.root}/{FILE}"
+
+
+def test_second_is_told_at_once_who_holds_it(s3: Tables, place: str) -> None:
+    with exclusive_lock(s3) as lock:
+        lock.confirm()
+        assert (lock_is_held(s3) or "").startswith("process ")
+        with pytest.raises(FencedError, match=r"process \d+ on .* is already working .*its lease ends in \d+ s"):
+            _after(place, 0)
+    assert lock_is_held(s3) == ""
+    with exclusive_lock(s3):  # it was given back: nobody waits
+        pass
+
+
+def test_dead_holder_is_succeeded_after_its_time(place: str) -> None:
+    Lease(place)  # never renewed: its process is dead
+    with pytest.raises(FencedError):
+        _after(place, TTL_S - 5)
+    _after(place, TTL_S + 5).confirm()
+
+
+def test_stopped_holder_writes_nothing_more(s3: Tables, place: str) -> None:
+    """SIGSTOP for longer than the lease: its clock has gone on when it wakes up, and each commit asks."""
+    clock = Clock()
+    stopped = Lease(place, clock)
+    s3.guard.confirm = stopped.confirm
+    s3.create(None, "op")  # type: ignore[arg-type]
+    successor = _after(place, TTL_S + 5)
+    clock.at += TTL_S + 5
+    for _ in range(2):
+        with pytest.raises(FencedError, match="another process has taken over"):
+            s3.commit(None, "op", [], "app", 1)  # type: ignore[arg-type]
+        with pytest.raises(FencedError):
+            s3.mark(None, "op")  # type: ignore[arg-type]
+    successor.confirm()
+
+
+def test_holder_stops_before_anybody_may_succeed(place: str) -> None:
+    """By the store's clock, its time ends later than by its own."""
+    clock = Clock()
+    held = Lease(place, clock)
+    clock.at += TTL_S - 4
+    with pytest.raises(FencedError):
+        _after(place, TTL_S - 4)
+    held.confirm()  # late, but nobody has taken it: renewed
+    clock.at += TTL_S - 6
+    register(place, {"aws_endpoint_url": "http://127.0.0.1:9"})  # nothing is asked meanwhile
+    held.confirm()
+
+
+def test_store_that_cannot_be_reached_ends_it_in_time(s3: Tables, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    held = Lease(place, clock)
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("timed out")
+
+    monkeypatch.setattr(obstore, "put", unreachable)
+    with pytest.raises(StorageError, match="timed out"):
+        held.renew()
+    held.confirm()
+    clock.at += TTL_S
+    with pytest.raises(StorageError, match="timed out"):
+        held.confirm()
+
+
+def test_write_that_was_done_and_answered_with_an_error_is_ours(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client repeats the request, and is refused because of its own object."""
+    put: Any = obstore.put
+
+    def twice(*args: object, **options: object) -> object:
+        put(*args, **options)
+        return put(*args, **options)
+
+    monkeypatch.setattr(obstore, "put", twice)
+    held = Lease(place)
+    held.renew()
+    held.confirm()
+    held.release()
+    assert holder_of(place) == ""
+
+
+def test_two_successors_are_one(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have read the lease of a dead process."""
+    Lease(place)
+    found = read_lease(place)
+    _after(place, TTL_S + 5).confirm()
+    monkeypatch.setattr(module, "read_lease", lambda _: found)
+    with pytest.raises(FencedError):
+        _after(place, TTL_S + 5)
+
+
+def test_what_is_no_lease_is_an_error(place: str) -> None:
+    table_files.write(place, json.dumps({"other": 1}).encode())
+    with pytest.raises(StorageError, match="the lease cannot be read"):
+        Lease(place)
+
+
+def test_time_of_the_store(place: str) -> None:
+    assert abs(store_time(place) - datetime.now(timezone.utc)) < timedelta(minutes=1)

@@ -1,0 +1,256 @@
+"""Tables in an object store are as safe as in a folder; where there is a difference, it is none that loses a row."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+from deltalake.schema import Field, PrimitiveType
+
+from checkback.errors import FencedError, SettingsError
+from checkback.settings import Settings, flatten
+from checkback.storage import filesystem, object_store, table_files
+from checkback.storage.commit_reader import CommitReader
+from checkback.storage.delta_log import AlteredError, DeltaLog
+from checkback.storage.object_store import ObjectReader, ObjectWriter, canonical
+from checkback.storage.parquet_reader import read_rows, row_batches
+from checkback.storage.schemas import arrow_schema
+from support.s3_server import options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from checkback.storage.parquet_files import ParquetFile, TableRoot
+    from checkback.storage.tables import Tables
+
+
+def _rows(*queues: int) -> pa.Table:
+    return pa.Table.from_pylist([{"queue_id": queue} for queue in queues], schema=arrow_schema("op"))
+
+
+def _files(tables: Tables, *queues: int) -> list[ParquetFile]:
+    with tables.table_root.writer() as writer:
+        writer.write("op", _rows(*queues))
+        return writer.close()
+
+
+def _log(tables: Tables) -> DeltaLog:
+    tables.create(None, "op")  # type: ignore[arg-type]  # no Spark is needed
+    return DeltaLog("op", tables.location("op"), tables.sync)
+
+
+def _queues(log: DeltaLog) -> list[int]:
+    everything = pc.field("queue_id").is_valid()
+    found = [read_rows(file.path, "op", ["queue_id"], everything) for file in log.data_files()]
+    return sorted(queue for rows in found for queue in rows.column("queue_id").to_pylist())
+
+
+# Both kinds of places
+
+
+def test_commits_are_idempotent_and_fenced(tables: Tables) -> None:
+    log, other = _log(tables), _log(tables)
+    for _ in range(2):
+        log.commit(_files(tables, 1), "app", 1)
+    other.commit(_files(tables, 2))
+    assert _queues(log) == [1, 2]
+    assert log.has("app", 1)
+    assert not log.has("app", 2)
+    log.commit_after(_files(tables, 3), {"door": None}, {"door": 1})
+    with pytest.raises(FencedError):
+        other.commit_after(_files(tables, 4), {"door": None}, {"door": 1})
+    assert _queues(other) == [1, 2, 3]
+
+
+def test_files_are_replaced_once(tables: Tables) -> None:
+    log = _log(tables)
+    for queue in range(3):
+        log.commit(_files(tables, queue))
+    old = log.paths()
+    new = _files(tables, 0, 1, 2)
+    assert log.replace(old, new)
+    assert not log.replace(old, _files(tables, 0, 1, 2))
+    assert _queues(log) == [0, 1, 2]
+    assert log.paths() == {file.path for file in new}
+
+
+def test_log_is_read_from_its_checkpoint(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its commit files one by one, and the checksum that saves Spark a job is there."""
+    monkeypatch.setattr("checkback.storage.delta_log._INTERVAL", 5)
+    log = _log(tables)
+    for version in range(1, 8):
+        log.commit(_files(tables, version), "app", version)
+    log.checkpoint()
+    assert DeltaLog("op", tables.location("op"), tables.sync).versions(["app", "none"]) == {"app": 7, "none": None}
+    commits = CommitReader.of(tables.location("op"))
+    assert commits is not None
+    assert (commits.newest, commits.after(5).rows, commits.anything_after(8)) == (7, 3, False)
+    assert abs(commits.made_at(7) - next(iter(log.history(1).values()))) < 2000
+    assert f"{7:020}.crc" in table_files.names(f"{tables.location('op')}/_delta_log")
+
+
+def test_rows_are_read_in_pieces(tables: Tables) -> None:
+    (file,) = _files(tables, *range(5000))
+    path, wanted = f"{tables.location('op')}/{file.path}", pc.field("queue_id") >= 4000
+    pieces = [piece.column("queue_id").to_pylist() for piece in row_batches(path, "op", ["queue_id"], wanted)]
+    assert [queue for piece in pieces for queue in piece] == list(range(4000, 5000))
+    assert table_files.size(path) == file.size
+
+
+def test_file_of_a_task_that_fails_is_not_there(tables: Tables) -> None:
+    def task() -> None:
+        with tables.table_root.writer() as writer:
+            writer.write("op", _rows(1))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        task()
+    assert [name for name in table_files.names(tables.location("op")) if name != "_delta_log"] == []
+
+
+def test_folders_of_checkpoints(tables: Tables) -> None:
+    """Small files, and the mark of a rebuild, which is an empty folder."""
+    mark, spark = tables.checkpoint("mark"), None
+    filesystem.make(spark, mark)  # type: ignore[arg-type]
+    filesystem.write(spark, f"{tables.checkpoint('q')}/rules/1", "one")
+    assert filesystem.exists(spark, mark)
+    assert filesystem.names(spark, f"{tables.checkpoint('q')}/rules") == ["1"]
+    assert filesystem.text(spark, f"{tables.checkpoint('q')}/rules/1") == "one"
+    assert filesystem.move(spark, tables.checkpoint("q"), tables.checkpoint("r"))  # type: ignore[arg-type]
+    assert not filesystem.exists(spark, tables.checkpoint("q"))
+    assert filesystem.text(spark, f"{tables.checkpoint('r')}/rules/1") == "one"
+    for place in (mark, tables.checkpoint("r")):
+        filesystem.delete(spark, place)  # type: ignore[arg-type]
+        assert not filesystem.exists(spark, place)
+
+
+def test_topics_are_the_tables_that_are_there(tables: Tables) -> None:
+    tables.create(None, "topics/a", "topics/B", "half")  # type: ignore[arg-type]
+    table_files.write(f"{tables.root}/topics/note.txt", b"no table")
+    assert tables.topics(None) == ["topics/B", "topics/a"]  # type: ignore[arg-type]
+
+
+_APPEND = """
+import sys
+sys.path[:0] = {paths!r}
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.object_store import register
+from storage.test_object_store import _rows
+from checkback.storage.parquet_files import TableRoot
+
+root = TableRoot({root!r}, {sync!r}, {options!r})
+for number in range({times}):
+    with root.writer() as writer:
+        writer.write("op", _rows({first} + number))
+        files = writer.close()
+    if number == 0:
+        log = DeltaLog("op", {root!r} + "/op", {sync!r})
+    log.commit(files, "app-{first}", number)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_lose_no_commit(tables: Tables) -> None:
+    """Spark's commits lose some in an object store: two writers of a version are both told that theirs is it."""
+    log, times = _log(tables), 100
+    paths = [str(Path(__file__).parents[1]), str(Path(object_store.__file__).parents[2])]
+    root: TableRoot = tables.table_root
+    writers = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                _APPEND.format(
+                    paths=paths,
+                    root=root.uri,
+                    sync=root.sync,
+                    options=dict(root.options),
+                    first=first,
+                    times=times,
+                ),
+            ]
+        )
+        for first in (0, 1000)
+    ]
+    assert [writer.wait(300) for writer in writers] == [0, 0]
+    assert _queues(log) == [*range(times), *range(1000, 1000 + times)]
+
+
+# Object stores only
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ("s3a://bucket/a/b/", "s3://bucket/a/b"),
+        ("S3://bucket//a/../b", "s3://bucket/b"),
+        ("abfs://box@account.dfs.core.windows.net/a", "abfss://box@account.dfs.core.windows.net/a"),
+        ("gs://bucket", "gs://bucket"),
+        ("/data", None),
+        ("hdfs://name/data", None),
+        ("s3:/data", None),
+    ],
+)
+def test_place_has_one_name(given: str, place: str | None) -> None:
+    assert canonical(given) == place
+
+
+def test_writers_that_lose_commits_are_refused() -> None:
+    with pytest.raises(ValueError, match="may silently overwrite the other"):
+        Settings.model_validate({"storage": {"root": "s3a://bucket/a", "writer": "spark"}})
+
+
+def test_altered_table_is_not_written_by_spark(s3: Tables) -> None:
+    _log(s3)
+    table = DeltaTable(s3.location("op"), storage_options=object_store.options_of(s3.root))
+    table.alter.add_columns([Field("note", PrimitiveType("string"), nullable=True)])
+    s3.commit(None, "op", _files(s3, 1), "app", 1)  # type: ignore[arg-type]  # a further column is no hindrance
+    table.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    with pytest.raises(AlteredError, match="could overwrite another process's"):
+        s3.refuse_spark("op")
+
+
+def test_secrets_are_not_shown(s3: Tables, s3_port: int) -> None:
+    settings = Settings.model_validate({"storage": {"root": s3.root, "options": options(s3_port)}})
+    shown = f"{s3!r} {s3.table_root!r} {settings!r} {settings.model_dump_json()} {flatten(settings)}"
+    assert "aws_secret_access_key" in shown
+    assert "test'" not in shown.replace("'****'", "")
+    assert str(s3_port) not in shown
+
+
+def test_unknown_option_is_named(s3_port: int) -> None:
+    from checkback.settings import Storage
+    from checkback.storage.tables import Tables
+
+    wrong: dict[str, Any] = {"root": "s3://lake/wrong", "options": {**options(s3_port), "aws_regoin": "x"}}
+    with pytest.raises(SettingsError, match="aws_regoin"):
+        Tables.of(Storage.model_validate(wrong))
+
+
+def test_object_is_there_when_it_is_closed(s3: Tables) -> None:
+    path = f"{s3.root}/object"
+    with pytest.raises(FileNotFoundError):
+        table_files.read(path)
+    writer = ObjectWriter(path)
+    writer.write(b"ab")
+    assert not table_files.exists(path)
+    writer.close()
+    assert (table_files.read(path), writer.tell()) == (b"ab", 2)
+
+
+def test_object_is_read_in_ranges(s3: Tables) -> None:
+    path, content = f"{s3.root}/object", bytes(range(200))
+    table_files.write(path, content)
+    reader = ObjectReader(path, len(content))
+    steps: Sequence[tuple[int, int, int]] = [(10, 0, 5), (5, 1, 1), (-3, 2, 10), (500, 0, 4)]
+    for offset, whence, size in steps:
+        start = reader.seek(offset, whence)
+        assert reader.read(size) == content[start : start + size]
+    reader.seek(0)
+    assert reader.read() == content

@@ -1,0 +1,87 @@
+"""An S3 server for tests: moto, which knows conditional writes. `python -m support.s3_server [PORT]` runs one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import requests
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from werkzeug.serving import BaseWSGIServer
+
+BUCKET = "lake"
+
+
+class _Handler(WSGIRequestHandler):
+    """One answer ``100 Continue``, not two: that of http.server besides werkzeug's is taken for the response."""
+
+    protocol_version = "HTTP/1.1"
+
+    def handle_expect_100(self) -> bool:
+        return True
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Quiet."""
+
+
+def _server(port: int) -> BaseWSGIServer:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    application = DomainDispatcherApplication(create_backend_app)
+    return make_server("127.0.0.1", port, application, threaded=True, request_handler=_Handler)
+
+
+def options(port: int) -> dict[str, str]:
+    """storage.options for the server."""
+    return {
+        "aws_endpoint_url": f"http://127.0.0.1:{port}",
+        "aws_region": "us-east-1",
+        "aws_access_key_id": "test",
+        "aws_secret_access_key": "test",
+        "aws_allow_http": "true",
+    }
+
+
+def environment(port: int) -> dict[str, str]:
+    """The environment in which every command finds the server."""
+    return {key.upper(): value for key, value in options(port).items()}
+
+
+@contextmanager
+def s3_server() -> Iterator[int]:
+    """A running server with the bucket `BUCKET`, as a process of its own; its port.
+
+    Not a thread: delta-rs keeps Python's lock during some requests, and would wait for itself.
+    """
+    command = [sys.executable, "-m", "support.s3_server"]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def _serve(port: int) -> None:
+    """Print the port once the bucket is there, and serve until killed."""
+    server = _server(port)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    requests.put(f"http://127.0.0.1:{server.port}/{BUCKET}", timeout=60).raise_for_status()
+    print(server.port, flush=True)
+    thread.join()
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]) if sys.argv[1:] else 0)
