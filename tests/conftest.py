@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from landing.jars import Jars
+    from support.jars import Jars
 
 # How long an example takes says nothing on a machine that does other things, too.
 hypothesis.settings.register_profile("checkback", deadline=None)
@@ -41,8 +41,9 @@ def s3_port() -> Iterator[int]:
 
 
 @pytest.fixture
-def s3_storage(spark: SparkSession, s3_port: int) -> dict[str, Any]:
+def s3_storage(spark: SparkSession, jars: Jars | str, s3_port: int) -> dict[str, Any]:
     """The settings of tables in a new place of an object store, which the session can read."""
+    assert not isinstance(jars, str), jars
     from checkback.spark.hadoop_settings import hadoop_settings
 
     storage: dict[str, Any] = {"root": f"s3a://{BUCKET}/{uuid.uuid4().hex}", "options": options(s3_port)}
@@ -53,28 +54,27 @@ def s3_storage(spark: SparkSession, s3_port: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def kafka_jars(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Jars | str:
-    """The JARs of Kafka's tests, or why there are none."""
+def jars(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Jars | str:
+    """The JARs of the tests of Kafka and of S3, or why there are none."""
     from checkback.errors import CheckbackError
-    from landing.jars import find_jars
+    from support.jars import find_jars
 
     cache = pytestconfig.cache
     try:
-        return find_jars(tmp_path_factory.mktemp("jars") if cache is None else cache.mkdir("kafka"))
+        return find_jars(tmp_path_factory.mktemp("jars") if cache is None else cache.mkdir("jars"))
     except CheckbackError as error:
         return str(error)
 
 
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark session for all tests, on two cores; with Kafka's JARs if tests of Kafka are among them."""
+    """One Spark session for all tests, on two cores; with JARs for Kafka and S3 if tests of these are among them."""
     from checkback.settings import Settings
-    from checkback.spark.hadoop_settings import packages_for
     from checkback.spark.session import open_session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
-    kafka = any("kafka_jars" in getattr(item, "fixturenames", ()) for item in request.session.items)
-    jars = request.getfixturevalue("kafka_jars") if kafka else ""
+    wanted = any("jars" in getattr(item, "fixturenames", ()) for item in request.session.items)
+    jars = request.getfixturevalue("jars") if wanted else ""
     settings = Settings.model_validate(
         {
             "reconcile": {"partitions": 2},
@@ -92,8 +92,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 "spark.sql.ui.explainMode": "simple",  # a description of each plan, which nobody reads
                 "spark.sql.warehouse.dir": str(warehouse),
                 "spark.driver.extraJavaOptions": f"{SHORT_LIVED} -Dderby.system.home={warehouse}",
-                "spark.jars.packages": ",".join(packages_for("s3://any")),
-                "spark.jars": "" if isinstance(jars, str) else ",".join(jars.source),
+                "spark.jars": "" if isinstance(jars, str) else ",".join([*jars.source, *jars.s3]),
             },
         }
     )

@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from landing.jars import Jars
+    from support.jars import Jars
 
 _NUMBERS = itertools.count()
 _UNPLACED = ("queue_id", "queue_offset")
 
 
 @pytest.fixture(scope="module")
-def kafka(spark: SparkSession, kafka_jars: Jars | str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    if isinstance(kafka_jars, str):
-        pytest.skip(kafka_jars)
-    with running_broker(kafka_jars.broker, tmp_path_factory.mktemp("broker")) as servers:
+def kafka(spark: SparkSession, jars: Jars | str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    if isinstance(jars, str):
+        pytest.skip(jars)
+    with running_broker(jars.broker, tmp_path_factory.mktemp("broker")) as servers:
         client = Kafka(spark, servers)
         yield client
         client.close()
@@ -320,7 +320,7 @@ def test_spark_without_its_kafka_source_is_told_what_to_bring(
 
 @pytest.mark.skipif("CHECKBACK_SLOW" not in os.environ, reason="takes a minute: run it with CHECKBACK_SLOW=1")
 def test_killed_process_has_landed_each_record_once(
-    lake: Lakehouse, kafka: Kafka, kafka_jars: Jars, topics: tuple[str, str]
+    lake: Lakehouse, kafka: Kafka, jars: Jars, topics: tuple[str, str]
 ) -> None:
     """Kill -9 of `checkback land` between its batches or in one; the next start takes up what is left."""
     kafka.send_all(topics[0], [unplaced(number) for number in range(2_000)])
@@ -328,7 +328,7 @@ def test_killed_process_has_landed_each_record_once(
     command += ["--half-topic", topics[0], "--queue-base", "3"]
     for setting in (
         f"storage.root={lake.root}",
-        f"spark.jars={','.join(kafka_jars.source)}",
+        f"spark.jars={','.join(jars.source)}",
         "kafka.max_records=100",
         "reconcile.trigger=0s",
     ):

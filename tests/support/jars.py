@@ -1,4 +1,4 @@
-"""The JARs of Spark's Kafka source and of a Kafka broker, found by Spark's own resolver and kept for later runs."""
+"""The JARs of Kafka's source and broker, and of S3, found by Spark's own resolver and kept for later runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyspark
 
 from checkback.errors import CheckbackError, one_line
+from checkback.spark.hadoop_settings import packages_for
 from checkback.spark.jvm import java_check
 from checkback.spark.session import LOCAL, kafka_package
 
@@ -23,16 +24,18 @@ SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 BROKER_PACKAGE = "org.apache.kafka:kafka_2.13:3.9.2"
 #: Only ZooKeeper's own network needs it; the broker has none.
 _BROKER_EXCLUDES = "io.netty:*,org.slf4j:*"
+_S3 = ",".join(packages_for("s3://any"))
 _TOKEN_PROVIDER = Path(__file__).with_name("token_provider.scala")
 #: Of Spark's own JARs the broker takes Scala and its log.
 _SHARED = ("scala-library-", "slf4j-api-", "log4j-api-", "log4j-core-", "log4j-slf4j2-impl-")
 
 
 class Jars(NamedTuple):
-    """Paths: what a Spark session needs to read from Kafka, and the class path of a broker."""
+    """Paths: what a Spark session needs to read from Kafka, the class path of a broker, what a session needs for S3."""
 
     source: list[str]
     broker: list[str]
+    s3: list[str]
 
 
 def find_jars(folder: Path) -> Jars:
@@ -49,11 +52,11 @@ def find_jars(folder: Path) -> Jars:
 
 def _remembered(folder: Path) -> Jars:
     # Other packages, another stand-in: other JARs.
-    asked = f"{kafka_package()} {BROKER_PACKAGE} {_TOKEN_PROVIDER.read_text()}"
+    asked = f"{kafka_package()} {BROKER_PACKAGE} {_S3} {_TOKEN_PROVIDER.read_text()}"
     found = folder / f"jars-{zlib.crc32(asked.encode())}.json"
     if found.exists():
         jars = Jars(*json.loads(found.read_text()))
-        if all(Path(jar).exists() for jar in [*jars.source, *jars.broker]):
+        if all(Path(jar).exists() for part in jars for jar in part):
             return jars
     jars = _fetched(folder)
     found.write_text(json.dumps(jars))
@@ -76,14 +79,15 @@ def _fetched(folder: Path) -> Jars:
             provider = kafka_package().replace("sql-kafka", "token-provider-kafka").rpartition(":")[0]
             source = [*resolve(kafka_package(), f"{excludes},{provider}"), _compiled(_TOKEN_PROVIDER, folder)]
         broker = resolve(BROKER_PACKAGE, _BROKER_EXCLUDES)
+        s3 = resolve(_S3, excludes)
     except Exception as error:
-        raise CheckbackError(f"Kafka's JARs could not be fetched: {one_line(error)}") from error
+        raise CheckbackError(f"Kafka's JARs, or those for S3, could not be fetched: {one_line(error)}") from error
     finally:
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait(30)
     shared = [str(jar) for jar in sorted(SPARK_JARS.glob("*.jar")) if jar.name.startswith(_SHARED)]
-    return Jars(source, broker + shared)
+    return Jars(source, broker + shared, s3)
 
 
 def _resolver(jvm: Any) -> Callable[[str, str], list[str]]:
