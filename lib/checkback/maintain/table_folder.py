@@ -14,6 +14,7 @@ from checkback.errors import StorageError
 from checkback.maintain.retention import Log
 from checkback.storage import table_files
 from checkback.storage.commit_reader import read_actions
+from checkback.storage.object_store import is_registered
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -61,6 +62,9 @@ def added_since(place: str, log: Log, version: int) -> set[str]:
 
 def remove_data(place: str, names: Iterable[str]) -> None:
     """Remove files of the table's folder. Raises StorageError; a rerun continues."""
+    if is_registered(place):
+        _remove(*(f"{place}/{name}" for name in names))
+        return
     for name in names:
         _remove(f"{place}/{name}")
         _remove(f"{place}/.{name}.crc")  # Hadoop's checksum, where Spark wrote it
@@ -86,7 +90,10 @@ def entries_of_log(place: str, before: int, checkpoints: Collection[int]) -> lis
 
 def remove_log(place: str, names: Iterable[str]) -> None:
     """Remove files of the log, in this order: if interrupted, the rest is consistent. Raises StorageError."""
-    remove_data(f"{place}/{_LOG}", names)
+    ordered = list(names)
+    # In an object store the order is that of the calls: version 0 tells whether the log is whole.
+    remove_data(f"{place}/{_LOG}", ordered[:1])
+    remove_data(f"{place}/{_LOG}", ordered[1:])
 
 
 def _entries(folder: str) -> list[FileEntry]:
@@ -104,11 +111,11 @@ def _readable(path: str) -> bool:
     return True
 
 
-def _remove(path: str) -> None:
+def _remove(*paths: str) -> None:
     try:
         with suppress(FileNotFoundError):
-            table_files.remove(path)
+            table_files.remove(*paths)
     except OSError as error:
         raise StorageError(
-            f"cannot be removed: {error.strerror or error}", path, "let this user remove it, then run again"
+            f"cannot be removed: {error.strerror or error}", paths[0], "let this user remove it, then run again"
         ) from error

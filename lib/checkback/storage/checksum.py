@@ -19,6 +19,7 @@ from checkback.errors import StorageError
 from checkback.storage import table_files
 from checkback.storage.commit_reader import actions_of
 from checkback.storage.compatibility import allows_files
+from checkback.storage.object_store import is_registered
 
 _log = logging.getLogger(__name__)
 
@@ -31,30 +32,34 @@ _APPENDS = frozenset({"WRITE", "STREAMING UPDATE", "OPTIMIZE", "CREATE TABLE"})
 Checksum = dict[str, Any]
 
 
-def write_checksum(place: str, version: int) -> bool:
-    """Write the checksum of a version of the table in ``place``; False if it cannot be computed.
+def write_checksum(place: str, version: int, known: tuple[int, Checksum] | None = None) -> Checksum | None:
+    """Write the checksum of a version of the table in ``place``; returns it, None if it cannot be computed.
+
+    ``known``: an earlier version of the table, and its checksum: then it need not be read.
 
     With flushed commits, call it after the flush: the file proves that the version is durable (`torn_commits`). Best
     effort: never raises.
     """
     log = f"{place}/_delta_log"
     try:
-        found = _checksum(log, version)
+        found = _checksum(log, version, known)
         if found is None:
-            return False
+            return None
         table_files.write(_path(log, version), json.dumps(found).encode())
     except (StorageError, OSError, ValueError, KeyError, TypeError) as error:
         _log.debug("no checksum for version %s: %s", version, error)
-        return False
-    if version >= KEPT:
+        return None
+    if version >= KEPT and not is_registered(place):  # there `maintain` does it, by one request for many
         with suppress(OSError):
             table_files.remove(_path(log, version - KEPT))
-    return True
+    return found
 
 
-def _checksum(log: str, version: int) -> Checksum | None:
+def _checksum(log: str, version: int, known: tuple[int, Checksum] | None) -> Checksum | None:
     """From an earlier checksum, or version 0, and the commits since."""
     first = max(0, version - _BEHIND)
+    if known is not None and first <= known[0] < version:
+        return after(_known(known[1]), _commits(log, known[0] + 1, version))
     for earlier in range(version - 1, first - 1, -1):
         with suppress(FileNotFoundError, ValueError, KeyError):
             found = _known(json.loads(table_files.read(_path(log, earlier))))  # a torn one is skipped

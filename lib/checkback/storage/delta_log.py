@@ -22,7 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from checkback.errors import FencedError, StorageError
 from checkback.storage import compatibility, table_files
-from checkback.storage.checksum import write_checksum
+from checkback.storage.checksum import Checksum, write_checksum
 from checkback.storage.commit_reader import removed_by
 from checkback.storage.compatibility import declared_schema
 from checkback.storage.delta_errors import DELTA_ERRORS, storage_error, unreadable
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 _FORGETS = "delta.setTransactionRetentionDuration"
 #: attempts at a commit that must directly follow the version it has read; other writers commit some dozens a second
 _ATTEMPTS = 500
+#: Attempts at an append, which may follow any version: delta-rs's 15 are used up beside a gateway that commits all the
+#: time.
+_RETRIES = 100
 #: commits between checkpoints if the table does not set delta.checkpointInterval
 _INTERVAL = 100
 #: No checkpoint in the post-commit hook: it is written once the commit is flushed, as it must not outlive the commit.
@@ -74,6 +77,7 @@ class DeltaLog:
         self._sync = LogFlush(place) if sync else None
         self._judged: tuple[tuple[object, ...], bool] | None = None
         self._versions = TransactionVersions(place)
+        self._checksum: tuple[int, Checksum] | None = None
         refuse_torn(place, sync)
         try:
             self._table = _open(place)
@@ -344,7 +348,7 @@ class DeltaLog:
         self,
         actions: list[AddAction | RemoveAction],
         transactions: Sequence[Transaction] = (),
-        retries: int | None = None,
+        retries: int = _RETRIES,
     ) -> None:
         """Commit these actions. Raises CommitFailedError if another commit is in the way, StorageError otherwise."""
         # The number of actions reveals a commit truncated between two of them.
@@ -373,7 +377,9 @@ class DeltaLog:
                 version += 1
         if self._sync is not None:
             self._sync.to(version)
-        write_checksum(self._place, version)
+        checksum = write_checksum(self._place, version, self._checksum)
+        if checksum is not None and is_registered(self._place):  # from a folder it is read faster than it is kept
+            self._checksum = version, checksum
         due = (version + 1) // self._interval * self._interval - 1
         if due > before:
             with suppress(StorageError, *DELTA_ERRORS):  # best effort: the table is valid without it

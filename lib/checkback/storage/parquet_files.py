@@ -176,9 +176,9 @@ class FileWriter:
 
     def close(self) -> list[ParquetFile]:
         """Finish all files. Raises OSError if one cannot be written or flushed."""
-        for name in list(self._files):
-            with self._alone(name):
-                self._finish(name)
+        # Uploads in parallel: each is a request or more.
+        with ThreadPoolExecutor(max_workers=AT_ONCE if is_registered(self._folder) else 1) as pool:
+            list(pool.map(self._finish_alone, list(self._files)))
         if self._sync:
             self._flush_to_disk()
         return [file for file in self._done if file.name not in self.failed]
@@ -197,6 +197,10 @@ class FileWriter:
 
         with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
             list(pool.map(flush, paths))
+
+    def _finish_alone(self, name: str) -> None:
+        with self._alone(name):
+            self._finish(name)
 
     def _finish(self, name: str) -> None:
         self._flush(name)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: bytes of a Parquet file up to which it is read whole: its parts would be a request each
 _WHOLE = 8 << 20
+#: S3 deletes up to 1,000 objects by one request (DeleteObjects)
+_BULK = 1000
 
 
 @dataclass(frozen=True)
@@ -63,15 +65,21 @@ def write(path: str, content: bytes) -> None:
         obstore.put(store, key, content)
 
 
-def remove(path: str) -> None:
-    """Delete a file."""
-    if not is_registered(path):
-        os.remove(path)
+def remove(*paths: str) -> None:
+    """Delete files of one place, in this order; in an object store many by one request."""
+    if not paths:
+        return
+    if not is_registered(paths[0]):
+        for path in paths:
+            os.remove(path)
         return
     import obstore
 
-    with os_errors(path):
-        obstore.delete(*open_store(path))
+    store, _ = open_store(paths[0])
+    keys = [open_store(path)[1] for path in paths]
+    with os_errors(paths[0]):
+        for first in range(0, len(keys), _BULK):
+            obstore.delete(store, keys[first : first + _BULK])
 
 
 def names(folder: str) -> list[str]:
