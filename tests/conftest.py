@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from checkback.storage.tables import Tables
     from support.jars import Jars
 
 # How long an example takes says nothing on a machine that does other things, too.
@@ -38,6 +39,16 @@ def s3_port() -> Iterator[int]:
     """The port of a running S3 server."""
     with s3_server() as port:
         yield port
+
+
+@pytest.fixture
+def s3(s3_port: int) -> Tables:
+    """Tables in a new place of an object store, for this process without Spark."""
+    from checkback.settings import Storage
+    from checkback.storage.tables import Tables
+
+    root = f"s3a://{BUCKET}/{uuid.uuid4().hex}"
+    return Tables.of(Storage.model_validate({"root": root, "options": options(s3_port)}))
 
 
 @pytest.fixture

@@ -91,9 +91,10 @@ def entries_of_log(place: str, before: int, checkpoints: Collection[int]) -> lis
 def remove_log(place: str, names: Iterable[str]) -> None:
     """Remove files of the log, in this order: if interrupted, the rest is consistent. Raises StorageError."""
     ordered = list(names)
-    # In an object store the order is that of the calls: version 0 tells whether the log is whole.
-    remove_data(f"{place}/{_LOG}", ordered[:1])
-    remove_data(f"{place}/{_LOG}", ordered[1:])
+    # In an object store only the order of the calls is sure: without its first version a log is read from a checkpoint.
+    first = [name for name in ordered if name[:20] == ordered[0][:20]]
+    remove_data(f"{place}/{_LOG}", first)
+    remove_data(f"{place}/{_LOG}", ordered[len(first) :])
 
 
 def _entries(folder: str) -> list[FileEntry]:

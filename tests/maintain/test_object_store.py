@@ -1,0 +1,52 @@
+"""Maintenance of tables in an object store, without Spark: the same rows in fewer files, and what is old is gone."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkback.maintain.run import maintain
+from checkback.storage import table_files
+from checkback.storage.commit_reader import CommitReader
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.parquet_reader import read_rows
+from checkback.storage.schemas import arrow_schema
+from maintain.fixtures import DAY_MS, Quiet, settings_of
+
+if TYPE_CHECKING:
+    from checkback.storage.parquet_files import ParquetFile
+    from checkback.storage.tables import Tables
+
+
+def _file(tables: Tables, offset: int) -> list[ParquetFile]:
+    row = {"queue_id": 0, "half_offset": offset, "transaction_id": "t", "state": "COMMIT"}
+    with tables.table_root.writer() as writer:
+        writer.write("op", pa.Table.from_pylist([row], schema=arrow_schema("op")))
+        return writer.close()
+
+
+def test_old_files_and_commits_are_removed(s3: Tables) -> None:
+    place = s3.location("op")
+    s3.create(None, "op")  # type: ignore[arg-type]  # no Spark is needed
+    log = DeltaLog("op", place, s3.sync)
+    for offset in range(8):
+        log.commit(_file(s3, offset))
+    settings = settings_of(s3.root)
+    now = round(time.time() * 1000)
+    (done,) = maintain(settings, s3, dry_run=False, progress=Quiet(), now=now)
+    assert (done.files_before, done.files_after, done.removed_files) == (8, 1, 0)
+    log.commit(_file(s3, 8))
+    (again,) = maintain(settings, s3, dry_run=False, progress=Quiet(), now=now + 100 * DAY_MS)
+    assert again.removed_files == 8
+    assert (again.removed_commits or 0) > 0
+    commits = CommitReader.of(place)
+    assert commits is not None
+    assert commits.oldest > 0
+    found = [read_rows(file.path, "op", None, pc.field("queue_id").is_valid()) for file in log.data_files()]
+    assert sorted(offset for rows in found for offset in rows.column("half_offset").to_pylist()) == list(range(9))
+    data = [name for name in table_files.names(place) if name.endswith(".parquet")]
+    assert set(data) >= {file.path.rpartition("/")[2] for file in log.data_files()}
+    assert len(data) < 9
