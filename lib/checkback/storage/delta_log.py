@@ -9,7 +9,9 @@ stores it writes the file on condition that there is none (If-None-Match), which
 
 from __future__ import annotations
 
+import random
 import time
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,7 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from checkback.errors import FencedError, StorageError
 from checkback.storage import compatibility, table_files
 from checkback.storage.checksum import Checksum, write_checksum
-from checkback.storage.commit_reader import removed_by
+from checkback.storage.commit_reader import read_actions, removed_by
 from checkback.storage.compatibility import declared_schema
 from checkback.storage.delta_errors import DELTA_ERRORS, storage_error, unreadable
 from checkback.storage.fsync import LogFlush
@@ -40,11 +42,12 @@ if TYPE_CHECKING:
 
 #: table property: retention of transaction identifiers (PROTOCOL.md of delta-io/delta)
 _FORGETS = "delta.setTransactionRetentionDuration"
-#: attempts at a commit that must directly follow the version it has read; other writers commit some dozens a second
+#: attempts at a commit, each at the version after the one read; other writers commit some dozens a second
 _ATTEMPTS = 500
-#: Attempts at an append, which may follow any version: delta-rs's 15 are used up beside a gateway that commits all the
-#: time.
-_RETRIES = 100
+#: maximum pause between two attempts (s)
+_PAUSE_S = 0.2
+#: key in a commit's commitInfo: unique for each attempt at a commit
+_COMMIT = "checkback.commit"
 #: commits between checkpoints if the table does not set delta.checkpointInterval
 _INTERVAL = 100
 #: No checkpoint in the post-commit hook: it is written once the commit is flushed, as it must not outlive the commit.
@@ -278,7 +281,7 @@ class DeltaLog:
         if files and not self.appendable():
             what = "somebody has clustered, partitioned or altered the table: files cannot be appended to it"
             raise AlteredError(what, self._place, "undo it, or run again: where Spark can append, it does")
-        self._append(files, versions)
+        self._append(files, versions, expected)
 
     def replace(self, old: Collection[str], new: Sequence[ParquetFile]) -> bool:
         """Replace files (paths relative to the table's folder) with ones that hold the same rows: a compaction.
@@ -302,18 +305,12 @@ class DeltaLog:
     def _replace(self, old: Collection[str], new: Sequence[ParquetFile]) -> bool:
         """Try once; False if a concurrent commit came first."""
         now = round(time.time() * 1000)
-        seen = self._table.version()
         removed: list[AddAction | RemoveAction] = [
             RemoveAction(path=path, data_change=False, deletion_timestamp=now, size=self._size(path)) for path in old
         ]
-        try:
-            # delta-rs does not detect that another commit removed the same files, which would duplicate their rows.
-            # Without retries its commit directly follows the version read, or fails.
-            self._write(_additions(new, now, rewritten=True) + removed, retries=0)
-        except CommitFailedError as error:
-            if self.version() > seen:
-                return False
-            raise storage_error("the commit failed", self._place, error) from error
+        # delta-rs does not detect that another commit removed the same files, which would duplicate their rows.
+        if not self._commit_next(_additions(new, now, rewritten=True) + removed):
+            return False
         self._committed()
         return True
 
@@ -334,38 +331,64 @@ class DeltaLog:
         if self._sync is not None:
             self._sync.checkpoint(int(self._table.version()))
 
-    def _append(self, files: Sequence[ParquetFile], versions: Mapping[str, int]) -> None:
-        now = round(time.time() * 1000)
-        try:
-            self._write(_additions(files, now), [Transaction(*last, now) for last in versions.items()])
-        except CommitFailedError as error:
-            if "Concurrent transaction" in str(error):
-                raise self._fenced() from error
-            raise storage_error("the commit failed", self._place, error) from error
-        self._committed()
-
-    def _write(
-        self,
-        actions: list[AddAction | RemoveAction],
-        transactions: Sequence[Transaction] = (),
-        retries: int = _RETRIES,
+    def _append(
+        self, files: Sequence[ParquetFile], versions: Mapping[str, int], expected: Collection[str] = ()
     ) -> None:
-        """Commit these actions. Raises CommitFailedError if another commit is in the way, StorageError otherwise."""
+        """Append at the next free version. ``expected``: further applications that must not commit meanwhile."""
+        now = round(time.time() * 1000)
+        additions, transactions = _additions(files, now), [Transaction(*last, now) for last in versions.items()]
+        apps = {*versions, *expected}
+        for attempt in range(_ATTEMPTS):
+            seen = int(self._table.version())
+            if self._commit_next(additions, transactions):
+                self._committed()
+                return
+            self._refuse_conflicts(range(seen + 1, int(self._table.version()) + 1), apps)
+            time.sleep(random.uniform(0, min(0.002 * attempt, _PAUSE_S)))  # noqa: S311 - spreads the writers
+        raise StorageError("too many concurrent commits", self._place, "run it again")
+
+    def _commit_next(self, actions: list[AddAction | RemoveAction], transactions: Sequence[Transaction] = ()) -> bool:
+        """Commit these actions as the version after the last one seen; False if another commit came first.
+
+        delta-rs's own retries do not suffice: in an object store the answer to a request may be lost, and the repeated
+        request meets the commit that it has made. That is this one, and is not committed again as the next version.
+        Raises StorageError.
+        """
+        seen, commit_id = int(self._table.version()), uuid.uuid4().hex
         # The number of actions reveals a commit truncated between two of them.
-        counted = {ACTIONS: str(len(actions) + len(transactions))}
-        properties = CommitProperties(counted, retries, list(transactions) or None)
+        about = {ACTIONS: str(len(actions) + len(transactions)), _COMMIT: commit_id}
         try:
             self._table.create_write_transaction(
                 actions,
                 "append",
                 self._table.schema(),
-                commit_properties=properties,
+                commit_properties=CommitProperties(about, 0, list(transactions) or None),
                 post_commithook_properties=_HOOKS,
             )
-        except CommitFailedError:
-            raise
+        except CommitFailedError as error:
+            newest = self.version()
+            if newest == seen:
+                raise storage_error("the commit failed", self._place, error) from error
+            return any(
+                info.get(_COMMIT) == commit_id
+                for version in range(seen + 1, newest + 1)
+                for info in read_actions(self._place, version, "commitInfo")
+            )
         except DELTA_ERRORS as error:
             raise storage_error("the commit failed", self._place, error) from error
+        return True
+
+    def _refuse_conflicts(self, versions: Iterable[int], apps: Collection[str]) -> None:
+        """Check that an append may follow these concurrent commits (PROTOCOL.md of delta-io/delta, transactions).
+
+        Raises FencedError if one is by any of ``apps``, StorageError if one altered the table.
+        """
+        for version in versions:
+            if any(action["appId"] in apps for action in read_actions(self._place, version, "txn")):
+                raise self._fenced()
+            for kind in ("metaData", "protocol"):
+                if any(True for _ in read_actions(self._place, version, kind)):
+                    raise StorageError("the table was altered meanwhile", self._place, "run it again")
 
     def _committed(self) -> None:
         """Flush the commit, then write its checksum and, if due, a checkpoint, which must not outlive it."""
