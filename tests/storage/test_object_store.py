@@ -130,6 +130,18 @@ def test_folders_of_checkpoints(tables: Tables) -> None:
         assert not filesystem.exists(spark, place)
 
 
+def test_folder_without_a_commit_is_no_table(tables: Tables) -> None:
+    """As a creation that broke off leaves one. A log without its first version is one."""
+    place = tables.location("op")
+    filesystem.make(None, f"{place}/_delta_log")  # type: ignore[arg-type]
+    assert not DeltaLog.exists(place)
+    log = _log(tables)
+    log.commit(_files(tables, 1))
+    log.checkpoint()
+    table_files.remove(f"{place}/_delta_log/{0:020}.json")
+    assert DeltaLog.exists(place)
+
+
 def test_topics_are_the_tables_that_are_there(tables: Tables) -> None:
     tables.create(None, "topics/a", "topics/B", "half")  # type: ignore[arg-type]
     table_files.write(f"{tables.root}/topics/note.txt", b"no table")

@@ -10,6 +10,7 @@ stores it writes the file on condition that there is none (If-None-Match), which
 from __future__ import annotations
 
 import random
+import re
 import time
 import uuid
 from contextlib import suppress
@@ -28,7 +29,7 @@ from checkback.storage.checksum import Checksum, write_checksum
 from checkback.storage.commit_reader import read_actions, removed_by
 from checkback.storage.compatibility import declared_schema
 from checkback.storage.delta_errors import DELTA_ERRORS, storage_error, unreadable
-from checkback.storage.fsync import LogFlush
+from checkback.storage.fsync import LOG, LogFlush
 from checkback.storage.object_store import is_registered, options_of
 from checkback.storage.schemas import properties_of
 from checkback.storage.timestamps import python_times
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 _FORGETS = "delta.setTransactionRetentionDuration"
 #: attempts at a commit, each at the version after the one read; other writers commit some dozens a second
 _ATTEMPTS = 500
+#: files that make a folder a table's log
+_OF_LOG = re.compile(r"[0-9]{20}\.(?:json|checkpoint\..*)")
 #: maximum pause between two attempts (s)
 _PAUSE_S = 0.2
 #: key in a commit's commitInfo: unique for each attempt at a commit
@@ -96,7 +99,9 @@ class DeltaLog:
         """True if the folder holds a Delta table. Raises StorageError if that cannot be determined."""
         try:
             if is_registered(place):  # delta-rs would keep the other threads waiting during the request
-                return bool(table_files.names(f"{place}/_delta_log"))
+                log = f"{place}/{LOG}"
+                first = table_files.exists(f"{log}/{0:020}.json")  # one request; maintenance removes it some day
+                return first or any(map(_OF_LOG.fullmatch, table_files.names(log)))
             return DeltaTable.is_deltatable(place)
         except DELTA_ERRORS as error:
             raise unreadable(place, error) from error
