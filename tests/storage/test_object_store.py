@@ -14,20 +14,20 @@ from deltalake import DeltaTable
 from deltalake.schema import Field, PrimitiveType
 
 from checkback.errors import FencedError, SettingsError
-from checkback.settings import Settings, flatten
+from checkback.settings import Settings, Storage, flatten
 from checkback.storage import filesystem, object_store, table_files
 from checkback.storage.commit_reader import CommitReader
 from checkback.storage.delta_log import AlteredError, DeltaLog
 from checkback.storage.object_store import ObjectReader, ObjectWriter, canonical
 from checkback.storage.parquet_reader import read_rows, row_batches
 from checkback.storage.schemas import arrow_schema
+from checkback.storage.tables import Tables
 from support.s3_server import options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from checkback.storage.parquet_files import ParquetFile, TableRoot
-    from checkback.storage.tables import Tables
 
 
 def _rows(*queues: int) -> pa.Table:
@@ -213,6 +213,12 @@ def test_place_has_one_name(given: str, place: str | None) -> None:
     assert canonical(given) == place
 
 
+@pytest.mark.parametrize("path", ["a b", "a%20b", "a#b", "a?b", "ü", "a+b", "*"])
+def test_path_that_engines_write_differently_is_refused(path: str) -> None:
+    with pytest.raises(SettingsError, match="use letters, digits"):
+        Tables.of(Storage.model_validate({"root": f"s3a://bucket/{path}/x"}))
+
+
 def test_writers_that_lose_commits_are_refused() -> None:
     with pytest.raises(ValueError, match="may silently overwrite the other"):
         Settings.model_validate({"storage": {"root": "s3a://bucket/a", "writer": "spark"}})
@@ -237,9 +243,6 @@ def test_secrets_are_not_shown(s3: Tables, s3_port: int) -> None:
 
 
 def test_unknown_option_is_named(s3_port: int) -> None:
-    from checkback.settings import Storage
-    from checkback.storage.tables import Tables
-
     wrong: dict[str, Any] = {"root": "s3://lake/wrong", "options": {**options(s3_port), "aws_regoin": "x"}}
     with pytest.raises(SettingsError, match="aws_regoin"):
         Tables.of(Storage.model_validate(wrong))

@@ -30,6 +30,8 @@ _SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfss", "abfss": "abfs
 _CLIENT_OPTION = re.compile(
     r"(?:(?:aws|azure|azure_storage|google)_)?(allow_http|allow_invalid_certificates|proxy_url)"
 )
+#: a bucket or container, and a path that is the same with and without URL encoding
+_PLAIN = re.compile(r"[a-z0-9]+://[A-Za-z0-9._@-]+(?:/[A-Za-z0-9._=-]+)*")
 _RETRIES: Any = {
     "max_retries": 10,
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=15), "base": 2},
@@ -45,7 +47,8 @@ def canonical(place: str) -> str | None:
     scheme = _SCHEMES.get(parts.scheme.lower())
     if scheme is None or not parts.netloc:
         return None
-    return f"{scheme}://{parts.netloc}{posixpath.normpath('/' + parts.path.lstrip('/'))}".rstrip("/")
+    _, _, path = place.partition("://")[2].partition("/")  # a URI's ? and # are nothing special in it
+    return f"{scheme}://{parts.netloc}{posixpath.normpath('/' + path.lstrip('/'))}".rstrip("/")
 
 
 def register(root: str, options: Mapping[str, str]) -> None:
@@ -69,10 +72,16 @@ def _root(place: str) -> str | None:
     return max(above, key=len, default=None)
 
 
-def check_options(place: str) -> None:
-    """Raise SettingsError if an option of the place is unknown, or has a value of another type."""
+def check_place(place: str) -> None:
+    """Raise SettingsError if its path is not plain, or an option is unknown or has a value of another type."""
     from obstore.exceptions import BaseError
 
+    if not _PLAIN.fullmatch(place):
+        raise SettingsError(
+            f"{place} has characters that Spark, delta-rs and the store would write in different ways",
+            "storage.root",
+            "use letters, digits and . _ - = / in the path",
+        )
     try:
         open_store(place)
     except BaseError as error:

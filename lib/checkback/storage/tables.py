@@ -13,7 +13,7 @@ from checkback.storage.catalog_names import TABLE_PREFIX, TOPIC_PROPERTY, is_pla
 from checkback.storage.dataframes import frame
 from checkback.storage.delta_log import AlteredError, DeltaLog
 from checkback.storage.fsync import LogFlush, QueryFlush
-from checkback.storage.object_store import canonical, check_options, options_of, register
+from checkback.storage.object_store import canonical, check_place, options_of, register
 from checkback.storage.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter, TableRoot, files_of, to_files
 from checkback.storage.paths import local_path
 from checkback.storage.recent import Recent
@@ -85,7 +85,7 @@ class Tables:
         for place in places:
             if canonical(place) is not None:
                 register(place, storage.plain_options)
-                check_options(place)
+                check_place(place)
         return cls(
             root=root,
             catalog=storage.catalog or "",
