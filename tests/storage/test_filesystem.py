@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def session(spark: SparkSession, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
     """Hadoop's client takes paths of this machine, too."""
     if request.param == "by Hadoop":
-        monkeypatch.setattr(filesystem, "_files", _ByHadoop)
+        monkeypatch.setattr(filesystem, "_files", lambda spark, place, **_: _ByHadoop(spark, place))
     return spark
 
 
@@ -54,7 +54,7 @@ def test_what_cannot_be_read_is_told(session: SparkSession, tmp_path: Path) -> N
 
 
 def test_connect_needs_no_jvm() -> None:
-    """A URI that Arrow does not know is refused with what to do."""
+    """A URI of no object store is refused with what to do."""
     session: Any = object.__new__(ConnectSession)  # no server needed
     assert not filesystem.exists(session, "/no/such/place")
     assert not filesystem.exists(session, "/Volumes/no/such/place")
