@@ -7,14 +7,13 @@ done and not answered at all.
 from __future__ import annotations
 
 import http.client
-import os
-import subprocess
 import sys
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
+
+from support.server_process import server_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,14 +66,8 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
 @contextmanager
 def fault_proxy(upstream: int, seed: int, rate: float) -> Iterator[int]:
     """A running proxy, as a process of its own; its port."""
-    command = [sys.executable, "-m", "support.fault_proxy", str(upstream), str(seed), str(rate)]
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ) as process:
-        try:
-            assert process.stdout is not None
-            yield int(process.stdout.readline())
-        finally:
-            process.kill()
+    with server_process("support.fault_proxy", str(upstream), str(seed), str(rate)) as port:
+        yield port
 
 
 if __name__ == "__main__":

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
 import sys
 import threading
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import requests
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
+
+from support.server_process import server_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,25 +51,14 @@ def options(port: int) -> dict[str, str]:
     }
 
 
-def environment(port: int) -> dict[str, str]:
-    """The environment in which every command finds the server."""
-    return {key.upper(): value for key, value in options(port).items()}
-
-
 @contextmanager
 def s3_server() -> Iterator[int]:
     """A running server with the bucket `BUCKET`, as a process of its own; its port.
 
     Not a thread: delta-rs keeps Python's lock during some requests, and would wait for itself.
     """
-    command = [sys.executable, "-m", "support.s3_server"]
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ) as process:
-        try:
-            assert process.stdout is not None
-            yield int(process.stdout.readline())
-        finally:
-            process.kill()
+    with server_process("support.s3_server") as port:
+        yield port
 
 
 def _serve(port: int) -> None:

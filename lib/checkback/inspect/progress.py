@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from checkback.storage.checkpoint import Batch, numbers, read_batch
-from checkback.storage.object_store import is_registered
+from checkback.storage.filesystem import needs_spark
 from checkback.storage.paths import local_path
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def progress(spark: SparkSession | None, place: str, at_ms: int | None = None) -
 
     None = the checkpoint cannot be read without Spark, and there is no session. Raises StorageError.
     """
-    if spark is None and local_path(place) is None and not is_registered(place):
+    if spark is None and needs_spark(place):
         return None
     begun = _begun(spark, place, at_ms)
     if begun is None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from checkback.settings import Maintain
     from checkback.storage.delta_log import DeltaLog
-from checkback.storage.parquet_files import ParquetFile
+    from checkback.storage.parquet_files import ParquetFile
 
 #: in-memory bytes of a group's rows: sorting takes some three times as much
 MEMORY = 256 << 20

@@ -8,8 +8,6 @@ from checkback.maintain.retention import Reader
 from checkback.reconcile.ownership import REBUILDING
 from checkback.storage import filesystem
 from checkback.storage.checkpoint import Batch, StreamPosition, numbers, read_batch
-from checkback.storage.object_store import is_registered
-from checkback.storage.paths import local_path
 from checkback.storage.schemas import SOURCES
 
 if TYPE_CHECKING:
@@ -20,8 +18,7 @@ if TYPE_CHECKING:
 
 def needs_spark(tables: Tables) -> bool:
     """Whether only Spark can read the checkpoints."""
-    place = tables.checkpoint("")
-    return local_path(place) is None and not is_registered(place)
+    return filesystem.needs_spark(tables.checkpoint(""))
 
 
 def rebuilding(tables: Tables, spark: SparkSession | None) -> bool:

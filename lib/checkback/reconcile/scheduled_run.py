@@ -20,8 +20,6 @@ from checkback.reconcile.ownership import NAME, REBUILDING
 from checkback.storage import filesystem
 from checkback.storage.checkpoint import Checkpoint, last_done, read_checkpoint
 from checkback.storage.commit_reader import CommitReader
-from checkback.storage.object_store import is_registered
-from checkback.storage.paths import local_path
 from checkback.storage.schemas import SCHEMAS, SOURCES
 from checkback.storage.seen_commits import replaced
 
@@ -111,7 +109,7 @@ def _checkpoint(tables: Tables, query: str) -> Checkpoint | None:
 
 def _path(tables: Tables) -> str | None:
     folder = tables.checkpoint(NAME).rpartition("/")[0]
-    return f"{folder}/{FILE}" if local_path(folder) is not None or is_registered(folder) else None
+    return None if filesystem.needs_spark(folder) else f"{folder}/{FILE}"
 
 
 def _note(tables: Tables) -> DrainNote | None:

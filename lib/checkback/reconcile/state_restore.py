@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records import EARLY, PENDING, Kind
+from checkback.reconcile.records import EARLY, EVENT, PENDING, Kind
 from checkback.reconcile.segment import Rules, Segment, births, next_check, places
 
 if TYPE_CHECKING:
@@ -25,19 +25,13 @@ class Known(IntEnum):
     OP = 2  # an unprocessed op, or one that waits for its half
 
 
-#: One row of the tables. kind and source: for ops. For half messages, check_times: checks that count; asked: all;
-#: at: time of the last check, or of the decision (ms); 0 = none.
+#: One row of the tables: an event, and what the tables know of it. kind and source: for ops. For half messages,
+#: check_times: checks that count; asked: all; at: time of the last check, or of the decision (ms); 0 = none.
 ROW = np.dtype(
     [
-        ("offset", "<i8"),
+        EVENT.descr[0],
         ("known", "u1"),
-        ("kind", "u1"),
-        ("source", "u1"),
-        ("born", "<i8"),
-        ("store", "<i8"),
-        ("immunity", "<i8"),
-        ("group", "<i8"),
-        ("transaction", "<i8"),
+        *EVENT.descr[1:],
         ("check_times", "<i4"),
         ("asked", "<i4"),
         ("at", "<i8"),

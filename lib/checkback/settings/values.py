@@ -18,7 +18,7 @@ from checkback.settings.durations import LONGEST, format_duration, parse_duratio
 ENV_REFERENCE = "env:"
 #: Keys of a producer group that are only allowed in the environment.
 SECRETS = ("secret", "token")
-#: Kafka options whose values are only allowed in the environment.
+#: Options (of Kafka, of an object store) whose values are only allowed in the environment.
 SECRET_OPTION = re.compile(r"(?i)password|secret|token|jaas|[._]key$|access_key")
 
 _GROUP = re.compile(r"[a-zA-Z0-9_-]{1,120}")

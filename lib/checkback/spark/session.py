@@ -98,7 +98,7 @@ SHORT: Mapping[str, str] = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -
 #: Added if the checkpoints are in local folders, too: Spark's default manager starts a process (`readlink`) for each
 #: rename, some ten a batch, from a JVM of gigabytes. Both check whether the file exists, then rename.
 LOCAL_CHECKPOINTS: Mapping[str, str] = {
-    FILE_MANAGER: ("org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"),
+    FILE_MANAGER: "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
 }
 
 # List settings: a user's entries are added to ours instead of replacing them.

@@ -113,6 +113,11 @@ def put_aside(spark: SparkSession, folder: str) -> str | None:
     return aside if move(spark, folder, aside) else None
 
 
+def needs_spark(place: str) -> bool:
+    """True if only Spark can read the place: it is neither on this machine nor in the tables' object store."""
+    return local_path(place) is None and not is_registered(place)
+
+
 @contextmanager
 def _told(what: str, place: str) -> Iterator[None]:
     from py4j.protocol import Py4JJavaError
