@@ -202,3 +202,19 @@ def test_discard_while_an_op_had_come_is_found() -> None:
     (row,) = evidence.decisions
     evidence.ops.append(_op(row, "COMMIT", "producer", _BEGAN))
     assert any("before that came ['COMMIT']" in fault for fault in faults(parts, evidence, RULES))
+
+
+def test_the_last_check_is_requested_again_until_it_was_sent() -> None:
+    """Right before the row that says so, wrong after it."""
+    parts, evidence = honest(*(behaviour for behaviour in PLAN if behaviour.group == GONE))
+    (decision,), (told,) = evidence.decisions, evidence.ops
+    for rows in (evidence.requests, evidence.answers, evidence.ops):
+        rows.append(dict(rows[-1]))
+    again = evidence.requests[-1]["requested_at"] + timedelta(seconds=RULES.check_interval_s)
+    evidence.requests[-1]["requested_at"] = again
+    decision["check_times"] += 1
+    decision["decided_at"] += timedelta(seconds=RULES.check_interval_s)
+    told["store_timestamp"] = again
+    assert faults(parts, evidence, RULES) == []
+    told["store_timestamp"] = again - timedelta(minutes=1)
+    assert any("again after it was sent" in fault for fault in faults(parts, evidence, RULES))

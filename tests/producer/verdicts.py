@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Place = tuple[int, int]
 #: an op's store_timestamp is taken before its commit: a batch between the two does not see it
-_COMMIT = timedelta(seconds=2)
+_COMMIT = timedelta(seconds=5)
 
 
 @dataclass(frozen=True)
@@ -168,32 +168,43 @@ def _delivery(part: Part, tx: Transaction, decision: Row) -> Iterator[str]:
 
 def _checks(part: Part, tx: Transaction, decision: Row, rules: Rules) -> Iterator[str]:
     """Numbered, in their time, not after the decision, and each answered as its script says."""
-    asked = {row["check_times"]: row["requested_at"] for row in tx.requests}
-    if sorted(row["check_times"] for row in tx.requests) != list(range(1, len(tx.requests) + 1)):
-        yield f"the checks have the numbers {sorted(asked)}"
+    requests = sorted(tx.requests, key=lambda row: (row["requested_at"], row["check_times"]))
+    numbers, times = ([row[name] for row in requests] for name in ("check_times", "requested_at"))
+    # The last check is requested again until it was sent (docs/protocol.md, rule 6).
+    if numbers != [min(number, rules.check_max) for number in range(1, len(numbers) + 1)]:
+        yield f"the checks have the numbers {numbers}"
         return
-    if len(asked) > rules.check_max or decision["check_times"] != len(asked):
-        yield f"{len(asked)} checks, the decision says {decision['check_times']}"
+    if decision["check_times"] != len(numbers):
+        yield f"{len(numbers)} checks, the decision says {decision['check_times']}"
+    sent = [op["store_timestamp"] for op in tx.ops if op["state"] == DELIVERED]
+    if any(moment + _COMMIT < again for again in times[rules.check_max :] for moment in sent):
+        yield f"check {rules.check_max} was requested again after it was sent"
     own = immunity_s(part.behaviour.message)
     half = tx.halves[0]
     earliest = min(half["born_timestamp"], half["store_timestamp"])
     pause = timedelta(seconds=rules.timeout_s if own is None else own)
-    for number in range(1, len(asked) + 1):
-        if asked[number] < earliest + pause:
-            yield f"check {number} came {earliest + pause - asked[number]} too early"
-        if asked[number] >= decision["decided_at"]:
+    for number, asked in zip(numbers, times, strict=True):
+        if asked < earliest + pause:
+            yield f"check {number} came {earliest + pause - asked} too early"
+        if asked >= decision["decided_at"]:
             yield f"check {number} came after the decision"
-        earliest, pause = asked[number], timedelta(seconds=rules.check_interval_s)
+        earliest, pause = asked, timedelta(seconds=rules.check_interval_s)
     if decision["state"] == "DISCARD" and decision["decided_at"] < earliest + pause:
         yield "discarded before the last answer could count"
-    if sorted(row["check_times"] for row in tx.answers) != sorted(asked):
-        yield f"{len(asked)} checks and {len(tx.answers)} answers"
+    yield from _answers(part, tx, decision, rules, numbers, times)
+
+
+def _answers(
+    part: Part, tx: Transaction, decision: Row, rules: Rules, numbers: list[int], times: list[datetime]
+) -> Iterator[str]:
+    """Each check, of these ``numbers`` requested at these ``times``, is answered once and as its script says."""
+    if sorted(row["check_times"] for row in tx.answers) != numbers:
+        yield f"{len(numbers)} checks and {len(tx.answers)} answers"
     for row in tx.answers:
         if row["outcome"] == SKIPPED and row["endpoint"] is None:
             # Nobody was asked: only right if a newer check or the decision had come before it was their turn.
-            if row["answered_at"] < min(
-                decision["decided_at"], asked.get(row["check_times"] + 1, decision["decided_at"])
-            ):
+            after = times[row["check_times"] :]
+            if row["answered_at"] < min([decision["decided_at"], *after]):
                 yield f"check {row['check_times']} was skipped, and nothing had overtaken it"
             continue
         instance = rules.instances.get(row["endpoint"])
@@ -225,12 +236,15 @@ def _explained(part: Part, tx: Transaction, decision: Row, rules: Rules) -> Iter
         if decision["state"] not in part.behaviour.may_end(rules.check_max):
             yield f"{decided}, which its script does not allow"
         return
-    if (decision["source"], decision["reason"]) != ("checkback", "CHECK_MAX") or decision[
-        "check_times"
-    ] != rules.check_max:
+    last = max((row["check_times"] for row in tx.requests), default=0)
+    if (decision["source"], decision["reason"], last) != ("checkback", "CHECK_MAX", rules.check_max):
         yield f"discarded by {decision['source']}: {decision['reason']} after {decision['check_times']} checks"
     # An answer or op that came when the message was discarded already: only a machine that is too slow for it.
-    early = [op["state"] for op in tx.ops if op["store_timestamp"] < decision["decided_at"] - _COMMIT]
+    early = [
+        op["state"]
+        for op in tx.ops
+        if op["state"] != DELIVERED and op["store_timestamp"] < decision["decided_at"] - _COMMIT
+    ]
     if early:
         yield f"discarded, and before that came {early}"
     # A check that was skipped asked nobody: then its answer is one that the script had and nobody heard.
