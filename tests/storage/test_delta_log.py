@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,11 +14,12 @@ from deltalake.schema import PrimitiveType
 
 from checkback.errors import CheckbackError, FencedError, StorageError
 from checkback.storage.delta_log import AlteredError, DeltaLog
+from checkback.storage.optimistic_transaction import OptimisticTransaction
 from checkback.storage.parquet_files import FileWriter, ParquetFile
 from checkback.storage.schemas import SCHEMAS, arrow_schema, properties_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
 
 def _file(root: Path, number: int = 0, name: str = "op") -> ParquetFile:
@@ -226,21 +227,22 @@ def test_files_are_replaced_by_one_of_two_that_try(
             (file,) = writer.close()
         return file
 
-    attempt = DeltaLog._replace
+    attempt = OptimisticTransaction._commit_next
     attempts: list[bool] = []
 
-    def overtaken(self: DeltaLog, old: Collection[str], new: Sequence[ParquetFile]) -> bool:
-        if self is log and not attempts:
+    def overtaken(self: OptimisticTransaction, *actions: Any) -> bool:
+        ours = self.table is log._table
+        if ours and not attempts:
             if between == "append":
                 other.commit([_file(tmp_path, 3)])
             else:
                 assert other.replace(old, [merged()])
-        done = attempt(self, old, new)
-        if self is log:
+        done = attempt(self, *actions)
+        if ours:
             attempts.append(done)
         return done
 
-    monkeypatch.setattr(DeltaLog, "_replace", overtaken)
+    monkeypatch.setattr(OptimisticTransaction, "_commit_next", overtaken)
     replaced = log.replace(old, [merged()])
     assert (replaced, attempts) == ((True, [False, True]) if between == "append" else (False, [False]))
     assert _queues(tmp_path) == ([1, 2, 3] if between == "append" else [1, 2])

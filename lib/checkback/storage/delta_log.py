@@ -9,31 +9,27 @@ stores it writes the file on condition that there is none (If-None-Match), which
 
 from __future__ import annotations
 
-import random
 import re
-import time
-import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
-from checkback.errors import FencedError, StorageError
+from checkback.errors import StorageError
 from checkback.storage import compatibility, table_files
 from checkback.storage.checksum import Checksum, write_checksum
-from checkback.storage.commit_reader import read_actions, removed_by
 from checkback.storage.compatibility import declared_schema
 from checkback.storage.delta_errors import DELTA_ERRORS, storage_error, unreadable
 from checkback.storage.fsync import LOG, LogFlush
 from checkback.storage.object_store import is_registered, options_of
+from checkback.storage.optimistic_transaction import OptimisticTransaction, fenced, update
 from checkback.storage.schemas import properties_of
 from checkback.storage.timestamps import python_times
-from checkback.storage.torn_commits import ACTIONS, last_checkpoint, recover_log, refuse_torn
+from checkback.storage.torn_commits import last_checkpoint, recover_log, refuse_torn
 from checkback.storage.transaction_versions import TransactionVersions
 
 if TYPE_CHECKING:
@@ -43,18 +39,10 @@ if TYPE_CHECKING:
 
 #: table property: retention of transaction identifiers (PROTOCOL.md of delta-io/delta)
 _FORGETS = "delta.setTransactionRetentionDuration"
-#: attempts at a commit, each at the version after the one read; other writers commit some dozens a second
-_ATTEMPTS = 500
 #: files that make a folder a table's log
 _OF_LOG = re.compile(r"[0-9]{20}\.(?:json|checkpoint\..*)")
-#: maximum pause between two attempts (s)
-_PAUSE_S = 0.2
-#: key in a commit's commitInfo: unique for each attempt at a commit
-_COMMIT = "checkback.commit"
 #: commits between checkpoints if the table does not set delta.checkpointInterval
 _INTERVAL = 100
-#: No checkpoint in the post-commit hook: it is written once the commit is flushed, as it must not outlive the commit.
-_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 class AlteredError(StorageError):
@@ -282,7 +270,7 @@ class DeltaLog:
         """
         found = self.versions(expected)
         if found != dict(expected):
-            raise self._fenced()
+            raise fenced(self._place)
         if files and not self.appendable():
             what = "somebody has clustered, partitioned or altered the table: files cannot be appended to it"
             raise AlteredError(what, self._place, "undo it, or run again: where Spark can append, it does")
@@ -295,35 +283,10 @@ class DeltaLog:
         StorageError if the log cannot be read or written.
         """
         gone = set(old) - self.paths()
-        seen = int(self._table.version())
-        for _ in range(_ATTEMPTS):
-            newest = self.version()
-            for version in range(seen + 1, newest + 1):
-                gone |= removed_by(self._place, version).intersection(old)
-            if gone:
-                return False
-            if self._replace(old, new):
-                return True
-            seen = newest
-        raise StorageError("too many concurrent commits", self._place, "run it again")
-
-    def _replace(self, old: Collection[str], new: Sequence[ParquetFile]) -> bool:
-        """Try once; False if a concurrent commit came first."""
-        now = round(time.time() * 1000)
-        removed: list[AddAction | RemoveAction] = [
-            RemoveAction(path=path, data_change=False, deletion_timestamp=now, size=self._size(path)) for path in old
-        ]
-        # delta-rs does not detect that another commit removed the same files, which would duplicate their rows.
-        if not self._commit_next(_additions(new, now, rewritten=True) + removed):
+        if gone or not OptimisticTransaction(self._table, self._place).replace(old, new):
             return False
         self._committed()
         return True
-
-    def _size(self, path: str) -> int | None:
-        """Size of a data file in bytes; None if it cannot be read."""
-        with suppress(OSError):
-            return table_files.size(f"{self._place}/{path}")
-        return None
 
     def checkpoint(self) -> None:
         """Write a Delta checkpoint: readers need no earlier commit. Raises StorageError."""
@@ -339,61 +302,8 @@ class DeltaLog:
     def _append(
         self, files: Sequence[ParquetFile], versions: Mapping[str, int], expected: Collection[str] = ()
     ) -> None:
-        """Append at the next free version. ``expected``: further applications that must not commit meanwhile."""
-        now = round(time.time() * 1000)
-        additions, transactions = _additions(files, now), [Transaction(*last, now) for last in versions.items()]
-        apps = {*versions, *expected}
-        for attempt in range(_ATTEMPTS):
-            seen = int(self._table.version())
-            if self._commit_next(additions, transactions):
-                self._committed()
-                return
-            self._refuse_conflicts(range(seen + 1, int(self._table.version()) + 1), apps)
-            time.sleep(random.uniform(0, min(0.002 * attempt, _PAUSE_S)))  # noqa: S311 - spreads the writers
-        raise StorageError("too many concurrent commits", self._place, "run it again")
-
-    def _commit_next(self, actions: list[AddAction | RemoveAction], transactions: Sequence[Transaction] = ()) -> bool:
-        """Commit these actions as the version after the last one seen; False if another commit came first.
-
-        delta-rs's own retries do not suffice: in an object store the answer to a request may be lost, and the repeated
-        request meets the commit that it has made. That is this one, and is not committed again as the next version.
-        Raises StorageError.
-        """
-        seen, commit_id = int(self._table.version()), uuid.uuid4().hex
-        # The number of actions reveals a commit truncated between two of them.
-        about = {ACTIONS: str(len(actions) + len(transactions)), _COMMIT: commit_id}
-        try:
-            self._table.create_write_transaction(
-                actions,
-                "append",
-                self._table.schema(),
-                commit_properties=CommitProperties(about, 0, list(transactions) or None),
-                post_commithook_properties=_HOOKS,
-            )
-        except CommitFailedError as error:
-            newest = self.version()
-            if newest == seen:
-                raise storage_error("the commit failed", self._place, error) from error
-            return any(
-                info.get(_COMMIT) == commit_id
-                for version in range(seen + 1, newest + 1)
-                for info in read_actions(self._place, version, "commitInfo")
-            )
-        except DELTA_ERRORS as error:
-            raise storage_error("the commit failed", self._place, error) from error
-        return True
-
-    def _refuse_conflicts(self, versions: Iterable[int], apps: Collection[str]) -> None:
-        """Check that an append may follow these concurrent commits (PROTOCOL.md of delta-io/delta, transactions).
-
-        Raises FencedError if one is by any of ``apps``, StorageError if one altered the table.
-        """
-        for version in versions:
-            if any(action["appId"] in apps for action in read_actions(self._place, version, "txn")):
-                raise self._fenced()
-            for kind in ("metaData", "protocol"):
-                if any(True for _ in read_actions(self._place, version, kind)):
-                    raise StorageError("the table was altered meanwhile", self._place, "run it again")
+        OptimisticTransaction(self._table, self._place).append(files, versions, expected)
+        self._committed()
 
     def _committed(self) -> None:
         """Flush the commit, then write its checksum and, if due, a checkpoint, which must not outlive it."""
@@ -416,21 +326,9 @@ class DeltaLog:
                 # Reload from the checkpoint: state accumulated commit by commit makes each commit slower.
                 self._table = _open(self._place)
 
-    def _fenced(self) -> FencedError:
-        return FencedError(
-            "another process writes the same batches", self._place, "stop one of the two, then run again"
-        )
-
     def _update(self) -> None:
-        try:
-            self._table.update_incremental()
-        except DELTA_ERRORS as error:
-            raise unreadable(self._place, error) from error
+        update(self._table, self._place)
 
 
 def _open(place: str, version: int | None = None) -> DeltaTable:
     return DeltaTable(place, version=version, storage_options=options_of(place) or None)
-
-
-def _additions(files: Sequence[ParquetFile], now: int, rewritten: bool = False) -> list[AddAction | RemoveAction]:
-    return [AddAction(file.path, file.size, {}, now, not rewritten, file.stats) for file in files]
