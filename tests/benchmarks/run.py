@@ -33,6 +33,7 @@ BENCHES = (
     "gateway",
     "sync",
     "maintain",
+    "object_store",
 )
 
 

@@ -1,17 +1,23 @@
-"""An HTTP proxy in front of the S3 server that has faults: `python -m support.fault_proxy UPSTREAM_PORT SEED RATE`.
+"""An HTTP proxy in front of the S3 server: `python -m support.fault_proxy UPSTREAM_PORT SEED RATE`.
 
 Of all requests the share ``RATE`` fails: refused with 503 or 500 before it is done, or done and answered with 500, or
-done and not answered at all.
+done and not answered at all. It counts the requests, and lets them take longer.
 """
 
 from __future__ import annotations
 
 import http.client
+import json
 import sys
+import time
+from collections import Counter
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+import requests
 
 from support.server_process import server_process
 
@@ -19,14 +25,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _HOP = {"connection", "transfer-encoding", "content-length", "expect", "server", "date"}
+#: paths of its own: the counts so far, which begin anew; from now on each request takes so many seconds longer
+_COUNTS, _LATENCY = "/-/requests", "/-/latency/"
 
 
 def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequestHandler]:
+    counts: Counter[str] = Counter()
+    latency_s = 0.0
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def _do(self) -> None:
+            nonlocal latency_s
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if self.path == _COUNTS:
+                self._answer(200, {}, json.dumps(counts).encode())
+                counts.clear()
+                return
+            if self.path.startswith(_LATENCY):
+                latency_s = float(self.path.removeprefix(_LATENCY))
+                self._answer(200, {}, b"")
+                return
+            counts[_kind(self.command, self.path)] += 1
+            time.sleep(latency_s)
             fault = random.choice(["500", "503", "done", "silent"]) if random.random() < rate else ""
             if fault in ("500", "503"):
                 self._answer(int(fault), {}, b"")
@@ -63,16 +85,31 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
     return Handler
 
 
+def _kind(method: str, path: str) -> str:
+    """GET, PUT, ..., or LIST: what a store charges for differently."""
+    return "LIST" if method == "GET" and "list-type" in parse_qs(urlsplit(path).query) else method
+
+
 @contextmanager
-def fault_proxy(upstream: int, seed: int, rate: float) -> Iterator[int]:
+def fault_proxy(upstream: int, seed: int = 0, rate: float = 0.0) -> Iterator[int]:
     """A running proxy, as a process of its own; its port."""
-    with server_process("support.fault_proxy", str(upstream), str(seed), str(rate)) as port:
+    with server_process("support.fault_proxy", *map(str, (upstream, seed, rate))) as port:
         yield port
 
 
+def requests_since(port: int) -> dict[str, int]:
+    """The requests to the proxy since the last call, by kind."""
+    found: dict[str, int] = requests.get(f"http://127.0.0.1:{port}{_COUNTS}", timeout=60).json()
+    return found
+
+
+def set_latency(port: int, seconds: float) -> None:
+    """From now on each request to the proxy takes so much longer."""
+    requests.get(f"http://127.0.0.1:{port}{_LATENCY}{seconds}", timeout=60).raise_for_status()
+
+
 if __name__ == "__main__":
-    server = ThreadingHTTPServer(
-        ("127.0.0.1", 0), _handler(int(sys.argv[1]), Random(int(sys.argv[2])), float(sys.argv[3]))
-    )
+    handler = _handler(int(sys.argv[1]), Random(int(sys.argv[2])), float(sys.argv[3]))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     print(server.server_port, flush=True)
     server.serve_forever()

@@ -1,0 +1,84 @@
+"""Tables in an object store beside tables in a folder: a warm batch, its requests, and a run with nothing to do.
+
+The store is moto behind a proxy that counts requests, both in Python on the same cores: their time is in the figures.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+
+from benchmarks.application import command
+from benchmarks.load import Load
+from benchmarks.processes import lake
+from benchmarks.proof import prove
+from benchmarks.report import report, rounded, say, scaled
+from benchmarks.stepper import Stepper
+from checkback.storage.object_store import register
+from support.fault_proxy import fault_proxy, requests_since, set_latency
+from support.s3_server import BUCKET, options, s3_server
+
+WARM_UP, ROUNDS = 5, 10
+#: latency that is added to each request (s)
+LATENCIES = (0.0, 0.02)
+
+
+def bench(root: str) -> None:
+    """Batches of 1,000 transactions in a folder, in a store, and in one that takes 20 ms longer for each request."""
+    n = scaled(1_000, least=20)
+    with lake(f"{root}/lake") as place, Stepper(place) as stepper:
+        folder, _ = _batches(stepper, Load(place.root), n)
+    with s3_server() as upstream, fault_proxy(upstream) as port:
+        for latency_s in LATENCIES:
+            set_latency(port, latency_s)
+            store = f"s3://{BUCKET}/{latency_s}"
+            storage = {"root": store, "options": options(port)}
+            register(store, options(port))
+            with lake(store, storage=storage) as place:
+                with Stepper(place) as stepper:
+                    seconds, requests = _batches(stepper, Load(store), n, port)
+                prove(place, (WARM_UP + ROUNDS) * n, 0)
+            shape = {"transactions": n, "latency_ms": round(latency_s * 1000)}
+            ratio = statistics.median(seconds) / statistics.median(folder)
+            details = {"seconds": rounded(seconds), "seconds_folder": rounded(folder)}
+            report("object_store_batch", ratio, "ratio", ROUNDS, **shape, **details)
+            total = statistics.median(sum(each.values()) for each in requests)
+            kinds = {kind: statistics.median(each.get(kind, 0) for each in requests) for kind in sorted(requests[-1])}
+            report("object_store_requests", total, "requests", ROUNDS, **shape, **kinds)
+            _idle(port, store, latency_s)
+
+
+def _batches(stepper: Stepper, load: Load, n: int, port: int | None = None) -> tuple[list[float], list[dict[str, int]]]:
+    """The seconds and, at a proxy, the requests of each warm batch."""
+    seconds, requests = [], []
+    for number in range(WARM_UP + ROUNDS):
+
+        def land(first: int = number * n) -> None:
+            load.land(first, n)
+            if port is not None:
+                requests_since(port)
+
+        seconds.append(stepper.step(land, n))
+        requests.append({} if port is None else requests_since(port))
+        say(f"object_store: {n} transactions in {seconds[-1]:.2f} s, {requests[-1]}")
+    return seconds[WARM_UP:], requests[WARM_UP:]
+
+
+def _idle(port: int, store: str, latency_s: float) -> None:
+    """`checkback reconcile --available-now` as a process with nothing to do."""
+    overrides = {f"storage__options.{name}": value for name, value in options(port).items()}
+    line = command(store, "reconcile", "--available-now", **overrides)
+    seconds = []
+    for number in range(4):  # the first one drains the tables
+        requests_since(port)
+        began = time.perf_counter()
+        subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
+        seconds.append(time.perf_counter() - began)
+        requests = requests_since(port)
+        say(f"object_store: run {number}: {seconds[-1]:.2f} s, {requests}")
+    latency_ms = round(latency_s * 1000)
+    report(
+        "object_store_idle", statistics.median(seconds[1:]), "s", 3, latency_ms=latency_ms, seconds=rounded(seconds[1:])
+    )
+    report("object_store_idle_requests", sum(requests.values()), "requests", 1, latency_ms=latency_ms, **requests)
