@@ -223,10 +223,12 @@ def test_bodies_are_read_only_where_they_are_written(tmp_path: Path) -> None:
     piece = half_reader.RowGroups(f"{tmp_path}/half/{file.path}", file.size)
     wanted = HalfLookup.of(actions(action(Action.CHECK, 1)), BATCH_ID)
     for with_body, bodies in ((True, [b"\x01"]), (False, [None])):
-        found = [row["body"] for batch in half_reader.read(piece, wanted, with_body) for row in batch.to_pylist()]
+        found = [
+            row["body"] for batch in half_reader.read(piece, piece.path, wanted, with_body) for row in batch.to_pylist()
+        ]
         assert found == bodies
     nothing = HalfLookup.of(actions(action(Action.CHECK, 2)), BATCH_ID)
-    assert not list(half_reader.read(piece, nothing, with_body=True))
+    assert not list(half_reader.read(piece, piece.path, nothing, with_body=True))
 
 
 def test_large_bodies_are_decoded_a_few_at_a_time(tmp_path: Path) -> None:
@@ -238,7 +240,7 @@ def test_large_bodies_are_decoded_a_few_at_a_time(tmp_path: Path) -> None:
     wanted = HalfLookup.of(actions(*(action(Action.COMMIT, offset) for offset in range(12))), BATCH_ID)
     piece = half_reader.RowGroups(f"{tmp_path}/half/{file.path}", file.size)
     assert file.size < 4 << 20
-    assert [batch.num_rows for batch in half_reader.read(piece, wanted, with_body=True)] == [7, 5]
+    assert [batch.num_rows for batch in half_reader.read(piece, piece.path, wanted, with_body=True)] == [7, 5]
 
 
 def test_large_batch_is_spread_over_tasks(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,11 @@ from checkback.settings import Settings, Storage, flatten
 from checkback.storage import filesystem, object_store, table_files
 from checkback.storage.commit_reader import CommitReader
 from checkback.storage.delta_log import AlteredError, DeltaLog
-from checkback.storage.object_store import ObjectReader, ObjectWriter, canonical
+from checkback.storage.fsync import versions
+from checkback.storage.object_store import ObjectReader, ObjectWriter, canonical, options_of
 from checkback.storage.parquet_reader import read_rows, row_batches
 from checkback.storage.schemas import arrow_schema
+from checkback.storage.seen_commits import _removing
 from checkback.storage.tables import Tables
 from support.s3_server import options
 
@@ -95,11 +97,34 @@ def test_log_is_read_from_its_checkpoint(tables: Tables, monkeypatch: pytest.Mon
     assert f"{7:020}.crc" in table_files.names(f"{tables.location('op')}/_delta_log")
 
 
+def test_log_is_read_from_a_version_on(tables: Tables) -> None:
+    """As it is by those who know the older ones: rows that are unread, and rows that were taken out."""
+    log = _log(tables)
+    for queue in range(1, 6):
+        log.commit(_files(tables, queue))
+    place = tables.location("op")
+    for since in range(6):
+        commits = CommitReader.of(place, since)
+        assert commits is not None
+        assert (commits.oldest, commits.newest) == (since, 5)
+        assert commits.after(since).rows == 5 - max(since - 1, 0)
+        assert sorted(versions(f"{place}/_delta_log", since)) == list(range(since, 6))
+    assert CommitReader.of(place, 6) is None
+    assert CommitReader.of(tables.location("half"), 3) is None
+    assert _removing(f"{place}/_delta_log", 0, None) is None
+    log.replace(log.paths(), _files(tables, 1, 2, 3, 4, 5))
+    assert _removing(f"{place}/_delta_log", 0, None) is None  # the same rows in other files
+    DeltaTable(place, storage_options=options_of(tables.root) or None).restore(1)
+    assert _removing(f"{place}/_delta_log", 0, None) == _removing(f"{place}/_delta_log", 6, 7) == 7
+
+
 def test_rows_are_read_in_pieces(tables: Tables) -> None:
     (file,) = _files(tables, *range(5000))
     path, wanted = f"{tables.location('op')}/{file.path}", pc.field("queue_id") >= 4000
     pieces = [piece.column("queue_id").to_pylist() for piece in row_batches(path, "op", ["queue_id"], wanted)]
     assert [queue for piece in pieces for queue in piece] == list(range(4000, 5000))
+    (source,) = table_files.sources([(path, file.size)])
+    assert sum(piece.num_rows for piece in row_batches(path, "op", ["queue_id"], wanted, source)) == 1000
     assert table_files.size(path) == file.size
 
 

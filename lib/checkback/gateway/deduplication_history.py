@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from heapq import nsmallest
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from checkback.errors import StorageError
 from checkback.gateway.deduplication import CachedHalf, fingerprint, name_of, short, whose
 from checkback.messages import LONG_MAX, Half
-from checkback.storage import first_op
+from checkback.storage import first_op, table_files
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.parquet_reader import read_rows, row_batches
 from checkback.storage.queue_owners import QueueOwner, owners_of, versions_of
@@ -128,17 +129,22 @@ class DeduplicationHistory:
         files = self._files("half", within)
         files.sort(key=lambda file: file.spans.get("store_timestamp", (since, since))[1], reverse=True)
         newest: list[CachedHalf] = []
-        for file in files:
+        wanted_halves = wanted & pc.field("queue_offset").is_valid()
+        for file, source in _opened(files):
             if len(newest) >= most:
                 break
-            for rows in row_batches(file.path, "half", _WHOLE, wanted & pc.field("queue_offset").is_valid()):
+            for rows in row_batches(file.path, "half", _WHOLE, wanted_halves, source):
                 newest += [_kept(row, fingerprint(_half(row))) for row in rows.to_pylist()]
                 if len(newest) > 2 * most:
                     newest = _last(newest, most)
         newest = _last(newest, most)
         if not newest:
             return []
-        ops = (rows for file in self._files("op", within) for rows in row_batches(file.path, "op", _OP, wanted))
+        ops = (
+            rows
+            for file, source in _opened(self._files("op", within))
+            for rows in row_batches(file.path, "op", _OP, wanted, source)
+        )
         states = _first_ops(ops, newest)
         self._flush()
         return [replace(half, state=states.get((half.queue_id, half.queue_offset))) for half in newest]
@@ -183,10 +189,10 @@ class DeduplicationHistory:
         """The first half message of a transaction: a full scan of `half`. Raises StorageError."""
         wanted = (pc.field("transaction_id") == transaction_id) & (pc.field("producer_group") == producer_group)
         first: list[CachedHalf] = []
-        for file in self._files("half"):
+        for file, source in _opened(self._files("half")):
             if self.closed:
                 break
-            rows = read_rows(file.path, "half", _ABOUT, wanted & pc.field("queue_offset").is_valid())
+            rows = read_rows(file.path, "half", _ABOUT, wanted & pc.field("queue_offset").is_valid(), source)
             first = nsmallest(_OF_ONE_NAME, [*first, *map(_kept, rows.to_pylist())], key=_landing)
         # One whose offset was seen before is rejected: another transaction is at that offset.
         taken = self._first_at({(half.queue_id, half.queue_offset) for half in first})
@@ -219,11 +225,10 @@ class DeduplicationHistory:
         for queue_id, offsets in by_queue.items():
             files = self._files(table, {queue: (queue_id, queue_id), offset: (min(offsets), max(offsets))})
             wanted = (pc.field(queue) == queue_id) & pc.field(offset).isin(offsets)
-            for file in files:
-                if _covers(file, offset, offsets):
-                    rows = read_rows(file.path, table, columns, wanted)
-                    if rows.num_rows:
-                        yield rows
+            for file, source in _opened([file for file in files if _covers(file, offset, offsets)]):
+                rows = read_rows(file.path, table, columns, wanted, source)
+                if rows.num_rows:
+                    yield rows
 
     def _files(self, table: str, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
         place = f"{self._root}/{table}"
@@ -237,6 +242,15 @@ class DeduplicationHistory:
                 raise StorageError("its rows are not simply those of its Parquet files", place, "rewrite the table")
             self._logs[table] = log
         return self._logs[table].data_files(within)
+
+
+def _opened(files: Sequence[DataFile]) -> Iterator[tuple[DataFile, Any]]:
+    """The files with their sources, which raise StorageError if they cannot be read."""
+    sources = table_files.sources([(file.path, file.size) for file in files])
+    try:
+        yield from zip(files, sources, strict=True)
+    except OSError as error:
+        raise StorageError(f"cannot be read: {error}", os.path.dirname(files[0].path)) from error
 
 
 def _covers(file: DataFile, column: str, values: Collection[int]) -> bool:

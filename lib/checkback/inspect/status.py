@@ -106,7 +106,8 @@ def _unread(tables: Tables, name: str, source: int, done: Batch | None, spark: S
     position = positions[source] if source < len(positions) else None
     version, index = (0, -1) if position is None else (position.unread, -1 if position.starting else position.index)
     if tables.by_files:
-        commits = CommitReader.of(tables.location(name))
+        # From the version before on: it is there, also when nothing is unread.
+        commits = CommitReader.of(tables.location(name), max(0, version - 1))
         return None if commits is None else commits.after(version, index)
     if spark is None or not tables.exists(spark, name):
         return None

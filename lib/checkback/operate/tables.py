@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from checkback.errors import FencedError
 from checkback.spark.session import running_session
 from checkback.storage.delta_log import DeltaLog
+from checkback.storage.object_store import concurrently
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
@@ -88,7 +89,8 @@ class FileStore:
         within = {column: (min(values), max(values)) for column, values in numbers.items()}
         wanted = reduce(and_, [pc.field(column).isin(list(values)) for column, values in equal.items()])
         files = self._tables.log(name).data_files(within)
-        return pa.concat_tables([nothing, *(read_rows(file.path, name, columns, wanted) for file in files)])
+        read = concurrently(self._tables.root, lambda file: read_rows(file.path, name, columns, wanted), files)
+        return pa.concat_tables([nothing, *read])
 
     def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
         """As OperatorTables."""

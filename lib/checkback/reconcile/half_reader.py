@@ -51,13 +51,14 @@ def pieces(files: Sequence[DataFile], wanted: HalfLookup) -> list[list[RowGroups
     return lists
 
 
-def read(piece: RowGroups, wanted: HalfLookup, with_body: bool) -> Iterator[pa.RecordBatch]:
+def read(piece: RowGroups, source: Any, wanted: HalfLookup, with_body: bool) -> Iterator[pa.RecordBatch]:
     """The rows of a piece, as Arrow in the columns of `half`. Row groups without wanted rows are skipped.
 
-    Bodies are null, and not read, unless ``with_body``. Raises OSError if the file cannot be read.
+    ``source``: the `table_files.source` of its file. Bodies are null, and not read, unless ``with_body``. Raises
+    OSError if the file cannot be read.
     """
     schema = arrow_schema("half")
-    with pq.ParquetFile(table_files.source(piece.path), coerce_int96_timestamp_unit="us") as file:
+    with pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
         mine = piece.row_groups or range(file.metadata.num_row_groups)
         groups = [group for group in mine if wanted.may_be_in(_spans(file.metadata.row_group(group)))]
         names = [name for name in schema.names if with_body or name != "body"]

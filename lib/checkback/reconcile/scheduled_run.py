@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,12 @@ from checkback import __version__
 from checkback.errors import StorageError
 from checkback.reconcile.ownership import NAME, REBUILDING
 from checkback.storage import filesystem
-from checkback.storage.checkpoint import Checkpoint, last_done, read_checkpoint
+from checkback.storage.checkpoint import Checkpoint, StreamPosition, last_done, read_checkpoint
 from checkback.storage.commit_reader import CommitReader
+from checkback.storage.delta_log import DeltaLog
 from checkback.storage.schemas import SCHEMAS, SOURCES
 from checkback.storage.seen_commits import replaced
+from checkback.storage.torn_commits import refuse_torn
 
 if TYPE_CHECKING:
     from checkback.settings import Settings
@@ -64,9 +67,12 @@ def nothing_to_do(tables: Tables, settings: Settings, now: int) -> bool:
     try:
         found = _checkpoint(tables, NAME)
         last = None if found is None or found.newest is None else (found.query_id, found.newest.batch_id)
-        if found is None or last != (note.query_id, note.batch_id) or not _is_whole(tables):
+        if found is None or last != (note.query_id, note.batch_id):
             return False
-        return _has_read_all(tables, NAME, found) and _has_read_all(tables, _CHECK, _checkpoint(tables, _CHECK))
+        with ThreadPoolExecutor() as pool:  # in an object store each of their requests takes long
+            whole = pool.submit(_is_whole, tables)
+            check = pool.submit(lambda: _has_read_all(tables, _CHECK, _checkpoint(tables, _CHECK)))
+            return _has_read_all(tables, NAME, found) and check.result() and whole.result()
     except (StorageError, OSError, ValueError):
         return False
 
@@ -75,7 +81,13 @@ def _is_whole(tables: Tables) -> bool:
     """True if all tables exist, and no rebuild is in progress."""
     if filesystem.exists(None, tables.checkpoint(REBUILDING)):
         return False
-    return all(CommitReader.of(tables.location(name)) is not None for name in SCHEMAS)
+    with ThreadPoolExecutor(len(SCHEMAS)) as pool:
+        return all(pool.map(_is_table, map(tables.location, SCHEMAS)))
+
+
+def _is_table(place: str) -> bool:
+    refuse_torn(place)
+    return DeltaLog.exists(place)
 
 
 def _has_read_all(tables: Tables, query: str, found: Checkpoint | None) -> bool:
@@ -85,22 +97,26 @@ def _has_read_all(tables: Tables, query: str, found: Checkpoint | None) -> bool:
         return False
     if replaced(None, tables, query) is not None:
         return False
-    for place, name in enumerate(SOURCES[query]):
-        commits = CommitReader.of(tables.location(name))
-        if commits is None:
-            return False
-        position = batch.positions[place] if batch is not None and place < len(batch.positions) else None
-        if position is None:
-            if commits.anything_after(0):
-                return False
-        elif (
-            position.starting
-            or position.table != tables.log(name).table_id()
-            or position.seen > commits.newest
-            or commits.anything_after(position.version, position.index)
-        ):
-            return False
-    return True
+    names = SOURCES[query]
+    positions = [None] * len(names) if batch is None else [*batch.positions, *[None] * len(names)][: len(names)]
+    with ThreadPoolExecutor(len(names)) as pool:
+        return all(pool.map(lambda name, position: _is_read(tables, name, position), names, positions))
+
+
+def _is_read(tables: Tables, name: str, position: StreamPosition | None) -> bool:
+    """True if the table has no commits with rows after the position."""
+    since = 0 if position is None else max(0, position.seen)
+    commits = CommitReader.of(tables.location(name), since)
+    if commits is None:
+        return False
+    if position is None:
+        return not commits.anything_after(0)
+    return not (
+        position.starting
+        or position.table != tables.log(name).table_id()
+        or position.seen > commits.newest
+        or commits.anything_after(position.version, position.index)
+    )
 
 
 def _checkpoint(tables: Tables, query: str) -> Checkpoint | None:

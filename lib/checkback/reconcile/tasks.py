@@ -14,6 +14,7 @@ from checkback.errors import reason
 from checkback.reconcile import half_reader, unpublished
 from checkback.reconcile.half_lookup import FoundRows, HalfLookup
 from checkback.reconcile.output_rows import store_us, table_rows, whole_numbers
+from checkback.storage import table_files
 from checkback.storage.parquet_files import MOST_ROWS, file_rows
 from checkback.storage.schemas import HALF, TOPIC_PREFIX, arrow_schema
 
@@ -76,7 +77,12 @@ def reader(
 
     def read(numbers: Batches) -> Iterator[pa.RecordBatch]:
         mine = [piece for batch in numbers for number in batch.column(0).to_pylist() for piece in lists[number]]
-        yield from pick(batch for piece in mine for batch in half_reader.read(piece, wanted, with_body))
+        sources = table_files.sources([(piece.path, piece.size) for piece in mine])
+        yield from pick(
+            batch
+            for piece, source in zip(mine, sources, strict=True)
+            for batch in half_reader.read(piece, source, wanted, with_body)
+        )
 
     return read
 

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from checkback.errors import StorageError
 from checkback.storage import table_files
+from checkback.storage.object_store import concurrently
 from checkback.storage.torn_commits import refuse_torn
 
 if TYPE_CHECKING:
@@ -40,18 +41,22 @@ class CommitReader:
     newest: int
 
     @classmethod
-    def of(cls, place: str) -> CommitReader | None:
-        """The commits of the table in the folder; None if there is no table. Raises StorageError."""
+    def of(cls, place: str, since: int = 0) -> CommitReader | None:
+        """The commits of the table in the folder from version ``since`` on; None if there are none.
+
+        Raises StorageError.
+        """
+        log = f"{place}/_delta_log"
         try:
-            names = table_files.names(f"{place}/_delta_log")
+            names = table_files.names_after(log, f"{since:020}") if since > 0 else table_files.names(log)
         except OSError as error:
             raise _unreadable(place) from error
         versions = {int(match[1]) for match in map(_COMMIT.fullmatch, names) if match}
         if not versions:
             return None
-        # Without version 0 the table can only be read from a checkpoint on.
+        # Without version 0 the table can only be read from a checkpoint on; its commits by themselves can.
         checkpoints = [int(match[1]) for match in map(_CHECKPOINT.fullmatch, names) if match]
-        first = 0 if 0 in versions else min(checkpoints, default=min(versions))
+        first = since if since in versions else min(checkpoints, default=min(versions))
         newest = max(versions)
         refuse_torn(place)
         return cls(place, min((one for one in versions if one >= first), default=newest), newest)
@@ -85,8 +90,9 @@ class CommitReader:
 
     def _brought_after(self, version: int, index: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         """Each version that added files of new rows (dataChange), with these files."""
-        for number in range(max(version, self.oldest), self.newest + 1):
-            added = [action["add"] for action in self._actions(number) if "add" in action]
+        numbers = range(max(version, self.oldest), self.newest + 1)
+        for number, actions in zip(numbers, concurrently(self.place, self._actions, numbers), strict=True):
+            added = [action["add"] for action in actions if "add" in action]
             brought = [file for file in added if file.get("dataChange", True)]
             brought = brought[index + 1 :] if number == version and index >= 0 else brought
             if brought:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import obstore
@@ -47,9 +47,9 @@ class _Files(Protocol):
 
 def names(spark: SparkSession | None, folder: str) -> list[str]:
     """The names in a folder; empty if it does not exist. Raises StorageError."""
-    with _told("read", folder):
-        files = _files(spark, folder)
-        return files.names() if files.exists() else []
+    with _told("read", folder), suppress(FileNotFoundError):
+        return _files(spark, folder).names()
+    return []
 
 
 def text(spark: SparkSession | None, file: str) -> str:
@@ -245,7 +245,8 @@ class _ByHadoop:
         self._system = self._path.getFileSystem(spark._jsc.hadoopConfiguration())
 
     def names(self) -> list[str]:
-        return [status.getPath().getName() for status in self._system.listStatus(self._path)]
+        found = self._system.listStatus(self._path) if self.exists() else []
+        return [status.getPath().getName() for status in found]
 
     def text(self) -> str:
         stream = self._system.open(self._path)

@@ -195,9 +195,10 @@ def flush_owner(place: str) -> None:
         raise unflushed(error, place) from error
 
 
-def versions(log: str) -> list[int]:
-    """The versions with a commit file in a folder ``_delta_log``, in any order. Raises OSError."""
-    return [int(match[1]) for match in map(COMMIT.fullmatch, table_files.names(log)) if match]
+def versions(log: str, first: int = 0) -> list[int]:
+    """The versions from ``first`` on with a commit file in a folder ``_delta_log``, in any order. Raises OSError."""
+    names = table_files.names_after(log, f"{first:020}") if first > 0 else table_files.names(log)
+    return [int(match[1]) for match in map(COMMIT.fullmatch, names) if match]
 
 
 def unflushed(error: Exception, place: str) -> UnflushedError:

@@ -11,16 +11,17 @@ import io
 import os
 import posixpath
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
 from checkback.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from obstore.store import ObjectStore
 
@@ -37,6 +38,10 @@ _RETRIES: Any = {
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=15), "base": 2},
     "retry_timeout": timedelta(minutes=3),
 }
+#: requests at a time
+_AT_ONCE = 32
+T = TypeVar("T")
+R = TypeVar("R")
 #: options by root; process-wide, as Hadoop's are: a root has one set of credentials
 _options: dict[str, dict[str, str]] = {}
 
@@ -124,6 +129,19 @@ def os_errors(place: str) -> Iterator[None]:
         raise FileExistsError(str(error).partition("\n")[0]) from error
     except BaseError as error:
         raise OSError(f"{place}: {str(error).partition(chr(10))[0]}") from error
+
+
+def concurrently(place: str, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """``function`` of each item, in order: if the place is in an object store, some at a time.
+
+    For what takes a request each: one after the other they would take their latency's sum.
+    """
+    if len(items) < 2 or not is_registered(place):
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for first in range(0, len(items), _AT_ONCE):
+            yield from pool.map(function, items[first : first + _AT_ONCE])
 
 
 class ObjectReader(io.RawIOBase):

@@ -24,26 +24,32 @@ if TYPE_CHECKING:
 _PIECE, _PIECE_ROWS, _STREAMED = 8 << 20, 2048, 1 << 20
 
 
-def read_rows(path: str, name: str, columns: Sequence[str] | None, wanted: pc.Expression) -> pa.Table:
+def read_rows(
+    path: str, name: str, columns: Sequence[str] | None, wanted: pc.Expression, source: Any = None
+) -> pa.Table:
     """The rows of one file of table ``name`` that match ``wanted``, with `python_times`; any writer's file will do.
 
-    ``columns``: None = all. Raises StorageError if the file cannot be read.
+    ``columns``: None = all. ``source``: the file's `table_files.source`, if there is one. Raises StorageError if the
+    file cannot be read.
     """
     schema = arrow_schema(name)
     names = list(columns or schema.names)
     try:
-        rows = pq.read_table(table_files.source(path), columns=names, filters=wanted, partitioning=None)
+        rows = pq.read_table(source or table_files.source(path), columns=names, filters=wanted, partitioning=None)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
     return python_times(rows.select(names).cast(pa.schema([schema.field(name) for name in names])))
 
 
-def row_batches(path: str, name: str, columns: Sequence[str], wanted: pc.Expression) -> Iterator[pa.Table]:
+def row_batches(
+    path: str, name: str, columns: Sequence[str], wanted: pc.Expression, source: Any = None
+) -> Iterator[pa.Table]:
     """Like `read_rows`, in pieces of some megabytes, so that memory stays bounded. Raises StorageError."""
     schema = pa.schema([arrow_schema(name).field(column) for column in columns])
     try:
-        fragment = ParquetFileFormat().make_fragment(*_at(path)).subset(wanted, schema=arrow_schema(name))
-        read = table_files.source(path)
+        read = source or table_files.source(path)
+        file_system = (LocalFileSystem(),) if read == path else ()
+        fragment = ParquetFileFormat().make_fragment(read, *file_system).subset(wanted, schema=arrow_schema(name))
         with pq.ParquetFile(read, coerce_int96_timestamp_unit="us", buffer_size=_STREAMED, pre_buffer=False) as file:
             for number in (group.id for group in fragment.row_groups):
                 group = file.metadata.row_group(number)
@@ -54,9 +60,3 @@ def row_batches(path: str, name: str, columns: Sequence[str], wanted: pc.Express
                         yield python_times(piece)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
-
-
-def _at(path: str) -> tuple[Any, ...]:
-    """The arguments of make_fragment for a file."""
-    source = table_files.source(path)
-    return (source, LocalFileSystem()) if source == path else (source,)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
 from checkback.errors import StateError, StorageError
 from checkback.storage import filesystem, table_files
-from checkback.storage.commit_reader import read_actions
+from checkback.storage.commit_reader import actions_of_kind
 from checkback.storage.fsync import versions
+from checkback.storage.object_store import concurrently
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,13 +119,22 @@ def _removing(log: str, after: int, upto: int | None) -> int | None:
 
     Rewritten files (dataChange false) remove no rows.
     """
-    later = range(after + 1, upto + 1) if upto is not None else sorted(each for each in versions(log) if each > after)
-    for version in later:
-        if table_files.exists(f"{log}/{version:020}.json"):
-            removed = read_actions(log.removesuffix("/_delta_log"), version, "remove")
-            if any(file.get("dataChange", True) for file in removed):
-                return version
+    later = range(after + 1, upto + 1) if upto is not None else sorted(versions(log, after + 1))
+    for version, removes in zip(later, concurrently(log, partial(_removes, log), later), strict=True):
+        if removes:
+            return version
     return None
+
+
+def _removes(log: str, version: int) -> bool:
+    """True if a commit removes rows; False if it was cleaned up."""
+    file = f"{log}/{version:020}.json"
+    try:
+        return any(removed.get("dataChange", True) for removed in actions_of_kind(file, "remove"))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError) as error:
+        raise StorageError("a commit of the table's log cannot be read", file, "restore it from a backup") from error
 
 
 def _log(tables: Tables, name: str) -> str | None:

@@ -14,13 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from checkback.storage.object_store import ObjectReader, ObjectWriter, is_registered, open_store, os_errors
+from checkback.storage.object_store import (
+    ObjectReader,
+    ObjectWriter,
+    concurrently,
+    is_registered,
+    open_store,
+    os_errors,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
 #: bytes of a Parquet file up to which it is read whole: its parts would be a request each
 _WHOLE = 8 << 20
+#: bytes of files that are read ahead
+_AHEAD = 32 << 20
 #: S3 deletes up to 1,000 objects by one request (DeleteObjects)
 _BULK = 1000
 
@@ -89,6 +99,23 @@ def names(folder: str) -> list[str]:
     found = _listed(folder)
     paths = [*found["common_prefixes"], *(file["path"] for file in found["objects"])]
     return [posixpath.basename(path) for path in paths]
+
+
+def names_after(folder: str, name: str) -> list[str]:
+    """The names of the files in a folder that sort after ``name``; empty if it does not exist.
+
+    A store lists by the thousand, and a table's log may have ten thousand files: it is asked for these only.
+    """
+    if not is_registered(folder):
+        return [each for each in names(folder) if each > name]
+    import obstore
+
+    store, key = open_store(folder)
+    with os_errors(folder):
+        found = [
+            file["path"][len(key) + 1 :] for part in obstore.list(store, key, offset=f"{key}/{name}") for file in part
+        ]
+    return [each for each in found if "/" not in each]
 
 
 def folders(folder: str) -> list[str]:
@@ -170,6 +197,20 @@ def source(path: str) -> Any:
         if size <= _WHOLE:
             return pa.BufferReader(bytes(found.bytes()))
     return pa.PythonFile(ObjectReader(path, size), mode="r")
+
+
+def sources(files: Sequence[tuple[str, int]]) -> Iterator[Any]:
+    """The `source` of each file, a path and a size in bytes, in order; objects are read ahead, some at a time."""
+    group: list[str] = []
+    held = 0
+    for path, size in files:
+        if held + size > _AHEAD and group:
+            yield from concurrently(path, source, group)
+            group, held = [], 0
+        group.append(path)
+        held += size
+    if group:
+        yield from concurrently(group[0], source, group)
 
 
 def sink(path: str) -> Any:
