@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from benchmarks.processes import GROUP
 from checkback.storage.delta_log import DeltaLog
+from checkback.storage.object_store import is_registered
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 
@@ -64,9 +65,9 @@ class Load:
 
     def _append(self, name: str, parts: Iterable[pa.Table]) -> None:
         if name not in self._logs:
-            place = f"{self.root}/{name}"
-            DeltaLog.create(name, place)
-            self._logs[name] = DeltaLog(name, place)
+            place, sync = f"{self.root}/{name}", not is_registered(self.root)
+            DeltaLog.create(name, place, sync)
+            self._logs[name] = DeltaLog(name, place, sync)
         files = []
         for part in parts:
             with FileWriter(self.root) as writer:

@@ -35,6 +35,8 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # An answer in two packets would wait 40 ms for the client's delayed acknowledgement.
+        disable_nagle_algorithm = True
 
         def _do(self) -> None:
             nonlocal latency_s

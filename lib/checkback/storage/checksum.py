@@ -19,7 +19,7 @@ from checkback.errors import StorageError
 from checkback.storage import table_files
 from checkback.storage.commit_reader import actions_of
 from checkback.storage.compatibility import allows_files
-from checkback.storage.object_store import is_registered
+from checkback.storage.object_store import concurrently, is_registered
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +115,8 @@ def _is_plain(protocol: dict[str, Any]) -> bool:
 
 
 def _commits(log: str, first: int, last: int) -> list[list[dict[str, Any]]]:
-    return [actions_of(f"{log}/{version:020}.json") for version in range(first, last + 1)]
+    files = [f"{log}/{version:020}.json" for version in range(first, last + 1)]
+    return list(concurrently(log, actions_of, files))
 
 
 def _path(log: str, version: int) -> str:

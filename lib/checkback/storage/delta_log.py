@@ -27,7 +27,7 @@ from checkback.storage.delta_errors import DELTA_ERRORS, storage_error, unreadab
 from checkback.storage.fsync import LOG, LogFlush
 from checkback.storage.object_store import is_registered, options_of
 from checkback.storage.optimistic_transaction import OptimisticTransaction, fenced, update
-from checkback.storage.schemas import properties_of
+from checkback.storage.schemas import SOURCES, properties_of
 from checkback.storage.timestamps import python_times
 from checkback.storage.torn_commits import last_checkpoint, recover_log, refuse_torn
 from checkback.storage.transaction_versions import TransactionVersions
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _FORGETS = "delta.setTransactionRetentionDuration"
 #: files that make a folder a table's log
 _OF_LOG = re.compile(r"[0-9]{20}\.(?:json|checkpoint\..*)")
+#: tables that queries read as streams
+_STREAMED = frozenset(name for names in SOURCES.values() for name in names)
 #: commits between checkpoints if the table does not set delta.checkpointInterval
 _INTERVAL = 100
 
@@ -309,15 +311,17 @@ class DeltaLog:
         """Flush the commit, then write its checksum and, if due, a checkpoint, which must not outlive it."""
         before = version = int(self._table.version())
         if is_registered(self._place):
-            version = self.version()  # one listing
+            version = self.version()
+            if self._name in _STREAMED:  # two requests, for what Spark reads in each batch
+                checksum = write_checksum(self._place, version, self._checksum)
+                if checksum is not None:
+                    self._checksum = version, checksum
         else:
             while table_files.exists(f"{self._place}/_delta_log/{version + 1:020}.json"):
                 version += 1
-        if self._sync is not None:
-            self._sync.to(version)
-        checksum = write_checksum(self._place, version, self._checksum)
-        if checksum is not None and is_registered(self._place):  # from a folder it is read faster than it is kept
-            self._checksum = version, checksum
+            if self._sync is not None:
+                self._sync.to(version)
+            write_checksum(self._place, version)
         due = (version + 1) // self._interval * self._interval - 1
         if due > before:
             with suppress(StorageError, *DELTA_ERRORS):  # best effort: the table is valid without it

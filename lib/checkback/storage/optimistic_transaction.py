@@ -17,6 +17,8 @@ from checkback.errors import FencedError, StorageError
 from checkback.storage import table_files
 from checkback.storage.commit_reader import read_actions, removed_by
 from checkback.storage.delta_errors import DELTA_ERRORS, storage_error, unreadable
+from checkback.storage.fsync import LOG
+from checkback.storage.object_store import is_registered
 from checkback.storage.torn_commits import ACTIONS
 
 if TYPE_CHECKING:
@@ -38,8 +40,8 @@ _HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=
 class OptimisticTransaction:
     """A commit at the version after the newest one, attempted anew while other writers' commits come first.
 
-    ``table`` has read the log, and is at the committed version afterwards. ``place``: the table's absolute folder, or
-    its URI. The methods raise StorageError if the log cannot be read or written.
+    ``table`` has read the log; it must be updated afterwards. ``place``: the table's absolute folder, or its URI. The
+    methods raise StorageError if the log cannot be read or written.
     """
 
     table: DeltaTable
@@ -129,10 +131,15 @@ class OptimisticTransaction:
 
 
 def update(table: DeltaTable, place: str) -> None:
-    """Read the log up to its newest version. Raises StorageError."""
+    """Read the log up to its newest version. Raises StorageError.
+
+    In an object store first one request for the next version: versions have no gaps, and delta-rs would list.
+    """
     try:
+        if is_registered(place) and not table_files.exists(f"{place}/{LOG}/{table.version() + 1:020}.json"):
+            return
         table.update_incremental()
-    except DELTA_ERRORS as error:
+    except (OSError, *DELTA_ERRORS) as error:
         raise unreadable(place, error) from error
 
 

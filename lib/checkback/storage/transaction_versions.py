@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from checkback.storage import table_files
 from checkback.storage.commit_reader import actions_of_kind
 from checkback.storage.fsync import LOG
+from checkback.storage.object_store import concurrently
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,8 @@ class TransactionVersions:
     def __init__(self, place: str) -> None:
         """``place``: the table's absolute folder, or its URI."""
         self._log = f"{place}/{LOG}"
-        self._begin_at(-1, {})
+        self._version = -1
+        self._found: dict[str, int] = {}
 
     def at(self, version: int) -> Mapping[str, int] | None:
         """Last version by application as of a table version; None if only a Delta reader can tell.
@@ -38,9 +40,10 @@ class TransactionVersions:
             try:
                 if anew:
                     self._begin_at(*self._checkpoint(version))
-                while self._version < version:
-                    self._found |= self._commit(self._version + 1)
-                    self._version += 1
+                unread = range(self._version + 1, version + 1)
+                for number, found in zip(unread, concurrently(self._log, self._commit, unread), strict=True):
+                    self._found |= found
+                    self._version = number
             except FileNotFoundError:
                 continue  # log cleanup removes commits older than a checkpoint
             except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
@@ -50,7 +53,8 @@ class TransactionVersions:
         return None
 
     def _begin_at(self, version: int, found: dict[str, int]) -> None:
-        self._version, self._found = version, found
+        self._version = version
+        self._found = found
 
     def _checkpoint(self, most: int) -> tuple[int, dict[str, int]]:
         """The newest single-file checkpoint up to version ``most``: its version (-1 = none) and identifiers."""
