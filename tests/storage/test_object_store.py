@@ -118,6 +118,22 @@ def test_log_is_read_from_a_version_on(tables: Tables) -> None:
     assert _removing(f"{place}/_delta_log", 0, None) == _removing(f"{place}/_delta_log", 6, 7) == 7
 
 
+def test_versions_beyond_a_cleaned_one_are_found(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a gateway that has been idle for longer than the log's retention; until then it commits nothing."""
+    clock = [0.0]
+    monkeypatch.setattr("checkback.storage.delta_log.boot_time", lambda: clock[0])
+    idle, busy = _log(tables), _log(tables)
+    idle.commit(_files(tables, 1))
+    for queue in range(2, 6):
+        busy.commit(_files(tables, queue))
+    busy.checkpoint()
+    table_files.remove(*(f"{tables.location('op')}/_delta_log/{version:020}.json" for version in range(4)))
+    clock[0] += 3600
+    assert idle.version() == 5
+    idle.commit(_files(tables, 6))
+    assert _queues(busy) == [1, 2, 3, 4, 5, 6]
+
+
 def test_rows_are_read_in_pieces(tables: Tables) -> None:
     (file,) = _files(tables, *range(5000))
     path, wanted = f"{tables.location('op')}/{file.path}", pc.field("queue_id") >= 4000

@@ -25,6 +25,7 @@ from checkback.storage.checksum import Checksum, write_checksum
 from checkback.storage.compatibility import declared_schema
 from checkback.storage.delta_errors import DELTA_ERRORS, storage_error, unreadable
 from checkback.storage.fsync import LOG, LogFlush
+from checkback.storage.lease import boot_time
 from checkback.storage.object_store import is_registered, options_of
 from checkback.storage.optimistic_transaction import OptimisticTransaction, fenced, update
 from checkback.storage.schemas import SOURCES, properties_of
@@ -43,6 +44,8 @@ _FORGETS = "delta.setTransactionRetentionDuration"
 _OF_LOG = re.compile(r"[0-9]{20}\.(?:json|checkpoint\..*)")
 #: tables that queries read as streams
 _STREAMED = frozenset(name for names in SOURCES.values() for name in names)
+#: time after which a log in an object store is listed for new versions (s); its retention is days
+_LIST_S = 600.0
 #: commits between checkpoints if the table does not set delta.checkpointInterval
 _INTERVAL = 100
 
@@ -74,6 +77,7 @@ class DeltaLog:
         self._judged: tuple[tuple[object, ...], bool] | None = None
         self._versions = TransactionVersions(place)
         self._checksum: tuple[int, Checksum] | None = None
+        self._listed = boot_time()
         refuse_torn(place, sync)
         try:
             self._table = _open(place)
@@ -331,7 +335,19 @@ class DeltaLog:
                 self._table = _open(self._place)
 
     def _update(self) -> None:
+        """Read the log up to its newest version; in an object store only if one request says that there is a new one.
+
+        Log cleanup may remove the next version after days, while later ones exist: sometimes it is listed all the same.
+        """
+        now = boot_time()
+        if is_registered(self._place) and now < self._listed + _LIST_S:
+            try:
+                if not table_files.exists(f"{self._place}/{LOG}/{self.seen_version + 1:020}.json"):
+                    return
+            except OSError as error:
+                raise unreadable(self._place, error) from error
         update(self._table, self._place)
+        self._listed = now
 
 
 def _open(place: str, version: int | None = None) -> DeltaTable:

@@ -37,7 +37,7 @@ _MARGIN_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-def _boot_time() -> float:
+def boot_time() -> float:
     """Seconds of a clock that nobody sets, and that also runs while the machine is suspended."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
@@ -57,7 +57,7 @@ class Lease:
     """A lease that this process holds, renewed by a thread until `release`."""
 
     def __init__(
-        self, place: str, clock: Callable[[], float] = _boot_time, now: Callable[[str], datetime] | None = None
+        self, place: str, clock: Callable[[], float] = boot_time, now: Callable[[str], datetime] | None = None
     ) -> None:
         """Take the lease at the URI ``place``. ``clock``: s; ``now``: the store's time.
 

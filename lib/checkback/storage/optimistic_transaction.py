@@ -17,8 +17,6 @@ from checkback.errors import FencedError, StorageError
 from checkback.storage import table_files
 from checkback.storage.commit_reader import read_actions, removed_by
 from checkback.storage.delta_errors import DELTA_ERRORS, storage_error, unreadable
-from checkback.storage.fsync import LOG
-from checkback.storage.object_store import is_registered
 from checkback.storage.torn_commits import ACTIONS
 
 if TYPE_CHECKING:
@@ -131,15 +129,10 @@ class OptimisticTransaction:
 
 
 def update(table: DeltaTable, place: str) -> None:
-    """Read the log up to its newest version. Raises StorageError.
-
-    In an object store first one request for the next version: versions have no gaps, and delta-rs would list.
-    """
+    """Read the log up to its newest version. Raises StorageError."""
     try:
-        if is_registered(place) and not table_files.exists(f"{place}/{LOG}/{table.version() + 1:020}.json"):
-            return
         table.update_incremental()
-    except (OSError, *DELTA_ERRORS) as error:
+    except DELTA_ERRORS as error:
         raise unreadable(place, error) from error
 
 
