@@ -62,3 +62,14 @@ def test_packages_are_those_that_spark_lacks(monkeypatch: pytest.MonkeyPatch) ->
     submitted = spark_settings(Settings.model_validate({"storage": {"root": "s3a://bucket/x"}}))
     assert "spark.jars.packages" not in submitted
     assert "spark.hadoop.fs.s3.impl" in submitted
+
+
+def test_package_that_somebody_names_is_not_excluded() -> None:
+    """As that of Azure, which is none of S3's and therefore left out of its dependencies."""
+    spark = {"spark.jars.packages": "org.apache.hadoop:hadoop-azure:3.5.0, io.netty:netty-all:4.2.0"}
+    for root in ("abfss://c@a.dfs.core.windows.net/x", "s3://bucket/x"):
+        conf = spark_settings(Settings.model_validate({"storage": {"root": root}, "spark": spark}))
+        excluded = conf["spark.jars.excludes"].split(",")
+        assert "org.apache.hadoop:hadoop-azure:3.5.0" in conf["spark.jars.packages"]
+        assert not {"org.apache.hadoop:hadoop-azure", "io.netty:*"} & set(excluded)
+        assert "software.amazon.awssdk:bundle" in excluded

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 #: Name of Spark's Kafka source among packages and JARs (`land --kafka` only).
 KAFKA_SOURCE = "spark-sql-kafka-0-10"
+_EXCLUDES = "spark.jars.excludes"
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 
 #: Required in every session; repeated in conf/spark-defaults.conf for clusters that share a session.
@@ -74,7 +75,7 @@ LOCAL: Mapping[str, str] = {
     "spark.python.daemon.module": "checkback.application.worker_daemon",
     "spark.jars.packages": DELTA_PACKAGE,
     # Delta's dependencies that Spark already has, in newer versions that win: saves 75 MB of download.
-    "spark.jars.excludes": ",".join(
+    _EXCLUDES: ",".join(
         f"{group}:*"
         for group in (
             "com.fasterxml.jackson.core",
@@ -142,9 +143,18 @@ def spark_settings(settings: Settings, kafka: bool = False, short: bool = False)
     conf |= _object_store(settings, conf)
     conf["spark.sql.shuffle.partitions"] = str(settings.reconcile.partitions)
     conf.setdefault("spark.databricks.delta.snapshotPartitions", str(settings.reconcile.partitions))
+    if _EXCLUDES in conf:
+        conf[_EXCLUDES] = _excluded(conf[_EXCLUDES], settings.spark.get("spark.jars.packages", ""))
     for key, value in settings.spark.items():
         conf[key] = _joined(conf.get(key, ""), value) if key in _LISTS else value
     return conf
+
+
+def _excluded(excludes: str, packages: str) -> str:
+    """The excludes without those that would drop a package that the user names."""
+    named = [package.strip().split(":") for package in packages.split(",")]
+    wanted = {":".join(parts[:2]) for parts in named} | {f"{parts[0]}:*" for parts in named}
+    return ",".join(each for each in excludes.split(",") if each not in wanted)
 
 
 def _object_store(settings: Settings, conf: Mapping[str, str]) -> dict[str, str]:
@@ -155,7 +165,7 @@ def _object_store(settings: Settings, conf: Mapping[str, str]) -> dict[str, str]
     packages = packages_for(root, storage.checkpoints_root)
     if packages and "spark.jars.packages" in conf:
         found["spark.jars.packages"] = ",".join([conf["spark.jars.packages"], *packages])
-        found["spark.jars.excludes"] = conf.get("spark.jars.excludes", ",".join(EXCLUDED))
+        found[_EXCLUDES] = conf.get(_EXCLUDES, ",".join(EXCLUDED))
     return found
 
 
