@@ -208,7 +208,7 @@ def test_zip_is_the_same_every_time_and_holds_only_the_package(folder: Path) -> 
 @pytest.fixture
 def half(spark: SparkSession, folder: Path) -> Path:
     """Tables in ./data with 60 pending half messages, one a second, of the groups orders and pay in turn."""
-    from checkback.storage.schemas import HALF
+    from checkback.storage.spark_schemas import HALF
     from checkback.storage.tables import Tables
 
     tables = Tables.of(Settings().storage)

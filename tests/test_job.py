@@ -18,7 +18,8 @@ from checkback.inspect.pending_transactions import COLUMNS
 from checkback.landing.file_query import land
 from checkback.reconcile.scheduled_run import nothing_to_do
 from checkback.settings import Settings
-from checkback.storage.schemas import SCHEMAS, TOPIC
+from checkback.storage.schemas import SCHEMAS
+from checkback.storage.spark_schemas import TOPIC
 from checkback.storage.tables import Tables
 from conftest import TRACE
 from support import expected

@@ -17,7 +17,8 @@ from checkback.check.superseded import superseding_rows
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import SettingsError
 from checkback.settings import Settings
-from checkback.storage.schemas import CHECK_REQUESTS, DECISIONS, HALF, arrow_schema
+from checkback.storage.schemas import arrow_schema
+from checkback.storage.spark_schemas import CHECK_REQUESTS, DECISIONS, HALF
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from check.servers import Server, always, reply, says, unused_url
 from checkback.application.run import reconcile
 from checkback.settings import Settings
-from checkback.storage.schemas import HALF, SCHEMAS
+from checkback.storage.schemas import SCHEMAS
+from checkback.storage.spark_schemas import HALF
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:

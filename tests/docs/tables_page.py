@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, properties_of, schema_of
+from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, properties_of
+from checkback.storage.spark_schemas import schema_of
 from docs.markdown import prose, table
 
 if TYPE_CHECKING:

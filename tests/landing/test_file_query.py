@@ -21,7 +21,7 @@ from checkback.landing.parser import RAW_MAX
 from checkback.landing.run import Landed
 from checkback.messages import LINE_MAX, parse_half, parse_ops
 from checkback.storage.queue_owners import Queues
-from checkback.storage.schemas import HALF, OP, REJECTED
+from checkback.storage.spark_schemas import HALF, OP, REJECTED
 from checkback.storage.tables import Tables
 from conftest import TRACE
 from landing.fixtures import Lakehouse, half, op

@@ -17,7 +17,7 @@ from checkback.maintain.spark_maintenance import hours_kept, maintain_by_spark
 from checkback.messages import Op
 from checkback.settings import Settings
 from checkback.storage.parquet_files import FileWriter
-from checkback.storage.schemas import schema_of
+from checkback.storage.spark_schemas import schema_of
 from checkback.storage.tables import Tables
 from maintain.fixtures import DAY_MS, Quiet, Sender, append, maintained, settings_of
 

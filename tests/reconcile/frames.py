@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from checkback.storage.schemas import HALF, OP
+from checkback.storage.spark_schemas import HALF, OP
 from reconcile.messages import T0
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from checkback.reconcile.topic_tables import own_failure
 from checkback.reconcile.unpublished import LATER
 from checkback.settings import Settings
 from checkback.storage.parquet_files import FileWriter
-from checkback.storage.schemas import SCHEMAS, TOPIC
+from checkback.storage.schemas import SCHEMAS
+from checkback.storage.spark_schemas import TOPIC
 from checkback.storage.tables import Tables
 from reconcile.messages import action, actions, half, halves
 

@@ -20,8 +20,9 @@ from checkback.reconcile.start_facts import facts
 from checkback.settings import Settings
 from checkback.storage.catalog_names import TOPIC_PROPERTY
 from checkback.storage.parquet_files import MOST_ROWS
-from checkback.storage.schemas import SCHEMAS, TOPIC, arrow_schema, properties_of, schema_of
+from checkback.storage.schemas import SCHEMAS, arrow_schema, properties_of
 from checkback.storage.spark_log import properties
+from checkback.storage.spark_schemas import TOPIC, schema_of
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from checkback.check.answers import KEY
 from checkback.check.superseded import offset_ranges
 from checkback.storage.dataframes import frame
 from checkback.storage.offset_ranges import within
-from checkback.storage.schemas import CHECK_REQUESTS, HALF
+from checkback.storage.spark_schemas import CHECK_REQUESTS, HALF
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.check.worker import RETURNED
-from checkback.storage.schemas import CHECK_REQUESTS
+from checkback.storage.spark_schemas import CHECK_REQUESTS
 
 if TYPE_CHECKING:
     from checkback.check.worker import CheckWorker

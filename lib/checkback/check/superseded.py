@@ -20,7 +20,8 @@ from checkback.check.answers import key_numbers
 from checkback.check.wire import SKIPPED
 from checkback.storage import table_files
 from checkback.storage.offset_ranges import MAX_RANGES, Box, Range, merge_ranges, within
-from checkback.storage.schemas import CHECK_REQUESTS, arrow_schema
+from checkback.storage.schemas import arrow_schema
+from checkback.storage.spark_schemas import CHECK_REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

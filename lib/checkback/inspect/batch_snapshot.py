@@ -10,7 +10,8 @@ from checkback.errors import SettingsError, StateError
 from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.view import milliseconds, whole_columns
 from checkback.inspect.whole_batches import NAME, Cut, WholeBatch, batch_time, read_batches
-from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, schema_of
+from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
+from checkback.storage.spark_schemas import schema_of
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:

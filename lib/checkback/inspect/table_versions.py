@@ -28,7 +28,8 @@ from pyspark.sql import functions as F
 from checkback.inspect.topic_scan import read_topics
 from checkback.inspect.whole_batches import BatchTable, batch_time, read_batches
 from checkback.storage.checkpoint import Batch, batches_since, last_done, read_checkpoint
-from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, schema_of
+from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
+from checkback.storage.spark_schemas import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from checkback.storage.dataframes import union
-from checkback.storage.schemas import TOPIC, TOPIC_PREFIX
+from checkback.storage.schemas import TOPIC_PREFIX
+from checkback.storage.spark_schemas import TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

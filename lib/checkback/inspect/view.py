@@ -20,7 +20,7 @@ from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.version_at import TOO_LONG_AGO, cleaned_up, version_at
 from checkback.inspect.whole_batches import Cut, batch_time, read_batches
 from checkback.storage.commit_reader import CommitReader
-from checkback.storage.schemas import schema_of
+from checkback.storage.spark_schemas import schema_of
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from checkback.landing.chunked_reader import plain_path
 from checkback.messages import Half, Op, Rejected, is_blank, parse_half, parse_ops
-from checkback.storage.schemas import HALF, OP
+from checkback.storage.spark_schemas import HALF, OP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -21,7 +21,8 @@ from checkback.errors import StateError
 from checkback.reconcile import unpublished
 from checkback.reconcile.topic_tables import TopicTables, own_failure
 from checkback.storage.dataframes import union
-from checkback.storage.schemas import DECISIONS, DISCARDED, TOPIC, TOPIC_PREFIX, UNPUBLISHED
+from checkback.storage.schemas import TOPIC_PREFIX
+from checkback.storage.spark_schemas import DECISIONS, DISCARDED, TOPIC, UNPUBLISHED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -12,7 +12,8 @@ from checkback.errors import StorageError
 from checkback.reconcile import half_reader, unpublished
 from checkback.reconcile.tasks import PARKED_PREFIX, SURVEY_SCHEMA, TaskReport, picker, reader, selector, surveyor
 from checkback.storage.parquet_files import FILES_SCHEMA, files_of
-from checkback.storage.schemas import TOPIC_PREFIX, schema_of
+from checkback.storage.schemas import TOPIC_PREFIX
+from checkback.storage.spark_schemas import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

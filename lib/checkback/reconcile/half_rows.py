@@ -13,7 +13,7 @@ from checkback.reconcile import half_reader
 from checkback.reconcile.event_columns import identity_columns, store_us
 from checkback.storage.dataframes import frame
 from checkback.storage.offset_ranges import MAX_RANGES, within
-from checkback.storage.schemas import HALF
+from checkback.storage.spark_schemas import HALF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

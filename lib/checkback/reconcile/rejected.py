@@ -11,7 +11,7 @@ from checkback.reconcile.event_columns import identity_columns, store_us
 from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
 from checkback.reconcile.records import Action, Reason
 from checkback.storage.dataframes import frame
-from checkback.storage.schemas import HALF
+from checkback.storage.spark_schemas import HALF
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

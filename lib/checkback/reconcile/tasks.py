@@ -16,7 +16,8 @@ from checkback.reconcile.half_lookup import FoundRows, HalfLookup
 from checkback.reconcile.output_rows import store_us, table_rows, whole_numbers
 from checkback.storage import table_files
 from checkback.storage.parquet_files import MOST_ROWS, file_rows
-from checkback.storage.schemas import HALF, TOPIC_PREFIX, arrow_schema
+from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
+from checkback.storage.spark_schemas import HALF
 
 if TYPE_CHECKING:
     from checkback.reconcile.half_reader import RowGroups

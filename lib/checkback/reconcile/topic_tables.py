@@ -16,7 +16,8 @@ from checkback.reconcile.unpublished import LATER, Parked, Parking, Waiting, as_
 from checkback.spark.shutdown import LOST
 from checkback.storage import table_files
 from checkback.storage.recent import Recent
-from checkback.storage.schemas import TOPIC, TOPIC_PREFIX
+from checkback.storage.schemas import TOPIC_PREFIX
+from checkback.storage.spark_schemas import TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

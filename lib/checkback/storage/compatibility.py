@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from deltalake import Schema
 
-from checkback.storage.schemas import TOPIC_PREFIX, schema_of
+from checkback.storage.schemas import TOPIC_PREFIX, delta_schema
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -58,7 +58,7 @@ def declared_schema(name: str) -> Schema:
 
 @cache
 def _declared(kind: str) -> Schema:
-    return Schema.from_json(schema_of(kind).json())
+    return Schema.from_json(delta_schema(kind))
 
 
 def _columns(schema: Schema) -> dict[str, tuple[str, bool]]:

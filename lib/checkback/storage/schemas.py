@@ -1,39 +1,48 @@
 """Schemas and table properties of Checkback's Delta tables.
 
-Names and columns are a contract with every reader of the tables. All timestamps are UTC.
+Names and columns are a contract with every reader of the tables. All timestamps are UTC. Importing this needs no Spark.
 """
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import pyarrow as pa
+_INT, _LONG, _STRING, _BINARY, _BOOLEAN = pa.int32(), pa.int64(), pa.string(), pa.binary(), pa.bool_()
+_TIME = pa.timestamp("us", "UTC")
+_PROPERTIES = pa.map_(_STRING, _STRING)
+#: Delta's names of the primitive types (PROTOCOL.md of delta-io/delta, Schema Serialization Format)
+_PRIMITIVE: dict[pa.DataType, str] = {
+    _INT: "integer",
+    _LONG: "long",
+    _STRING: "string",
+    _BINARY: "binary",
+    _BOOLEAN: "boolean",
+    _TIME: "timestamp",
+}
 
-_INT, _LONG, _STRING, _BINARY = IntegerType(), LongType(), StringType(), BinaryType()
-_TIME = TimestampType()
-_PROPERTIES = MapType(StringType(), StringType())
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its name, Arrow type and meaning. Every column is nullable."""
+
+    name: str
+    kind: pa.DataType
+    comment: str
 
 
-def _column(name: str, kind: DataType, comment: str) -> StructField:
-    return StructField(name, kind, True, {"comment": comment})
+Columns = tuple[Column, ...]
+
+
+def _column(name: str, kind: pa.DataType, comment: str) -> Column:
+    return Column(name, kind, comment)
 
 
 _QUEUE_ID = _column("queue_id", _INT, "half queue")
@@ -45,171 +54,147 @@ _CHECK_TIMES = _column("check_times", _INT, "checks so far, this one included")
 _BORN = _column("born_timestamp", _TIME, "when the producer made it, by its own clock")
 _BATCH_ID = _column("batch_id", _LONG, "batch of the query that wrote the row")
 
-HALF = StructType(
-    [
-        _QUEUE_ID,
-        _QUEUE_OFFSET,
-        _TRANSACTION_ID,
-        _GROUP,
-        _REAL_TOPIC,
-        _column("real_queue_id", _INT, "queue of the real topic"),
-        _column("tags", _STRING, "RocketMQ's TAGS"),
-        _column("keys", _STRING, "RocketMQ's KEYS"),
-        _column("properties", _PROPERTIES, "the message's other properties"),
-        _column("body", _BINARY, "the message"),
-        _BORN,
-        _column("store_timestamp", _TIME, "when it landed"),
-        _column("check_immunity_s", _INT, "seconds without checks after birth; null = transaction.timeout"),
-    ]
+HALF: Columns = (
+    _QUEUE_ID,
+    _QUEUE_OFFSET,
+    _TRANSACTION_ID,
+    _GROUP,
+    _REAL_TOPIC,
+    _column("real_queue_id", _INT, "queue of the real topic"),
+    _column("tags", _STRING, "RocketMQ's TAGS"),
+    _column("keys", _STRING, "RocketMQ's KEYS"),
+    _column("properties", _PROPERTIES, "the message's other properties"),
+    _column("body", _BINARY, "the message"),
+    _BORN,
+    _column("store_timestamp", _TIME, "when it landed"),
+    _column("check_immunity_s", _INT, "seconds without checks after birth; null = transaction.timeout"),
 )
-OP = StructType(
-    [
-        _QUEUE_ID,
-        _column("half_offset", _LONG, "queue_offset of the half message it ends"),
-        _column("transaction_id", _STRING, "must be the half's; null = not stated (batched form)"),
-        _column("producer_group", _STRING, "must be the half's"),
-        _column("state", _STRING, "COMMIT or ROLLBACK; of source check also DELIVERED: a check that counts"),
-        _column("source", _STRING, "producer, check or operator"),
-        _column("remark", _STRING, "free text"),
-        _BORN,
-        _column("store_timestamp", _TIME, "when it landed"),
-    ]
+OP: Columns = (
+    _QUEUE_ID,
+    _column("half_offset", _LONG, "queue_offset of the half message it ends"),
+    _column("transaction_id", _STRING, "must be the half's; null = not stated (batched form)"),
+    _column("producer_group", _STRING, "must be the half's"),
+    _column("state", _STRING, "COMMIT or ROLLBACK; of source check also DELIVERED: a check that counts"),
+    _column("source", _STRING, "producer, check or operator"),
+    _column("remark", _STRING, "free text"),
+    _BORN,
+    _column("store_timestamp", _TIME, "when it landed"),
 )
-TOPIC = StructType(
-    [
-        _column("half_queue_id", _INT, "queue_id of the half message"),
-        _column("half_queue_offset", _LONG, "queue_offset of the half message"),
-        _column("queue_id", _INT, "the half's real_queue_id"),
-        _TRANSACTION_ID,
-        _GROUP,
-        *HALF.fields[6:10],
-        _BORN,
-        _column("half_store_timestamp", _TIME, "when the half message landed"),
-        _column("committed_at", _TIME, "time of the batch that published it"),
-        _BATCH_ID,
-    ]
+TOPIC: Columns = (
+    _column("half_queue_id", _INT, "queue_id of the half message"),
+    _column("half_queue_offset", _LONG, "queue_offset of the half message"),
+    _column("queue_id", _INT, "the half's real_queue_id"),
+    _TRANSACTION_ID,
+    _GROUP,
+    *HALF[6:10],
+    _BORN,
+    _column("half_store_timestamp", _TIME, "when the half message landed"),
+    _column("committed_at", _TIME, "time of the batch that published it"),
+    _BATCH_ID,
 )
-DECISIONS = StructType(
-    [
-        _QUEUE_ID,
-        _QUEUE_OFFSET,
-        _TRANSACTION_ID,
-        _GROUP,
-        _REAL_TOPIC,
-        _column("state", _STRING, "COMMIT, ROLLBACK or DISCARD"),
-        _column("source", _STRING, "whose op decided: producer, check, operator; checkback = no op came"),
-        _column("reason", _STRING, "CHECK_MAX or EXPIRED for a DISCARD, else null"),
-        _column("check_times", _INT, "checks requested before the decision"),
-        _column("decided_at", _TIME, "time of the batch that decided"),
-        _BATCH_ID,
-    ]
+DECISIONS: Columns = (
+    _QUEUE_ID,
+    _QUEUE_OFFSET,
+    _TRANSACTION_ID,
+    _GROUP,
+    _REAL_TOPIC,
+    _column("state", _STRING, "COMMIT, ROLLBACK or DISCARD"),
+    _column("source", _STRING, "whose op decided: producer, check, operator; checkback = no op came"),
+    _column("reason", _STRING, "CHECK_MAX or EXPIRED for a DISCARD, else null"),
+    _column("check_times", _INT, "checks requested before the decision"),
+    _column("decided_at", _TIME, "time of the batch that decided"),
+    _BATCH_ID,
 )
-DISCARDED = StructType(
-    [
-        *HALF.fields,
-        _column("check_times", _INT, "checks requested before the discard"),
-        _column("reason", _STRING, "CHECK_MAX or EXPIRED"),
-        _column("discarded_at", _TIME, "time of the batch that discarded it"),
-        _BATCH_ID,
-    ]
+DISCARDED: Columns = (
+    *HALF,
+    _column("check_times", _INT, "checks requested before the discard"),
+    _column("reason", _STRING, "CHECK_MAX or EXPIRED"),
+    _column("discarded_at", _TIME, "time of the batch that discarded it"),
+    _BATCH_ID,
 )
-CHECK_REQUESTS = StructType(
-    [
-        _QUEUE_ID,
-        _QUEUE_OFFSET,
-        _TRANSACTION_ID,
-        _GROUP,
-        _REAL_TOPIC,
-        _CHECK_TIMES,
-        _BORN,
-        _column("requested_at", _TIME, "time of the batch that asks"),
-        _BATCH_ID,
-    ]
+CHECK_REQUESTS: Columns = (
+    _QUEUE_ID,
+    _QUEUE_OFFSET,
+    _TRANSACTION_ID,
+    _GROUP,
+    _REAL_TOPIC,
+    _CHECK_TIMES,
+    _BORN,
+    _column("requested_at", _TIME, "time of the batch that asks"),
+    _BATCH_ID,
 )
-CHECK_ANSWERS = StructType(
-    [
-        *CHECK_REQUESTS.fields[:6],
-        _column("endpoint", _STRING, "endpoint that answered, or the last one tried; null = the group has none"),
-        _column("outcome", _STRING, "COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER; SKIPPED: overtaken or out of time"),
-        _column("error", _STRING, "why there is no answer"),
-        _column("latency_ms", _INT, "from the first try to the outcome"),
-        _column("answered_at", _TIME, "when the outcome was known"),
-        _column(
-            "failed_tries",
-            ArrayType(
-                StructType([StructField("endpoint", _STRING), StructField("error", _STRING)]), containsNull=False
-            ),
-            "endpoints tried in vain before `endpoint`",
-        ),
-        _column("batch_id", _LONG, "batch of the check query"),
-        _column("delivered", BooleanType(), "at least one endpoint got the request; null = yes"),
-    ]
+CHECK_ANSWERS: Columns = (
+    *CHECK_REQUESTS[:6],
+    _column("endpoint", _STRING, "endpoint that answered, or the last one tried; null = the group has none"),
+    _column("outcome", _STRING, "COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER; SKIPPED: overtaken or out of time"),
+    _column("error", _STRING, "why there is no answer"),
+    _column("latency_ms", _INT, "from the first try to the outcome"),
+    _column("answered_at", _TIME, "when the outcome was known"),
+    _column(
+        "failed_tries",
+        pa.list_(pa.field("element", pa.struct([("endpoint", _STRING), ("error", _STRING)]), nullable=False)),
+        "endpoints tried in vain before `endpoint`",
+    ),
+    _column("batch_id", _LONG, "batch of the check query"),
+    _column("delivered", _BOOLEAN, "at least one endpoint got the request; null = yes"),
 )
-REJECTED = StructType(
-    [
-        _column("source", _STRING, "half or op: what it was meant to be"),
-        _column("raw", _STRING, "the input as it came"),
-        _column("reason", _STRING, "why it could not be taken"),
-        _column("file", _STRING, "file it came from; null = from the tables"),
-        _column("rejected_at", _TIME, "when"),
-    ]
+REJECTED: Columns = (
+    _column("source", _STRING, "half or op: what it was meant to be"),
+    _column("raw", _STRING, "the input as it came"),
+    _column("reason", _STRING, "why it could not be taken"),
+    _column("file", _STRING, "file it came from; null = from the tables"),
+    _column("rejected_at", _TIME, "when"),
 )
-OPERATIONS = StructType(
-    [
-        _column("at", _TIME, "when the op or half message that it made landed"),
-        _column("action", _STRING, "RESOLVE_COMMIT, RESOLVE_ROLLBACK or RESUME"),
-        _column("actor", _STRING, "who did it, as --actor says"),
-        _column("reason", _STRING, "why, as --reason says"),
-        *DECISIONS.fields[:5],
-        _column("new_queue_id", _INT, "half queue of the resumed message; null = a RESOLVE"),
-        _column("new_queue_offset", _LONG, "its offset there; null = a RESOLVE"),
-        _column("checkback_version", _STRING, "version of Checkback that wrote the row"),
-    ]
+OPERATIONS: Columns = (
+    _column("at", _TIME, "when the op or half message that it made landed"),
+    _column("action", _STRING, "RESOLVE_COMMIT, RESOLVE_ROLLBACK or RESUME"),
+    _column("actor", _STRING, "who did it, as --actor says"),
+    _column("reason", _STRING, "why, as --reason says"),
+    *DECISIONS[:5],
+    _column("new_queue_id", _INT, "half queue of the resumed message; null = a RESOLVE"),
+    _column("new_queue_offset", _LONG, "its offset there; null = a RESOLVE"),
+    _column("checkback_version", _STRING, "version of Checkback that wrote the row"),
 )
-UNPUBLISHED = StructType(
-    [
-        *TOPIC.fields[:-2],
-        _REAL_TOPIC,
-        _column("reason", _STRING, "why its topic's table did not take it, in one line"),
-        _column("application", _STRING, "query id of the checkpoint that ran the batch, or the rebuild that found it"),
-        _column("unpublished_at", _TIME, "time of the batch that decided it and could not publish it"),
-        _BATCH_ID,
-    ]
+UNPUBLISHED: Columns = (
+    *TOPIC[:-2],
+    _REAL_TOPIC,
+    _column("reason", _STRING, "why its topic's table did not take it, in one line"),
+    _column("application", _STRING, "query id of the checkpoint that ran the batch, or the rebuild that found it"),
+    _column("unpublished_at", _TIME, "time of the batch that decided it and could not publish it"),
+    _BATCH_ID,
 )
-BATCHES = StructType(
-    [
-        _column(
-            "application",
-            _STRING,
-            "query id of the checkpoint that ran the batch; a rebuild begins another; null = not known",
-        ),
-        _BATCH_ID,
-        _column("batch_time", _TIME, "time of the batch: that of its decisions, checks and messages"),
-        _column("finished_at", _TIME, "when all of its other tables were committed"),
-        _column("checkback_version", _STRING, "release that decided it; null = not known"),
-        _column("timeout_ms", _LONG, "transaction.timeout that it was decided with; null = not known, so all rules"),
-        _column("check_interval_ms", _LONG, "transaction.check_interval"),
-        _column("check_max", _INT, "transaction.check_max"),
-        _column("reserved_ms", _LONG, "transaction.reserved"),
-        _column("check_jitter_ms", _LONG, "transaction.check_jitter"),
-        _column("count_undelivered", BooleanType(), "check.count_undelivered"),
-        _column("committed", _LONG, "decisions COMMIT; null = not known, so all counts"),
-        _column("rolled_back", _LONG, "decisions ROLLBACK"),
-        _column("discarded", _LONG, "decisions DISCARD"),
-        _column("scheduled", _LONG, "committed messages whose time of delivery is yet to come"),
-        _column("checks", _LONG, "rows of check_requests"),
-        _column("rejected", _LONG, "half messages and ops that were not taken"),
-        _column("unpublished", _LONG, "committed messages that their topic's table did not take"),
-        _column(
-            "table_versions",
-            MapType(StringType(), LongType(), valueContainsNull=False),
-            "Delta version of each table that the batch wrote",
-        ),
-    ]
+BATCHES: Columns = (
+    _column(
+        "application",
+        _STRING,
+        "query id of the checkpoint that ran the batch; a rebuild begins another; null = not known",
+    ),
+    _BATCH_ID,
+    _column("batch_time", _TIME, "time of the batch: that of its decisions, checks and messages"),
+    _column("finished_at", _TIME, "when all of its other tables were committed"),
+    _column("checkback_version", _STRING, "release that decided it; null = not known"),
+    _column("timeout_ms", _LONG, "transaction.timeout that it was decided with; null = not known, so all rules"),
+    _column("check_interval_ms", _LONG, "transaction.check_interval"),
+    _column("check_max", _INT, "transaction.check_max"),
+    _column("reserved_ms", _LONG, "transaction.reserved"),
+    _column("check_jitter_ms", _LONG, "transaction.check_jitter"),
+    _column("count_undelivered", _BOOLEAN, "check.count_undelivered"),
+    _column("committed", _LONG, "decisions COMMIT; null = not known, so all counts"),
+    _column("rolled_back", _LONG, "decisions ROLLBACK"),
+    _column("discarded", _LONG, "decisions DISCARD"),
+    _column("scheduled", _LONG, "committed messages whose time of delivery is yet to come"),
+    _column("checks", _LONG, "rows of check_requests"),
+    _column("rejected", _LONG, "half messages and ops that were not taken"),
+    _column("unpublished", _LONG, "committed messages that their topic's table did not take"),
+    _column(
+        "table_versions",
+        pa.map_(_STRING, pa.field("value", _LONG, nullable=False)),
+        "Delta version of each table that the batch wrote",
+    ),
 )
-TICKS = StructType([_column("tick_at", _TIME, "when a batch was asked for; wakes the timers")])
+TICKS: Columns = (_column("tick_at", _TIME, "when a batch was asked for; wakes the timers"),)
 
-SCHEMAS: Mapping[str, StructType] = {
+SCHEMAS: Mapping[str, Columns] = {
     "half": HALF,
     "op": OP,
     "decisions": DECISIONS,
@@ -253,8 +238,8 @@ def _kind(name: str) -> str:
     return TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name
 
 
-def schema_of(name: str) -> StructType:
-    """A table's schema by name: one of SCHEMAS, or ``topics/<topic>``."""
+def columns_of(name: str) -> Columns:
+    """A table's columns by name: one of SCHEMAS, or ``topics/<topic>``."""
     return TOPIC if name.startswith(TOPIC_PREFIX) else SCHEMAS[name]
 
 
@@ -266,9 +251,32 @@ def arrow_schema(name: str) -> pa.Schema:
 @cache
 def _arrow_schema(kind: str) -> pa.Schema:
     """Cached by kind, with one entry for all topics, whose number is unbounded."""
-    from pyspark.sql.pandas.types import to_arrow_schema
+    return pa.schema([(column.name, column.kind) for column in columns_of(kind)])
 
-    return to_arrow_schema(schema_of(kind), timezone="UTC").remove_metadata()
+
+def delta_schema(name: str) -> str:
+    """A table's schema in JSON, as in its log (PROTOCOL.md of delta-io/delta, Schema Serialization Format)."""
+    fields = [
+        {"name": each.name, "type": _delta_type(each.kind), "nullable": True, "metadata": {"comment": each.comment}}
+        for each in columns_of(name)
+    ]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def _delta_type(kind: pa.DataType) -> object:
+    if pa.types.is_map(kind):
+        parts = {"keyType": _delta_type(kind.key_type), "valueType": _delta_type(kind.item_type)}
+        return {"type": "map", **parts, "valueContainsNull": kind.item_field.nullable}
+    if pa.types.is_list(kind):
+        contained = kind.value_field
+        return {"type": "array", "elementType": _delta_type(contained.type), "containsNull": contained.nullable}
+    if pa.types.is_struct(kind):
+        fields = [
+            {"name": part.name, "type": _delta_type(part.type), "nullable": part.nullable, "metadata": {}}
+            for part in kind
+        ]
+        return {"type": "struct", "fields": fields}
+    return _PRIMITIVE[kind]
 
 
 def statistics_of(name: str) -> tuple[str, ...]:

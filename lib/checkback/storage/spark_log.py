@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.errors import StorageError
-from checkback.storage.schemas import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,6 +40,8 @@ class CommitInfo(NamedTuple):
 def create(spark: SparkSession, table: str, name: str, properties: Mapping[str, str]) -> None:
     """Create the table ``name`` (`schema_of`) if it does not exist. Raises StorageError if that fails."""
     from pyspark.errors import AnalysisException
+
+    from checkback.storage.spark_schemas import schema_of
 
     columns = ", ".join(
         f"`{field.name}` {field.dataType.simpleString()} COMMENT {_text(field.metadata.get('comment', ''))}"

@@ -17,7 +17,7 @@ from checkback.storage.object_store import canonical, check_place, options_of, r
 from checkback.storage.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter, TableRoot, files_of, to_files
 from checkback.storage.paths import local_path
 from checkback.storage.recent import Recent
-from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, properties_of, schema_of
+from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, arrow_schema, properties_of
 from checkback.storage.torn_commits import refuse_torn
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class Tables:
         Raises StorageError if the table cannot be written, CheckbackError if another process writes for the same
         ``app`` concurrently.
         """
-        rows = rows.select(*schema_of(name).names)
+        rows = rows.select(*arrow_schema(name).names)
         if not self.by_files:
             self._append_by_spark(rows, name, app, version)
         elif app is None or not self.log(name).has(app, version):
@@ -277,7 +277,7 @@ class Tables:
         if not marks or not self.by_files or not self.log(name).appendable():
             self.append(rows, name, app, version)
         else:
-            rows = rows.select(*schema_of(name).names)
+            rows = rows.select(*arrow_schema(name).names)
             files, _ = files_of(rows.mapInArrow(to_files(name, self.table_root), FILES_SCHEMA).toArrow())
             self.guard.confirm()
             self.log(name).commit_after(files, expected, {**marks, app: version})
@@ -290,7 +290,7 @@ class Tables:
         if not rows.num_rows:
             return []
         if not self.by_files:
-            self._append_by_spark(frame(spark, rows).select(*schema_of(name).names), name, app, version)
+            self._append_by_spark(frame(spark, rows).select(*arrow_schema(name).names), name, app, version)
         elif app is None or not self.log(name).has(app, version):
             with FileWriter(self.root, sync=self.sync) as writer:
                 writer.write(name, rows)
@@ -311,6 +311,8 @@ class Tables:
         if self.log(name).appendable():
             self.log(name).commit(files, app, version)
         elif files:
+            from checkback.storage.spark_schemas import schema_of
+
             paths = [f"{self.location(name)}/{file.path}" for file in files]
             self._append_by_spark(spark.read.schema(schema_of(name)).parquet(*paths), name, app, version)
 
@@ -353,6 +355,8 @@ class Tables:
             log.commit_after([], found, {_MARK: (found[_MARK] or 0) + 1})
         else:
             # Without an application id Spark would skip a commit without rows.
+            from checkback.storage.spark_schemas import schema_of
+
             nothing = spark.createDataFrame([], schema_of(name))
             self._append_by_spark(nothing, name, _MARK, time.time_ns() // 1_000_000)
 
