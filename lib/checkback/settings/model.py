@@ -226,6 +226,16 @@ class Maintain(_Section):
         return self
 
 
+class Consumer(_Section):
+    """Consumer groups. ``session``: after this time without a heartbeat a member's queues go to the others.
+
+    ``commit_interval``: how often positions are kept; messages consumed since are consumed again after a crash.
+    """
+
+    session: PositiveDuration = timedelta(seconds=10)
+    commit_interval: PositiveDuration = timedelta(seconds=1)
+
+
 class Producer(_Section):
     """A producer group: its check endpoints, and the token that it authenticates with.
 
@@ -252,7 +262,7 @@ class Settings(_Section):
     operator: Operator = Operator()
     log: Log = Log()
     metrics: Metrics = Metrics()
-
+    consumer: Consumer = Consumer()
     maintain: Maintain = Maintain()
     producers: dict[GroupName, Producer] = {}
     spark: dict[ConfKey, ConfValue] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from deltalake import Schema
 
-from checkback.storage.schemas import TOPIC_PREFIX, delta_schema
+from checkback.storage.schemas import delta_schema, kind_of
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -53,7 +53,7 @@ def has_columns(table: DeltaTable, name: str) -> bool:
 
 def declared_schema(name: str) -> Schema:
     """The schema with which the table ``name`` is created."""
-    return _declared(TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name)
+    return _declared(kind_of(name))
 
 
 @cache

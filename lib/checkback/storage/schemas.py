@@ -163,6 +163,36 @@ UNPUBLISHED: Columns = (
     _column("unpublished_at", _TIME, "time of the batch that decided it and could not publish it"),
     _BATCH_ID,
 )
+DEAD_LETTERS: Columns = (
+    _column("consumer_group", _STRING, "group that could not consume the message"),
+    _column("topic", _STRING, "topic of the message"),
+    *TOPIC,
+    _column("reconsume_times", _INT, "retries before the message was given up"),
+    _column("reason", _STRING, "error of the last try: its type, and where it was raised"),
+    _column("dead_at", _TIME, "when the message was given up"),
+)
+CONSUMER_GROUP: Columns = (
+    _column("kind", _STRING, "MEMBER, SUBSCRIPTION (of a member to a topic), QUEUE, RETRY or DEAD_LETTER"),
+    _column("member", _STRING, "name of the member; of a queue: the member that owns it, null = none"),
+    _column("topic", _STRING, "topic of the queue or message"),
+    _column("queue_id", _INT, "consume queue: real_queue_id modulo 64"),
+    _column("consumed", pa.map_(_STRING, _LONG), "of a queue, by application: the last batch consumed whole"),
+    _column("application", _STRING, "application of batch_id"),
+    _column("batch_id", _LONG, "of a queue: the batch consumed in part, null = none; of a retry: the message's"),
+    _column("batch_time", _TIME, "time of batch_id"),
+    _column("half_queue_id", _INT, "of a queue: that of the last message consumed in batch_id; of a retry: its own"),
+    _column("half_queue_offset", _LONG, "likewise"),
+    _column("reconsume_times", _INT, "of a retry: which one it is, from 1"),
+    _column("due_at", _TIME, "of a retry: when it is due; of a dead letter: when it was given up"),
+    _column("reason", _STRING, "of a retry: error of the last try; of a member: its last error"),
+    _column(
+        "counter",
+        _LONG,
+        "of a member: heartbeats; of a queue: how often its owner changed; of a dead letter: its number",
+    ),
+    _column("dead_letters", _LONG, "of a queue: messages given up so far"),
+    _column("settled_at", _TIME, "of a queue: batch time up to which all is consumed; of a member: when it joined"),
+)
 BATCHES: Columns = (
     _column(
         "application",
@@ -204,10 +234,13 @@ SCHEMAS: Mapping[str, Columns] = {
     "rejected": REJECTED,
     "operations": OPERATIONS,
     "unpublished": UNPUBLISHED,
+    "dead_letters": DEAD_LETTERS,
     "batches": BATCHES,
     "ticks": TICKS,
 }
 TOPIC_PREFIX = "topics/"
+GROUP_PREFIX = "consumer_groups/"
+_BY_PREFIX: Mapping[str, Columns] = {TOPIC_PREFIX: TOPIC, GROUP_PREFIX: CONSUMER_GROUP}
 #: by table, the column with the time of the batch that wrote the row; in topic tables it is committed_at
 BATCH_TIMES: Mapping[str, str] = {
     "decisions": "decided_at",
@@ -228,24 +261,27 @@ STATISTICS: Mapping[str, tuple[str, ...]] = {
     "check_answers": ("queue_id", "queue_offset", "batch_id", "answered_at"),
     "operations": ("queue_id", "queue_offset", "at"),
     "unpublished": ("half_queue_id", "half_queue_offset", "unpublished_at", "batch_id"),
+    "dead_letters": ("half_queue_id", "half_queue_offset", "dead_at"),
     "batches": ("batch_id", "batch_time"),
     TOPIC_PREFIX: ("half_queue_id", "half_queue_offset", "committed_at"),
 }
 _APPEND_ONLY = ("half", "op", "decisions", "operations", "batches")
 
 
-def _kind(name: str) -> str:
-    return TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name
+def kind_of(name: str) -> str:
+    """The table's name, or the prefix that it shares with all tables of its schema."""
+    return next((prefix for prefix in _BY_PREFIX if name.startswith(prefix)), name)
 
 
 def columns_of(name: str) -> Columns:
-    """A table's columns by name: one of SCHEMAS, or ``topics/<topic>``."""
-    return TOPIC if name.startswith(TOPIC_PREFIX) else SCHEMAS[name]
+    """A table's columns by name: one of SCHEMAS, ``topics/<topic>`` or ``consumer_groups/<group>``."""
+    kind = kind_of(name)
+    return _BY_PREFIX[kind] if kind in _BY_PREFIX else SCHEMAS[kind]
 
 
 def arrow_schema(name: str) -> pa.Schema:
     """A table's Arrow schema: timestamps are microseconds, UTC."""
-    return _arrow_schema(_kind(name))
+    return _arrow_schema(kind_of(name))
 
 
 @cache
@@ -281,7 +317,7 @@ def _delta_type(kind: pa.DataType) -> object:
 
 def statistics_of(name: str) -> tuple[str, ...]:
     """The columns with min/max statistics in the table's files."""
-    return STATISTICS.get(_kind(name), ())
+    return STATISTICS.get(kind_of(name), ())
 
 
 def properties_of(name: str) -> dict[str, str]:
@@ -289,5 +325,7 @@ def properties_of(name: str) -> dict[str, str]:
     properties = {"delta.dataSkippingStatsColumns": ",".join(statistics_of(name))} if statistics_of(name) else {}
     if name in _APPEND_ONLY:
         properties["delta.appendOnly"] = "true"
+    if name.startswith(GROUP_PREFIX):  # one commit a heartbeat and a position: the history is of no use
+        properties["delta.logRetentionDuration"] = "interval 1 hours"
     # The log is read from its last checkpoint on: this bounds the commits to replay.
     return properties | {"delta.checkpointInterval": "20"}

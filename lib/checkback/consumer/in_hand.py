@@ -1,0 +1,226 @@
+"""The messages of one queue that a consumer has in hand (ProcessQueue of RocketMQ). No threads, no clock, no I/O.
+
+Messages come in order; slices of them are consumed concurrently. The position is behind the last message before which
+none is unfinished, so a crash repeats messages and loses none.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from checkback.consumer.group_state import QueueState
+from checkback.consumer.message import messages_of
+from checkback.consumer.position import MessageKey, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from checkback.consumer.group_state import MessageQueue
+    from checkback.consumer.message import MessageExt
+    from checkback.consumer.position import BatchKey
+    from checkback.consumer.retry import DeadLetter, Retry
+    from checkback.consumer.topic_reader import MessageRows
+
+
+class Run:
+    """Consecutive batches that are read together."""
+
+    def __init__(self, batches: Sequence[BatchKey]) -> None:
+        self.batches = batches
+        self._before: tuple[int, dict[str, int]] = (0, {})
+
+    def after(self, base: Position, index: int) -> Position:
+        """The position after the batches before ``index``, of a queue that was at ``base`` before the run."""
+        known, last = self._before
+        if known > index:
+            known, last = 0, {}
+        else:
+            last = dict(last)
+        for batch in self.batches[known:index]:
+            last[batch.application] = max(batch.batch_id, last.get(batch.application, batch.batch_id))
+        self._before = index, last
+        return base.after_batches(last, self.batches[index - 1].batch_time if index else None)
+
+
+@dataclass(eq=False)
+class Slice:
+    """Consecutive messages that one thread consumes; ``done``: how many of them, from the first on.
+
+    ``base``: the queue's position before the run; ``before``: that before the first message. ``retries``: the retries
+    that the messages are, one each; None = they are consumed for the first time.
+    """
+
+    queue: InHand
+    run: Run
+    base: Position
+    before: Position
+    rows: MessageRows
+    done: int = 0
+    retries: list[Retry] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def key(self, place: int) -> MessageKey:
+        """The message at a place."""
+        if self.retries is not None:
+            return self.retries[place].message
+        index, half_queue_id, half_queue_offset = self.rows.keys.at(place)
+        return MessageKey(self.run.batches[index], half_queue_id, half_queue_offset)
+
+    def after(self, done: int) -> Position:
+        """The position when the first ``done`` messages of it and all before it are consumed."""
+        if not done:
+            return self.before
+        message = self.key(done - 1)
+        return replace(self.run.after(self.base, self.rows.keys.at(done - 1)[0]), part=message)
+
+    def messages(self) -> list[MessageExt]:
+        """Those that are not done."""
+        times = None
+        if self.retries is not None:
+            times = [each.times for each in self.retries[self.done :]]
+        elif self.queue.ordered and self.key(self.done) in self.queue.retries:
+            times = [self.queue.retries[self.key(self.done)].times] + [0] * (len(self) - self.done - 1)
+        return messages_of(self.queue.queue.topic, self.rows.rows.slice(self.done), times)
+
+
+@dataclass
+class InHand:
+    """One queue's messages, from being read to being consumed.
+
+    ``fetched``: position behind the last message read, ``consumed``: behind the last one before which none is
+    unfinished. ``retries``: by message; if the queue is ordered, only that of the message that holds it up until
+    ``held_until`` (ms). ``dead``: given up, by number, until they are in `dead_letters`. ``size``: bytes.
+    """
+
+    queue: MessageQueue
+    epoch: int
+    fetched: Position
+    consumed: Position
+    retries: dict[MessageKey, Retry]
+    dead: dict[int, DeadLetter]
+    dead_letters: int
+    ordered: bool = False
+    held_until: int = 0
+    leaving: bool = False
+    lost: bool = False
+    count: int = 0
+    size: int = 0
+    #: retries that are being read or consumed
+    retrying: set[MessageKey] = field(default_factory=set)
+    _pieces: deque[Slice] = field(default_factory=deque)
+    _slices: deque[Slice] = field(default_factory=deque)
+    _again: deque[Slice] = field(default_factory=deque)
+    _busy: int = 0
+    _run: tuple[Run, Position] | None = None
+
+    @classmethod
+    def of(cls, queue: MessageQueue, state: QueueState, ordered: bool) -> InHand:
+        """A queue that this member has taken."""
+        position, retries = state.position, {each.message: each for each in state.retries}
+        held_until = max((each.due_at for each in state.retries), default=0) if ordered else 0
+        dead = dict(state.dead)
+        return cls(queue, state.epoch, position, position, retries, dead, state.dead_letters, ordered, held_until)
+
+    def state(self, owner: str | None) -> QueueState:
+        """What is to be kept of it."""
+        retries, dead = tuple(self.retries.values()), tuple(self.dead.items())
+        return QueueState(self.consumed, retries, dead, self.dead_letters, owner, self.epoch)
+
+    @property
+    def idle(self) -> bool:
+        """True if no message of it is being consumed."""
+        return not self._busy
+
+    def begin(self, run: Run) -> None:
+        """What is added next is of this run."""
+        self._run = run, self.fetched
+
+    def add(self, rows: MessageRows) -> None:
+        """Messages of the run, in order; none if the run was dropped."""
+        if self._run is None or not len(rows):
+            return
+        run, base = self._run
+        piece = Slice(self, run, base, self.fetched, rows)
+        self._pieces.append(piece)
+        self.fetched = piece.after(len(rows))
+        self.count += len(rows)
+        self.size += rows.rows.nbytes
+
+    def end(self, run: Run) -> None:
+        """The run has no more messages."""
+        if self._run is None or self._run[0] is not run:
+            return
+        self.fetched = run.after(self._run[1], len(run.batches))
+        self._run = None
+        self._settle()
+
+    def rewind(self) -> None:
+        """Drop what is not taken yet, and the rest of the run: it is read again."""
+        if self._pieces:
+            self.fetched = self._pieces[0].before
+        self._pieces.clear()
+        self.count, self.size = sum(len(each) - each.done for each in self._slices), 0
+        self._run = None
+
+    def take(self, most: int, now: int) -> Slice | None:
+        """Up to ``most`` messages to be consumed next; None if there are none now. ``now``: ms."""
+        if self.lost or self.leaving:
+            return None
+        taken = None
+        if self.ordered and (self._busy or now < self.held_until):
+            return None
+        if self.ordered and self._slices:
+            taken = self._slices[0]
+        elif self._again:
+            taken = self._again.popleft()
+        elif self._pieces:
+            taken = self._next(most)
+            self._slices.append(taken)
+        self._busy += taken is not None
+        return taken
+
+    def _next(self, most: int) -> Slice:
+        piece = self._pieces[0]
+        if len(piece) <= most:
+            self._pieces.popleft()
+            self.size = max(0, self.size - piece.rows.rows.nbytes) if self._pieces else 0
+            return piece
+        first, rest = piece.rows.slice(0, most), piece.rows.slice(most, len(piece))
+        taken = Slice(self, piece.run, piece.base, piece.before, first)
+        self._pieces[0] = Slice(self, piece.run, piece.base, taken.after(most), rest)
+        return taken
+
+    def retry(self, rows: MessageRows, retries: list[Retry]) -> None:
+        """Messages to be consumed again now."""
+        self._again.append(Slice(self, Run([]), Position(), Position(), rows, 0, retries))
+
+    def put_back(self, taken: Slice) -> None:
+        """A thread has ended with it: consumed as far as ``done`` says."""
+        self._busy -= 1
+        if taken.retries is not None:
+            self.retrying.difference_update(each.message for each in taken.retries)
+        self._settle()
+
+    def advance(self) -> None:
+        """Bring ``consumed`` up to what is done."""
+        self._settle()
+
+    def _settle(self) -> None:
+        while self._slices and self._slices[0].done == len(self._slices[0]):
+            first = self._slices.popleft()
+            self.consumed = first.after(len(first))
+            self.count -= len(first)
+        if self._slices:
+            if self._slices[0].done:
+                self.consumed = self._slices[0].after(self._slices[0].done)
+        elif not self._pieces and self._run is None:
+            self.consumed = self.fetched
+
+    def give_up(self, dead: DeadLetter) -> None:
+        """The message goes to `dead_letters`, under the next number."""
+        self.dead_letters += 1
+        self.dead[self.dead_letters] = dead

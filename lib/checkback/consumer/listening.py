@@ -1,0 +1,76 @@
+"""Calls of a listener, message by message or in batches, and how many messages a thread takes at once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from checkback.consumer.result import ConsumeResult, error_summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from checkback.consumer.in_hand import Slice
+
+_log = logging.getLogger("checkback.consumer")
+#: time for which a thread takes messages (s), and the most it takes
+_SLICE_S, _SLICE = 0.005, 512
+
+
+class Consuming(Protocol):
+    """Told of the outcome of each call."""
+
+    def goes_on(self, taken: Slice) -> bool:
+        """True while its messages may be given to the listener."""
+
+    def succeeded(self, taken: Slice, count: int) -> None:
+        """The next ``count`` messages are consumed."""
+
+    def failed_with(self, taken: Slice, count: int, reason: str) -> bool:
+        """The next ``count`` messages are not consumed; False if they hold up their queue."""
+
+
+class Listening:
+    """A listener, called with one message (``batch`` None) or with lists of up to ``batch``."""
+
+    def __init__(self, listener: Callable[..., Any], batch: int | None) -> None:
+        self._listener = listener
+        self._batch = batch
+        self._pace = 0.0
+
+    def slice_size(self) -> int:
+        """How many messages a thread is to take: few if the listener is slow, so that others get some, too."""
+        size = self._batch or 1
+        return max(size, min(_SLICE, int(_SLICE_S / self._pace) * size if self._pace else size * 16))
+
+    def consume(self, taken: Slice, consuming: Consuming) -> None:
+        """Call the listener with its messages, while they may be consumed."""
+        messages, began = taken.messages(), time.perf_counter()
+        step, calls, first = self._batch or 1, 0, taken.done
+        while taken.done < len(taken) and consuming.goes_on(taken):
+            at = taken.done - first
+            count = min(step, len(messages) - at)
+            reason = self._call(messages[at] if self._batch is None else messages[at : at + count])
+            calls += 1
+            if reason is None:
+                consuming.succeeded(taken, count)
+            elif not consuming.failed_with(taken, count, reason):
+                break
+        if calls:
+            self._pace = 0.8 * self._pace + 0.2 * (time.perf_counter() - began) / calls
+
+    def _call(self, argument: Any) -> str | None:
+        """None if it succeeded, else why not."""
+        try:
+            result = self._listener(argument)
+        except Exception as error:  # noqa: BLE001 - any exception says RECONSUME_LATER
+            reason = error_summary(error)
+            _log.warning("the listener failed: %s", reason)
+            return reason
+        if result is ConsumeResult.SUCCESS:
+            return None
+        if result is ConsumeResult.RECONSUME_LATER:
+            return "RECONSUME_LATER"
+        _log.warning("the listener returned %s instead of a ConsumeResult", type(result).__name__)
+        return f"it returned {type(result).__name__}"

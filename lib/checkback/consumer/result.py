@@ -1,0 +1,23 @@
+"""What a listener says of a message (ConsumeConcurrentlyStatus of RocketMQ)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class ConsumeResult(Enum):
+    """SUCCESS: it is consumed. RECONSUME_LATER: it is to be consumed again; an exception says the same."""
+
+    SUCCESS = "SUCCESS"
+    RECONSUME_LATER = "RECONSUME_LATER"
+
+
+def error_summary(error: BaseException) -> str:
+    """An error's type and where it was raised, as ``ValueError at credits.py:12``; its text may quote a body."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return type(error).__name__
+    name = trace.tb_frame.f_code.co_filename.replace("\\", "/").rpartition("/")[2]
+    return f"{type(error).__name__} at {name}:{trace.tb_lineno}"

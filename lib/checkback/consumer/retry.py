@@ -1,0 +1,60 @@
+"""Retries of messages that a consumer could not consume: levels, and what becomes of a message. Pure.
+
+RocketMQ: MessageStoreConfig.messageDelayLevel, DefaultMQPushConsumer.maxReconsumeTimes; the first retry has level 3.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from checkback.consumer.position import MessageKey
+
+_MINUTE = 60_000
+#: pause before each retry (ms): 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h
+RETRY_LEVELS: tuple[int, ...] = (
+    10_000,
+    30_000,
+    *(minutes * _MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+)
+#: retries of a message before it goes to `dead_letters`
+MAX_RECONSUME_TIMES = 16
+
+
+class Retry(NamedTuple):
+    """A message to be consumed again. ``times``: which retry it is, from 1; ``due_at``: ms; ``reason``: last error."""
+
+    message: MessageKey
+    times: int
+    due_at: int
+    reason: str
+
+
+class DeadLetter(NamedTuple):
+    """A message that is given up after ``times`` retries, at ``dead_at`` (ms). ``reason``: the last error."""
+
+    message: MessageKey
+    times: int
+    dead_at: int
+    reason: str
+
+
+def retry_delay(times: int, levels: tuple[int, ...] = RETRY_LEVELS) -> int:
+    """Pause before retry number ``times`` (ms); after the last level the last one again."""
+    return levels[min(times, len(levels)) - 1]
+
+
+def after_failure(
+    message: MessageKey, times: int, reason: str, now: int, most: int, levels: tuple[int, ...] = RETRY_LEVELS
+) -> Retry | DeadLetter:
+    """What becomes of a message whose try after ``times`` retries failed at ``now`` (ms); ``most``: retries at most."""
+    if times >= most:
+        return DeadLetter(message, times, now, reason)
+    return Retry(message, times + 1, now + retry_delay(times + 1, levels), reason)
+
+
+def due(retries: Mapping[MessageKey, Retry], now: int) -> list[Retry]:
+    """The retries that are due, the earliest first."""
+    return sorted((each for each in retries.values() if each.due_at <= now), key=lambda each: each.due_at)

@@ -1,0 +1,41 @@
+"""Where a group begins with a topic that it has never consumed (ConsumeFromWhere of RocketMQ)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from checkback.consumer.position import Position
+from checkback.consumer.times import ms_of
+from checkback.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from checkback.consumer.batch_log import BatchLog
+
+#: "first", "last", the time of a batch, or a batch id of the newest application
+StartFrom: TypeAlias = Literal["first", "last"] | datetime | int
+
+
+def start_positions(log: BatchLog, start_from: StartFrom, topics: Iterable[str]) -> dict[str, Position]:
+    """The position before the first message, by topic. Raises SettingsError if there is no such batch."""
+    position = start_position(log, start_from)
+    return dict.fromkeys(topics, position)
+
+
+def start_position(log: BatchLog, start_from: StartFrom) -> Position:
+    """The position before the first message. Raises SettingsError if there is no such batch."""
+    if start_from == "first":
+        return Position()
+    if start_from == "last":
+        return log.consumed_before(len(log))
+    if isinstance(start_from, datetime):
+        return log.consumed_before(log.first_since(ms_of(start_from)))
+    if isinstance(start_from, int):
+        newest = log.batches[-1].key.application if len(log) else ""
+        found = [at for at, each in enumerate(log.batches) if each.key[:2] == (newest, start_from)]
+        if not found:
+            raise SettingsError(f"there is no batch {start_from}", "start_from", "see the table batches")
+        return log.consumed_before(found[0])
+    raise SettingsError("is not a start", "start_from", 'use "first", "last", a datetime or a batch id')

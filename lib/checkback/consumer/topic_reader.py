@@ -1,0 +1,366 @@
+"""The messages of batches in a topic's table, in order: by batch, then half_queue_id, half_queue_offset.
+
+A batch's rows carry its id and its time, so they are found in whatever files they lie after an OPTIMIZE. Statistics
+tell which files may have them. First the columns are read that say which messages are wanted, then all columns of the
+row groups that have any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from checkback.consumer.batch_log import ListedBatch
+from checkback.consumer.position import BEFORE_BATCHES, QUEUES, MessageKey, Position
+from checkback.consumer.times import ms_of, time_of
+from checkback.errors import StorageError
+from checkback.storage import table_files
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
+from checkback.storage.timestamps import python_times
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from checkback.filter import MessageSelector
+    from checkback.storage.delta_log import DataFile
+    from checkback.storage.tables import Tables
+
+_SCHEMA = arrow_schema(TOPIC_PREFIX)
+_KEY = ["batch_id", "committed_at", "queue_id", "half_queue_id", "half_queue_offset"]
+#: files, their bytes, and batches that are read together; at least one batch
+_RUN_FILES, _RUN_BYTES, _RUN_BATCHES = 256, 256 << 20, 4096
+#: attempts at reading while VACUUM deletes the files that were listed
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class MessageKeys:
+    """By which messages are ordered. ``batch``: index in the run; ``queue``: consume queue, 0 to 63."""
+
+    batch: NDArray[np.int64]
+    queue: NDArray[np.int64]
+    half_queue_id: NDArray[np.int64]
+    half_queue_offset: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def take(self, places: NDArray[np.int64]) -> MessageKeys:
+        """Those of these places, in this order."""
+        columns = (self.batch, self.queue, self.half_queue_id, self.half_queue_offset)
+        return MessageKeys(*(column[places] for column in columns))
+
+    def order(self) -> NDArray[np.int64] | None:
+        """The places in order; None if they are in order."""
+        order = np.lexsort((self.half_queue_offset, self.half_queue_id, self.batch))
+        return None if bool((np.diff(order) > 0).all()) else order
+
+    def at(self, place: int) -> tuple[int, int, int]:
+        """batch, half_queue_id and half_queue_offset of a place."""
+        return int(self.batch[place]), int(self.half_queue_id[place]), int(self.half_queue_offset[place])
+
+    @staticmethod
+    def joined(parts: Sequence[MessageKeys]) -> MessageKeys:
+        """One after the other."""
+        columns = ([part.batch, part.queue, part.half_queue_id, part.half_queue_offset] for part in parts)
+        return MessageKeys(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+
+@dataclass(frozen=True)
+class MessageRows:
+    """Messages of a topic in order; ``rows``: the table's columns."""
+
+    keys: MessageKeys
+    rows: pa.Table
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, places: NDArray[np.int64]) -> MessageRows:
+        """Those of these places, in this order."""
+        return MessageRows(self.keys.take(places), self.rows.take(places))
+
+    def slice(self, first: int, end: int) -> MessageRows:
+        """Those from ``first`` to before ``end``, without a copy."""
+        columns = (self.keys.batch, self.keys.queue, self.keys.half_queue_id, self.keys.half_queue_offset)
+        return MessageRows(MessageKeys(*(each[first:end] for each in columns)), self.rows.slice(first, end - first))
+
+    def by_queue(self) -> Iterator[tuple[int, MessageRows]]:
+        """The messages of each queue, in order."""
+        queues = self.keys.queue
+        if bool((queues == queues[0]).all()):
+            yield int(queues[0]), self
+            return
+        places = np.argsort(queues, kind="stable")
+        ends = np.flatnonzero(np.diff(queues[places])) + 1
+        sorted_ = self.take(places)
+        for first, end in pairwise([0, *ends.tolist(), len(places)]):
+            yield int(sorted_.keys.queue[first]), sorted_.slice(first, end)
+
+
+@dataclass(frozen=True)
+class FetchedMessages:
+    """Single messages: their keys, and their rows in the same order."""
+
+    keys: tuple[MessageKey, ...]
+    rows: MessageRows | None
+
+    def by_key(self) -> dict[MessageKey, dict[str, Any]]:
+        """Each message's columns, by its key."""
+        return {} if self.rows is None else dict(zip(self.keys, self.rows.rows.to_pylist(), strict=True))
+
+
+@dataclass(frozen=True)
+class _RowGroup:
+    """A row group with wanted messages: which of its rows, in order, and their keys."""
+
+    file: pq.ParquetFile
+    number: int
+    places: NDArray[np.int64]
+    keys: MessageKeys
+
+
+class TopicReader:
+    """Reads one topic's table. Not thread-safe."""
+
+    def __init__(self, tables: Tables, topic: str, selector: MessageSelector | None = None) -> None:
+        """``selector``: None = all messages."""
+        self._name = TOPIC_PREFIX + topic
+        self._place = tables.location(self._name)
+        self._selector = selector
+        self._log: DeltaLog | None = None
+
+    def run(self, batches: Sequence[ListedBatch]) -> int:
+        """How many of the batches, from the first on, are to be read together."""
+        files = self._files(batches[:_RUN_BATCHES])
+        spans = [(file.size, *file.spans.get("committed_at", (None, None))) for file in files]
+        held: set[int] = set()
+        size = 0
+        for count, batch in enumerate(batches[:_RUN_BATCHES]):
+            for number, (bytes_, least, most) in enumerate(spans):
+                if number not in held and (least is None or ms_of(least) <= batch.key.batch_time <= ms_of(most)):
+                    held.add(number)
+                    size += bytes_
+            if count and (size > _RUN_BYTES or len(held) > _RUN_FILES):
+                return count
+        return min(len(batches), _RUN_BATCHES)
+
+    def read(self, batches: Sequence[ListedBatch], wanted: Mapping[int, Position]) -> Iterator[MessageRows]:
+        """The messages of these batches that the selector matches, in order.
+
+        ``wanted``: by queue (0 to 63) the position after which it is read. Raises StorageError.
+        """
+        groups = self._row_groups(batches, wanted, self._selector)
+        groups.sort(key=lambda group: group.keys.at(0))
+        together: list[_RowGroup] = []
+        last: tuple[int, ...] = ()
+        for group in groups:
+            if together and group.keys.at(0) > last:
+                yield self._load(together)
+                together = []
+            together.append(group)
+            last = max(last, group.keys.at(-1)) if len(together) > 1 else group.keys.at(-1)
+        if together:
+            yield self._load(together)
+
+    def fetch(self, messages: Collection[MessageKey]) -> FetchedMessages:
+        """Those of these messages that are there, without the selector. Raises StorageError."""
+        batches = [ListedBatch(key, key.batch_time, None) for key in sorted({each.batch for each in messages})]
+        index = {batch.key: number for number, batch in enumerate(batches)}
+        wanted = {(index[each.batch], *each[1:]) for each in messages}
+        found = []
+        for group in self._row_groups(batches, dict.fromkeys(range(QUEUES), Position()), None):
+            places = [place for place in range(len(group.keys)) if group.keys.at(place) in wanted]
+            if places:
+                kept = np.array(places, np.int64)
+                found.append(_RowGroup(group.file, group.number, group.places[kept], group.keys.take(kept)))
+        if not found:
+            return FetchedMessages((), None)
+        rows = self._load(found)
+        keys = (rows.keys.at(place) for place in range(len(rows)))
+        return FetchedMessages(tuple(MessageKey(batches[batch].key, *half) for batch, *half in keys), rows)
+
+    def _files(self, batches: Sequence[ListedBatch]) -> list[DataFile]:
+        """The files that may have messages of these batches."""
+        mine = [batch for batch in batches if batch.tables is None or self._name in batch.tables]
+        if not mine:
+            return []
+        if self._log is None:
+            if not DeltaLog.exists(self._place):
+                return []
+            self._log = DeltaLog(self._name, self._place, sync=False)
+        if not self._log.readable():
+            raise StorageError(
+                "the table has a feature that only a Delta reader understands",
+                self._place,
+                "consume it by Spark (checkback.consumer.read_stream), or write it anew without the feature",
+            )
+        times = np.array([batch.key.batch_time for batch in mine], np.int64)
+        times.sort()
+        found = []
+        within = {"committed_at": (time_of(int(times[0])), time_of(int(times[-1])))}
+        if any(batch.key.application == BEFORE_BATCHES for batch in mine):
+            within = {}
+        for file in self._log.data_files(within):
+            span = file.spans.get("committed_at")
+            if span is None or not within or _any_between(times, ms_of(span[0]), ms_of(span[1])):
+                found.append(file)
+        return found
+
+    def _row_groups(
+        self, batches: Sequence[ListedBatch], wanted: Mapping[int, Position], selector: MessageSelector | None
+    ) -> list[_RowGroup]:
+        matrix = _Wanted(batches, wanted)
+        attempts = 0
+        while True:
+            try:
+                return [each for file in self._files(batches) for each in _groups_of(file.path, matrix, selector)]
+            except FileNotFoundError as error:
+                attempts += 1
+                if attempts == _ATTEMPTS:
+                    raise StorageError("a file of the table is missing", self._place, "restore it") from error
+
+    def _load(self, groups: Sequence[_RowGroup]) -> MessageRows:
+        parts = []
+        for group in groups:
+            there = set(group.file.schema_arrow.names)
+            read = group.file.read_row_group(group.number, [name for name in _SCHEMA.names if name in there])
+            rows = python_times(_conform(read, _SCHEMA.names))
+            if len(group.places) != len(rows) or bool((np.diff(group.places) != 1).any()):
+                rows = rows.take(group.places)
+            parts.append(rows)
+        found = MessageRows(MessageKeys.joined([group.keys for group in groups]), pa.concat_tables(parts))
+        order = found.keys.order() if len(groups) > 1 else None
+        return found if order is None else found.take(order)
+
+
+class _Wanted:
+    """Which rows are wanted: those of a run's batches that a queue's position does not have."""
+
+    def __init__(self, batches: Sequence[ListedBatch], wanted: Mapping[int, Position]) -> None:
+        self._ids = np.array([batch.key.batch_id for batch in batches], np.int64)
+        self._times = np.array([batch.key.batch_time for batch in batches], np.int64)
+        self._order = np.argsort(self._ids, kind="stable")
+        self._before = bool(batches) and batches[0].key.application == BEFORE_BATCHES
+        self._matrix = np.zeros((QUEUES, len(batches)), bool)
+        self._parts: list[tuple[int, int, int, int]] = []
+        rows: dict[tuple[tuple[str, int], ...], NDArray[np.bool_]] = {}
+        for queue, position in wanted.items():
+            consumed = tuple(sorted(position.consumed.items()))
+            if consumed not in rows:
+                rows[consumed] = np.array([not position.has_batch(batch.key) for batch in batches], bool)
+            self._matrix[queue] = rows[consumed]
+            if position.part is not None:
+                for index, batch in enumerate(batches):
+                    if batch.key == position.part.batch:
+                        self._parts.append((queue, index, *position.part[1:]))
+
+    def outside(self, group: pq.RowGroupMetaData) -> bool:
+        """True if the row group's statistics say that no batch is in it."""
+        if self._before:
+            return False
+        for place in range(group.num_columns):
+            column = group.column(place)
+            if column.path_in_schema == "committed_at":
+                found = column.statistics
+                if found is None or not found.has_min_max:
+                    return False
+                return not _any_between(np.sort(self._times), ms_of(found.min), ms_of(found.max))
+        return False
+
+    def of(self, rows: pa.Table) -> tuple[NDArray[np.int64], MessageKeys] | None:
+        """The places of the wanted rows, and their keys; None if there are none."""
+        ids, times = _integers(rows, "batch_id"), _integers(rows, "committed_at") // 1000
+        batch = np.full(len(ids), -1, np.int64)
+        sorted_ids = self._ids[self._order]
+        low, high = np.searchsorted(sorted_ids, ids, "left"), np.searchsorted(sorted_ids, ids, "right")
+        for more in range(int((high - low).max(initial=0))):
+            at = low + more
+            there = at < high
+            candidate = self._order[np.where(there, at, 0)]
+            same = there & (batch < 0) & (self._times[candidate] == times)
+            batch[same] = candidate[same]
+        if self._before:
+            batch[(batch <= 0) & (times < self._times[0])] = 0
+            batch[(batch == 0) & (times >= self._times[0])] = -1
+        queue = np.mod(_integers(rows, "queue_id"), QUEUES)
+        mask = batch >= 0
+        mask[mask] = self._matrix[queue[mask], batch[mask]]
+        half_queue_id, half_queue_offset = _integers(rows, "half_queue_id"), _integers(rows, "half_queue_offset")
+        for queue_id, index, part_queue, part_offset in self._parts:
+            done = (half_queue_id < part_queue) | ((half_queue_id == part_queue) & (half_queue_offset <= part_offset))
+            mask &= ~((queue == queue_id) & (batch == index) & done)
+        places = np.flatnonzero(mask)
+        if not len(places):
+            return None
+        columns = (batch, queue, half_queue_id, half_queue_offset)
+        return places, MessageKeys(*(column[places] for column in columns))
+
+
+def _groups_of(path: str, wanted: _Wanted, selector: MessageSelector | None) -> Iterator[_RowGroup]:
+    chosen = () if selector is None else selector.columns
+    columns = [*_KEY, *chosen]
+    try:
+        file = pq.ParquetFile(table_files.source(path), coerce_int96_timestamp_unit="us", pre_buffer=False)
+        names = set(file.schema_arrow.names)
+        for number in range(file.num_row_groups):
+            if wanted.outside(file.metadata.row_group(number)):
+                continue
+            read = file.read_row_group(number, [name for name in columns if name in names])
+            conformed = _conform(read, columns)
+            found = wanted.of(conformed)
+            if found is not None and selector is not None:
+                places, keys = found
+                selected = conformed.select(list(chosen))
+                if len(places) < len(conformed):
+                    selected = selected.take(places)
+                kept = np.flatnonzero(_booleans(selector.mask(selected)))
+                found = (places[kept], keys.take(kept)) if len(kept) else None
+            if found is not None:
+                places, keys = found
+                order = keys.order()
+                if order is not None:
+                    places, keys = places[order], keys.take(order)
+                yield _RowGroup(file, number, places, keys)
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
+
+
+def _conform(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """These columns with the types of a topic's table; a missing one is null."""
+    arrays = [
+        rows.column(name).cast(_SCHEMA.field(name).type)
+        if name in rows.schema.names
+        else pa.nulls(len(rows), _SCHEMA.field(name).type)
+        for name in columns
+    ]
+    return pa.table(arrays, schema=pa.schema([_SCHEMA.field(name) for name in columns]))
+
+
+def _integers(rows: pa.Table, name: str) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = pc.fill_null(rows.column(name).cast(pa.int64()), 0).to_numpy()
+    return found.astype(np.int64, copy=False)
+
+
+def _booleans(mask: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
+    filled = pc.fill_null(mask, False)
+    found: NDArray[np.bool_] = (
+        filled.to_numpy() if isinstance(filled, pa.ChunkedArray) else filled.to_numpy(zero_copy_only=False)
+    )
+    return found
+
+
+def _any_between(times: NDArray[np.int64], least: int, most: int) -> bool:
+    at = int(np.searchsorted(times, least))
+    return at < len(times) and int(times[at]) <= most
