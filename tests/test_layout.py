@@ -20,6 +20,7 @@ LIGHT = [
     "cli",
     "storage.commit_reader",
     "errors",
+    "filter.message_selector",
     "inspect.as_of",
     "inspect.status_screen",
     "inspect.version_at",

@@ -47,6 +47,20 @@ class SettingsError(CheckbackError):
     exit_code = 2
 
 
+class SelectorError(CheckbackError):
+    """A message selector that RocketMQ refuses, or that cannot be translated.
+
+    Attributes: ``text`` of the selector, ``position`` in it (the error's character, counted from 1; 0: none).
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, where: str = "", fix: str = "", *, text: str = "", position: int = 0) -> None:
+        super().__init__(what, where, fix)
+        self.text = text
+        self.position = position
+
+
 class StorageError(CheckbackError):
     """A table or checkpoint cannot be read or written."""
 

@@ -1,0 +1,5 @@
+"""Message filters with RocketMQ's meaning: tags and SQL92, for one message, Spark and Arrow (docs/filter.md)."""
+
+from checkback.filter.message_selector import MessageSelector
+
+__all__ = ["MessageSelector"]

@@ -1,0 +1,128 @@
+"""A subscription's filter with RocketMQ's meaning, for one message, for Spark and for Arrow (docs/filter.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from checkback.errors import CheckbackError, SelectorError
+from checkback.filter.columns import KEYS, TAGS, source
+from checkback.filter.expressions import Condition, Constant, In, Property, names
+from checkback.filter.tag_filter import TagFilter
+from checkback.filter.values import EvaluationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyspark.sql import Column
+
+
+@dataclass(frozen=True)
+class MessageSelector:
+    """Which messages of a topic a consumer gets: RocketMQ's MessageSelector.
+
+    Made by `by_tag` and `by_sql`. `matches`, `column`, `expression` and `mask` agree on every message: True only where
+    RocketMQ's broker delivers, so neither where the filter is unknown (null) nor where its evaluation fails. They read
+    the columns ``tags``, ``keys`` (string) and ``properties`` (map<string, string>) of topic tables, those in
+    ``columns``.
+    """
+
+    #: as given; None and "" of a tag filter as "*"
+    text: str
+    #: RocketMQ's ExpressionType: ``TAG`` or ``SQL92``
+    type: str
+    condition: Condition
+
+    @classmethod
+    def by_tag(cls, text: str | None) -> MessageSelector:
+        """Messages with one of these tags: ``A || B``. ``*``, None and "" are all messages, also those without tags.
+
+        Raises SelectorError if there are only ``|``. As FilterAPI.buildSubscriptionData; a message's tags are compared
+        whole and exactly, by the consumer's client in RocketMQ.
+        """
+        tags = TagFilter.of(text).tags
+        condition: Condition = Constant(True) if tags is None else Constant(False)
+        if tags:
+            condition = In(Property(TAGS), tuple(sorted(tags)), negated=False)
+        return cls(text or "*", "TAG", condition)
+
+    @classmethod
+    def by_sql(cls, text: str) -> MessageSelector:
+        """Messages for which an SQL92 expression is true: ``region = 'eu' AND amount > 5`` (needs lark).
+
+        Raises SelectorError if RocketMQ's SelectorParser refuses the text.
+        """
+        if not text:
+            raise SelectorError("the expression is empty", "selector", "to get all messages: by_tag('*')", text="")
+        try:
+            from checkback.filter.sql92_parser import parse
+        except ModuleNotFoundError as error:
+            if error.name != "lark":
+                raise
+            raise CheckbackError("lark is not installed", "", "pip install 'checkback[consumer]'") from error
+        return cls(text, "SQL92", parse(text))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the filter reads, of ``tags``, ``keys``, ``properties``; may be none."""
+        return tuple(sorted({source(name).column for name in names(self.condition)}))
+
+    def matches(
+        self, tags: str | None = None, properties: Mapping[str, str] | None = None, keys: str | None = None
+    ) -> bool:
+        """True if a message with these is delivered.
+
+        ``tags`` and ``keys`` are the properties ``TAGS`` and ``KEYS`` of an SQL92 expression; entries of these names in
+        ``properties`` do not count (RocketMQ's client refuses them).
+        """
+        own = {TAGS: tags, KEYS: keys}
+        others = properties or {}
+        try:
+            return self.condition.evaluate(lambda name: own[name] if name in own else others.get(name)) is True
+        except EvaluationError:
+            return False
+
+    def column(self) -> Column:
+        """A condition for Spark's DataFrames, never null: ``table.where(selector.column())``.
+
+        It consists of Spark's own functions; no Python runs in the executors. Raises SelectorError if the expression
+        nests too many conditions that can fail (conditions.SIZE_MAX).
+        """
+        from checkback.filter.conditions import Conditions
+        from checkback.filter.spark_column import SparkColumns
+
+        return Conditions(SparkColumns(), self.text).delivered(self.condition)
+
+    def expression(self) -> pc.Expression:
+        """A condition for Arrow, never null: ``pa.Table.filter`` or the filter of a dataset that is read.
+
+        ``properties`` must be of type ``map<string, string>``. Numbers are compared by functions registered in this
+        process, to which the expression is bound. Raises SelectorError as `column`.
+        """
+        from checkback.filter.arrow_expression import ExpressionColumns
+        from checkback.filter.conditions import Conditions
+
+        return Conditions(ExpressionColumns(), self.text).delivered(self.condition)
+
+    def mask(self, table: pa.Table | pa.RecordBatch) -> pa.BooleanArray:
+        """A boolean for each row, never null: ``table.filter(selector.mask(table))``.
+
+        The fastest of the ways for a table in memory; any of Arrow's types of strings will do.
+        """
+        import pyarrow as pa
+
+        if not self.columns:
+            return pa.array([self.matches()], pa.bool_()).take(pa.array([0] * table.num_rows, pa.int64()))
+        needed = table.select(list(self.columns))
+        batches = [needed] if isinstance(needed, pa.RecordBatch) else needed.to_batches()
+        return pa.concat_arrays([pa.array([], pa.bool_()), *map(self._mask, batches)])
+
+    def _mask(self, batch: pa.RecordBatch) -> Any:
+        import pyarrow as pa
+
+        from checkback.filter.arrow_mask import BatchColumns
+        from checkback.filter.conditions import Conditions
+
+        return pa.array(Conditions(BatchColumns(batch), self.text).delivered(self.condition))

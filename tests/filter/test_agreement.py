@@ -1,0 +1,101 @@
+"""matches, mask, expression and column agree on every message."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from checkback.errors import SelectorError
+from checkback.filter import MessageSelector
+from filter.selectors import messages, selectors, table, texts
+
+Message = tuple[str | None, str | None, dict[str, str] | None]
+
+
+def parsed(text: str) -> MessageSelector | None:
+    try:
+        return MessageSelector.by_sql(text)
+    except SelectorError:
+        return None
+
+
+def wanted(selector: MessageSelector, rows: list[Message]) -> list[bool]:
+    return [selector.matches(tags=tags, properties=properties, keys=keys) for tags, keys, properties in rows]
+
+
+def filtered(rows: pa.Table, selector: MessageSelector) -> list[bool]:
+    numbered = rows.append_column("number", pa.array(range(rows.num_rows), pa.int64()))
+    found = set(numbered.filter(selector.expression())["number"].to_pylist())
+    return [number in found for number in range(rows.num_rows)]
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.filter_too_much])
+@given(text=selectors, rows=st.lists(messages, min_size=1, max_size=30))
+def test_arrow_agrees(text: str, rows: list[Message]) -> None:
+    selector = parsed(text)
+    assume(selector is not None)
+    assert selector is not None
+    expected = wanted(selector, rows)
+    assert selector.mask(table(rows)).to_pylist() == expected
+    assert filtered(table(rows), selector) == expected
+
+
+@given(text=st.lists(texts.filter(lambda text: "|" not in text), max_size=4).map("||".join), rows=st.lists(messages))
+def test_arrow_agrees_on_tags(text: str, rows: list[Message]) -> None:
+    selector = MessageSelector.by_tag(f"A||{text}")
+    assert selector.mask(table(rows)).to_pylist() == filtered(table(rows), selector) == wanted(selector, rows)
+
+
+@pytest.mark.spark
+def test_spark_agrees(spark: Any) -> None:
+    """Two hundred selectors on a hundred messages, in one DataFrame."""
+    tried: list[MessageSelector] = []
+    rows: list[Message] = []
+
+    @settings(max_examples=500, derandomize=True, database=None)
+    @given(text=selectors, row=messages)
+    def collect(text: str, row: Message) -> None:
+        selector = parsed(text)
+        if selector is not None and len(tried) < 200 and selector not in tried:
+            tried.append(selector)
+        rows.append(row)
+
+    collect()
+    some = rows[:: len(rows) // 100]
+    schema = "number int, tags string, keys string, properties map<string,string>"
+    frame = spark.createDataFrame([(number, *row) for number, row in enumerate(some)], schema)
+    columns = [selector.column().alias(f"s{number}") for number, selector in enumerate(tried)]
+    tally: Counter[bool] = Counter()
+    for number, *said in frame.select("number", *columns).collect():
+        tags, keys, properties = some[number]
+        expected = [selector.matches(tags=tags, properties=properties, keys=keys) for selector in tried]
+        wrong = [
+            (selector.text, some[number])
+            for selector, one, other in zip(tried, said, expected, strict=True)
+            if one is not other
+        ]
+        assert wrong == []
+        tally.update(expected)
+    assert len(tried) == 200
+    assert min(tally[True], tally[False]) > 1000
+
+
+@pytest.mark.spark
+def test_spark_reads_numbers_as_java(spark: Any) -> None:
+    """Every text that Java might take as a number, compared in each of the three types and with each other."""
+    from filter.selectors import TEXTS
+
+    filters = [f"{a} {b}" for a in ("a >=", "a <", "a =") for b in ("0", "5", "3000000000", "4.5", "1e300", "-0.5")]
+    filters += ["a > b", "a >= b", "a < b", "a <= b", "a BETWEEN b AND b", "a = TRUE"]
+    tried = [MessageSelector.by_sql(text) for text in filters]
+    rows = [(number, {"a": a, "b": b}) for number, (a, b) in enumerate((a, b) for a in TEXTS for b in TEXTS)]
+    frame = spark.createDataFrame(rows, "number int, properties map<string,string>")
+    columns = [selector.column().alias(f"s{number}") for number, selector in enumerate(tried)]
+    for number, *said in frame.select("number", *columns).collect():
+        properties = rows[number][1]
+        assert said == [selector.matches(properties=properties) for selector in tried], properties

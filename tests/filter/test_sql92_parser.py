@@ -1,0 +1,124 @@
+"""SQL92 texts: what RocketMQ's grammar makes of them, what it refuses, and where."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkback.errors import SelectorError
+from checkback.filter import MessageSelector
+from checkback.filter.sql92_parser import DEPTH_MAX, parse
+
+SAME = [
+    ("a = 1", "a=1"),
+    ("a = 1", "(((a)) = (1))"),
+    ("a = 1", "a = 1 b"),  # what cannot continue the expression is ignored
+    ("a = 1", "a = 1) OR TRUE"),
+    ("a = 0", "a = 017"),
+    ("a = 0", "a = 0x1F"),
+    ("a = 1", "a = 1 -- no line break, so no comment"),
+    ("a = 1", "a /* x ** / */ = -- y\r 1"),
+    ("a = 5", "a = 5L"),
+    ("a = 1 AND b = 2 OR c = 3", "(a = 1 AND b = 2) OR c = 3"),
+    ("NOT a = 1", "(NOT a) = 1"),
+    ("a IS NULL", "a is\tNull"),
+    ("a > +5", "a > 5"),
+    ("a NOT IN ('x''y')", "a not in('x''y')"),
+    ("a BETWEEN 1 AND 5 AND b = 1", "(a BETWEEN 1 AND 5) AND b = 1"),
+    ("a = 1.5e3", "a=1500."),
+    ("inner = 1", "inner = 1"),
+]
+REFUSED = [
+    ("", 0),
+    (" ", 2),
+    ("a = ", 5),
+    ("a = 'x", 5),
+    ("a = 1 ?", 7),
+    ("a ? 1", 3),
+    ("日 = 1", 1),
+    ("\u212a = 1", 1),  # the Kelvin sign is no K
+    ("a > 'x'", 5),
+    ("a > TRUE", 5),
+    ("(a = 1) > 2", 2),
+    ("a = NULL", 5),
+    ("TRUE = 5", 1),
+    ("5", 1),
+    ("'x'", 1),
+    ("-a", 1),
+    ("NOT 5", 5),
+    ("a = 1 AND 'x'", 11),
+    ("a = 1 AND", 10),
+    ("a IN (5)", 7),
+    ("a IN ()", 7),
+    ("'a' IN ('a')", 1),
+    ("a BETWEEN 5 AND 1", 11),
+    ("a CONTAINS b", 12),
+    ("a LIKE 'x'", 0),
+    ("a = 0.0", 5),
+    ("a = 1e400", 5),
+    ("a = 9223372036854775808", 5),
+    ("a = -9223372036854775808", 6),
+    ("a = 1 NOT", 10),
+    ("a = 1 -- no comment\n ?", 22),
+    ("a = '\ud83d'", 6),
+]
+
+
+@pytest.mark.parametrize(("text", "other"), SAME)
+def test_two_texts_of_one_meaning(text: str, other: str) -> None:
+    assert parse(text) == parse(other)
+
+
+@pytest.mark.parametrize(("text", "position"), [case for case in REFUSED if case[0] != "a LIKE 'x'"])
+def test_refused(text: str, position: int) -> None:
+    with pytest.raises(SelectorError) as caught:
+        MessageSelector.by_sql(text)
+    error = caught.value
+    assert (error.text, error.position) == (text, position)
+    assert "\n" not in str(error)
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - ours
+    assert (str(again), again.text, again.position) == (str(error), text, position)
+
+
+def test_like_is_ignored_not_refused() -> None:
+    """RocketMQ has no LIKE, and ignores what it cannot read: a property as a condition is left, which is never true."""
+    assert parse("a LIKE 'x'") == parse("a")
+    assert not MessageSelector.by_sql("a LIKE 'x'").matches(properties={"a": "x"})
+
+
+def test_zero_needs_no_point() -> None:
+    assert MessageSelector.by_sql("a > 0").matches(properties={"a": "1"})
+
+
+def test_long_chains() -> None:
+    text = " OR ".join(f"a = {number}" for number in range(3000))
+    assert MessageSelector.by_sql(text).matches(properties={"a": "2999"})
+
+
+def test_nested_too_deeply() -> None:
+    assert parse("(" * 5000 + "a = 1" + ")" * 5000) == parse("a = 1")
+    parse("NOT " * (DEPTH_MAX - 3) + "(a = 1)")
+    for text in ("NOT " * DEPTH_MAX + "(a = 1)", "a = " + "-" * 100_000 + "1"):
+        with pytest.raises(SelectorError, match="nested"):
+            parse(text)
+
+
+@given(text=st.text() | st.text("ab01.eEL'()<>=-+ ,*/\n\t$_NOTINSULxX"))
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    try:
+        condition = parse(text)
+    except SelectorError as error:
+        assert 0 <= error.position <= len(text) + 1
+        return
+    assert parse(f"({text}\n)") == condition if _whole(text) else True
+
+
+def _whole(text: str) -> bool:
+    """True if nothing of the text was ignored."""
+    try:
+        return parse(f"TRUE AND ({text}\n)") is not None
+    except SelectorError:
+        return False
