@@ -154,9 +154,18 @@ def test_consumer_applies_a_message_once() -> None:
         assert connection.execute(sa.text("SELECT sum FROM credits")).scalar() == 42
 
 
+def test_filter() -> None:
+    names = _run(_python("docs/filter.md", "Message filters"), {})
+    assert names["selector"].columns == ("properties",)
+
+
 def test_every_python_block_is_run() -> None:
     """Here, with Spark (test_spark.py), or in tests/producer/test_docs.py: a new one needs a test."""
-    here = {("README.md", "A producer"), ("docs/rocketmq.md", "Moving a producer")}
+    here = {
+        ("README.md", "A producer"),
+        ("docs/rocketmq.md", "Moving a producer"),
+        ("docs/filter.md", "Message filters"),
+    }
     here |= {("docs/producer.md", heading) for heading in ("The check endpoint", "The consumer")}
     there = {("docs/producer.md", "A service in one page")}
     assert {(block.page, block.heading) for block in blocks("python") if not block.needs_spark} == here | there

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -11,8 +12,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from checkback.errors import SelectorError
-from checkback.filter import MessageSelector
+from checkback.filter import MessageSelector, conditions
 from filter.selectors import messages, selectors, table, texts
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 Message = tuple[str | None, str | None, dict[str, str] | None]
 
@@ -42,7 +46,8 @@ def test_arrow_agrees(text: str, rows: list[Message]) -> None:
     assert selector is not None
     expected = wanted(selector, rows)
     assert selector.mask(table(rows)).to_pylist() == expected
-    assert filtered(table(rows), selector) == expected
+    with suppress(SelectorError):  # nested too deeply for an expression
+        assert filtered(table(rows), selector) == expected
 
 
 @given(text=st.lists(texts.filter(lambda text: "|" not in text), max_size=4).map("||".join), rows=st.lists(messages))
@@ -52,24 +57,27 @@ def test_arrow_agrees_on_tags(text: str, rows: list[Message]) -> None:
 
 
 @pytest.mark.spark
-def test_spark_agrees(spark: Any) -> None:
-    """Two hundred selectors on a hundred messages, in one DataFrame."""
+def test_spark_agrees(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """150 selectors on a hundred messages, in one DataFrame."""
+    monkeypatch.setattr(conditions, "SIZE_MAX", 40)  # Spark's optimizer takes seconds for one that is much larger
     tried: list[MessageSelector] = []
     rows: list[Message] = []
+    columns: list[Column] = []
 
     @settings(max_examples=500, derandomize=True, database=None)
     @given(text=selectors, row=messages)
     def collect(text: str, row: Message) -> None:
         selector = parsed(text)
-        if selector is not None and len(tried) < 200 and selector not in tried:
-            tried.append(selector)
+        if selector is not None and len(columns) < 150 and selector not in tried:
+            with suppress(SelectorError):
+                columns.append(selector.column().alias(f"s{len(tried)}"))
+                tried.append(selector)
         rows.append(row)
 
     collect()
     some = rows[:: len(rows) // 100]
     schema = "number int, tags string, keys string, properties map<string,string>"
     frame = spark.createDataFrame([(number, *row) for number, row in enumerate(some)], schema)
-    columns = [selector.column().alias(f"s{number}") for number, selector in enumerate(tried)]
     tally: Counter[bool] = Counter()
     for number, *said in frame.select("number", *columns).collect():
         tags, keys, properties = some[number]
@@ -81,7 +89,7 @@ def test_spark_agrees(spark: Any) -> None:
         ]
         assert wrong == []
         tally.update(expected)
-    assert len(tried) == 200
+    assert len(tried) == 150
     assert min(tally[True], tally[False]) > 1000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 from checkback.errors import SelectorError
 from checkback.filter import MessageSelector
 from checkback.filter.sql92_parser import DEPTH_MAX, parse
+
+if TYPE_CHECKING:
+    from checkback.filter.expressions import Condition
 
 SAME = [
     ("a = 1", "a=1"),
@@ -56,7 +60,6 @@ REFUSED = [
     ("'a' IN ('a')", 1),
     ("a BETWEEN 5 AND 1", 11),
     ("a CONTAINS b", 12),
-    ("a LIKE 'x'", 0),
     ("a = 0.0", 5),
     ("a = 1e400", 5),
     ("a = 9223372036854775808", 5),
@@ -72,7 +75,7 @@ def test_two_texts_of_one_meaning(text: str, other: str) -> None:
     assert parse(text) == parse(other)
 
 
-@pytest.mark.parametrize(("text", "position"), [case for case in REFUSED if case[0] != "a LIKE 'x'"])
+@pytest.mark.parametrize(("text", "position"), REFUSED)
 def test_refused(text: str, position: int) -> None:
     with pytest.raises(SelectorError) as caught:
         MessageSelector.by_sql(text)
@@ -101,24 +104,23 @@ def test_long_chains() -> None:
 def test_nested_too_deeply() -> None:
     assert parse("(" * 5000 + "a = 1" + ")" * 5000) == parse("a = 1")
     parse("NOT " * (DEPTH_MAX - 3) + "(a = 1)")
-    for text in ("NOT " * DEPTH_MAX + "(a = 1)", "a = " + "-" * 100_000 + "1"):
+    for text in ("NOT " * DEPTH_MAX + "(a = 1)", "a = " + "- " * 20_000 + "1"):
         with pytest.raises(SelectorError, match="nested"):
             parse(text)
 
 
 @given(text=st.text() | st.text("ab01.eEL'()<>=-+ ,*/\n\t$_NOTINSULxX"))
 def test_any_text_is_parsed_or_refused(text: str) -> None:
-    try:
-        condition = parse(text)
-    except SelectorError as error:
-        assert 0 <= error.position <= len(text) + 1
+    condition = _parsed(text)
+    if isinstance(condition, SelectorError):
+        assert 1 <= condition.position <= len(text) + 1
         return
-    assert parse(f"({text}\n)") == condition if _whole(text) else True
+    in_parentheses = _parsed(f"({text}\n)")  # refused if something of the text was ignored
+    assert isinstance(in_parentheses, SelectorError) or in_parentheses == condition
 
 
-def _whole(text: str) -> bool:
-    """True if nothing of the text was ignored."""
+def _parsed(text: str) -> Condition | SelectorError:
     try:
-        return parse(f"TRUE AND ({text}\n)") is not None
-    except SelectorError:
-        return False
+        return parse(text)
+    except SelectorError as error:
+        return error

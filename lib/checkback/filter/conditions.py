@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from checkback.filter.expressions import Search
 
 #: Conditions on columns in one translation. Nested ANDs and ORs that can fail double them with each level.
-SIZE_MAX = 5_000
+SIZE_MAX = 1_000
 
 V = TypeVar("V")
 
