@@ -28,17 +28,19 @@ TABLE = "dead_letters"
 
 
 class DeadLetters:
-    """Appends a group's dead letters. ``state_id``: identifies what counts them. Not thread-safe."""
+    """Appends a group's dead letters. Not thread-safe."""
 
-    def __init__(self, tables: Tables, group: str, state_id: str) -> None:
+    def __init__(self, tables: Tables, group: str) -> None:
         self._tables = tables
         self._group = group
-        self._state_id = state_id
         self._log: DeltaLog | None = None
 
-    def append(self, queue: MessageQueue, dead: Mapping[int, DeadLetter], reader: TopicReader) -> None:
-        """Append those that are not in the table yet; ``dead``: by number, kept before. Raises StorageError."""
-        app = f"{TABLE}/{self._state_id}/{queue.topic}/{queue.queue_id}"
+    def append(self, state_id: str, queue: MessageQueue, dead: Mapping[int, DeadLetter], reader: TopicReader) -> None:
+        """Append those that are not in the table yet; ``dead``: by number, kept before. Raises StorageError.
+
+        ``state_id``: identifies what counts the queue's dead letters.
+        """
+        app = f"{TABLE}/{state_id}/{queue.topic}/{queue.queue_id}"
         log = self._open()
         last = log.versions([app])[app] or 0
         new = {number: letter for number, letter in dead.items() if number > last}

@@ -93,7 +93,9 @@ class InHand:
 
     ``fetched``: position behind the last message read, ``consumed``: behind the last one before which none is
     unfinished. ``retries``: by message; if the queue is ordered, only that of the message that holds it up until
-    ``held_until`` (ms). ``dead``: given up, by number, until they are in `dead_letters`. ``size``: bytes.
+    ``held_until`` (ms). ``dead``: given up, by number, until they are in `dead_letters`. ``sequential``: one slice
+    after the other; ``version``: of its row in SqlPositions, which has the dead letters up to number ``kept_dead``.
+    ``size``: bytes.
     """
 
     queue: MessageQueue
@@ -104,6 +106,9 @@ class InHand:
     dead: dict[int, DeadLetter]
     dead_letters: int
     ordered: bool = False
+    sequential: bool = False
+    version: int = 0
+    kept_dead: int = 0
     held_until: int = 0
     leaving: bool = False
     lost: bool = False
@@ -111,6 +116,7 @@ class InHand:
     size: int = 0
     #: retries that are being read or consumed
     retrying: set[MessageKey] = field(default_factory=set)
+    #: not taken yet; taken and unfinished, in order; to be taken first, retries and what was not finished
     _pieces: deque[Slice] = field(default_factory=deque)
     _slices: deque[Slice] = field(default_factory=deque)
     _again: deque[Slice] = field(default_factory=deque)
@@ -118,12 +124,17 @@ class InHand:
     _run: tuple[Run, Position] | None = None
 
     @classmethod
-    def of(cls, queue: MessageQueue, state: QueueState, ordered: bool) -> InHand:
+    def of(
+        cls, queue: MessageQueue, state: QueueState, ordered: bool, epoch: int, version: int | None = None
+    ) -> InHand:
         """A queue that this member has taken."""
         position, retries = state.position, {each.message: each for each in state.retries}
         held_until = max((each.due_at for each in state.retries), default=0) if ordered else 0
         dead = dict(state.dead)
-        return cls(queue, state.epoch, position, position, retries, dead, state.dead_letters, ordered, held_until)
+        found = cls(queue, epoch, position, position, retries, dead, state.dead_letters, ordered)
+        found.held_until, found.sequential = held_until, version is not None
+        found.version, found.kept_dead = version or 0, state.dead_letters
+        return found
 
     def state(self, owner: str | None) -> QueueState:
         """What is to be kept of it."""
@@ -171,11 +182,9 @@ class InHand:
         if self.lost or self.leaving:
             return None
         taken = None
-        if self.ordered and (self._busy or now < self.held_until):
+        if (self.ordered and now < self.held_until) or (self._busy and (self.ordered or self.sequential)):
             return None
-        if self.ordered and self._slices:
-            taken = self._slices[0]
-        elif self._again:
+        if self._again:
             taken = self._again.popleft()
         elif self._pieces:
             taken = self._next(most)
@@ -201,7 +210,9 @@ class InHand:
     def put_back(self, taken: Slice) -> None:
         """A thread has ended with it: consumed as far as ``done`` says."""
         self._busy -= 1
-        if taken.retries is not None:
+        if taken.done < len(taken):
+            self._again.appendleft(taken)
+        elif taken.retries is not None:
             self.retrying.difference_update(each.message for each in taken.retries)
         self._settle()
 

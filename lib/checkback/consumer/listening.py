@@ -11,7 +11,7 @@ from checkback.consumer.result import ConsumeResult, error_summary
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checkback.consumer.in_hand import Slice
+    from checkback.consumer.in_hand import InHand, Slice
 
 _log = logging.getLogger("checkback.consumer")
 #: time for which a thread takes messages (s), and the most it takes
@@ -29,6 +29,9 @@ class Consuming(Protocol):
 
     def failed_with(self, taken: Slice, count: int, reason: str) -> bool:
         """The next ``count`` messages are not consumed; False if they hold up their queue."""
+
+    def lose(self, queue: InHand, reason: str) -> None:
+        """Drop what is in hand of the queue, and take it anew."""
 
 
 class Listening:
@@ -51,7 +54,7 @@ class Listening:
         while taken.done < len(taken) and consuming.goes_on(taken):
             at = taken.done - first
             count = min(step, len(messages) - at)
-            reason = self._call(messages[at] if self._batch is None else messages[at : at + count])
+            reason = outcome_of(self._listener, messages[at] if self._batch is None else messages[at : at + count])
             calls += 1
             if reason is None:
                 consuming.succeeded(taken, count)
@@ -60,17 +63,18 @@ class Listening:
         if calls:
             self._pace = 0.8 * self._pace + 0.2 * (time.perf_counter() - began) / calls
 
-    def _call(self, argument: Any) -> str | None:
-        """None if it succeeded, else why not."""
-        try:
-            result = self._listener(argument)
-        except Exception as error:  # noqa: BLE001 - any exception says RECONSUME_LATER
-            reason = error_summary(error)
-            _log.warning("the listener failed: %s", reason)
-            return reason
-        if result is ConsumeResult.SUCCESS:
-            return None
-        if result is ConsumeResult.RECONSUME_LATER:
-            return "RECONSUME_LATER"
-        _log.warning("the listener returned %s instead of a ConsumeResult", type(result).__name__)
-        return f"it returned {type(result).__name__}"
+
+def outcome_of(listener: Callable[..., Any], *arguments: Any) -> str | None:
+    """Call the listener: None if it succeeded, else why not, without what its error's text may quote."""
+    try:
+        result = listener(*arguments)
+    except Exception as error:  # noqa: BLE001 - any exception says RECONSUME_LATER
+        reason = error_summary(error)
+        _log.warning("the listener failed: %s", reason)
+        return reason
+    if result is ConsumeResult.SUCCESS:
+        return None
+    if result is ConsumeResult.RECONSUME_LATER:
+        return "RECONSUME_LATER"
+    _log.warning("the listener returned %s instead of a ConsumeResult", type(result).__name__)
+    return f"it returned {type(result).__name__}"

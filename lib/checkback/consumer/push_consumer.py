@@ -21,10 +21,12 @@ from checkback.consumer.group_table import GroupTable
 from checkback.consumer.in_hand import InHand, Run, Slice
 from checkback.consumer.listening import Listening
 from checkback.consumer.membership import Membership
+from checkback.consumer.result import error_summary
 from checkback.consumer.retry import MAX_RECONSUME_TIMES, RETRY_LEVELS, DeadLetter, after_failure, due
 from checkback.consumer.start import StartFrom, start_positions
 from checkback.consumer.storage import consumer_tables
 from checkback.consumer.topic_reader import TopicReader
+from checkback.consumer.transactional_listening import TransactionalListening
 from checkback.errors import CheckbackError, SettingsError
 from checkback.filter import MessageSelector
 from checkback.storage.object_store import is_registered
@@ -33,9 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-    from checkback.consumer.group_state import MessageQueue
+    from checkback.consumer.group_state import MessageQueue, QueueState
     from checkback.consumer.position import MessageKey, Position
     from checkback.consumer.retry import Retry
+    from checkback.consumer.sql_positions import SqlPositions
     from checkback.settings import Settings
 
 _log = logging.getLogger("checkback.consumer")
@@ -61,7 +64,9 @@ class PushConsumer:
     if ``orderly``, one message after the other in each queue, and a failed one holds up its queue for ``suspend`` s.
     ``start_from``: where a topic begins that is new to the group: "first", "last", a datetime, or a batch id.
 
-    Messages are consumed at least once. Raises SettingsError, StorageError.
+    Messages are consumed at least once; with ``positions`` exactly once: the listener is called with a connection as
+    its second argument, and what it does through that is one transaction with the position. Raises SettingsError,
+    StorageError.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class PushConsumer:
         batch: int | None = None,
         orderly: bool = False,
         start_from: StartFrom = "first",
+        positions: SqlPositions | None = None,
         max_reconsume_times: int = MAX_RECONSUME_TIMES,
         retry_levels: Iterable[float] | None = None,
         suspend: float = 1.0,
@@ -88,6 +94,7 @@ class PushConsumer:
         self._listener = listener
         self._threads, self._batch, self._orderly = threads, batch, orderly
         self._start_from = start_from
+        self._positions = positions
         self._most = max_reconsume_times
         levels = tuple(round(1000 * seconds) for seconds in retry_levels) if retry_levels is not None else RETRY_LEVELS
         self._levels = (round(1000 * suspend),) if orderly else levels
@@ -126,11 +133,16 @@ class PushConsumer:
             return self
         if not self._selectors or self._listener is None:
             raise SettingsError("nothing to consume", self.group, "call subscribe(topic) and give a listener")
-        self._listening = Listening(self._listener, self._batch)
+        self._listening: Listening | TransactionalListening = Listening(self._listener, self._batch)
+        if self._positions is not None:
+            self._positions.create_table()
+            self._listening = TransactionalListening(self._listener, self._batch, self._positions, self.group)
         self._log = BatchLog(self._tables)
         self._log.refresh()
         table = GroupTable(self._tables, self.group)
-        self._dead_letters = DeadLetters(self._tables, self.group, table.table_id)
+        self._dead_letters = DeadLetters(self._tables, self.group)
+        self._state_ids: dict[MessageQueue, str] = {}
+        self._table_id = table.table_id
         self._membership = Membership(table, self.member, self._selectors, self._session, self._starts)
         self._membership.join()
         self._readers = {topic: self._reader(topic) for topic in self._selectors}
@@ -154,6 +166,7 @@ class PushConsumer:
                 thread.join(None if end is None else max(0.0, end - time.monotonic()))
         if self._membership is not None:
             with suppress(CheckbackError):
+                self._step(self._membership, True)
                 self._membership.leave({queue: each.state(self.member) for queue, each in self._in_hand.items()})
         self._running, self._membership = [], None
 
@@ -189,7 +202,7 @@ class PushConsumer:
             try:
                 self._log.refresh()
                 worked = [self._read_topic(topic) for topic in self._selectors] + [self._read_retries()]
-            except CheckbackError as error:
+            except Exception as error:  # noqa: BLE001 - the thread must go on
                 self._note(error)
                 self._stopping.wait(_PAUSE_S)
                 continue
@@ -295,6 +308,9 @@ class PushConsumer:
         while (taken := self._take()) is not None:
             try:
                 self._listening.consume(taken, self)
+            except Exception as error:  # noqa: BLE001 - the thread must go on
+                self._note(error)
+                self._stopping.wait(_PAUSE_S)
             finally:
                 with self._changed:
                     taken.queue.put_back(taken)
@@ -368,7 +384,7 @@ class PushConsumer:
                 commit = now >= kept_at + self._commit_s
                 if self._step(member, commit) and commit:
                     kept_at = now
-            except CheckbackError as error:
+            except Exception as error:  # noqa: BLE001 - the thread must go on
                 self._note(error)
 
     def _step(self, member: Membership, commit: bool) -> bool:
@@ -391,40 +407,65 @@ class PushConsumer:
             member.join()
         elif commit and changed:
             self._kept = states
-            self._bury(states)
+            self._bury(member)
         self._adopt(member)
         return True
 
-    def _bury(self, states: dict[MessageQueue, Any]) -> None:
-        """Append the dead letters that are kept now to the table."""
-        for queue, state in states.items():
-            if state.dead:
-                self._dead_letters.append(queue, dict(state.dead), self._dead_readers[queue.topic])
+    def _bury(self, member: Membership) -> None:
+        """Append the dead letters that are kept by now to the table."""
+        for queue, state in member.owned().items():
+            with self._changed:
+                each = self._in_hand.get(queue)
+            if each is None or each.epoch != state.epoch:
+                continue
+            dead = {number: letter for number, letter in state.dead if not each.sequential or number <= each.kept_dead}
+            if dead:
+                state_id = self._state_ids.get(queue, self._table_id)
+                self._dead_letters.append(state_id, queue, dead, self._dead_readers[queue.topic])
                 with self._changed:
-                    each = self._in_hand.get(queue)
-                    if each is not None:
-                        for number, _ in state.dead:
-                            each.dead.pop(number, None)
+                    for number in dead:
+                        each.dead.pop(number, None)
 
     def _adopt(self, member: Membership) -> None:
         """Bring the queues in hand in line with those that this member owns."""
         owned = member.owned()
         with self._changed:
+            new = [
+                queue
+                for queue in owned
+                if queue not in self._in_hand or self._in_hand[queue].epoch != owned[queue].epoch
+            ]
+        taken = {queue: self._take_over(queue, owned[queue]) for queue in new if queue.topic in self._selectors}
+        with self._changed:
             for queue, each in list(self._in_hand.items()):
                 if queue not in owned or owned[queue].epoch != each.epoch:
                     each.lost = True
                     del self._in_hand[queue]
-            for queue, state in owned.items():
-                if queue not in self._in_hand and queue.topic in self._selectors:
-                    self._in_hand[queue] = InHand.of(queue, state, self._orderly)
+            for queue, each in taken.items():
+                self._in_hand.setdefault(queue, each)
             for queue, added in member.added.items():
                 if queue in self._in_hand:
                     self._in_hand[queue].retries |= {each.message: each for each in added}
             self._changed.notify_all()
 
-    def _note(self, error: CheckbackError) -> None:
-        self.last_error = str(error)
-        _log.warning("group %s: %s", self.group, error)
+    def _take_over(self, queue: MessageQueue, state: QueueState) -> InHand:
+        if self._positions is None:
+            return InHand.of(queue, state, self._orderly, state.epoch)
+        kept = self._positions.load(self.group, queue, state)
+        self._state_ids[queue] = kept.state_id
+        return InHand.of(queue, kept.state, self._orderly, state.epoch, kept.version)
+
+    def lose(self, queue: InHand, reason: str) -> None:
+        """Drop what is in hand of the queue; if this member still owns it, it goes on from what is kept."""
+        self.last_error = reason
+        with self._changed:
+            queue.lost = True
+            if self._in_hand.get(queue.queue) is queue:
+                del self._in_hand[queue.queue]
+
+    def _note(self, error: Exception) -> None:
+        self.last_error = str(error) if isinstance(error, CheckbackError) else error_summary(error)
+        _log.warning("group %s: %s", self.group, self.last_error)
 
 
 def _now() -> int:

@@ -1,0 +1,73 @@
+"""AsyncPushConsumer: a PushConsumer whose listener is a coroutine function."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from checkback.consumer.push_consumer import PushConsumer
+from checkback.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from checkback.filter import MessageSelector
+    from checkback.settings import Settings
+
+
+class AsyncPushConsumer:
+    """Like `PushConsumer`, in a running event loop: the listener is awaited there, ``threads`` calls at a time.
+
+    An asynchronous context manager. Options are those of PushConsumer, without ``positions``: a transaction of
+    SqlPositions belongs to its thread.
+    """
+
+    def __init__(
+        self, group: str, storage: Settings | str, listener: Callable[..., Awaitable[Any]], **options: Any
+    ) -> None:
+        if options.get("positions") is not None:
+            raise SettingsError("SqlPositions needs a listener in a thread", group, "use PushConsumer")
+        self._listener = listener
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.consumer = PushConsumer(group, storage, self._listen, **options)
+
+    def subscribe(self, topic: str, selector: MessageSelector | str = "*") -> AsyncPushConsumer:
+        """See `PushConsumer.subscribe`."""
+        self.consumer.subscribe(topic, selector)
+        return self
+
+    async def start(self) -> AsyncPushConsumer:
+        """Join the group and begin to consume. Raises SettingsError, StorageError."""
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self.consumer.start)
+        return self
+
+    async def shutdown(self, timeout: float | None = None) -> None:
+        """Finish the listener's calls in progress, keep the positions, leave the group."""
+        await asyncio.to_thread(self.consumer.shutdown, timeout)
+
+    def pause(self) -> None:
+        """Call the listener no more until `resume`."""
+        self.consumer.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self.consumer.resume()
+
+    async def __aenter__(self) -> AsyncPushConsumer:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    def _listen(self, argument: Any) -> Any:
+        loop = self._loop
+        if loop is None:
+            raise RuntimeError("not started")
+        return asyncio.run_coroutine_threadsafe(self._call(argument), loop).result()
+
+    async def _call(self, argument: Any) -> Any:
+        return await self._listener(argument)

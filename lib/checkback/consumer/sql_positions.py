@@ -1,0 +1,136 @@
+"""Positions in the consumer's own database: kept by the transaction that applies the message, so exactly once.
+
+A row for each queue has its position, retries and dead letters, and a version. The transaction updates the row on
+condition of the version that this member has read, before the listener's statements: of two members that believe to
+own a queue one waits for the other and then finds another version.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from checkback.consumer.group_state import QueueState
+from checkback.consumer.position import BatchKey, MessageKey, Position
+from checkback.consumer.retry import DeadLetter, Retry
+from checkback.errors import FencedError
+from checkback.messages import TOPIC_MAX
+from checkback.producer.deduplication import fit, insert_once
+
+# isort: split
+from sqlalchemy import BigInteger, Column, DateTime, Integer, MetaData, String, Table, Text, select, update
+from sqlalchemy.schema import CreateTable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection, Engine
+
+    from checkback.consumer.group_state import MessageQueue
+
+_GROUP_MAX = 120
+
+
+class KeptState(NamedTuple):
+    """A queue's row. ``state_id``: identifies what counts its dead letters; ``version``: of the row."""
+
+    state: QueueState
+    state_id: str
+    version: int
+
+
+class SqlPositions:
+    """Positions of consumer groups in a database: SQLite or PostgreSQL, through SQLAlchemy 2.
+
+    ``engine``: that of the effects; ``table``: the table's name. Raises CheckbackError for another database.
+    """
+
+    def __init__(self, engine: Engine, table: str = "consumer_positions") -> None:
+        fit(engine.dialect, "SqlPositions")
+        self.engine = engine
+        #: for migrations: one row for each queue of a group
+        self.table = Table(
+            table,
+            MetaData(),
+            Column("consumer_group", String(_GROUP_MAX), primary_key=True),
+            Column("topic", String(TOPIC_MAX), primary_key=True),
+            Column("queue_id", Integer, primary_key=True, autoincrement=False),
+            Column("state", Text, nullable=False),
+            Column("state_id", String(32), nullable=False),
+            Column("version", BigInteger, nullable=False),
+            Column("updated_at", DateTime(timezone=True), nullable=False),
+        )
+
+    def create_table(self) -> None:
+        """Create the table if it does not exist; call it at deployment."""
+        with self.engine.begin() as connection:
+            connection.execute(CreateTable(self.table, if_not_exists=True))
+
+    def load(self, group: str, queue: MessageQueue, start: QueueState) -> KeptState:
+        """The queue's row; a new one begins at ``start``."""
+        row = self._where(group, queue)
+        with self.engine.begin() as connection:
+            values = {"state": encode(start), "state_id": uuid.uuid4().hex, "version": 0, "updated_at": _now()}
+            insert_once(connection, self.table, {**row, **values})
+            columns = self.table.c
+            found = connection.execute(
+                select(columns.state, columns.state_id, columns.version).where(
+                    *(columns[name] == value for name, value in row.items())
+                )
+            ).one()
+        return KeptState(decode(found.state), found.state_id, found.version)
+
+    def keep(self, connection: Connection, group: str, queue: MessageQueue, version: int, state: QueueState) -> None:
+        """Update the row as part of the connection's transaction; its version is then ``version`` + 1.
+
+        Raises FencedError if it has another version than ``version``; the transaction must be rolled back.
+        """
+        columns = self.table.c
+        where = [columns[name] == value for name, value in self._where(group, queue).items()]
+        changed = update(self.table).where(*where, columns.version == version)
+        values = {"state": encode(state), "version": version + 1, "updated_at": _now()}
+        if connection.execute(changed.values(**values)).rowcount != 1:
+            raise FencedError("another member consumes this queue", f"{group}, {queue.topic}/{queue.queue_id}")
+
+    def _where(self, group: str, queue: MessageQueue) -> dict[str, Any]:
+        return {"consumer_group": group, "topic": queue.topic, "queue_id": queue.queue_id}
+
+
+def encode(state: QueueState) -> str:
+    """A queue's state as JSON; without owner and epoch, which the group's table has."""
+    position = state.position
+    found = {
+        "consumed": dict(position.consumed),
+        "part": None if position.part is None else _flat(position.part),
+        "settled_at": position.settled_at,
+        "retries": [[*_flat(each.message), each.times, each.due_at, each.reason] for each in state.retries],
+        "dead": [[number, *_flat(each.message), *each[1:]] for number, each in state.dead],
+        "dead_letters": state.dead_letters,
+    }
+    return json.dumps(found)
+
+
+def decode(text: str) -> QueueState:
+    """The state that `encode` has written."""
+    found: Mapping[str, Any] = json.loads(text)
+    part = None if found["part"] is None else _message(found["part"])
+    return QueueState(
+        Position(found["consumed"], part, found["settled_at"]),
+        tuple(Retry(_message(row[:5]), *row[5:]) for row in found["retries"]),
+        tuple((row[0], DeadLetter(_message(row[1:6]), *row[6:])) for row in found["dead"]),
+        found["dead_letters"],
+    )
+
+
+def _flat(message: MessageKey) -> list[Any]:
+    return [*message.batch, message.half_queue_id, message.half_queue_offset]
+
+
+def _message(flat: list[Any]) -> MessageKey:
+    return MessageKey(BatchKey(*flat[:3]), *flat[3:])
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

@@ -1,0 +1,103 @@
+"""Calls of a listener inside the database transaction that keeps the queue's position: exactly once."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from checkback.consumer.group_state import QueueState
+from checkback.consumer.listening import outcome_of
+from checkback.consumer.result import error_summary
+from checkback.errors import FencedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from checkback.consumer.in_hand import InHand, Slice
+    from checkback.consumer.listening import Consuming
+    from checkback.consumer.sql_positions import SqlPositions
+
+_log = logging.getLogger("checkback.consumer")
+#: messages that a thread takes at once
+_SLICE = 64
+
+
+class _FailedError(Exception):
+    """The listener did not succeed; the transaction is rolled back."""
+
+
+class TransactionalListening:
+    """A listener, called with one message and a connection, or with lists of up to ``batch`` and a connection."""
+
+    def __init__(self, listener: Callable[..., Any], batch: int | None, positions: SqlPositions, group: str) -> None:
+        self._listener = listener
+        self._batch = batch
+        self._positions = positions
+        self._group = group
+
+    def slice_size(self) -> int:
+        """How many messages a thread is to take."""
+        return max(self._batch or 1, _SLICE)
+
+    def consume(self, taken: Slice, consuming: Consuming) -> None:
+        """Call the listener with its messages, each call in a transaction, while they may be consumed.
+
+        A queue whose transaction could not be committed is lost: its row tells what was committed.
+        """
+        messages, step, first = taken.messages(), self._batch or 1, taken.done
+        try:
+            while taken.done < len(taken) and consuming.goes_on(taken):
+                at = taken.done - first
+                count = min(step, len(messages) - at)
+                reason = self._apply(taken, count, messages[at] if self._batch is None else messages[at : at + count])
+                if reason is None:
+                    consuming.succeeded(taken, count)
+                    continue
+                goes_on = consuming.failed_with(taken, count, reason)
+                self._keep_failure(taken)
+                if not goes_on:
+                    break
+        except FencedError as error:
+            consuming.lose(taken.queue, str(error))
+        except Exception as error:  # noqa: BLE001 - the database's: what was committed is not known here
+            reason = error_summary(error)
+            _log.warning("group %s: the position could not be kept: %s", self._group, reason)
+            consuming.lose(taken.queue, reason)
+
+    def _keep_failure(self, taken: Slice) -> None:
+        queue, state = taken.queue, _state(taken, 0)
+        with self._positions.engine.begin() as connection:
+            self._keep(connection, queue, state)
+        queue.version += 1
+        queue.kept_dead = state.dead_letters
+
+    def _apply(self, taken: Slice, count: int, argument: Any) -> str | None:
+        """None if the messages are applied and committed, else why the listener did not succeed."""
+        queue = taken.queue
+        try:
+            with self._positions.engine.begin() as connection:
+                self._keep(connection, queue, _state(taken, count))
+                _succeed(outcome_of(self._listener, argument, connection))
+        except _FailedError as error:
+            return str(error)
+        queue.version += 1
+        return None
+
+    def _keep(self, connection: Connection, queue: InHand, state: QueueState) -> None:
+        self._positions.keep(connection, self._group, queue.queue, queue.version, state)
+
+
+def _succeed(reason: str | None) -> None:
+    if reason is not None:
+        raise _FailedError(reason)
+
+
+def _state(taken: Slice, count: int) -> QueueState:
+    """The queue's state once the next ``count`` messages are consumed."""
+    queue = taken.queue
+    done = {taken.key(place) for place in range(taken.done, taken.done + count)}
+    retries = tuple(each for key, each in queue.retries.items() if key not in done)
+    position = queue.consumed if taken.retries is not None else taken.after(taken.done + count)
+    return QueueState(position, retries, tuple(queue.dead.items()), queue.dead_letters)
