@@ -5,6 +5,7 @@ A batch's row is its last commit, so a consumer that reads the rows of these bat
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -20,6 +21,7 @@ from checkback.storage.commit_reader import actions_of_kind
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.fsync import LOG
 from checkback.storage.lease import boot_time
+from checkback.storage.object_store import is_registered
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 
 _TABLE = "batches"
 _COLUMNS = ["application", "batch_id", "batch_time", "finished_at", "table_versions"]
-#: time after which the log is listed for new versions (s): the next one may have been cleaned up
-_LIST_S = 600.0
+#: Time after which a log in an object store is listed for new versions (s): the next one may have been cleaned up.
+_LIST_S = 60.0
 
 
 class ListedBatch(NamedTuple):
@@ -53,7 +55,8 @@ class BatchLog:
         self._place = tables.location(_TABLE)
         self._log: DeltaLog | None = None
         self._version = -1
-        self._listed = 0.0
+        self._listed = boot_time()
+        self._changed_at = 0
         self._known: dict[tuple[str, int], int] = {}
         self._begins: list[int] = []
         self.batches: list[ListedBatch] = []
@@ -108,15 +111,12 @@ class BatchLog:
         return zip(self._begins, [*self._begins[1:], len(self.batches)], strict=False)
 
     def _follow(self, log: DeltaLog) -> None:
-        now = boot_time()
-        if now < self._listed + _LIST_S:
-            try:
-                if not table_files.exists(f"{self._place}/{LOG}/{self._version + 1:020}.json"):
-                    return
-            except OSError as error:
-                raise StorageError(f"the table's log cannot be read: {error}", self._place) from error
+        try:
+            if not self._is_new():
+                return
+        except OSError as error:
+            raise StorageError(f"the table's log cannot be read: {error}", self._place) from error
         newest = log.version()
-        self._listed = now
         try:
             for version in range(self._version + 1, newest + 1):
                 path = f"{self._place}/{LOG}/{version:020}.json"
@@ -128,9 +128,19 @@ class BatchLog:
         except (OSError, ValueError, KeyError) as error:
             raise StorageError("the table's log cannot be read", self._place) from error
 
+    def _is_new(self) -> bool:
+        """True if there may be new versions. One request, or one look at the folder, which each new file changes."""
+        if is_registered(self._place):
+            now = boot_time()
+            if now < self._listed + _LIST_S:
+                return table_files.exists(f"{self._place}/{LOG}/{self._version + 1:020}.json")
+            self._listed = now
+            return True
+        before, self._changed_at = self._changed_at, os.stat(f"{self._place}/{LOG}").st_mtime_ns
+        return before != self._changed_at
+
     def _reread(self, log: DeltaLog) -> None:
         version = log.version()
-        self._listed = boot_time()
         self._extend(self._rows([file.path for file in log.data_files()]))
         self._version = version
 

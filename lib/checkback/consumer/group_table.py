@@ -42,7 +42,7 @@ _CHECKPOINT = 100
 #: Age of what is deleted (ms): nobody reads a state for as long.
 _KEPT_MS = 3_600_000
 #: Time since the log was last read (s) after which it is listed: commits may have been cleaned up meanwhile.
-_LIST_S = 600.0
+_LIST_S = 60.0
 _STATE = re.compile(r"part-[0-9a-f-]{36}\..*\.parquet")
 
 

@@ -10,6 +10,8 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from checkback.consumer.group_state import QueueState
 from checkback.consumer.message import messages_of
 from checkback.consumer.position import MessageKey, Position
@@ -93,7 +95,9 @@ class InHand:
 
     ``fetched``: position behind the last message read, ``consumed``: behind the last one before which none is
     unfinished. ``retries``: by message; if the queue is ordered, only that of the message that holds it up until
-    ``held_until`` (ms). ``dead``: given up, by number, until they are in `dead_letters`. ``sequential``: one slice
+    ``held_until`` (ms). ``dead``: given up, by number, until they are in `dead_letters`, as those up to number
+    ``buried`` are, and ``consumed`` has passed them. ``skip``: settled by a former owner, behind ``consumed``;
+    ``sequential``: one slice
     after the other; ``version``: of its row in SqlPositions, which has the dead letters up to number ``kept_dead``.
     ``size``: bytes.
     """
@@ -109,6 +113,8 @@ class InHand:
     sequential: bool = False
     version: int = 0
     kept_dead: int = 0
+    buried: int = 0
+    skip: frozenset[MessageKey] = frozenset()
     held_until: int = 0
     leaving: bool = False
     lost: bool = False
@@ -134,12 +140,21 @@ class InHand:
         found = cls(queue, epoch, position, position, retries, dead, state.dead_letters, ordered)
         found.held_until, found.sequential = held_until, version is not None
         found.version, found.kept_dead = version or 0, state.dead_letters
+        given_up = {letter.message for letter in dead.values()}
+        found.skip = frozenset(given_up if ordered else given_up.union(retries))
         return found
 
     def state(self, owner: str | None) -> QueueState:
         """What is to be kept of it."""
-        retries, dead = tuple(self.retries.values()), tuple(self.dead.items())
-        return QueueState(self.consumed, retries, dead, self.dead_letters, owner, self.epoch)
+        retries = tuple(self.retries.values())
+        return QueueState(self.consumed, retries, self.kept_letters(), self.dead_letters, owner, self.epoch)
+
+    def kept_letters(self) -> tuple[tuple[int, DeadLetter], ...]:
+        """Those of ``dead`` that are to be kept; the others are forgotten."""
+        for number, letter in list(self.dead.items()):
+            if number <= self.buried and self.consumed.has(letter.message):
+                del self.dead[number]
+        return tuple(self.dead.items())
 
     @property
     def idle(self) -> bool:
@@ -156,6 +171,12 @@ class InHand:
             return
         run, base = self._run
         piece = Slice(self, run, base, self.fetched, rows)
+        if self.skip:
+            kept = [place for place in range(len(rows)) if piece.key(place) not in self.skip]
+            if not kept:
+                return
+            rows = rows.take(np.array(kept, np.int64))
+            piece = Slice(self, run, base, self.fetched, rows)
         self._pieces.append(piece)
         self.fetched = piece.after(len(rows))
         self.count += len(rows)

@@ -29,6 +29,7 @@ from checkback.consumer.topic_reader import TopicReader
 from checkback.consumer.transactional_listening import TransactionalListening
 from checkback.errors import CheckbackError, SettingsError
 from checkback.filter import MessageSelector
+from checkback.settings.values import is_group
 from checkback.storage.object_store import is_registered
 
 if TYPE_CHECKING:
@@ -89,6 +90,10 @@ class PushConsumer:
         options: dict[str, str] | None = None,
     ) -> None:
         self._tables, settings = consumer_tables(storage, options)
+        if not is_group(group):
+            raise SettingsError(
+                "is not a group's name", group, "use letters, digits, _ and - only, at most 120 of them"
+            )
         self.group = group
         self.member = member or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._listener = listener
@@ -179,6 +184,24 @@ class PushConsumer:
         with self._changed:
             self._paused = False
             self._changed.notify_all()
+
+    def queues(self) -> list[MessageQueue]:
+        """The queues that this member owns."""
+        with self._changed:
+            return sorted(self._in_hand)
+
+    @property
+    def in_hand(self) -> int:
+        """Messages that are read and not consumed yet."""
+        with self._changed:
+            return sum(each.count for each in self._in_hand.values())
+
+    def settled_at(self, topic: str) -> int | None:
+        """Batch time (ms) up to which this member's queues of the topic are consumed; None = nothing yet."""
+        with self._changed:
+            times = [each.consumed.settled_at for queue, each in self._in_hand.items() if queue.topic == topic]
+        known = [time for time in times if time is not None]
+        return min(known) if known and len(known) == len(times) else None
 
     def __enter__(self) -> PushConsumer:
         return self.start()
@@ -306,15 +329,17 @@ class PushConsumer:
 
     def _work(self) -> None:
         while (taken := self._take()) is not None:
-            try:
-                self._listening.consume(taken, self)
-            except Exception as error:  # noqa: BLE001 - the thread must go on
-                self._note(error)
-                self._stopping.wait(_PAUSE_S)
-            finally:
-                with self._changed:
-                    taken.queue.put_back(taken)
-                    self._changed.notify_all()
+            self._consume(taken)
+            with self._changed:
+                taken.queue.put_back(taken)
+                self._changed.notify_all()
+
+    def _consume(self, taken: Slice) -> None:
+        try:
+            self._listening.consume(taken, self)
+        except Exception as error:  # noqa: BLE001 - the thread must go on
+            self._note(error)
+            self._stopping.wait(_PAUSE_S)
 
     def _take(self) -> Slice | None:
         """The next messages for a thread; None at the end."""
@@ -352,24 +377,28 @@ class PushConsumer:
         """The next ``count`` messages are not consumed; False if they hold up their queue."""
         self.failed += count
         self.last_error = reason
-        queue, now = taken.queue, _now()
+        queue, now, first = taken.queue, _now(), taken.key(taken.done)
         with self._changed:
-            held = False
+            if self._orderly:  # the messages of a call fail together
+                known = queue.retries.pop(first, None)
+                outcome = self._after_failure(known, first, reason, now)
+                if not isinstance(outcome, DeadLetter):
+                    queue.retries[first], queue.held_until = outcome, outcome.due_at
+                    return False
             for place in range(taken.done, taken.done + count):
                 key = taken.key(place)
-                known = queue.retries.pop(key, None)
-                outcome = after_failure(key, known.times if known else 0, reason, now, self._most, self._levels)
+                if not self._orderly:
+                    outcome = self._after_failure(queue.retries.pop(key, None), key, reason, now)
                 if isinstance(outcome, DeadLetter):
-                    queue.give_up(outcome)
+                    queue.give_up(outcome._replace(message=key))
                     self.dead += 1
                 else:
                     queue.retries[key] = outcome
-                    held = self._orderly
-                    queue.held_until = outcome.due_at if held else 0
-            if held:
-                return False
             taken.done += count
             return True
+
+    def _after_failure(self, known: Retry | None, key: MessageKey, reason: str, now: int) -> Retry | DeadLetter:
+        return after_failure(key, known.times if known else 0, reason, now, self._most, self._levels)
 
     # The group's thread
 
@@ -407,8 +436,8 @@ class PushConsumer:
             member.join()
         elif commit and changed:
             self._kept = states
-            self._bury(member)
         self._adopt(member)
+        self._bury(member)
         return True
 
     def _bury(self, member: Membership) -> None:
@@ -418,13 +447,12 @@ class PushConsumer:
                 each = self._in_hand.get(queue)
             if each is None or each.epoch != state.epoch:
                 continue
-            dead = {number: letter for number, letter in state.dead if not each.sequential or number <= each.kept_dead}
+            kept = each.kept_dead if each.sequential else state.dead_letters
+            dead = {number: letter for number, letter in state.dead if each.buried < number <= kept}
             if dead:
                 state_id = self._state_ids.get(queue, self._table_id)
                 self._dead_letters.append(state_id, queue, dead, self._dead_readers[queue.topic])
-                with self._changed:
-                    for number in dead:
-                        each.dead.pop(number, None)
+                each.buried = max(dead)
 
     def _adopt(self, member: Membership) -> None:
         """Bring the queues in hand in line with those that this member owns."""

@@ -7,6 +7,7 @@ row groups that have any.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -220,14 +221,10 @@ class TopicReader:
         self, batches: Sequence[ListedBatch], wanted: Mapping[int, Position], selector: MessageSelector | None
     ) -> list[_RowGroup]:
         matrix = _Wanted(batches, wanted)
-        attempts = 0
-        while True:
-            try:
+        for _ in range(_ATTEMPTS):
+            with suppress(FileNotFoundError):
                 return [each for file in self._files(batches) for each in _groups_of(file.path, matrix, selector)]
-            except FileNotFoundError as error:
-                attempts += 1
-                if attempts == _ATTEMPTS:
-                    raise StorageError("a file of the table is missing", self._place, "restore it") from error
+        raise StorageError("a file of the table is missing", self._place, "restore it")
 
     def _load(self, groups: Sequence[_RowGroup]) -> MessageRows:
         parts = []

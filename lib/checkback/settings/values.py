@@ -66,8 +66,13 @@ def _retention(duration: timedelta) -> timedelta:
     return duration
 
 
+def is_group(name: str) -> bool:
+    """True if it may be the name of a producer or consumer group (RocketMQ's Validators.checkGroup)."""
+    return _GROUP.fullmatch(name) is not None
+
+
 def _group(name: str) -> str:
-    if not _GROUP.fullmatch(name):
+    if not is_group(name):
         refuse("is not a group's name", "use letters, digits, _ and - only, at most 120 of them")
     return name
 

@@ -1,0 +1,31 @@
+"""A lake that batches are published to, and consumers of it that are shut down at the test's end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checkback.settings import Storage
+from checkback.storage.tables import Tables
+from consumer.published import Published
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from checkback.consumer import PushConsumer
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Published:
+    return Published(Tables.of(Storage(root=str(tmp_path / "lake"), sync=False)))
+
+
+@pytest.fixture
+def running() -> Iterator[list[PushConsumer]]:
+    """Consumers to shut down."""
+    consumers: list[PushConsumer] = []
+    yield consumers
+    for consumer in consumers:
+        consumer.shutdown(10)

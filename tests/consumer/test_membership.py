@@ -1,0 +1,183 @@
+"""Members of a group with their own clocks, on a real table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkback.consumer import group_state
+from checkback.consumer.group_rows import from_rows, to_rows
+from checkback.consumer.group_state import GroupState, Member, MessageQueue, QueueState
+from checkback.consumer.group_table import GroupTable
+from checkback.consumer.membership import Membership
+from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
+from checkback.consumer.retry import DeadLetter, Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from consumer.published import Published
+
+
+@dataclass
+class Clock:
+    """A member's own clock (s)."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def at_start(topics: Collection[str]) -> Mapping[str, Position]:
+    return dict.fromkeys(topics, Position())
+
+
+def member(lake: Published, name: str, clock: Clock) -> Membership:
+    found = Membership(GroupTable(lake.tables, "g"), name, ["pay"], 10.0, at_start, clock)
+    found.join()
+    return found
+
+
+def idle(one: Membership, commit: bool = False) -> bool:
+    """A step of a member that gives back what it is to give back."""
+    owned = one.owned()
+    return one.step(owned, one.to_give_back(), commit, None)
+
+
+def test_a_dead_member_s_queues_are_taken_after_a_session_by_the_watcher_s_clock(lake: Published) -> None:
+    clock = Clock()
+    one, two = member(lake, "a", clock), member(lake, "b", Clock(5.0))
+    for each in (one, one, two):
+        idle(each)
+    assert (len(one.owned()), len(two.owned())) == (32, 32)
+    clock.now += 9.9
+    idle(one)
+    assert len(one.owned()) == 32
+    clock.now += 0.2
+    idle(one)
+    assert len(one.owned()) == QUEUES
+    assert not idle(two)  # it was taken for dead, and learns it
+
+
+def test_a_member_that_beats_is_not_dead(lake: Published) -> None:
+    clock, other = Clock(), Clock(5.0)
+    one, two = member(lake, "a", clock), member(lake, "b", other)
+    idle(one)
+    for _ in range(10):
+        clock.now += 4
+        other.now += 4
+        assert idle(two)
+        assert idle(one)
+    assert (len(one.owned()), len(two.owned())) == (32, 32)
+
+
+def test_a_member_that_cannot_beat_stops_before_it_is_taken_for_dead(lake: Published) -> None:
+    clock = Clock()
+    one = member(lake, "a", clock)
+    clock.now += 7.9
+    assert one.holds()
+    clock.now += 0.2
+    assert not one.holds()
+    idle(one)
+    assert one.holds()
+
+
+def test_a_late_position_is_fenced(lake: Published) -> None:
+    clock = Clock()
+    slow, quick = member(lake, "a", Clock()), member(lake, "b", clock)
+    mine = slow.owned()
+    for _ in range(2):
+        idle(quick)
+        clock.now += 10.1
+    late = {queue: QueueState(Position({"late": 1}), (), (), 0, "a", state.epoch) for queue, state in mine.items()}
+    assert not slow.step(late, (), True, None)
+    slow.leave(late)
+    slow.join()
+    assert all(state.position.consumed == {} for state in GroupTable(lake.tables, "g").state.queues.values())
+
+
+def test_what_an_operator_adds_is_kept_and_told(lake: Published) -> None:
+    one = member(lake, "a", Clock())
+    queue = MessageQueue("pay", 3)
+    retry = Retry(MessageKey(BatchKey("a", 1, 2), 0, 7), 1, 5, "resumed")
+
+    def add(state: GroupState) -> GroupState:
+        found = state.queues[queue]
+        return state.with_queues({queue: QueueState(found.position, (retry,), (), 0, found.owner, found.epoch)})
+
+    mine = one.owned()
+    GroupTable(lake.tables, "g").update(add)
+    assert one.step(mine, (), True, None)
+    assert one.added == {queue: [retry]}
+    assert one.owned()[queue].retries == (retry,)
+
+
+def test_many_commits_leave_few_files(lake: Published) -> None:
+    import os
+
+    table = GroupTable(lake.tables, "g")
+    one = Membership(table, "a", ["pay"], 10.0, at_start, Clock())
+    one.join()
+    for _ in range(210):
+        one.step(one.owned(), (), True, None)
+    assert GroupTable(lake.tables, "g").state == table.state
+    log = os.listdir(f"{lake.tables.location('consumer_groups/g')}/_delta_log")
+    assert any("checkpoint" in name for name in log)
+
+
+NAMES = st.sampled_from("abcde")
+MEMBERS = st.dictionaries(NAMES, st.frozensets(st.sampled_from(["pay", "refunds"]), min_size=1), min_size=1)
+
+
+@given(MEMBERS)
+def test_queues_are_shared_evenly_among_those_that_subscribe(members: dict[str, frozenset[str]]) -> None:
+    allocated = group_state.allocate(Member(name, 1, 0, topics) for name, topics in members.items())
+    for topic in ("pay", "refunds"):
+        mine = [name for name, topics in members.items() if topic in topics]
+        shares = [
+            sum(1 for queue, owner in allocated.items() if (queue.topic, owner) == (topic, name)) for name in mine
+        ]
+        assert sum(shares) == (QUEUES if mine else 0)
+        assert max(shares, default=0) - min(shares, default=0) <= 1
+
+
+@given(st.lists(st.tuples(st.sampled_from(["join", "leave", "die", "step"]), NAMES), max_size=30))
+@settings(max_examples=60)
+def test_no_queue_has_two_owners_and_each_gets_one(events: list[tuple[str, str]]) -> None:
+    """Random histories; at the end all members step until nothing changes."""
+    state = GroupState()
+
+    def step(state: GroupState, name: str) -> GroupState:
+        back = group_state.to_give_back(state, name)
+        state = state.with_queues(
+            {queue: QueueState(Position(), (), (), 0, None, state.queues[queue].epoch) for queue in back}
+        )
+        return group_state.take(state, name)
+
+    for event, name in events:
+        if event == "join":
+            state = group_state.join(state, Member(name, 1, 0, frozenset(["pay"])), {"pay": Position()})
+        elif name in state.members:
+            state = step(state, name) if event == "step" else group_state.leave(state, name)
+    for _ in range(3):
+        for name in sorted(state.members):
+            state = step(state, name)
+    owners = {found.owner for found in state.queues.values()}
+    if state.members:
+        assert owners == set(state.members)
+    assert from_rows(to_rows(state)) == state
+
+
+KEY = MessageKey(BatchKey("a", 1, 2), 0, 7)
+
+
+def test_a_state_is_read_as_it_was_written() -> None:
+    queue = QueueState(
+        Position({"-": -1, "a": 3}, KEY, 5), (Retry(KEY, 2, 9, "why"),), ((4, DeadLetter(KEY, 16, 8, "x")),), 4, "m", 2
+    )
+    state = GroupState({"m": Member("m", 3, 1, frozenset(["pay"]), "error")}, {MessageQueue("pay", 1): queue})
+    assert from_rows(to_rows(state)) == state

@@ -1,0 +1,280 @@
+"""PushConsumer on real tables: what is delivered, again or once, and where it goes on."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pytest
+
+from checkback.consumer import ConsumeResult, MessageSelector, PushConsumer
+from checkback.consumer.times import time_of
+from checkback.errors import SettingsError
+from consumer.heard import Heard, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from checkback.consumer.start import StartFrom
+    from consumer.published import Published
+
+FAST: dict[str, Any] = {"session": 2.0, "commit_interval": 0.05, "retry_levels": [0.01], "threads": 4}
+
+
+def start(lake: Published, running: list[PushConsumer], listener: Callable[..., Any], **options: Any) -> PushConsumer:
+    """A running consumer of the topic pay, in the group g."""
+    selector = options.pop("selector", "*")
+    consumer = PushConsumer("g", lake.tables.root, listener, **FAST | options).subscribe("pay", selector)
+    running.append(consumer)
+    return consumer.start()
+
+
+def dead_letters(lake: Published) -> list[dict[str, Any]]:
+    place = lake.tables.location("dead_letters")
+    if not deltalake.DeltaTable.is_deltatable(place):
+        return []
+    rows: list[dict[str, Any]] = deltalake.DeltaTable(place).to_pyarrow_table().to_pylist()
+    return rows
+
+
+def test_each_message_is_consumed_once_with_its_columns(lake: Published, running: list[PushConsumer]) -> None:
+    rows = lake.messages(10, (0, 1, 70), tags="A")
+    lake.publish({"pay": [rows[:4], rows[4:]]})
+    heard = Heard()
+    start(lake, running, heard)
+    heard.wait_for(*range(10))
+    first = min(heard.messages, key=lambda message: message.half_queue_offset)
+    assert first._replace(born_timestamp=0) == (
+        *("pay", 0, "tx-0", "orders", "A", "key-0", {"number": "0"}, b"body-0", 0, 0, 0, lake.time, 0, 0),
+    )
+    lake.publish({"pay": [lake.messages(5)]})
+    heard.wait_for(*range(15))
+    assert set(heard.times.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    "selector",
+    ["B || C", MessageSelector.by_sql("TAGS IN ('B', 'C')"), MessageSelector.by_sql("number > 4 AND number < 10")],
+)
+def test_only_messages_that_the_selector_matches_are_consumed(
+    lake: Published, running: list[PushConsumer], selector: MessageSelector | str
+) -> None:
+    lake.publish({"pay": [lake.messages(5, tags="A"), lake.messages(3, tags="B")]})
+    lake.publish({"pay": [lake.messages(2, tags="C"), lake.messages(2)]})
+    heard = Heard()
+    start(lake, running, heard, selector=selector)
+    heard.wait_for(*range(5, 10))
+    assert sorted(heard.offsets) == [5, 6, 7, 8, 9]
+
+
+def test_a_batch_without_its_row_is_not_seen(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(2)]})
+    lake.publish({"pay": [lake.messages(3)], "refunds": [lake.messages(1)]}, concluded=False)
+    heard = Heard()
+    consumer = start(lake, running, heard)
+    heard.wait_for(0, 1)
+    until(lambda: consumer.settled_at("pay") == lake.time - 1000)
+    assert sorted(heard.offsets) == [0, 1]
+    lake.conclude({"topics/pay": 1})
+    heard.wait_for(2, 3, 4)
+
+
+def test_a_failed_message_is_consumed_again_with_its_number(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(20, (0, 1))]})
+    heard = Heard({3: 2, 4: 1})
+    start(lake, running, heard)
+    heard.wait(lambda heard: len(heard.messages) == 23)
+    assert [message.reconsume_times for message in heard.messages if message.half_queue_offset == 3] == [0, 1, 2]
+    assert heard.times[4] == 2
+
+
+def test_after_the_last_retry_a_message_is_in_dead_letters_once(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(20, (0, 1))]})
+    secret = "the body must not be told"
+
+    def listen(message: Any) -> ConsumeResult:
+        heard(message)
+        if message.half_queue_offset in (3, 8):
+            raise ValueError(secret)
+        return ConsumeResult.SUCCESS
+
+    heard = Heard()
+    consumer = start(lake, running, listen, max_reconsume_times=2)
+    until(lambda: len(dead_letters(lake)) == 2)
+    assert heard.times[3] == 3
+    row = next(row for row in dead_letters(lake) if row["half_queue_offset"] == 3)
+    assert (row["consumer_group"], row["topic"], row["reconsume_times"]) == ("g", "pay", 2)
+    assert row["body"] == b"body-3"
+    assert row["reason"].startswith("ValueError at test_push_consumer.py:")
+    consumer.shutdown()
+    again = Heard()
+    lake.publish({"pay": [lake.messages(1)]})
+    start(lake, running, again)
+    again.wait_for(20)
+    assert again.offsets == [20]
+    assert len(dead_letters(lake)) == 2
+
+
+@pytest.mark.parametrize("result", [None, True, "SUCCESS"])
+def test_what_is_no_result_is_a_failure(lake: Published, running: list[PushConsumer], result: object) -> None:
+    lake.publish({"pay": [lake.messages(1)]})
+    consumer = start(lake, running, lambda _: result, max_reconsume_times=0)
+    until(lambda: dead_letters(lake))
+    assert type(result).__name__ in str(consumer.last_error)
+
+
+def test_orderly_a_failed_message_holds_up_its_queue_only(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(20, (0, 1))]})
+    heard = Heard({4: 3})
+    start(lake, running, heard, orderly=True, suspend=0.05)
+    heard.wait(lambda heard: len(heard.messages) == 23)
+    by_queue = [[m.half_queue_offset for m in heard.messages if m.queue_id == queue] for queue in (0, 1)]
+    assert by_queue == [[0, 2, 4, 4, 4, 4, *range(6, 20, 2)], list(range(1, 20, 2))]
+
+
+def test_orderly_the_poisoned_message_gives_way(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(5)]})
+    heard = Heard({2: 99})
+    start(lake, running, heard, orderly=True, suspend=0.01, max_reconsume_times=3)
+    heard.wait_for(4)
+    assert heard.offsets == [0, 1, 2, 2, 2, 2, 3, 4]
+    until(lambda: [row["half_queue_offset"] for row in dead_letters(lake)] == [2])
+
+
+def test_batches_are_lists(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(10)]})
+    calls: list[list[Any]] = []
+    done = threading.Event()
+
+    def listen(messages: list[Any]) -> ConsumeResult:
+        calls.append(messages)
+        if sum(map(len, calls)) == 10:
+            done.set()
+        return ConsumeResult.SUCCESS
+
+    start(lake, running, listen, batch=4, threads=1)
+    assert done.wait(10)
+    assert [len(call) for call in calls] == [4, 4, 2]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_group_goes_on_where_it_was(lake: Published, running: list[PushConsumer], compact: bool) -> None:
+    """Across a restart, an OPTIMIZE with VACUUM and log cleanup, and a rebuild."""
+    lake.publish({"pay": [lake.messages(10, (0, 1))]})
+    first = Heard()
+    start(lake, running, first)
+    first.wait_for(*range(10))
+    running.pop().shutdown()
+    lake.publish({"pay": [lake.messages(10, (0, 1)), lake.messages(5, (2,))]})
+    lake.rebuild()
+    lake.publish({"pay": [lake.messages(5, (0, 3))]})
+    if compact:
+        lake.compact("topics/pay")
+        lake.compact("batches")
+    second = Heard()
+    start(lake, running, second)
+    second.wait_for(*range(10, 30))
+    lake.publish({"pay": [lake.messages(1)]})
+    second.wait_for(30)
+    assert sorted(second.offsets) == list(range(10, 31))
+
+
+def test_tables_are_compacted_while_they_are_consumed(lake: Published, running: list[PushConsumer]) -> None:
+    heard = Heard()
+    start(lake, running, heard)
+    for number in range(20):
+        lake.publish({"pay": [lake.messages(7, (0, 1, 2)), lake.messages(3, (5,))]})
+        if number % 6 == 5:
+            lake.compact("topics/pay")
+        if number % 9 == 8:
+            lake.compact("batches")
+            lake.rebuild()
+    heard.wait_for(*range(200))
+    assert set(heard.times.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("start_from", "expected"),
+    [("first", 0), ("last", 15), (time_of(1_700_000_002_000), 5), (2, 10), (time_of(0), 0)],
+)
+def test_where_a_new_group_begins(
+    lake: Published, running: list[PushConsumer], start_from: StartFrom, expected: int
+) -> None:
+    for _ in range(3):
+        lake.publish({"pay": [lake.messages(5, (0, 1))]})
+    heard = Heard()
+    start(lake, running, heard, start_from=start_from)
+    lake.publish({"pay": [lake.messages(5, (0, 9))]})
+    heard.wait_for(*range(expected, 20))
+    assert sorted(heard.offsets) == list(range(expected, 20))
+
+
+def test_messages_of_a_release_without_batches_come_first(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(5)]}, concluded=False)
+    lake.publish({"pay": [lake.messages(5)]}, concluded=False)
+    lake.publish({"pay": [lake.messages(5)]})
+    heard = Heard()
+    start(lake, running, heard, orderly=True)
+    heard.wait_for(*range(15))
+    assert heard.offsets[10:] == [10, 11, 12, 13, 14]
+    assert set(heard.times.values()) == {1}
+
+
+def test_paused_it_consumes_nothing(lake: Published, running: list[PushConsumer]) -> None:
+    heard = Heard()
+    consumer = start(lake, running, heard)
+    lake.publish({"pay": [lake.messages(1)]})
+    heard.wait_for(0)
+    consumer.pause()
+    lake.publish({"pay": [lake.messages(5)]})
+    until(lambda: consumer.in_hand == 5)
+    assert heard.offsets == [0]
+    consumer.resume()
+    heard.wait_for(*range(6))
+
+
+def test_shutdown_finishes_the_call_in_progress(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(10)]})
+    began, go_on = threading.Event(), threading.Event()
+
+    def wait(_: Any) -> None:
+        began.set()
+        assert go_on.wait(10)
+
+    heard = Heard(also=wait)
+    consumer = start(lake, running, heard, threads=1)
+    assert began.wait(10)
+    ending = threading.Thread(target=consumer.shutdown)
+    ending.start()
+    go_on.set()
+    ending.join()
+    assert heard.offsets == [0]
+    again = Heard()
+    start(lake, running, again)
+    again.wait_for(*range(1, 10))
+    assert 0 not in again.offsets
+
+
+def test_two_members_share_the_queues_and_hand_them_over(lake: Published, running: list[PushConsumer]) -> None:
+    first, second = Heard(), Heard()
+    one = start(lake, running, first, member="a")
+    lake.publish({"pay": [lake.messages(64, range(64))]})
+    first.wait_for(*range(64))
+    two = start(lake, running, second, member="b")
+    until(lambda: len(two.queues()) == len(one.queues()) == 32)
+    lake.publish({"pay": [lake.messages(64, range(64))]})
+    until(lambda: len(first.messages) + len(second.messages) == 128)
+    assert len(second.messages) == 32
+    two.shutdown()
+    until(lambda: len(one.queues()) == 64)
+    lake.publish({"pay": [lake.messages(64, range(64))]})
+    first.wait(lambda heard: len(heard.messages) == 160)
+    assert set((first.times + second.times).values()) == {1}
+
+
+def test_what_cannot_be_started(lake: Published) -> None:
+    with pytest.raises(SettingsError, match="nothing to consume"):
+        PushConsumer("g", lake.tables.root, Heard()).start()
+    with pytest.raises(SettingsError, match="not a group's name"):
+        PushConsumer("../g", lake.tables.root, Heard())

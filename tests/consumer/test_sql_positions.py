@@ -1,0 +1,129 @@
+"""SqlPositions: position and effect are one transaction of the consumer's database."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, insert, select
+
+from checkback.consumer import ConsumeResult, PushConsumer, SqlPositions
+from checkback.consumer.group_state import MessageQueue, QueueState
+from checkback.consumer.position import BatchKey, MessageKey, Position
+from checkback.consumer.retry import DeadLetter, Retry
+from checkback.consumer.sql_positions import decode, encode
+from checkback.errors import FencedError
+from consumer.heard import Heard, until
+from consumer.test_push_consumer import dead_letters, start
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from consumer.published import Published
+
+EFFECT = Table("effect", MetaData(), Column("id", Integer, primary_key=True), Column("message", Integer))
+QUEUE = MessageQueue("pay", 0)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    found = create_engine(f"sqlite:///{tmp_path / 'books'}", connect_args={"timeout": 30})
+    EFFECT.metadata.create_all(found)
+    return found
+
+
+def effects(engine: Engine) -> Counter[int]:
+    with engine.begin() as connection:
+        return Counter(connection.execute(select(EFFECT.c.message)).scalars())
+
+
+def apply(message: Any, connection: Connection) -> None:
+    connection.execute(insert(EFFECT).values(message=message.half_queue_offset))
+
+
+def test_an_effect_is_kept_with_its_position_or_not_at_all(
+    lake: Published, running: list[PushConsumer], engine: Engine
+) -> None:
+    lake.publish({"pay": [lake.messages(30, (0, 1))]})
+    heard = Heard({3: 2, 8: 99}, also=apply)
+    consumer = start(lake, running, heard, positions=SqlPositions(engine), max_reconsume_times=3)
+    until(lambda: dead_letters(lake))
+    heard.wait_for(*range(30))
+    consumer.shutdown()
+    assert effects(engine) == Counter(set(range(30)) - {8})
+    assert heard.times[8] == 4
+    again = Heard(also=apply)
+    lake.publish({"pay": [lake.messages(5)]})
+    start(lake, running, again, positions=SqlPositions(engine))
+    again.wait_for(*range(30, 35))
+    running[-1].shutdown()
+    assert effects(engine) == Counter(set(range(35)) - {8})
+    assert [row["half_queue_offset"] for row in dead_letters(lake)] == [8]
+
+
+def test_orderly_the_queue_waits_for_its_failed_message(
+    lake: Published, running: list[PushConsumer], engine: Engine
+) -> None:
+    lake.publish({"pay": [lake.messages(10)]})
+    heard = Heard({3: 2}, also=apply)
+    start(lake, running, heard, positions=SqlPositions(engine), orderly=True, suspend=0.01)
+    heard.wait_for(9)
+    running[-1].shutdown()
+    assert heard.offsets == [0, 1, 2, 3, 3, 3, *range(4, 10)]
+    assert effects(engine) == Counter(range(10))
+
+
+def test_a_transaction_that_cannot_be_committed_is_done_again(
+    lake: Published, running: list[PushConsumer], engine: Engine
+) -> None:
+    """The listener ends the transaction by itself: what it has done so far counts, the position with it."""
+    lake.publish({"pay": [lake.messages(5)]})
+
+    def listen(message: Any, connection: Connection) -> ConsumeResult:
+        apply(message, connection)
+        if message.half_queue_offset == 2:
+            connection.commit()
+        return ConsumeResult.SUCCESS
+
+    start(lake, running, listen, positions=SqlPositions(engine))
+    until(lambda: len(effects(engine)) == 5)
+    assert set(effects(engine).values()) == {1}
+
+
+def test_of_two_owners_the_one_that_is_late_is_fenced(engine: Engine) -> None:
+    positions = SqlPositions(engine)
+    positions.create_table()
+    first = positions.load("g", QUEUE, QueueState(Position()))
+    second = positions.load("g", QUEUE, QueueState(Position({"b": 9})))
+    assert second == first
+    with engine.begin() as connection:
+        positions.keep(connection, "g", QUEUE, second.version, QueueState(Position({"a": 7})))
+    with engine.connect() as connection, pytest.raises(FencedError):
+        positions.keep(connection, "g", QUEUE, first.version, QueueState(Position({"a": 8})))
+    assert positions.load("g", QUEUE, QueueState(Position())).state.position.consumed == {"a": 7}
+
+
+KEYS = st.builds(
+    MessageKey, st.builds(BatchKey, st.text(max_size=3), st.integers(0), st.integers(0)), st.integers(0), st.integers(0)
+)
+CONSUMED = st.dictionaries(st.text(max_size=3), st.integers(0))
+STATES = st.builds(
+    QueueState,
+    st.builds(
+        Position, st.dictionaries(st.text(max_size=3), st.integers(0)), KEYS | st.none(), st.none() | st.integers()
+    ),
+    st.lists(st.builds(Retry, KEYS, st.integers(1, 16), st.integers(0), st.text(max_size=9))).map(tuple),
+    st.lists(
+        st.tuples(st.integers(1), st.builds(DeadLetter, KEYS, st.integers(0, 16), st.integers(0), st.text(max_size=9)))
+    ).map(tuple),
+    st.integers(0),
+)
+
+
+@given(STATES)
+def test_a_state_is_read_as_it_was_written(state: QueueState) -> None:
+    assert decode(encode(state)) == state
