@@ -51,7 +51,7 @@ def idle(one: Membership, commit: bool = False) -> bool:
 def test_a_dead_member_s_queues_are_taken_after_a_session_by_the_watcher_s_clock(lake: Published) -> None:
     clock = Clock()
     one, two = member(lake, "a", clock), member(lake, "b", Clock(5.0))
-    for each in (one, one, two):
+    for each in (one, one, two, one):
         idle(each)
     assert (len(one.owned()), len(two.owned())) == (32, 32)
     clock.now += 9.9
