@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -11,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import func, select
 
+from checkback.consumer import ConsumeResult, MessageExt
 from checkback.demo.bank.accounts import ACCOUNT as DEBITED
 from checkback.demo.bank.accounts import Debit
 from checkback.demo.bank.accounts import open_books as open_debits
 from checkback.demo.bank.books import Books
 from checkback.demo.bank.credits import ACCOUNT as CREDITED
-from checkback.demo.bank.credits import apply
+from checkback.demo.bank.credits import ClosedAccountError, credit
 from checkback.demo.bank.credits import open_books as open_credits
-from checkback.demo.bank.plan import ACCOUNTS, GROUP, OPENING, TOPIC, Fate, Transfer, transfers
+from checkback.demo.bank.plan import ACCOUNTS, CLOSED_ACCOUNT, GROUP, OPENING, TOPIC, Fate, Transfer, transfers
 from checkback.demo.bank.run import IN_VAIN, run
 from checkback.producer import CheckRequest, LocalTransactionState, Message
 
@@ -73,23 +75,30 @@ def test_debit_cannot_be_made_after_a_check_was_told_rollback(tmp_path: Path) ->
     assert listener.execute_local_transaction(_SEND, _transfer(10)) is LocalTransactionState.ROLLBACK
 
 
-def test_credit_is_applied_once(tmp_path: Path) -> None:
-    """However often the message is read."""
+def test_a_credit_to_a_closed_account_is_refused(tmp_path: Path) -> None:
+    """And changes nothing."""
     engine = open_credits(tmp_path / "c.db")
-    body = _transfer(10).body()
-    assert [apply(engine, 0, 7, body) for _ in range(3)] == [True, False, False]
+    open_account, closed = _transfer(10), replace(_transfer(7), creditor=CLOSED_ACCOUNT)
+    with engine.begin() as connection:
+        assert credit(_message(open_account), connection) is ConsumeResult.SUCCESS
+    with engine.begin() as connection, pytest.raises(ClosedAccountError):
+        credit(_message(closed), connection)
     with engine.connect() as connection:
         assert connection.execute(select(func.sum(CREDITED.c.balance))).scalar_one() == 10
+
+
+def _message(transfer: Transfer) -> MessageExt:
+    return MessageExt(TOPIC, 0, None, None, None, None, {}, transfer.body(), 0, 0, 7, 0, 0)
 
 
 def test_faults_of_the_books_are_named() -> None:
     """Money lost, a debit that was not published, a message without a debit."""
     books = Books(2, {"a": 5}, ACCOUNTS * OPENING - 5, 3, 1, 2, {"b": ("COMMIT", "producer", 0)}, 0)
     assert [fault.split(":")[0] for fault in books.faults()] == [
-        f"{ACCOUNTS * OPENING - 5} + 3 is not {ACCOUNTS * OPENING}",
+        f"{ACCOUNTS * OPENING - 5} + 3 + 0 is not {ACCOUNTS * OPENING}",
         "debited and not committed",
         "committed and not debited",
-        "5 was debited and 3 credited",
+        "5 was debited, 3 credited and 0 is dead",
     ]
 
 
@@ -102,7 +111,9 @@ def test_books_balance_after_a_run_with_kills(spark: SparkSession, tmp_path: Pat
     assert books.faults() == []
     assert books.finished(_COUNT)
     assert books.in_vain >= IN_VAIN  # the outage that notebooks/incident.ipynb tells
-    assert all(deaths > 0 for deaths in outcome.deaths.values()), outcome.deaths
+    assert all(outcome.deaths[name] for name in ("gateway", "accounts", "credits")), outcome.deaths
+    closed = [transfer for transfer in transfers(seed, _COUNT) if transfer.fate is Fate.CLOSED]
+    assert list(books.dead) == [each.amount for each in closed if each.transaction_id in books.debits]
     for transfer in transfers(seed, _COUNT):
         if transfer.transaction_id not in books.decisions:
             continue  # killed before its half message was sent

@@ -37,6 +37,7 @@ def main(
     _show(console, outcome, seed, count)
     console.print(f"\nThe tables: {root}/data, the databases and logs beside them.")
     console.print(f"Look at them: checkback pending --set storage.root={root}/data")
+    console.print(f"              checkback consumers --set storage.root={root}/data")
     faults = outcome.books.faults()
     for fault in faults:
         print(f"checkback: {fault}", file=sys.stderr)
@@ -59,7 +60,8 @@ def _show(console: Console, outcome: Outcome, seed: int, count: int) -> None:
     money = Table("", "before", "after", box=None)
     money.add_row("accounts service, all accounts", str(ACCOUNTS * OPENING), str(books.debtors))
     money.add_row("credits service, all accounts", "0", str(books.creditors))
-    money.add_row("both", str(ACCOUNTS * OPENING), str(books.debtors + books.creditors))
+    money.add_row("dead letters", "0", str(sum(books.dead)))
+    money.add_row("all", str(ACCOUNTS * OPENING), str(books.debtors + books.creditors + sum(books.dead)))
     console.print("", money)
     console.print(
         f"\n{count} transfers in {outcome.seconds:.0f} s; the accounts service was killed {outcome.deaths['accounts']} "

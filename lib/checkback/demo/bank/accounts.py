@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from checkback.demo.bank.plan import ACCOUNTS, GROUP, OPENING, TOPIC, Fate, Transfer, transfers
+from checkback.demo.bank.plan import ACCOUNTS, GROUP, OPENING, QUEUES, TAG, TOPIC, Fate, Transfer, transfers
 from checkback.producer import (
     Barrier,
     BarrierError,
@@ -137,7 +137,13 @@ def main(arguments: list[str]) -> int:
     plan = transfers(int(seed), int(count))
 
     def send(transfer: Transfer) -> None:
-        message = Message(topic=TOPIC, body=transfer.body(), transaction_id=transfer.transaction_id)
+        message = Message(
+            topic=TOPIC,
+            body=transfer.body(),
+            tags=TAG,
+            real_queue_id=transfer.number % QUEUES,
+            transaction_id=transfer.transaction_id,
+        )
         # Retry while the gateway is away: with its own transaction id, a message lands once.
         mine = _begin(engine, transfer)
         while mine and producer.send_in_transaction(message, transfer).send_status is SendStatus.NO_ANSWER:

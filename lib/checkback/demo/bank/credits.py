@@ -1,66 +1,94 @@
-"""The credits service: reads the topic table and credits accounts, each message once. A process that may be killed.
+"""The credits service: a PushConsumer that credits accounts, each message once. A process that may be killed.
 
-`python -m checkback.demo.bank.credits DATABASE TABLE`. It stores no position, only the messages applied: after a
-restart it rereads the whole topic, and applies what is new.
+`python -m checkback.demo.bank.credits DATABASE ROOT`. Position and credit are one transaction of its database
+(SqlPositions). A message that cannot be credited is tried again, then it is a dead letter.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
-import time
+import threading
 from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
-from deltalake import DeltaTable
-from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, func, insert, select, update
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    Table,
+    create_engine,
+    func,
+    insert,
+    select,
+    update,
+)
 
-from checkback.demo.bank.plan import ACCOUNTS, TOPIC
-from checkback.producer import MessageApply
+from checkback.consumer import ConsumeResult, MessageExt, PushConsumer, SqlPositions
+from checkback.demo.bank.plan import ACCOUNTS, TAG, TOPIC
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+CONSUMER_GROUP = "credits"
+#: retries of a message (s), and how many; RocketMQ's levels would take hours
+_LEVELS, _RETRIES = (0.2, 0.5), 3
+_SESSION_S = 3.0
+
 _META = MetaData()
 ACCOUNT = Table("account", _META, Column("id", Integer, primary_key=True), Column("balance", Integer, nullable=False))
-APPLIED = MessageApply()
-_COLUMNS = ["half_queue_id", "half_queue_offset", "body"]
-_POLL_S = 0.5
+#: the messages that were credited
+CREDIT = Table(
+    "credit", _META, Column("half_queue_offset", Integer), Column("amount", Integer), Column("account", Integer)
+)
+
+
+class ClosedAccountError(Exception):
+    """There is no such account."""
 
 
 def open_books(file: Path | str) -> Engine:
     """The service's database, created if needed."""
     engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": 30})
     _META.create_all(engine)
-    APPLIED.create_table(engine)
+    SqlPositions(engine).create_table()
     with engine.begin() as connection:
         if connection.execute(select(func.count()).select_from(ACCOUNT)).scalar_one() == 0:
             connection.execute(insert(ACCOUNT), [{"id": number, "balance": 0} for number in range(ACCOUNTS)])
     return engine
 
 
-def apply(engine: Engine, queue_id: int, offset: int, body: bytes) -> bool:
-    """Credit one message, idempotently; False if it was credited before."""
-    order = json.loads(body)
-    with engine.begin() as connection, APPLIED.consumed(connection, TOPIC, queue_id, offset) as fresh:
-        if fresh:
-            credited = update(ACCOUNT).where(ACCOUNT.c.id == order["creditor"])
-            connection.execute(credited.values(balance=ACCOUNT.c.balance + order["amount"]))
-        return fresh
+def credit(message: MessageExt, connection: Connection) -> ConsumeResult:
+    """Credit one message, in the transaction that keeps the position. Raises ClosedAccountError."""
+    order = json.loads(message.body)
+    credited = update(ACCOUNT).where(ACCOUNT.c.id == order["creditor"])
+    if connection.execute(credited.values(balance=ACCOUNT.c.balance + order["amount"])).rowcount == 0:
+        raise ClosedAccountError
+    row = {"half_queue_offset": message.half_queue_offset, "amount": order["amount"], "account": order["creditor"]}
+    connection.execute(insert(CREDIT), row)
+    return ConsumeResult.SUCCESS
 
 
 def main(arguments: list[str]) -> int:
     """Credit the topic's messages, until the process is ended."""
-    file, place = arguments
-    engine = open_books(file)
-    version = -1
-    while True:
-        if DeltaTable.is_deltatable(place) and (table := DeltaTable(place)).version() > version:
-            for file in table.file_uris():
-                for row in pq.read_table(file, columns=_COLUMNS).to_pylist():
-                    apply(engine, row["half_queue_id"], row["half_queue_offset"], row["body"])
-            version = table.version()
-        time.sleep(_POLL_S)
+    file, root = arguments
+    consumer = PushConsumer(
+        CONSUMER_GROUP,
+        root,
+        credit,
+        positions=SqlPositions(open_books(file)),
+        threads=4,
+        session=_SESSION_S,
+        retry_levels=_LEVELS,
+        max_reconsume_times=_RETRIES,
+    )
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    with consumer.subscribe(TOPIC, TAG):
+        ended.wait()
+    return 0
 
 
 if __name__ == "__main__":

@@ -12,6 +12,10 @@ GROUP = "accounts"
 #: accounts of each service, and the opening balance of the debited ones
 ACCOUNTS = 20
 OPENING = 1_000
+#: an account of the credits service that does not exist
+CLOSED_ACCOUNT = ACCOUNTS
+#: the tag of a transfer, and queues of the topic
+TAG, QUEUES = "transfer", 8
 
 
 class Fate(str, Enum):
@@ -22,6 +26,7 @@ class Fate(str, Enum):
     SILENT = "debited, but the listener says UNKNOWN"
     KILLED_BEFORE = "the service is killed before its local commit"
     KILLED_AFTER = "the service is killed between local commit and op"
+    CLOSED = "the creditor's account is closed: a dead letter"
 
 
 @dataclass(frozen=True)
@@ -49,14 +54,14 @@ def transfers(seed: int, count: int) -> list[Transfer]:
     random = Random(seed)
     fates = [Fate.PLAIN] * count
     troubles = [Fate.POOR] * (count // 8) + [Fate.SILENT] * (count // 10)
-    troubles += [Fate.KILLED_BEFORE, Fate.KILLED_AFTER] * max(1, count // 60)
+    troubles += [Fate.KILLED_BEFORE, Fate.KILLED_AFTER] * max(1, count // 60) + [Fate.CLOSED]
     for number, fate in zip(random.sample(range(count), min(count, len(troubles))), troubles, strict=False):
         fates[number] = fate
     return [
         Transfer(
             number=number,
             debtor=random.randrange(ACCOUNTS),
-            creditor=random.randrange(ACCOUNTS),
+            creditor=CLOSED_ACCOUNT if fate is Fate.CLOSED else random.randrange(ACCOUNTS),
             amount=ACCOUNTS * OPENING if fate is Fate.POOR else random.randrange(1, 20),
             fate=fate,
         )

@@ -42,6 +42,11 @@ class Service:
     _process: subprocess.Popen[bytes] | None = None
     _died: float | None = None
 
+    @property
+    def started(self) -> bool:
+        """True once it was started."""
+        return self._process is not None
+
     def start(self) -> None:
         """Start or restart it."""
         command = [sys.executable, "-m", self.module, *self.arguments]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from checkback.demo.bank import accounts
-from checkback.demo.bank.books import Books, topic_table
+from checkback.demo.bank.books import Books
 from checkback.demo.bank.credits import open_books
 from checkback.demo.bank.plan import GROUP
 from checkback.demo.bank.processes import Service, free_port, wait_until_ready
@@ -60,9 +60,10 @@ def run(root: Path, count: int, seed: int, open_spark: Callable[[Any], SparkSess
     told = [str(root / "accounts.db"), url, str(check_port), str(seed), str(count)]
     gateway = Service("checkback", ["gateway", "--config", str(config)], root / "gateway.log")
     debits = Service("checkback.demo.bank.accounts", told, root / "accounts.log")
-    read = [str(root / "credits.db"), str(topic_table(root))]
+    read = [str(root / "credits.db"), str(root / "data")]
     credits_ = Service("checkback.demo.bank.credits", read, root / "credits.log")
-    services = {"gateway": gateway, "accounts": debits, "credits": credits_}
+    second = Service("checkback.demo.bank.credits", read, root / "credits-2.log")
+    services = {"gateway": gateway, "accounts": debits, "credits": credits_, "credits-2": second}
 
     tell("starting Spark and the gateway")
     spark = open_spark(settings)
@@ -85,6 +86,8 @@ def run(root: Path, count: int, seed: int, open_spark: Callable[[Any], SparkSess
                 gateway.kill()
             if books.credited > count // 4 and credits_.deaths == 0:
                 credits_.kill()
+            if credits_.deaths and not second.started:  # joins the group, and takes half of the queues
+                second.start()
             if books.finished(count):
                 stopper.stop()
 
