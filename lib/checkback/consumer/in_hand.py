@@ -85,7 +85,8 @@ class Slice:
         if self.retries is not None:
             times = [each.times for each in self.retries[self.done :]]
         elif self.queue.ordered and self.key(self.done) in self.queue.retries:
-            times = [self.queue.retries[self.key(self.done)].times] + [0] * (len(self) - self.done - 1)
+            held, left = self.queue.held_count, len(self) - self.done
+            times = ([self.queue.retries[self.key(self.done)].times] * held + [0] * left)[:left]
         return messages_of(self.queue.queue.topic, self.rows.rows.slice(self.done), times)
 
 
@@ -94,8 +95,8 @@ class InHand:
     """One queue's messages, from being read to being consumed.
 
     ``fetched``: position behind the last message read, ``consumed``: behind the last one before which none is
-    unfinished. ``retries``: by message; if the queue is ordered, only that of the message that holds it up until
-    ``held_until`` (ms). ``dead``: given up, by number, until they are in `dead_letters`, as those up to number
+    unfinished. ``retries``: by message; if the queue is ordered, only that of the first of ``held_count`` messages that
+    hold it up until ``held_until`` (ms). ``dead``: given up, by number, until they are in `dead_letters`, as those up to number
     ``buried`` are, and ``consumed`` has passed them. ``skip``: settled by a former owner, behind ``consumed``;
     ``sequential``: one slice
     after the other; ``version``: of its row in SqlPositions, which has the dead letters up to number ``kept_dead``.
@@ -116,6 +117,7 @@ class InHand:
     buried: int = 0
     skip: frozenset[MessageKey] = frozenset()
     held_until: int = 0
+    held_count: int = 1
     leaving: bool = False
     lost: bool = False
     count: int = 0

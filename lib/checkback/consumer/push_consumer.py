@@ -383,7 +383,7 @@ class PushConsumer:
                 known = queue.retries.pop(first, None)
                 outcome = self._after_failure(known, first, reason, now)
                 if not isinstance(outcome, DeadLetter):
-                    queue.retries[first], queue.held_until = outcome, outcome.due_at
+                    queue.retries[first], queue.held_until, queue.held_count = outcome, outcome.due_at, count
                     return False
             for place in range(taken.done, taken.done + count):
                 key = taken.key(place)
