@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, properties_of
+from checkback.storage.schemas import GROUP_PREFIX, SCHEMAS, TOPIC_PREFIX, properties_of
 from checkback.storage.spark_schemas import schema_of
 from docs.markdown import prose, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_TOPIC = f"{TOPIC_PREFIX}<topic>"
+_TOPIC, _GROUP = f"{TOPIC_PREFIX}<topic>", f"{GROUP_PREFIX}<group>"
 
 _HEAD = """# Tables
 
@@ -115,7 +115,7 @@ ABOUT = {
     ),
     "operations": _About(
         "an operator action ([operate.md](operate.md)).",
-        "`resolve`, `resume`",
+        "`resolve`, `resume`, `reconsume`",
         "`resolve`, `resume`, `lineage`",
         _APPEND_ONLY,
     ),
@@ -133,8 +133,22 @@ ABOUT = {
         "a completed batch of `reconcile`, committed last: if the row exists, so do all other rows of the batch. They "
         "carry its batch_id and batch_time.",
         "`reconcile`, `rebuild`",
-        "`audit`, `as_of` and `snapshot`, `rebuild`",
+        "consumers, `audit`, `as_of` and `snapshot`, `rebuild`",
         _APPEND_ONLY,
+    ),
+    "dead_letters": _About(
+        "a message that a consumer group could not consume ([consumer.md](consumer.md)), and why.",
+        "consumers",
+        "`reconsume`, `consumers`",
+        "They can no longer be consumed again.",
+    ),
+    _GROUP: _About(
+        "a member of a consumer group, a topic that it subscribes, a queue with its position, or a message that is to "
+        "be consumed again ([consumer.md](consumer.md#groups)). Each commit replaces all rows; the history is kept for "
+        "an hour.",
+        "consumers, `reconsume`",
+        "consumers, `consumers`, `status`",
+        "The group forgets what they say. Without its rows QUEUE a topic is new to the group. Stop the group first.",
     ),
     "ticks": _About(
         "a request for a batch of `reconcile`: timers fire only in a batch, and a batch needs new data.",
@@ -147,7 +161,7 @@ ABOUT = {
 
 def page() -> str:
     """The page. Raises KeyError if a table has no description here."""
-    names = ["half", "op", _TOPIC, *(name for name in SCHEMAS if name not in ("half", "op"))]
+    names = ["half", "op", _TOPIC, *(name for name in SCHEMAS if name not in ("half", "op")), _GROUP]
     index = table(
         ("", "", ""), [(f"[`{name}`](#{_anchor(name)})", ABOUT[name].written, ABOUT[name].read) for name in names]
     )
@@ -161,7 +175,7 @@ def _anchor(name: str) -> str:
 
 def _section(name: str) -> Iterator[str]:
     about = ABOUT[name]
-    yield f"## {name}" if name != _TOPIC else f"## `{name}`"
+    yield f"## {name}" if name in SCHEMAS else f"## `{name}`"
     yield ""
     yield prose(f"One row is {about.row}")
     yield ""

@@ -33,4 +33,4 @@ def test_what_has_no_comment_belongs_to_the_key_above() -> None:
 
 
 def test_every_table_has_its_words() -> None:
-    assert {*ABOUT} == {*SCHEMAS, "topics/<topic>"}
+    assert {*ABOUT} == {*SCHEMAS, "topics/<topic>", "consumer_groups/<group>"}

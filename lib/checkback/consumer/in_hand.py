@@ -95,12 +95,11 @@ class InHand:
     """One queue's messages, from being read to being consumed.
 
     ``fetched``: position behind the last message read, ``consumed``: behind the last one before which none is
-    unfinished. ``retries``: by message; if the queue is ordered, only that of the first of ``held_count`` messages that
-    hold it up until ``held_until`` (ms). ``dead``: given up, by number, until they are in `dead_letters`, as those up to number
-    ``buried`` are, and ``consumed`` has passed them. ``skip``: settled by a former owner, behind ``consumed``;
-    ``sequential``: one slice
-    after the other; ``version``: of its row in SqlPositions, which has the dead letters up to number ``kept_dead``.
-    ``size``: bytes.
+    unfinished. ``retries``: by message; if the queue is ordered, only that of the first of the ``held_count`` messages
+    that hold it up until ``held_until`` (ms). ``dead``: given up, by number, until ``consumed`` has passed them and
+    they are in `dead_letters`, as those up to number ``buried`` are. ``skip``: settled by a former owner, though behind
+    ``consumed``. ``sequential``: one slice after the other; ``version``: of its row in SqlPositions, which has the dead
+    letters up to number ``kept_dead``. ``size``: bytes.
     """
 
     queue: MessageQueue
