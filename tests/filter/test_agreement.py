@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from checkback.errors import SelectorError
 from checkback.filter import MessageSelector, conditions
-from filter.selectors import messages, selectors, table, texts
+from filter.selectors import TEXTS, messages, selectors, table, texts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -93,17 +93,26 @@ def test_spark_agrees(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(tally[True], tally[False]) > 1000
 
 
+NUMBERS = [
+    *[f"{a} {b}" for a in ("a >=", "a <", "a =") for b in ("0", "5", "3000000000", "4.5", "1e300", "-0.5")],
+    *["a > b", "a >= b", "a < b", "a <= b", "a BETWEEN b AND b", "a = TRUE", "a > -(b > 5) OR TRUE"],
+]
+PAIRS = [{"a": a, "b": b} for a in TEXTS for b in TEXTS] + [{"b": b} for b in TEXTS]
+
+
+def test_arrow_reads_numbers_as_java() -> None:
+    """Every text that Java might take as a number, compared in each of the three types and with each other."""
+    rows: list[Message] = [(None, None, properties) for properties in PAIRS]
+    for selector in map(MessageSelector.by_sql, NUMBERS):
+        expected = wanted(selector, rows)
+        assert selector.mask(table(rows)).to_pylist() == expected
+        assert filtered(table(rows), selector) == expected
+
+
 @pytest.mark.spark
 def test_spark_reads_numbers_as_java(spark: Any) -> None:
-    """Every text that Java might take as a number, compared in each of the three types and with each other."""
-    from filter.selectors import TEXTS
-
-    filters = [f"{a} {b}" for a in ("a >=", "a <", "a =") for b in ("0", "5", "3000000000", "4.5", "1e300", "-0.5")]
-    filters += ["a > b", "a >= b", "a < b", "a <= b", "a BETWEEN b AND b", "a = TRUE"]
-    tried = [MessageSelector.by_sql(text) for text in filters]
-    rows = [(number, {"a": a, "b": b}) for number, (a, b) in enumerate((a, b) for a in TEXTS for b in TEXTS)]
-    frame = spark.createDataFrame(rows, "number int, properties map<string,string>")
+    tried = [MessageSelector.by_sql(text) for text in NUMBERS]
+    frame = spark.createDataFrame(list(enumerate(PAIRS)), "number int, properties map<string,string>")
     columns = [selector.column().alias(f"s{number}") for number, selector in enumerate(tried)]
     for number, *said in frame.select("number", *columns).collect():
-        properties = rows[number][1]
-        assert said == [selector.matches(properties=properties) for selector in tried], properties
+        assert said == [selector.matches(properties=PAIRS[number]) for selector in tried], PAIRS[number]

@@ -57,6 +57,8 @@ def test_an_error_ends_the_evaluation_but_comes_only_where_it_is_evaluated() -> 
     message = {"a": "x", "b": "1"}
     delivered = {"b = 1 OR a > 5": True, "a > 5 OR b = 1": False, "b = 2 AND a > 5": False, "NOT (a > 5)": False}
     delivered["NOT (b = 2 AND a > 5)"] = True
+    delivered["c > -(a > 5) OR TRUE"] = True  # without c the right side is not evaluated
+    delivered["b > -(a > 5) OR TRUE"] = False
     delivered["NOT (a > 5 AND b = 2)"] = False
     for text, wanted in delivered.items():
         assert MessageSelector.by_sql(text).matches(properties=message) is wanted, text
