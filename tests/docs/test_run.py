@@ -160,14 +160,15 @@ def test_filter() -> None:
 
 
 def test_every_python_block_is_run() -> None:
-    """Here, with Spark (test_spark.py), or in tests/producer/test_docs.py: a new one needs a test."""
+    """Here, with Spark (test_spark.py), or in other tests: a new one needs a test."""
     here = {
         ("README.md", "A producer"),
         ("docs/rocketmq.md", "Moving a producer"),
         ("docs/filter.md", "Message filters"),
     }
     here |= {("docs/producer.md", heading) for heading in ("The check endpoint", "The consumer")}
-    there = {("docs/producer.md", "A service in one page")}
+    there = {("docs/producer.md", "A service in one page")}  # tests/producer/test_docs.py, tests/consumer/test_docs.py
+    there |= {("docs/consumer.md", "Consuming a topic"), ("docs/consumer.md", "Exactly once")}
     assert {(block.page, block.heading) for block in blocks("python") if not block.needs_spark} == here | there
 
 
