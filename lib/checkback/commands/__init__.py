@@ -7,10 +7,22 @@ from __future__ import annotations
 
 import typer
 
-from checkback.commands import config, gateway, inspect, land, maintain, operate, reconcile, status
+from checkback.commands import config, consume, gateway, inspect, land, maintain, operate, reconcile, status
 from checkback.commands.options import app
 
-__all__ = ["app", "config", "gateway", "inspect", "land", "maintain", "names", "operate", "reconcile", "status"]
+__all__ = [
+    "app",
+    "config",
+    "consume",
+    "gateway",
+    "inspect",
+    "land",
+    "maintain",
+    "names",
+    "operate",
+    "reconcile",
+    "status",
+]
 
 
 def names() -> list[str]:

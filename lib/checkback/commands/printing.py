@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import select
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -72,3 +75,14 @@ def print_rows(lines: Iterable[str]) -> None:
 def print_line(line: str, flush: bool = False) -> None:
     """Print a line, without wrapping it at the terminal's width."""
     print(printable(line), flush=flush)
+
+
+def wait_for_reader(seconds: float) -> bool:
+    """Wait; False, earlier, if stdout is a pipe that its reader has closed: a write would say so only when it comes."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+    except (AttributeError, io.UnsupportedOperation, ValueError):  # no poll on Windows; not a file
+        time.sleep(seconds)
+        return True
+    return not poll.poll(seconds * 1000)

@@ -39,6 +39,8 @@ _SCHEMA = arrow_schema(TOPIC_PREFIX)
 _KEY = ["batch_id", "committed_at", "queue_id", "half_queue_id", "half_queue_offset"]
 #: files, their bytes, and batches that are read together; at least one batch
 _RUN_FILES, _RUN_BYTES, _RUN_BATCHES = 256, 256 << 20, 4096
+#: batches that are counted together
+_COUNTED_BATCHES = 65_536
 #: attempts at reading while VACUUM deletes the files that were listed
 _ATTEMPTS = 5
 
@@ -121,6 +123,14 @@ class FetchedMessages:
 
 
 @dataclass(frozen=True)
+class Unread:
+    """Messages that a queue has not consumed: how many, and the time of the batch of the oldest (ms)."""
+
+    messages: int
+    oldest: int
+
+
+@dataclass(frozen=True)
 class _RowGroup:
     """A row group with wanted messages: which of its rows, in order, and their keys."""
 
@@ -189,6 +199,36 @@ class TopicReader:
         rows = self._load(found)
         keys = (rows.keys.at(place) for place in range(len(rows)))
         return FetchedMessages(tuple(MessageKey(batches[batch].key, *half) for batch, *half in keys), rows)
+
+    def count(self, batches: Sequence[ListedBatch], wanted: Mapping[int, Position]) -> dict[int, Unread]:
+        """By queue what it has not consumed of these batches, without the selector; queues without any are left out.
+
+        Reads five columns. ``wanted``: as for `read`. Raises StorageError.
+        """
+        found: dict[int, Unread] = {}
+        for first in range(0, len(batches), _COUNTED_BATCHES):
+            for queue, more in self._counted(batches[first : first + _COUNTED_BATCHES], wanted).items():
+                known = found.get(queue, Unread(0, more.oldest))
+                found[queue] = Unread(known.messages + more.messages, min(known.oldest, more.oldest))
+        return found
+
+    def _counted(self, batches: Sequence[ListedBatch], wanted: Mapping[int, Position]) -> dict[int, Unread]:
+        matrix = _Wanted(batches, wanted)
+        times = np.array([batch.key.batch_time for batch in batches], np.int64)
+        attempts = 0
+        while True:
+            counts, oldest = np.zeros(QUEUES, np.int64), np.full(QUEUES, np.iinfo(np.int64).max)
+            try:
+                for file in self._files(batches):
+                    for group in _groups_of(file.path, matrix, None):
+                        counts += np.bincount(group.keys.queue, minlength=QUEUES)
+                        np.minimum.at(oldest, group.keys.queue, times[group.keys.batch])
+            except FileNotFoundError as error:
+                attempts += 1
+                if attempts == _ATTEMPTS:
+                    raise StorageError("a file of the table is missing", self._place, "restore it") from error
+            else:
+                return {int(queue): Unread(int(counts[queue]), int(oldest[queue])) for queue in np.flatnonzero(counts)}
 
     def _files(self, batches: Sequence[ListedBatch]) -> list[DataFile]:
         """The files that may have messages of these batches."""

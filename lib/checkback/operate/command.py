@@ -103,7 +103,7 @@ def _run(
     if not (yes and as_json):
         view = look(store, asked, queue, action)
         _show(view, action.name, queue, as_json, table)
-        if not yes and not _confirmed(as_json):
+        if not yes and not confirmed(as_json):
             return
     outcome = act(store, asked, queue, action)
     print(json.dumps(outcome_json(outcome, _now())) if as_json else printable(outcome_text(outcome)))
@@ -128,7 +128,7 @@ def _show_all(transactions: Sequence[Transaction], as_json: bool, table: Print) 
     table(names, [[one[name] for name in names] for one in cards])
 
 
-def _confirmed(as_json: bool) -> bool:
+def confirmed(as_json: bool) -> bool:
     """Whether the user has confirmed; without a terminal nothing is asked."""
     if not as_json and sys.stdin.isatty() and sys.stdout.isatty():
         if typer.confirm("Do it?"):

@@ -146,13 +146,13 @@ REJECTED: Columns = (
     _column("rejected_at", _TIME, "when"),
 )
 OPERATIONS: Columns = (
-    _column("at", _TIME, "when the op or half message that it made landed"),
-    _column("action", _STRING, "RESOLVE_COMMIT, RESOLVE_ROLLBACK or RESUME"),
+    _column("at", _TIME, "when the op or half message that it made landed; of a dead letter: when it was resumed"),
+    _column("action", _STRING, "RESOLVE_COMMIT, RESOLVE_ROLLBACK, RESUME or RESUME_DEAD_LETTER"),
     _column("actor", _STRING, "who did it, as --actor says"),
-    _column("reason", _STRING, "why, as --reason says"),
+    _column("reason", _STRING, "why, as --reason says; of a dead letter after the consumer group"),
     *DECISIONS[:5],
-    _column("new_queue_id", _INT, "half queue of the resumed message; null = a RESOLVE"),
-    _column("new_queue_offset", _LONG, "its offset there; null = a RESOLVE"),
+    _column("new_queue_id", _INT, "half queue of the resumed message; null = not a RESUME"),
+    _column("new_queue_offset", _LONG, "its offset there; null = not a RESUME"),
     _column("checkback_version", _STRING, "version of Checkback that wrote the row"),
 )
 UNPUBLISHED: Columns = (

@@ -1,0 +1,67 @@
+"""The messages of a topic's complete batches, in order, without joining a group: nothing is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from checkback.consumer.batch_log import BatchLog
+from checkback.consumer.message import MessageExt, messages_of
+from checkback.consumer.position import QUEUES, Position
+from checkback.consumer.times import ms_of
+from checkback.consumer.topic_reader import TopicReader
+from checkback.errors import SettingsError
+from checkback.messages import reserved
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.schemas import TOPIC_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+    from typing import Literal
+
+    from checkback.filter import MessageSelector
+    from checkback.storage.tables import Tables
+
+#: batches that a run is chosen from, and messages that are made of rows at once
+_BATCHES, _MESSAGES = 4096, 1024
+
+
+def has_topic(tables: Tables, topic: str) -> bool:
+    """Whether the topic has a table. Raises SettingsError if no topic can have this name, StorageError."""
+    if not topic or "/" in topic or "\\" in topic or reserved(topic) is not None:
+        raise SettingsError("is not the name of a topic", repr(topic)[:80], "name the folder in topics/")
+    return DeltaLog.exists(tables.location(TOPIC_PREFIX + topic))
+
+
+class Browser:
+    """Reads a topic from a batch on. Not thread-safe."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        topic: str,
+        selector: MessageSelector | None = None,
+        start_from: Literal["first", "last"] | datetime = "first",
+    ) -> None:
+        """``selector``: None = all messages. ``start_from``: a time is that of a batch. Raises StorageError."""
+        self._topic = topic
+        self._reader = TopicReader(tables, topic, selector)
+        self._log = BatchLog(tables)
+        self._log.refresh()
+        if start_from == "first":
+            self._next = 0
+        elif start_from == "last":
+            self._next = len(self._log)
+        else:
+            self._next = self._log.first_since(ms_of(start_from))
+
+    def read(self) -> Iterator[MessageExt]:
+        """The messages of the batches that are complete now and were not read before. Raises StorageError."""
+        self._log.refresh()
+        while self._next < len(self._log):
+            ahead = self._log.batches[self._next : self._next + _BATCHES]
+            batches = ahead[: self._reader.run(ahead)]
+            for rows in self._reader.read(batches, dict.fromkeys(range(QUEUES), Position())):
+                for first in range(0, len(rows), _MESSAGES):
+                    yield from messages_of(self._topic, rows.rows.slice(first, _MESSAGES))
+            self._next += len(batches)

@@ -1,0 +1,70 @@
+"""A message as a line: for people, or as JSON. Pure. Control characters are escaped by who prints it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+from checkback.consumer.times import time_of
+
+if TYPE_CHECKING:
+    from checkback.consumer.message import MessageExt
+
+#: widths of the columns before the last
+_WIDTHS = (24, 5, 12, 9, 12, 16)
+
+
+def header(bodies: bool = False) -> str:
+    """The columns' names."""
+    return _line("committed_at", "queue", "half", "body", "tags", "keys", "body as text or base64" if bodies else "")
+
+
+def text_line(message: MessageExt, bodies: bool = False) -> str:
+    """One line: when and where it was published, its size, tags and keys; the body only if asked for."""
+    return _line(
+        iso(message.committed_at),
+        str(message.queue_id),
+        f"{message.half_queue_id}/{message.half_queue_offset}",
+        f"{len(message.body)} B",
+        message.tags or "-",
+        message.keys or "-",
+        next(iter(_body(message.body).values())) if bodies else "",
+    )
+
+
+def json_line(message: MessageExt, bodies: bool = False) -> str:
+    """One object: the message's columns. With ``bodies`` also ``body`` if that is UTF-8, else ``body_base64``."""
+    found: dict[str, Any] = {
+        "topic": message.topic,
+        "committed_at": iso(message.committed_at),
+        "batch_id": message.batch_id,
+        "queue_id": message.queue_id,
+        "half_queue_id": message.half_queue_id,
+        "half_queue_offset": message.half_queue_offset,
+        "transaction_id": message.transaction_id,
+        "producer_group": message.producer_group,
+        "tags": message.tags,
+        "keys": message.keys,
+        "properties": message.properties,
+        "born_timestamp": iso(message.born_timestamp),
+        "body_size": len(message.body),
+    }
+    return json.dumps(found | _body(message.body) if bodies else found)
+
+
+def iso(ms: int) -> str:
+    """A time in UTC, ISO 8601, milliseconds."""
+    return time_of(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _body(body: bytes) -> dict[str, str]:
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
+def _line(*cells: str) -> str:
+    padded = (cell.ljust(width) for cell, width in zip(cells, (*_WIDTHS, 0), strict=True))
+    return "  ".join(padded).rstrip()

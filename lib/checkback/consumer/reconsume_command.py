@@ -1,0 +1,259 @@
+"""The command `reconsume`: dead letters of a group become retries in its state, and rows of `operations`.
+
+The group's state is written first, then the ledger, which must not record what was not done. After a crash in between,
+the same command of the same actor completes the ledger as long as the retry is pending.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from checkback.consumer.batch_log import BatchLog
+from checkback.consumer.dead_letters import TABLE
+from checkback.consumer.group_reader import chosen_groups, read_group
+from checkback.consumer.group_table import GroupTable
+from checkback.consumer.message_lines import iso
+from checkback.consumer.reconsume import AGAIN, COLUMNS, Buried, Judged, dead_letters_of, judge, keys_of, with_retries
+from checkback.consumer.times import time_of
+from checkback.errors import FencedError, SettingsError, printable
+from checkback.operate.command import confirmed
+from checkback.operate.operations import Operation
+from checkback.operate.operator_signature import OperatorSignature
+from checkback.operate.rows import operation_row
+from checkback.operate.rules import RefusedError
+from checkback.operate.tables import FileStore
+from checkback.operate.transaction import Place
+from checkback.storage.delta_log import AlteredError, DeltaLog
+from checkback.storage.parquet_files import FileWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from checkback.consumer.group_state import GroupState
+    from checkback.storage.tables import Tables
+
+    #: prints a table: column titles, rows
+    Print = Callable[[Sequence[str], Sequence[Sequence[str]]], None]
+
+ACTION = "RESUME_DEAD_LETTER"
+_LEDGER = "operations"
+#: dead letters that one command resumes: each commit of the group has all retries
+MOST = 10_000
+#: rows that are shown
+_SHOWN = 50
+_TRIES = 50
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of the command. ``topic``: None = all; ``transaction_ids``: none = all dead letters."""
+
+    group: str
+    topic: str | None
+    transaction_ids: tuple[str, ...]
+    signed: OperatorSignature
+
+    @classmethod
+    def of(
+        cls,
+        group: str,
+        topic: str | None,
+        transaction_ids: Sequence[str],
+        everything: bool,
+        actor: str,
+        reason: str,
+    ) -> Request:
+        """Validate the options. Raises SettingsError."""
+        if bool(transaction_ids) == everything:
+            raise SettingsError("say which dead letters", "--transaction-id, --all", "give one of the two")
+        return cls(group, topic, tuple(dict.fromkeys(transaction_ids)), OperatorSignature.of(actor, reason))
+
+    @property
+    def resumed_by(self) -> str:
+        """The reason of the retries."""
+        return f"resumed by {self.signed.actor}"
+
+
+def run(tables: Tables, request: Request, yes: bool, as_json: bool, table: Print, clock: Callable[[], int]) -> None:
+    """Without ``yes`` it only shows the dead letters; on a terminal it asks. ``clock``: ms.
+
+    Raises SettingsError if there is no such group or dead letter, RefusedError if none of those asked for can be
+    resumed, StorageError.
+    """
+    judged = look(tables, request)
+    chosen = [one for one in judged if one.fate == AGAIN]
+    if request.transaction_ids and not chosen:
+        fates = ", ".join(sorted({one.fate for one in judged}))
+        where = f"--transaction-id {', '.join(request.transaction_ids[:3])}"
+        raise RefusedError(f"is {fates}", where, f"see `checkback consumers {request.group}`")
+    if not (yes and as_json):
+        _show(request, judged, len(chosen), as_json, table)
+        if not chosen or (not yes and not confirmed(as_json)):
+            return
+    now = clock()
+    done = act(tables, request, chosen[:MOST], now)
+    if as_json:
+        print(json.dumps(_json(request, done, done=True) | {"at": iso(now)}))
+    else:
+        print(printable(_outcome(request, done, len(chosen))))
+
+
+def look(tables: Tables, request: Request) -> list[Judged]:
+    """The dead letters asked for, and what becomes of each. Read only.
+
+    Raises SettingsError if there is no such group or dead letter, StorageError.
+    """
+    chosen_groups(tables, request.group)
+    equal: dict[str, list[str]] = {"consumer_group": [request.group]}
+    if request.topic is not None:
+        equal["topic"] = [request.topic]
+    if request.transaction_ids:
+        equal["transaction_id"] = list(request.transaction_ids)
+    buried = dead_letters_of(FileStore(tables).rows(TABLE, equal, COLUMNS).to_pylist())
+    missing = set(request.transaction_ids) - {one.transaction_id for one in buried}
+    if missing:
+        fix = f"see the table {TABLE}, column transaction_id"
+        raise SettingsError("the group has no such dead letter", f"--transaction-id {min(missing)[:80]}", fix)
+    log = BatchLog(tables)
+    log.refresh()
+    state = read_group(tables, request.group).state
+    recorded = _recorded(tables, request, buried)
+    return [
+        judge(one, key, state, recorded[_app(request, one)], request.resumed_by)
+        for one, key in zip(buried, keys_of(buried, log.batches), strict=True)
+    ]
+
+
+def act(tables: Tables, request: Request, chosen: Sequence[Judged], now: int) -> list[Judged]:
+    """Have them consumed again, and record it. Returns those that nobody else has resumed meanwhile. ``now``: ms."""
+    ledger = _open_ledger(tables)
+    done: list[Judged] = []
+
+    def change(state: GroupState) -> GroupState:
+        done[:] = [one for one in chosen if judge(one.buried, one.key, state, None, request.resumed_by).fate == AGAIN]
+        return with_retries(state, done, now, request.resumed_by)
+
+    GroupTable(tables, request.group).update(change)
+    for _ in range(_TRIES):
+        if _record(tables, ledger, request, done, now):
+            return done
+    raise FencedError("too many concurrent operators", f"consumer group {request.group}", "run it again")
+
+
+def _open_ledger(tables: Tables) -> DeltaLog:
+    """Raises StorageError, before anything is done, if rows cannot be appended."""
+    place = tables.location(_LEDGER)
+    DeltaLog.create(_LEDGER, place, tables.sync)
+    log = DeltaLog(_LEDGER, place, tables.sync)
+    if not log.appendable():
+        raise AlteredError("somebody has clustered, partitioned or altered the table", place, "undo it, then run again")
+    return log
+
+
+def _record(tables: Tables, ledger: DeltaLog, request: Request, done: Sequence[Judged], now: int) -> bool:
+    """Append a row for each that has none, in one commit; False if another operator has committed meanwhile."""
+    before = ledger.versions(_app(request, one.buried) for one in done)
+    new = [one.buried for one in done if (before[_app(request, one.buried)] or 0) < one.buried.dead_at]
+    if not new:
+        return True
+    with FileWriter(tables.root, sync=tables.sync) as writer:
+        writer.write(_LEDGER, pa.concat_tables([_row(request, one, now) for one in new]))
+        files = writer.close()
+    apps = {_app(request, one): one.dead_at for one in new}
+    try:
+        ledger.commit_after(files, {app: before[app] for app in apps}, apps)
+    except FencedError:
+        return False
+    return True
+
+
+def _row(request: Request, buried: Buried, now: int) -> pa.Table:
+    signed = request.signed._replace(reason=f"consumer group {request.group}: {request.signed.reason}")
+    place = Place(buried.half_queue_id, buried.half_queue_offset)
+    names = (buried.transaction_id, buried.producer_group, buried.queue.topic)
+    return operation_row(Operation(time_of(now), ACTION, signed, place, *names))
+
+
+def _recorded(tables: Tables, request: Request, buried: Sequence[Buried]) -> dict[str, int | None]:
+    """By application the ``dead_at`` of the last one that was resumed."""
+    apps = [_app(request, one) for one in buried]
+    if not DeltaLog.exists(tables.location(_LEDGER)):
+        return dict.fromkeys(apps)
+    return DeltaLog(_LEDGER, tables.location(_LEDGER), sync=False).versions(apps)
+
+
+def _app(request: Request, buried: Buried) -> str:
+    """A dead letter's application of Delta's transaction identifiers in the ledger; its version is ``dead_at``."""
+    return f"operator/{ACTION}/{request.group}/{buried.queue.topic}/{buried.place}"
+
+
+# What is shown
+
+
+def _show(request: Request, judged: Sequence[Judged], count: int, as_json: bool, table: Print) -> None:
+    if as_json:
+        print(json.dumps(_json(request, judged, done=False) | {"follows": _follows(request, count)}))
+        return
+    if judged:
+        columns = ("topic", "queue", "half", "transaction", "retries", "given up", "reason", "is")
+        table(columns, [_cells(one) for one in judged[:_SHOWN]])
+    if len(judged) > _SHOWN:
+        print(f"and {len(judged) - _SHOWN} more; --json shows all")
+    print(printable(f"{ACTION}: {_follows(request, count)}"))
+
+
+def _follows(request: Request, count: int) -> str:
+    if not count:
+        return f"the group {request.group} has no dead letters to be consumed again."
+    most = f" the first {MOST} of" if count > MOST else ""
+    return (
+        f"The group {request.group} consumes{most} {count} messages again, each as its first retry, as soon as it "
+        "runs. Their rows of `dead_letters` stay."
+    )
+
+
+def _outcome(request: Request, done: Sequence[Judged], count: int) -> str:
+    more = "" if count <= MOST else f" {count - MOST} are left: run it again once these are consumed."
+    return f"{len(done)} messages are retries of the group {request.group} now.{more}"
+
+
+def _cells(one: Judged) -> tuple[str, ...]:
+    buried = one.buried
+    return (
+        buried.queue.topic,
+        str(buried.queue.queue_id),
+        buried.place,
+        buried.transaction_id or "-",
+        str(buried.times),
+        iso(buried.dead_at),
+        buried.reason or "-",
+        one.fate,
+    )
+
+
+def _json(request: Request, judged: Sequence[Judged], done: bool) -> dict[str, Any]:
+    return {
+        "done": done,
+        "action": ACTION,
+        "group": request.group,
+        "actor": request.signed.actor,
+        "reason": request.signed.reason,
+        "messages": [
+            {
+                "topic": one.buried.queue.topic,
+                "queue_id": one.buried.queue.queue_id,
+                "half_queue_id": one.buried.half_queue_id,
+                "half_queue_offset": one.buried.half_queue_offset,
+                "transaction_id": one.buried.transaction_id,
+                "reconsume_times": one.buried.times,
+                "dead_at": iso(one.buried.dead_at),
+                "error": one.buried.reason,
+                "is": one.fate,
+            }
+            for one in judged
+        ],
+    }

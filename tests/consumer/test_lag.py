@@ -1,0 +1,164 @@
+"""The lag of consumer groups: counted from the tables against a count of what was published."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkback.consumer import group_state
+from checkback.consumer.batch_log import BatchLog
+from checkback.consumer.group_lag import group_lag
+from checkback.consumer.group_reader import group_names, read_group
+from checkback.consumer.group_state import GroupState, Member, MessageQueue, QueueState
+from checkback.consumer.group_table import GroupTable
+from checkback.consumer.lag import LagReader, consumer_lag
+from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
+from checkback.consumer.retry import Retry
+from checkback.consumer.topic_reader import Unread
+from checkback.errors import SettingsError
+from checkback.storage.tables import Tables
+from consumer.published import START, Published
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Published:
+    return Published(Tables(root=str(tmp_path), by_files=True, sync=False))
+
+
+def write(lake: Published, group: str, positions: Mapping[MessageQueue, Position], *members: Member) -> None:
+    """A group's state, as its members leave it."""
+    state = GroupState({each.name: each for each in members}, {at: QueueState(each) for at, each in positions.items()})
+    for each in members:
+        state = group_state.take(state, each.name)
+    GroupTable(lake.tables, group).update(lambda _: state)
+
+
+def everywhere(topic: str, position: Position) -> dict[MessageQueue, Position]:
+    return {MessageQueue(topic, queue_id): position for queue_id in range(QUEUES)}
+
+
+def files_of(root: str) -> set[str]:
+    return {os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names}
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(st.data())
+def test_lag_is_what_was_published_and_is_not_consumed(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Any batches, rebuilds and positions: the count and the oldest of each queue are those of a plain list."""
+    lake = Published(Tables(root=str(tmp_path_factory.mktemp("lake")), by_files=True, sync=False))
+    published: list[tuple[MessageKey, int]] = []
+    keys: list[BatchKey] = []
+    for number in range(data.draw(st.integers(1, 5))):
+        if number and data.draw(st.booleans()):
+            lake.rebuild()
+        rows = lake.messages(data.draw(st.integers(1, 6)), data.draw(st.sampled_from([(0,), (0, 1, 64), (5, 69)])))
+        concluded = number == 0 or data.draw(st.booleans())
+        lake.publish({"payments": [rows]}, concluded)
+        if concluded:
+            keys.append(BatchKey(lake.application, lake.batch_id, lake.time))
+            published += [(MessageKey(keys[-1], 0, row["half_queue_offset"]), row["queue_id"] % QUEUES) for row in rows]
+    if data.draw(st.booleans()):
+        lake.compact("topics/payments")
+    log = BatchLog(lake.tables)
+    log.refresh()
+    positions = everywhere("payments", Position())
+    for queue_id in (0, 1, 5):
+        position = log.consumed_before(data.draw(st.integers(0, len(log))))
+        mine = [key for key, queue in published if queue == queue_id and not position.has_batch(key.batch)]
+        if mine and data.draw(st.booleans()):
+            position = replace(position, part=data.draw(st.sampled_from(mine)))
+        positions[MessageQueue("payments", queue_id)] = position
+    write(lake, "credits", positions)
+    now = lake.time + 60_000
+    (found,) = consumer_lag(lake.tables, now)
+    (topic,) = found.topics
+    for queue in topic.queues:
+        position = positions[MessageQueue("payments", queue.queue_id)]
+        left = [key for key, at in published if at == queue.queue_id and not position.has(key)]
+        assert queue.messages == len(left)
+        assert queue.seconds == max(((now - key.batch.batch_time) / 1000 for key in left), default=0)
+    assert found.messages == topic.messages == sum(queue.messages for queue in topic.queues)
+
+
+def test_reading_writes_nothing_and_follows_new_batches(lake: Published) -> None:
+    """Batches that are not complete do not count; a reader sees what came since it read last."""
+    lake.publish({"payments": [lake.messages(3, (0, 1))]})
+    lake.publish({"payments": [lake.messages(9)]}, concluded=False)
+    write(lake, "credits", everywhere("payments", Position()))
+    before = files_of(lake.tables.root)
+    reader = LagReader(lake.tables)
+    assert [each.messages for each in reader.read(lake.time)] == [3]
+    assert files_of(lake.tables.root) == before
+    lake.publish({"payments": [lake.messages(2)]})
+    assert [each.messages for each in reader.read(lake.time)] == [5]
+    assert reader.read(lake.time - 3_600_000)[0].seconds == 0
+
+
+def test_members_retries_and_dead_letters_are_told(lake: Published) -> None:
+    lake.publish({"payments": [lake.messages(1)]})
+    member = Member("b", 3, START, frozenset({"payments"}), "ValueError at credits.py:12")
+    write(lake, "credits", everywhere("payments", Position()), member)
+    key = MessageKey(BatchKey("a", 0, START + 1000), 0, 0)
+
+    def fail(state: GroupState) -> GroupState:
+        queue = MessageQueue("payments", 0)
+        retries = (Retry(key, 2, START + 9, "x"), Retry(key._replace(half_queue_offset=1), 1, START + 7, "x"))
+        return state.with_queues({queue: replace(state.queues[queue], retries=retries, dead_letters=4)})
+
+    GroupTable(lake.tables, "credits").update(fail)
+    (found,) = consumer_lag(lake.tables, START)
+    assert [(one.name, one.joined_at, one.queues, one.topics, one.last_error) for one in found.members] == [
+        ("b", START, 64, ("payments",), "ValueError at credits.py:12")
+    ]
+    assert (found.retries, found.next_retry_at, found.dead_letters) == (2, START + 7, 4)
+    assert found.topics[0].owned == 64
+    assert {queue.owner for queue in found.topics[0].queues} == {"b"}
+    assert found.written_at > START
+
+
+def test_groups_are_listed_by_name_and_others_are_refused(lake: Published) -> None:
+    assert consumer_lag(lake.tables, START) == []
+    with pytest.raises(SettingsError, match="there is no such consumer group"):
+        consumer_lag(lake.tables, START, "credits")
+    assert files_of(lake.tables.root) == set()
+    for name in ("b", "a"):
+        GroupTable(lake.tables, name)
+    Path(lake.tables.root, "consumer_groups", "not-a-table").mkdir()
+    assert group_names(lake.tables) == ["a", "b"]
+    assert [each.group for each in consumer_lag(lake.tables, START, "a")] == ["a"]
+    assert read_group(lake.tables, "a").state == GroupState()
+    with pytest.raises(SettingsError, match="there are a, b"):
+        consumer_lag(lake.tables, START, "../topics")
+
+
+def test_a_topic_whose_table_is_gone_has_no_lag(lake: Published) -> None:
+    lake.publish({"payments": [lake.messages(1)]})
+    write(lake, "credits", everywhere("gone", Position()))
+    assert [(each.messages, each.seconds) for each in consumer_lag(lake.tables, lake.time)] == [(0, 0.0)]
+
+
+def test_totals_are_sums_and_the_oldest() -> None:
+    queues = {MessageQueue(topic, queue_id): QueueState(Position()) for topic in ("a", "b") for queue_id in range(2)}
+    unread = {MessageQueue("a", 0): Unread(2, START - 5_000), MessageQueue("b", 1): Unread(3, START - 9_000)}
+    found = group_lag("credits", GroupState({}, queues), START, unread, START)
+    assert (found.messages, found.seconds) == (5, 9.0)
+    assert [(topic.topic, topic.messages, topic.seconds) for topic in found.topics] == [("a", 2, 5.0), ("b", 3, 9.0)]
+
+
+def test_lag_in_an_object_store(s3: Tables) -> None:
+    lake = Published(s3)
+    lake.publish({"payments": [lake.messages(3)]})
+    write(lake, "credits", everywhere("payments", Position()))
+    assert [(each.group, each.messages) for each in consumer_lag(s3, lake.time)] == [("credits", 3)]
