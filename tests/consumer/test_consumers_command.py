@@ -1,0 +1,279 @@
+"""`checkback consumers` and `reconsume` as typed, on groups of real consumers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkback.cli import main
+from checkback.consumer.batch_log import ListedBatch
+from checkback.consumer.group_state import GroupState, MessageQueue, QueueState
+from checkback.consumer.group_table import GroupTable
+from checkback.consumer.message import MessageExt
+from checkback.consumer.position import BEFORE_BATCHES, BatchKey, MessageKey, Position
+from checkback.consumer.push_consumer import PushConsumer
+from checkback.consumer.reconsume import AGAIN, GONE, PENDING, RESUMED, Buried, judge, keys_of, with_retries
+from checkback.consumer.result import ConsumeResult
+from checkback.consumer.retry import Retry
+from checkback.storage.tables import Tables
+from consumer.published import START, Published
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SET = ("--set", "storage.root=data")
+SIGNED = ("--actor", "alice", "--reason", "the database is back")
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Published:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    return Published(Tables(root=str(tmp_path / "data"), by_files=True, sync=False))
+
+
+def printed(capfd: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    """What a command prints: on stdout, or its line on stderr if it fails."""
+    assert main([*arguments, *SET]) == code
+    out, err = capfd.readouterr()
+    assert err.count("\n") == (1 if code else 0)
+    return str(err if code else out)
+
+
+def listed(capfd: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    return json.loads(printed(capfd, *arguments, "--json"))
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = DeltaTable(f"data/{name}").to_pyarrow_table().to_pylist()
+    return found
+
+
+class Listener:
+    """Consumes what ``works`` says; tells when it has consumed or given up ``wanted`` messages."""
+
+    def __init__(self, works: Callable[[MessageExt], bool]) -> None:
+        self.works = works
+        self.got: list[int] = []
+        self.called = threading.Condition()
+
+    def __call__(self, message: MessageExt) -> ConsumeResult:
+        works = self.works(message)
+        with self.called:
+            self.got += [message.half_queue_offset] if works else []
+            self.called.notify_all()
+        return ConsumeResult.SUCCESS if works else ConsumeResult.RECONSUME_LATER
+
+    def wait(self, wanted: set[int]) -> None:
+        with self.called:
+            assert self.called.wait_for(lambda: wanted <= set(self.got), 30)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Look until it holds: what other threads write is seen in the tables only."""
+    pause = threading.Event()
+    for _ in range(600):
+        if holds():
+            return
+        pause.wait(0.05)
+    raise AssertionError("it never did")
+
+
+def consumer(listener: Listener, **more: Any) -> PushConsumer:
+    options: dict[str, Any] = {"threads": 2, "max_reconsume_times": 0, "commit_interval": 0.05, "session": 0.6} | more
+    return PushConsumer("credits", "data", listener, **options).subscribe("payments")
+
+
+def buried(number: int) -> Callable[[], bool]:
+    return lambda: Path("data/dead_letters/_delta_log").exists() and len(rows("dead_letters")) == number
+
+
+@pytest.fixture
+def dead(lake: Published) -> Published:
+    """Six messages in two queues; of the group credits 1, 3 and 5 are dead letters, all others consumed."""
+    lake.publish({"payments": [lake.messages(6, (0, 1))]})
+    listener = Listener(lambda message: message.half_queue_offset % 2 == 0)
+    with consumer(listener):
+        listener.wait({0, 2, 4})
+        wait_until(buried(3))
+    return lake
+
+
+@pytest.mark.slow
+def test_what_is_shown_of_a_group(dead: Published, capfd: pytest.CaptureFixture[str]) -> None:
+    dead.publish({"payments": [dead.messages(3, (0,))]})
+    found = listed(capfd, "consumers", "credits")
+    assert (found["group"], found["members"], found["lag_messages"]) == ("credits", [], 3)
+    assert (found["dead_letters"], found["retries"], found["next_retry_at"]) == (3, 0, None)
+    (topic,) = found["topics"]
+    assert (topic["topic"], topic["owned"], topic["lag_messages"]) == ("payments", 0, 3)
+    assert {queue["queue_id"]: queue["lag_messages"] for queue in topic["queues"] if queue["lag_messages"]} == {0: 3}
+    assert topic["queues"][0]["position"]["consumed"]["a"] == 0
+    lines = printed(capfd, "consumers").splitlines()
+    assert lines[0].startswith("credits: 0 members, last written ")
+    assert lines[1].split()[:3] == ["topic", "queues", "lag"]
+    assert lines[2].split()[:3] == ["payments", "0/64", "3"]
+    assert len(lines) == 3
+    with_queues = printed(capfd, "consumers", "credits").splitlines()
+    assert with_queues[4].split()[:2] == ["payments", "0"]
+    assert len(with_queues) == 5
+
+
+@pytest.mark.slow
+def test_members_and_their_last_error_are_shown(lake: Published, capfd: pytest.CaptureFixture[str]) -> None:
+    """While they are at work; the members' names and errors cannot drive the terminal."""
+    lake.publish({"payments": [lake.messages(1)]})
+
+    def told() -> bool:
+        members = listed(capfd, "consumers")["members"]
+        return [each["last_error"] for each in members] == ["RECONSUME_LATER"]
+
+    with consumer(Listener(lambda _: False), member="m\x1b[2J", max_reconsume_times=3):
+        wait_until(told)
+        found = listed(capfd, "consumers")
+        text = printed(capfd, "consumers", "credits")
+    assert [(each["member"], each["queues"], each["topics"]) for each in found["members"]] == [
+        ("m\x1b[2J", 64, ["payments"])
+    ]
+    assert found["retries"] == 1
+    assert found["next_retry_at"] is not None
+    assert "\x1b" not in text
+    assert len([line for line in text.splitlines() if line.startswith("payments")]) == 1 + 64
+
+
+def test_no_groups_and_unknown_groups(lake: Published, capfd: pytest.CaptureFixture[str]) -> None:
+    assert printed(capfd, "consumers") == "There are no consumer groups.\n"
+    assert printed(capfd, "consumers", "--json") == ""
+    assert "credits: there is no such consumer group" in printed(capfd, "consumers", "credits", code=2)
+    assert "there is no such consumer group" in printed(capfd, "reconsume", "credits", "--all", *SIGNED, code=2)
+    assert list(Path("data").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (SIGNED, "--transaction-id, --all: say which dead letters"),
+        (("--all", "--transaction-id", "tx", *SIGNED), "give one of the two"),
+        (("--all", "--reason", "r"), "Missing option '--actor'"),
+        (("--all", "--actor", "a: b", "--reason", "r"), '--actor: has a ": "'),
+        (("--transaction-id", "tx", *SIGNED), "--transaction-id tx: the group has no such dead letter"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(
+    lake: Published, arguments: tuple[str, ...], told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    GroupTable(lake.tables, "credits")
+    assert told in printed(capfd, "reconsume", "credits", *arguments, code=2)
+
+
+@pytest.mark.slow
+def test_dead_letters_are_shown_resumed_consumed_and_not_resumed_twice(
+    dead: Published, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """While a member is at work: it adopts the retries. Each is in the ledger once, with actor, reason and group."""
+    version = DeltaTable("data/consumer_groups/credits").version()
+    one = ("reconsume", "credits", "--transaction-id", "tx-3", *SIGNED)
+    shown = printed(capfd, *one).splitlines()
+    assert shown[1].split()[:4] == ["payments", "1", "0/3", "tx-3"]
+    assert shown[-1] == "Nothing was done. --yes does it."
+    assert listed(capfd, *one)["done"] is False
+    assert DeltaTable("data/consumer_groups/credits").version() == version
+    assert not Path("data/operations").exists()
+    listener = Listener(lambda _: True)
+    with consumer(listener):
+        done = listed(capfd, *one, "--yes")
+        assert (done["done"], [each["transaction_id"] for each in done["messages"]]) == (True, ["tx-3"])
+        listener.wait({3})
+        assert "is resumed already" in printed(capfd, *one, "--yes", code=1)
+        assert "--all shows" not in printed(capfd, "reconsume", "credits", "--all", *SIGNED, "--yes")
+        listener.wait({1, 3, 5})
+        wait_until(lambda: listed(capfd, "consumers")["retries"] == 0)
+    assert sorted(listener.got) == [1, 3, 5]
+    assert {(row["action"], row["actor"], row["reason"], row["real_topic"]) for row in rows("operations")} == {
+        ("RESUME_DEAD_LETTER", "alice", "consumer group credits: the database is back", "payments")
+    }
+    assert sorted((row["transaction_id"], row["queue_offset"]) for row in rows("operations")) == [
+        ("tx-1", 1),
+        ("tx-3", 3),
+        ("tx-5", 5),
+    ]
+    assert "has no dead letters to be consumed again" in printed(capfd, "reconsume", "credits", "--all", *SIGNED)
+
+
+@pytest.mark.slow
+def test_what_dies_again_can_be_resumed_again(dead: Published, capfd: pytest.CaptureFixture[str]) -> None:
+    for times in (1, 2):
+        printed(capfd, "reconsume", "credits", "--transaction-id", "tx-3", *SIGNED, "--yes")
+        with consumer(Listener(lambda _: False)):
+            wait_until(buried(3 + times))
+        assert len(rows("operations")) == times
+
+
+@pytest.mark.slow
+def test_a_ledger_that_a_crash_cut_short_is_completed(dead: Published, capfd: pytest.CaptureFixture[str]) -> None:
+    """The retries are pending, the ledger has nothing of it: the same command writes the row and no second retry."""
+    one = ("reconsume", "credits", "--topic", "payments", "--all", *SIGNED, "--yes")
+    printed(capfd, *one)
+    before = GroupTable(dead.tables, "credits").state
+    assert sum(len(each.retries) for each in before.queues.values()) == 3
+    for file in Path("data/operations").rglob("*"):
+        if file.is_file():
+            file.unlink()
+    printed(capfd, *one)
+    assert len(rows("operations")) == 3
+    assert GroupTable(dead.tables, "credits").state == before
+    assert "no dead letters to be consumed again" in printed(capfd, *one)
+    assert len(rows("operations")) == 3
+
+
+_BATCHES = [
+    ListedBatch(BatchKey(BEFORE_BATCHES, -1, START), START, None),
+    ListedBatch(BatchKey("a", 0, START), START, None),
+    ListedBatch(BatchKey("b", 0, START + 5), START, None),
+]
+
+
+@pytest.mark.parametrize(
+    ("batch_id", "time", "batch"), [(0, START, 1), (0, START + 5, 2), (7, START - 1, 0), (7, START, None)]
+)
+def test_the_batch_of_a_dead_letter(batch_id: int, time: int, batch: int | None) -> None:
+    one = Buried(MessageQueue("payments", 0), 0, 9, "tx", "orders", time, batch_id, 16, "x", START)
+    expected = None if batch is None else MessageKey(_BATCHES[batch].key, 0, 9)
+    assert keys_of([one], _BATCHES) == [expected]
+
+
+@given(st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
+def test_with_retries_adds_what_is_missing_and_keeps_the_rest(pending: set[int], chosen: set[int]) -> None:
+    queue = MessageQueue("payments", 0)
+    keys = [MessageKey(BatchKey("a", 0, START), 0, offset) for offset in range(6)]
+    old = tuple(Retry(keys[number], 3, START, "x") for number in sorted(pending))
+    state = GroupState({}, {queue: QueueState(Position(), old)})
+    buried_ = {
+        number: Buried(queue, 0, number, "tx", "orders", START, 0, 16, "x", START + 1) for number in sorted(chosen)
+    }
+    judged = [judge(each, keys[number], state, None, "resumed by a") for number, each in buried_.items()]
+    assert [one.fate for one in judged] == [PENDING if number in pending else AGAIN for number in buried_]
+    after = with_retries(state, judged, START + 2, "resumed by a")
+    assert after.queues[queue].retries == (
+        *old,
+        *(Retry(keys[number], 1, START + 2, "resumed by a") for number in sorted(chosen - pending)),
+    )
+    assert (after is state) == (chosen <= pending)
+
+
+def test_the_ledger_and_the_group_decide() -> None:
+    queue = MessageQueue("payments", 0)
+    one = Buried(queue, 0, 1, "tx", "orders", START, 0, 16, "x", START + 10)
+    key = MessageKey(BatchKey("a", 0, START), 0, 1)
+    idle = GroupState({}, {queue: QueueState(Position())})
+    assert judge(one, key, idle, START + 10, "resumed by a").fate == RESUMED
+    assert judge(one, key, idle, START + 9, "resumed by a").fate == AGAIN
+    assert judge(one, None, idle, None, "resumed by a").fate == GONE
+    assert judge(one, key, GroupState(), None, "resumed by a").fate == GONE
