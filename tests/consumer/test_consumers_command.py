@@ -16,7 +16,6 @@ from checkback.cli import main
 from checkback.consumer.batch_log import ListedBatch
 from checkback.consumer.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group_table import GroupTable
-from checkback.consumer.message import MessageExt
 from checkback.consumer.position import BEFORE_BATCHES, BatchKey, MessageKey, Position
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.consumer.reconsume import AGAIN, GONE, PENDING, RESUMED, Buried, judge, keys_of, with_retries
@@ -27,6 +26,8 @@ from consumer.published import START, Published
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from checkback.consumer.message import MessageExt
 
 SET = ("--set", "storage.root=data")
 SIGNED = ("--actor", "alice", "--reason", "the database is back")
@@ -191,8 +192,11 @@ def test_dead_letters_are_shown_resumed_consumed_and_not_resumed_twice(
         done = listed(capfd, *one, "--yes")
         assert (done["done"], [each["transaction_id"] for each in done["messages"]]) == (True, ["tx-3"])
         listener.wait({3})
+        wait_until(lambda: listed(capfd, "consumers")["retries"] == 0)
         assert "is resumed already" in printed(capfd, *one, "--yes", code=1)
-        assert "--all shows" not in printed(capfd, "reconsume", "credits", "--all", *SIGNED, "--yes")
+        told = printed(capfd, "reconsume", "credits", "--all", *SIGNED, "--yes").splitlines()
+        assert [line.split()[3] for line in told[1:4]] == ["tx-1", "tx-3", "tx-5"]
+        assert told[-1] == "2 messages are retries of the group credits now."
         listener.wait({1, 3, 5})
         wait_until(lambda: listed(capfd, "consumers")["retries"] == 0)
     assert sorted(listener.got) == [1, 3, 5]
