@@ -163,3 +163,21 @@ def test_lag_in_an_object_store(s3: Tables) -> None:
     lake.publish({"payments": [lake.messages(3)]})
     write(lake, "credits", everywhere("payments", Position()))
     assert [(each.group, each.messages) for each in consumer_lag(s3, lake.time)] == [("credits", 3)]
+
+
+def test_queues_as_a_data_frame(lake: Published) -> None:
+    pytest.importorskip("pandas")
+    from checkback.consumer.notebook import consumers
+
+    assert consumers(lake.tables.root).empty
+    lake.publish({"payments": [lake.messages(3, (0, 1))]})
+    log = BatchLog(lake.tables)
+    log.refresh()
+    positions = everywhere("payments", Position()) | {MessageQueue("payments", 0): log.consumed_before(len(log))}
+    write(lake, "credits", positions)
+    frame = consumers(lake.tables.root, "credits")
+    assert len(frame) == 64
+    assert frame.lag_messages.tolist()[:3] == [0, 1, 0]
+    assert frame.settled_at[0].timestamp() * 1000 == lake.time
+    assert frame.settled_at[1:].isna().all()
+    assert str(frame.next_retry_at.dtype).endswith("UTC]")

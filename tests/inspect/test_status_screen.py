@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from checkback.inspect.progress import Progress
-from checkback.inspect.status import GROUP, Engine, Status, TableFacts
+from checkback.inspect.status import GROUP, ConsumerFacts, Engine, Status, TableFacts
 from checkback.inspect.status_screen import Line, as_json, check_rows, group_rows, lines, span
 from checkback.inspect.unpublished_messages import Topic
 from checkback.storage.checkpoint import Batch
@@ -105,6 +105,25 @@ def test_what_waits_for_its_topics_table_has_a_line_each() -> None:
         "since": "2026-11-21T14:10:00.000Z",
         "reason": "no such column",
     }
+
+
+def test_each_consumer_group_has_a_line_and_one_that_nobody_consumes_is_marked() -> None:
+    groups = (ConsumerFacts("credits", 2, 12, 200.5, 1, 3), ConsumerFacts("mail", 0, 0, 0, 0, 0))
+    status = replace(_STATUS, consumers=(*groups, ConsumerFacts("old", 0, 7, 60, 0, 0)))
+    assert [line for line in lines(status) if line.name == "consumers"] == [
+        Line("consumers", "credits: 2 members, lag 12, 3m 20s behind, retries 1, dead letters 3"),
+        Line("consumers", "mail: 0 members, lag 0, retries 0, dead letters 0"),
+        Line("consumers", "old: 0 members, lag 7, 1m behind, retries 0, dead letters 0", bad=True),
+    ]
+    assert as_json(status)["consumers"][0] == {
+        "group": "credits",
+        "members": 2,
+        "lag_messages": 12,
+        "lag_s": 200.5,
+        "retries": 1,
+        "dead_letters": 3,
+    }
+    assert as_json(_STATUS)["consumers"] is None
 
 
 def test_tables() -> None:

@@ -15,6 +15,7 @@ import requests
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from checkback.consumer.metrics import ConsumerMetrics
 from checkback.errors import SettingsError
 from checkback.observe.lag import Lag
 from checkback.observe.metrics import Metrics
@@ -131,7 +132,7 @@ def test_port_that_is_taken_is_an_error(application: _Application) -> None:
 
 
 def _served(application: _Application) -> set[str]:
-    """Names of all series, of the gateway too."""
+    """Names of all series, of the gateway and of consumers too."""
     pytest.importorskip("fastapi", reason="the gateway's metrics need checkback[gateway]")
     from checkback.gateway.metrics import Metrics as Gateway
 
@@ -143,7 +144,7 @@ def _served(application: _Application) -> set[str]:
     for family in text_string_to_metric_families(text[1].text().decode()):
         kind = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
         found |= {family.name + end for end in kind}
-    return found
+    return found | ConsumerMetrics.names()
 
 
 def _asked(expression: str) -> set[str]:
@@ -165,6 +166,8 @@ def test_dashboard_is_whole_and_asks_for_what_is_there(application: _Application
         "decisions_total",
         "checks_total",
         "rows_dropped_total",
+        "consumer_lag_seconds",
+        "consumer_group_dead_letters",
     }
     assert {f"checkback_{name}" for name in wanted} <= used
     variables = {variable["name"] for variable in dashboard["templating"]["list"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,13 +60,39 @@ def _looks(settings: Settings, watch: bool, early: Callable[[Status], None]) -> 
     """The status, repeatedly with ``watch``; ``early`` receives what is known before Spark has started."""
     from checkback.inspect.status import read_status
 
-    early(read_status(settings, datetime.now(timezone.utc)))
+    consumers = _consumers_reader(settings)
+    early(consumers(read_status(settings, datetime.now(timezone.utc))))
     with running_session(settings, "checkback-status", short=True) as spark:
         while True:
-            yield read_status(settings, datetime.now(timezone.utc), spark)
+            yield consumers(read_status(settings, datetime.now(timezone.utc), spark))
             if not watch:
                 return
             time.sleep(REFRESH_S)
+
+
+def _consumers_reader(settings: Settings) -> Callable[[Status], Status]:
+    """A function that adds the consumer groups, if they can be read without Spark."""
+    from checkback.consumer.lag import LagReader
+    from checkback.inspect.status import ConsumerFacts
+    from checkback.storage.tables import Tables
+
+    tables = Tables.of(settings.storage)
+    reader = LagReader(tables)
+
+    def read(status: Status) -> Status:
+        if not tables.readable:
+            return status
+        return replace(
+            status,
+            consumers=tuple(
+                ConsumerFacts(
+                    one.group, len(one.members), one.messages, round(one.seconds, 3), one.retries, one.dead_letters
+                )
+                for one in reader.read(status.now)
+            ),
+        )
+
+    return read
 
 
 def _print(out: Console, found: Status, as_json: bool, watch: bool) -> None:

@@ -69,14 +69,27 @@ class TableFacts:
 
 
 @dataclass(frozen=True)
+class ConsumerFacts:
+    """A consumer group: its members, messages that it has not consumed, the age of the oldest (s), retries, dead."""
+
+    group: str
+    members: int
+    lag_messages: int
+    lag_s: float
+    retries: int
+    dead_letters: int
+
+
+@dataclass(frozen=True)
 class Status:
-    """The status at ``now`` (ms). ``facts`` None = not read yet."""
+    """The status at ``now`` (ms). ``facts`` None = not read yet; ``consumers`` None = only Spark can read them."""
 
     now: int
     timeout: timedelta
     reserved: timedelta
     engine: Engine
     facts: TableFacts | None = None
+    consumers: tuple[ConsumerFacts, ...] | None = None
 
 
 def read_status(settings: Settings, now: datetime, spark: SparkSession | None = None) -> Status:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.inspect.diagnosis import clock
 
 if TYPE_CHECKING:
-    from checkback.inspect.status import Status, TableFacts
+    from checkback.inspect.status import ConsumerFacts, Status, TableFacts
     from checkback.storage.commit_reader import Unread
 
 _STATES = ("COMMIT", "ROLLBACK", "DISCARD")
@@ -26,7 +27,8 @@ class Line(NamedTuple):
 
 def lines(status: Status) -> list[Line]:
     """The lines above the tables."""
-    return [_at_work(status), *_batch(status), *_lag(status), *_decisions(status.facts), *_unpublished(status)]
+    about = [_at_work(status), *_batch(status), *_lag(status), *_decisions(status.facts), *_unpublished(status)]
+    return [*about, *map(_consumers, status.consumers or ())]
 
 
 def group_rows(facts: TableFacts) -> list[tuple[tuple[str, ...], bool]]:
@@ -88,6 +90,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "unpublished": None
         if facts is None
         else [one._asdict() | {"since": iso(one.since)} for one in facts.unpublished],
+        "consumers": None if status.consumers is None else [asdict(each) for each in status.consumers],
         "pending": None if facts is None else sum(row["pending"] for row in facts.groups),
         "groups": None if facts is None else [_group_json(dict(row)) for row in facts.groups],
         "checks": None
@@ -172,6 +175,13 @@ def _unpublished(status: Status) -> list[Line]:
         )
         for one in found
     ]
+
+
+def _consumers(one: ConsumerFacts) -> Line:
+    """A consumer group. Without members nobody consumes what is there."""
+    lag = f"lag {one.lag_messages}" + (f", {span(one.lag_s)} behind" if one.lag_messages else "")
+    text = f"{one.group}: {one.members} members, {lag}, retries {one.retries}, dead letters {one.dead_letters}"
+    return Line("consumers", text, bad=not one.members and bool(one.lag_messages or one.retries))
 
 
 def _shown(topic: str | None) -> str:

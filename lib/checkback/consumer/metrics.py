@@ -1,0 +1,144 @@
+"""Prometheus metrics of a PushConsumer (needs prometheus-client: checkback[metrics])."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from checkback.consumer.lag import LagReader
+from checkback.consumer.storage import consumer_tables
+from checkback.errors import CheckbackError, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from checkback.consumer.group_lag import TopicLag
+    from checkback.consumer.push_consumer import PushConsumer
+    from checkback.settings import Settings
+
+_log = logging.getLogger("checkback.consumer")
+#: Time for which the lag is kept (s): counting it reads tables.
+_LAG_S = 15.0
+
+_COUNTERS = {
+    "messages": "Messages consumed by this member",
+    "failures": "Messages that its listener could not consume, each try",
+    "dead_letters": "Messages that it has given up",
+}
+_GAUGES = {"in_hand_messages": "Messages that this member has read and not consumed yet"}
+_BY_TOPIC = {
+    "owned_queues": "Queues that this member consumes",
+    "settled_timestamp_seconds": "Batch time up to which its queues are consumed",
+}
+_LAG = {
+    "lag_messages": "Messages that the group has not consumed, also those that its selector does not match",
+    "lag_seconds": "Time since the batch of the oldest of them; 0 = none",
+    "retries": "Messages that the group is to consume again",
+    "group_dead_letters": "Messages that the group has given up so far",
+}
+
+
+class ConsumerMetrics(Collector):
+    """The metrics of one consumer, as a collector of ``registry``: names begin with ``checkback_consumer_``.
+
+    ``storage``: as the consumer's; None = without the group's lag, which is read from the tables at a scrape, at most
+    each 15 s. All members report the same lag: take the maximum. ``clock``: s since 1970. Raises SettingsError.
+    """
+
+    def __init__(
+        self,
+        consumer: PushConsumer,
+        storage: Settings | str | None = None,
+        *,
+        options: dict[str, str] | None = None,
+        registry: CollectorRegistry | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._consumer = consumer
+        self._reader = None if storage is None else LagReader(consumer_tables(storage, options)[0])
+        self._clock = clock
+        self._lag: tuple[TopicLag, ...] = ()
+        self._lag_at = float("-inf")
+        self._reading = threading.Lock()
+        self.registry = CollectorRegistry() if registry is None else registry
+        self.registry.register(self)
+
+    @staticmethod
+    def names() -> set[str]:
+        """The names of all series."""
+        counters = {f"checkback_consumer_{name}_total" for name in _COUNTERS}
+        return counters | {f"checkback_consumer_{name}" for name in (*_GAUGES, *_BY_TOPIC, *_LAG)}
+
+    def describe(self) -> Iterable[Metric]:
+        """The families without samples."""
+        return [*self._families().values()]
+
+    def collect(self) -> Iterable[Metric]:
+        """The families as of now. What cannot be read is left out."""
+        found = self._families()
+        consumer, group = self._consumer, self._consumer.group
+        for name, value in [("messages", consumer.consumed), ("failures", consumer.failed)]:
+            found[name].add_metric([group], value)
+        found["dead_letters"].add_metric([group], consumer.dead)
+        found["in_hand_messages"].add_metric([group], consumer.in_hand)
+        for topic, queues in Counter(queue.topic for queue in consumer.queues()).items():
+            found["owned_queues"].add_metric([group, topic], queues)
+            settled = consumer.settled_at(topic)
+            if settled is not None:
+                found["settled_timestamp_seconds"].add_metric([group, topic], settled / 1000)
+        for each in self._read_lag():
+            labels = [group, each.topic]
+            found["lag_messages"].add_metric(labels, each.messages)
+            found["lag_seconds"].add_metric(labels, each.seconds)
+            found["retries"].add_metric(labels, each.retries)
+            found["group_dead_letters"].add_metric(labels, each.dead_letters)
+        return [*found.values()]
+
+    @contextmanager
+    def served(self, host: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
+        """Context in which they are served on http://host:port/metrics. Yields the port; 0 = any free port.
+
+        Raises SettingsError if it cannot listen.
+        """
+        try:
+            server, thread = start_http_server(port, host, self.registry)
+        except OSError as error:
+            fix = "choose a free port, and an address of this machine"
+            raise SettingsError(f"cannot listen: {error.strerror or error}", f"metrics {host}:{port}", fix) from error
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+    def _families(self) -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
+        found: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for name, says in _COUNTERS.items():
+            found[name] = CounterMetricFamily(f"checkback_consumer_{name}", says, labels=["group"])
+        for name, says in _GAUGES.items():
+            found[name] = GaugeMetricFamily(f"checkback_consumer_{name}", says, labels=["group"])
+        for name, says in (_BY_TOPIC | _LAG).items():
+            found[name] = GaugeMetricFamily(f"checkback_consumer_{name}", says, labels=["group", "topic"])
+        return found
+
+    def _read_lag(self) -> tuple[TopicLag, ...]:
+        now = self._clock()
+        with self._reading:  # scrapes are answered by several threads
+            if self._reader is not None and now >= self._lag_at + _LAG_S:
+                try:
+                    (found,) = self._reader.read(round(now * 1000), self._consumer.group)
+                    self._lag = found.topics
+                except CheckbackError as error:
+                    _log.warning("group %s: no lag: %s", self._consumer.group, error)
+                    self._lag = ()
+                self._lag_at = now
+            return self._lag
