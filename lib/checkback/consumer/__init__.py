@@ -1,6 +1,7 @@
-"""The consumer's side: push consumers in groups, retries, dead letters (docs/consumer.md), without Spark.
+"""The consumer's side: push consumers in groups, retries, dead letters, without Spark; topics for Spark.
 
-Names are those of RocketMQ's DefaultMQPushConsumer. Imported lazily: each name brings only what it needs.
+See docs/consumer.md. Names are those of RocketMQ's DefaultMQPushConsumer. Imported lazily: each name brings only what
+it needs, and only `read`, `read_stream` and `create_views` bring Spark.
 """
 
 from __future__ import annotations
@@ -13,10 +14,22 @@ if TYPE_CHECKING:
     from checkback.consumer.message import MessageExt
     from checkback.consumer.push_consumer import PushConsumer
     from checkback.consumer.result import ConsumeResult
+    from checkback.consumer.spark_reader import read, read_stream
+    from checkback.consumer.spark_views import create_views
     from checkback.consumer.sql_positions import SqlPositions
     from checkback.filter import MessageSelector
 
-__all__ = ["AsyncPushConsumer", "ConsumeResult", "MessageExt", "MessageSelector", "PushConsumer", "SqlPositions"]
+__all__ = [
+    "AsyncPushConsumer",
+    "ConsumeResult",
+    "MessageExt",
+    "MessageSelector",
+    "PushConsumer",
+    "SqlPositions",
+    "create_views",
+    "read",
+    "read_stream",
+]
 
 _WHERE = {
     "AsyncPushConsumer": "checkback.consumer.async_push_consumer",
@@ -25,6 +38,9 @@ _WHERE = {
     "MessageSelector": "checkback.filter",
     "PushConsumer": "checkback.consumer.push_consumer",
     "SqlPositions": "checkback.consumer.sql_positions",
+    "create_views": "checkback.consumer.spark_views",
+    "read": "checkback.consumer.spark_reader",
+    "read_stream": "checkback.consumer.spark_reader",
 }
 
 

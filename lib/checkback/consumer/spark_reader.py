@@ -1,0 +1,144 @@
+"""A topic's messages as Spark's DataFrames: at once, and as a stream (docs/consumer.md)."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+from pyspark.sql import functions as F
+
+from checkback.consumer.times import ms_of, time_of
+from checkback.errors import SettingsError, StorageError
+from checkback.inspect.view import moment_column, whole_columns
+from checkback.inspect.whole_batches import Cut, read_batches
+from checkback.messages import is_topic
+from checkback.storage.schemas import TOPIC_PREFIX
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.filter import MessageSelector
+    from checkback.settings import Settings
+
+#: topics that an error names
+_NAMED = 10
+#: how far the clocks of the batches and of the log may differ (ms)
+_CLOCKS_MS = 600_000
+#: so much before the newest commit a stream begins at the latest (ms): Delta takes no time after the newest commit
+_BEFORE_NEWEST_MS = 60_000
+
+
+def read(
+    spark: SparkSession,
+    settings: Settings,
+    topic: str,
+    selector: MessageSelector | None = None,
+    isolation: Literal["batch", "none"] = "batch",
+) -> DataFrame:
+    """A topic's messages that the selector matches (None: all). Columns: ``topics/<topic>`` (docs/tables.md).
+
+    ``isolation``: ``batch`` = only messages of batches that have their row in `batches`, as of this call; the table's
+    version is fixed by it, so use the DataFrame within the time that VACUUM keeps files (`maintain.retention`). Rows of
+    the release that wrote no `batches` belong to it. Runs a small Spark job. ``none`` = whatever the table has whenever
+    the DataFrame is evaluated, messages of a batch in progress included.
+
+    To join topics take `checkback.inspect.snapshot`: of two calls the second may see a batch more. Raises StorageError
+    if the topic has no table, SettingsError for another isolation.
+    """
+    if isolation not in ("batch", "none"):
+        raise SettingsError(f"{str(isolation)[:60]!r} is no isolation", "isolation", "write batch or none")
+    tables, name = Tables.of(settings.storage), TOPIC_PREFIX + topic
+    version, _ = _newest(spark, tables, topic)
+    if isolation == "none":
+        rows = tables.read(spark, name)
+    else:
+        # The version before the batches: a batch commits to a topic once, so those known afterwards have all of their
+        # messages in it or, if they have just been completed, none; and only the batch in progress can have more.
+        rows = tables.read(spark, name, version)
+        cut = Cut.at(read_batches(spark, tables), None)
+        rows = rows.where(F.lit(False)) if cut is None else cut.of(rows, name)
+    rows = whole_columns(rows, name)
+    return rows if selector is None else rows.where(selector.column())
+
+
+def read_stream(
+    spark: SparkSession,
+    settings: Settings,
+    topic: str,
+    selector: MessageSelector | None = None,
+    starting: Literal["first", "last"] | datetime = "first",
+) -> DataFrame:
+    """A topic's messages that the selector matches (None: all), as a stream. Columns: as of `read`.
+
+    ``starting``: where a query without a checkpoint begins. ``first`` = all messages there are, ``last`` = messages
+    published after the query's start, a datetime (naive: UTC) = messages whose ``committed_at`` is at or after it; for
+    one longer ago than half of `maintain.retention` the whole table is read once, since the files that older commits
+    added may be gone.
+
+    Each message is delivered once to a query with a checkpoint, as soon as its topic's table has it, which may be
+    moments before its batch is in `batches`. The order within a micro-batch is not defined. OPTIMIZE and VACUUM change
+    nothing as long as the query lags behind by less than `maintain.retention`. Commits by which users delete or update
+    messages are skipped (Delta's skipChangeCommits): what was delivered stays delivered, what is deleted before the
+    query comes to it may be delivered all the same, and an updated message is not delivered again.
+
+    Options for the source (maxFilesPerTrigger, ...) can be set on the session. Raises StorageError if the topic has no
+    table yet, SettingsError for another start.
+    """
+    since = _since(starting)
+    tables, name = Tables.of(settings.storage), TOPIC_PREFIX + topic
+    newest = _newest(spark, tables, topic)
+    options = {"skipChangeCommits": "true"}
+    if starting == "last":
+        options["startingVersion"] = "latest"
+    elif since is not None:
+        options |= options_since(since, newest, round(time.time() * 1000), settings.maintain.retention)
+    rows = whole_columns(tables.stream(spark, name, **options), name)
+    if since is not None:
+        rows = rows.where(F.col("committed_at") >= moment_column(time_of(since)))
+    return rows if selector is None else rows.where(selector.column())
+
+
+def options_since(since: int, newest: tuple[int, int], now: int, retention: timedelta) -> dict[str, str]:
+    """Options of Delta's streaming source that leave out no commit with messages of ``since`` (ms) or later.
+
+    ``newest``: version and time (ms) of the newest commit; ``now``: ms; ``retention``: how long files are kept that
+    OPTIMIZE has replaced. The stream may begin too early: messages before ``since`` are to be filtered out.
+    """
+    version, made = newest
+    begin = since - _CLOCKS_MS
+    if begin < now - retention.total_seconds() * 500:
+        return {}  # the table as it is, then its commits
+    if begin > made:
+        return {"startingVersion": str(version)}
+    return {"startingTimestamp": time_of(min(begin, made - _BEFORE_NEWEST_MS)).isoformat(" ", "milliseconds")}
+
+
+def _since(starting: str | datetime) -> int | None:
+    """A start's time (ms); None = it is none."""
+    if isinstance(starting, datetime):
+        return ms_of(starting)
+    if starting not in ("first", "last"):
+        raise SettingsError(f"{str(starting)[:60]!r} is no start", "starting", "write first, last, or give a datetime")
+    return None
+
+
+def _newest(spark: SparkSession, tables: Tables, topic: str) -> tuple[int, int]:
+    """Version and time (ms) of the newest commit to a topic's table. Raises StorageError if there is no such table."""
+    found = tables.history(spark, TOPIC_PREFIX + topic, 1) if is_topic(topic) else {}
+    if not found:
+        raise _no_table(topic, [name.removeprefix(TOPIC_PREFIX) for name in tables.topics(spark)], tables)
+    return max(found.items())
+
+
+def _no_table(topic: str, topics: list[str], tables: Tables) -> StorageError:
+    where = tables.root or f"{tables.catalog}.{tables.schema}"
+    what = f"the topic {topic[:127]!r} has no table"
+    if not topics:
+        return StorageError(what, where, "no topic has one yet: `checkback reconcile` makes it with the first message")
+    more = f" and {len(topics) - _NAMED} more" if len(topics) > _NAMED else ""
+    fix = f"these have one: {', '.join(topics[:_NAMED])}{more}; it is made with the topic's first message"
+    return StorageError(what, where, fix)
