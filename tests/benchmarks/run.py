@@ -34,6 +34,7 @@ BENCHES = (
     "sync",
     "maintain",
     "object_store",
+    "consume",
 )
 
 

@@ -278,3 +278,33 @@ def test_what_cannot_be_started(lake: Published) -> None:
         PushConsumer("g", lake.tables.root, Heard()).start()
     with pytest.raises(SettingsError, match="not a group's name"):
         PushConsumer("../g", lake.tables.root, Heard())
+
+
+def test_a_stuck_queue_does_not_hold_up_the_others(
+    lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much is read of it."""
+    monkeypatch.setattr("checkback.consumer.push_consumer._MOST_MESSAGES", 20)
+    monkeypatch.setattr("checkback.consumer.push_consumer._PATIENCE_S", 0.05)
+    lake.publish({"pay": [lake.messages(100, (0,)), lake.messages(5, (1,))]})
+    go_on = threading.Event()
+
+    def listen(message: Any) -> ConsumeResult:
+        heard(message)
+        return ConsumeResult.SUCCESS if message.queue_id or go_on.is_set() else ConsumeResult.RECONSUME_LATER
+
+    heard = Heard()
+    start(lake, running, listen, orderly=True, suspend=0.01, max_reconsume_times=10**6)
+    for _ in range(20):
+        lake.publish({"pay": [lake.messages(5, (0,)), lake.messages(1, (1,))]})
+    heard.wait(lambda heard: sum(message.queue_id == 1 for message in heard.messages) == 25)
+    go_on.set()
+    heard.wait_for(*range(225))
+    firsts = dict.fromkeys(message.half_queue_offset for message in heard.messages if message.queue_id == 0)
+    assert list(firsts) == sorted(firsts)
+
+
+@pytest.mark.parametrize("topic", ["../half", "", "_delta_log", "a/b", "RMQ_SYS_TRANS_HALF_TOPIC"])
+def test_what_is_no_topic_is_refused(lake: Published, topic: str) -> None:
+    with pytest.raises(SettingsError, match="not a topic's name"):
+        PushConsumer("g", lake.tables.root, Heard()).subscribe(topic)

@@ -51,7 +51,7 @@ class Slice:
     """Consecutive messages that one thread consumes; ``done``: how many of them, from the first on.
 
     ``base``: the queue's position before the run; ``before``: that before the first message. ``retries``: the retries
-    that the messages are, one each; None = they are consumed for the first time.
+    that the messages are, one each; None = they are consumed for the first time. ``failed``: of those done.
     """
 
     queue: InHand
@@ -61,6 +61,7 @@ class Slice:
     rows: MessageRows
     done: int = 0
     retries: list[Retry] | None = None
+    failed: int = 0
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -99,7 +100,8 @@ class InHand:
     that hold it up until ``held_until`` (ms). ``dead``: given up, by number, until ``consumed`` has passed them and
     they are in `dead_letters`, as those up to number ``buried`` are. ``skip``: settled by a former owner, though behind
     ``consumed``. ``sequential``: one slice after the other; ``version``: of its row in SqlPositions, which has the dead
-    letters up to number ``kept_dead``. ``size``: bytes.
+    letters up to number ``kept_dead``. ``stuck``: it
+    is not read until something of it is consumed. ``size``: bytes.
     """
 
     queue: MessageQueue
@@ -119,6 +121,7 @@ class InHand:
     held_count: int = 1
     leaving: bool = False
     lost: bool = False
+    stuck: bool = False
     count: int = 0
     size: int = 0
     #: retries that are being read or consumed
@@ -158,6 +161,11 @@ class InHand:
         return tuple(self.dead.items())
 
     @property
+    def hungry(self) -> bool:
+        """True if it could consume, and has nothing to."""
+        return not (self._pieces or self._slices or self.lost or self.leaving)
+
+    @property
     def idle(self) -> bool:
         """True if no message of it is being consumed."""
         return not self._busy
@@ -189,6 +197,7 @@ class InHand:
             return
         self.fetched = run.after(self._run[1], len(run.batches))
         self._run = None
+        self.skip = frozenset(key for key in self.skip if not self.fetched.has(key))
         self._settle()
 
     def rewind(self) -> None:
@@ -198,6 +207,7 @@ class InHand:
         self._pieces.clear()
         self.count, self.size = sum(len(each) - each.done for each in self._slices), 0
         self._run = None
+        self.stuck = bool(self._slices)
 
     def take(self, most: int, now: int) -> Slice | None:
         """Up to ``most`` messages to be consumed next; None if there are none now. ``now``: ms."""
@@ -245,6 +255,7 @@ class InHand:
     def _settle(self) -> None:
         while self._slices and self._slices[0].done == len(self._slices[0]):
             first = self._slices.popleft()
+            self.stuck = False
             self.consumed = first.after(len(first))
             self.count -= len(first)
         if self._slices:

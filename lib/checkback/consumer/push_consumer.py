@@ -29,7 +29,7 @@ from checkback.consumer.topic_reader import TopicReader
 from checkback.consumer.transactional_listening import TransactionalListening
 from checkback.errors import CheckbackError, SettingsError
 from checkback.filter import MessageSelector
-from checkback.settings.values import is_group
+from checkback.messages import is_group, is_topic
 from checkback.storage.object_store import is_registered
 
 if TYPE_CHECKING:
@@ -124,6 +124,8 @@ class PushConsumer:
         """Consume the messages of a topic that the selector (text: tags) matches. Before `start`. Returns itself."""
         if self._running:
             raise SettingsError("the consumer is running", topic, "subscribe before start()")
+        if not is_topic(topic):
+            raise SettingsError("is not a topic's name", topic, "see docs/protocol.md for what a name may be")
         self._selectors[topic] = MessageSelector.by_tag(selector) if isinstance(selector, str) else selector
         return self
 
@@ -238,7 +240,9 @@ class PushConsumer:
             room = [
                 each
                 for queue, each in self._in_hand.items()
-                if queue.topic == topic and not (each.lost or each.leaving) and each.count < _MOST_MESSAGES
+                if queue.topic == topic
+                and not (each.lost or each.leaving or each.stuck)
+                and each.count < _MOST_MESSAGES
             ]
             if self._full() or not room:
                 return False
@@ -285,14 +289,15 @@ class PushConsumer:
         return sum(each.size for each in self._in_hand.values()) > _MOST_BYTES
 
     def _wait_for_room(self, mine: list[InHand]) -> None:
-        """Wait until what was read is consumed in part; queues that are stuck are read again later."""
+        """Wait until what was read is consumed in part; if others have nothing to do, what is stuck is read later."""
         with self._changed:
             began = time.monotonic()
             while not self._stopping.is_set() and (self._full() or any(each.count > _MOST_MESSAGES for each in mine)):
                 self._changed.wait(0.05)
-                if time.monotonic() > began + _PATIENCE_S:
+                hungry = any(each.hungry for each in self._in_hand.values())
+                if hungry and not self._paused and time.monotonic() > began + _PATIENCE_S:
                     for each in mine:
-                        if self._full() or each.count > _MOST_MESSAGES:
+                        if not each.hungry:
                             each.rewind()
                     return
 
@@ -329,8 +334,10 @@ class PushConsumer:
 
     def _work(self) -> None:
         while (taken := self._take()) is not None:
+            done, failed = taken.done, taken.failed
             self._consume(taken)
             with self._changed:
+                self.consumed += taken.done - done - (taken.failed - failed)
                 taken.queue.put_back(taken)
                 self._changed.notify_all()
 
@@ -371,14 +378,13 @@ class PushConsumer:
                 for place in range(taken.done, taken.done + count):
                     taken.queue.retries.pop(taken.key(place), None)
         taken.done += count
-        self.consumed += count
 
     def failed_with(self, taken: Slice, count: int, reason: str) -> bool:
         """The next ``count`` messages are not consumed; False if they hold up their queue."""
-        self.failed += count
-        self.last_error = reason
         queue, now, first = taken.queue, _now(), taken.key(taken.done)
         with self._changed:
+            self.failed += count
+            self.last_error = reason
             if self._orderly:  # the messages of a call fail together
                 known = queue.retries.pop(first, None)
                 outcome = self._after_failure(known, first, reason, now)
@@ -395,6 +401,7 @@ class PushConsumer:
                 else:
                     queue.retries[key] = outcome
             taken.done += count
+            taken.failed += count
             return True
 
     def _after_failure(self, known: Retry | None, key: MessageKey, reason: str, now: int) -> Retry | DeadLetter:

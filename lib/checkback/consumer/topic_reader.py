@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -239,22 +240,23 @@ class TopicReader:
             if not DeltaLog.exists(self._place):
                 return []
             self._log = DeltaLog(self._name, self._place, sync=False)
+        times = np.array([batch.key.batch_time for batch in mine], np.int64)
+        times.sort()
+        # Those from before the first batch are older than that; the others have a batch's time.
+        before = next((batch.key.batch_time for batch in mine if batch.key.application == BEFORE_BATCHES), None)
+        least = time_of(int(times[0])) if before is None else datetime.min.replace(tzinfo=timezone.utc)
+        found = []
+        for file in self._log.data_files({"committed_at": (least, time_of(int(times[-1])))}):
+            span = file.spans.get("committed_at")
+            old = before is not None and (span is None or ms_of(span[0]) < before)
+            if span is None or old or _any_between(times, ms_of(span[0]), ms_of(span[1])):
+                found.append(file)
         if not self._log.readable():
             raise StorageError(
                 "the table has a feature that only a Delta reader understands",
                 self._place,
                 "consume it by Spark (checkback.consumer.read_stream), or write it anew without the feature",
             )
-        times = np.array([batch.key.batch_time for batch in mine], np.int64)
-        times.sort()
-        found = []
-        within = {"committed_at": (time_of(int(times[0])), time_of(int(times[-1])))}
-        if any(batch.key.application == BEFORE_BATCHES for batch in mine):
-            within = {}
-        for file in self._log.data_files(within):
-            span = file.spans.get("committed_at")
-            if span is None or not within or _any_between(times, ms_of(span[0]), ms_of(span[1])):
-                found.append(file)
         return found
 
     def _row_groups(
@@ -303,15 +305,14 @@ class _Wanted:
 
     def outside(self, group: pq.RowGroupMetaData) -> bool:
         """True if the row group's statistics say that no batch is in it."""
-        if self._before:
-            return False
         for place in range(group.num_columns):
             column = group.column(place)
             if column.path_in_schema == "committed_at":
                 found = column.statistics
                 if found is None or not found.has_min_max:
                     return False
-                return not _any_between(np.sort(self._times), ms_of(found.min), ms_of(found.max))
+                old = self._before and ms_of(found.min) < self._times[0]
+                return not (old or _any_between(np.sort(self._times), ms_of(found.min), ms_of(found.max)))
         return False
 
     def of(self, rows: pa.Table) -> tuple[NDArray[np.int64], MessageKeys] | None:

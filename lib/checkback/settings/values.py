@@ -66,13 +66,8 @@ def _retention(duration: timedelta) -> timedelta:
     return duration
 
 
-def is_group(name: str) -> bool:
-    """True if it may be the name of a producer or consumer group (RocketMQ's Validators.checkGroup)."""
-    return _GROUP.fullmatch(name) is not None
-
-
 def _group(name: str) -> str:
-    if not is_group(name):
+    if not _GROUP.fullmatch(name):
         refuse("is not a group's name", "use letters, digits, _ and - only, at most 120 of them")
     return name
 
