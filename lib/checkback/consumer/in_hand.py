@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,7 +52,8 @@ class Slice:
     """Consecutive messages that one thread consumes; ``done``: how many of them, from the first on.
 
     ``base``: the queue's position before the run; ``before``: that before the first message. ``retries``: the retries
-    that the messages are, one each; None = they are consumed for the first time. ``failed``: of those done.
+    that the messages are, one each; None = they are consumed for the first time. ``failed``: of those done;
+    ``busy``: a thread has it.
     """
 
     queue: InHand
@@ -62,6 +64,7 @@ class Slice:
     done: int = 0
     retries: list[Retry] | None = None
     failed: int = 0
+    busy: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -167,8 +170,15 @@ class InHand:
 
     @property
     def idle(self) -> bool:
-        """True if no message of it is being consumed."""
-        return not self._busy
+        """True if no message of it is being consumed, or is to be finished."""
+        return not self._busy and not any(map(self.must_finish, self._again))
+
+    def must_finish(self, taken: Slice) -> bool:
+        """True if messages behind it are or are being consumed: given back now, they would be consumed twice."""
+        if taken.retries is not None or taken not in self._slices:
+            return False
+        behind = islice(self._slices, self._slices.index(taken) + 1, None)
+        return any(each.busy or each.done for each in behind)
 
     def begin(self, run: Run) -> None:
         """What is added next is of this run."""
@@ -211,8 +221,10 @@ class InHand:
 
     def take(self, most: int, now: int) -> Slice | None:
         """Up to ``most`` messages to be consumed next; None if there are none now. ``now``: ms."""
-        if self.lost or self.leaving:
+        if self.lost:
             return None
+        if self.leaving:
+            return self.take_to_finish()
         taken = None
         if (self.ordered and now < self.held_until) or (self._busy and (self.ordered or self.sequential)):
             return None
@@ -221,7 +233,19 @@ class InHand:
         elif self._pieces:
             taken = self._next(most)
             self._slices.append(taken)
-        self._busy += taken is not None
+        return self._given(taken)
+
+    def take_to_finish(self) -> Slice | None:
+        """What a thread has to finish of a queue that is being given back; None if there is nothing."""
+        taken = next(filter(self.must_finish, self._again), None)
+        if taken is not None:
+            self._again.remove(taken)
+        return self._given(taken)
+
+    def _given(self, taken: Slice | None) -> Slice | None:
+        if taken is not None:
+            self._busy += 1
+            taken.busy = True
         return taken
 
     def _next(self, most: int) -> Slice:
@@ -242,6 +266,7 @@ class InHand:
     def put_back(self, taken: Slice) -> None:
         """A thread has ended with it: consumed as far as ``done`` says."""
         self._busy -= 1
+        taken.busy = False
         if taken.done < len(taken):
             self._again.appendleft(taken)
         elif taken.retries is not None:

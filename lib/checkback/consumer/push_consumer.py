@@ -351,25 +351,37 @@ class PushConsumer:
     def _take(self) -> Slice | None:
         """The next messages for a thread; None at the end."""
         with self._changed:
-            while not self._stopping.is_set():
-                if not self._paused and self._membership is not None and self._membership.holds():
-                    queues = list(self._in_hand.values())
-                    now = _now()
-                    for number in range(len(queues)):
-                        each = queues[(self._turn + number) % len(queues)]
-                        taken = each.take(self._listening.slice_size(), now)
-                        if taken is not None:
-                            self._turn += number + 1
-                            return taken
+            while True:
+                stopping = self._stopping.is_set()
+                if (not self._paused or stopping) and self._membership is not None and self._membership.holds():
+                    taken = self._take_from(list(self._in_hand.values()), stopping)
+                    if taken is not None:
+                        return taken
+                if stopping:
+                    return None
                 self._changed.wait(0.1)
-            return None
+
+    def _take_from(self, queues: list[InHand], stopping: bool) -> Slice | None:
+        now, size = _now(), self._listening.slice_size()
+        for number in range(len(queues)):
+            each = queues[(self._turn + number) % len(queues)]
+            taken = each.take_to_finish() if stopping else each.take(size, now)
+            if taken is not None:
+                self._turn += number + 1
+                return taken
+        return None
 
     def goes_on(self, taken: Slice) -> bool:
         """True while its messages may be given to the listener."""
         while self._paused and not self._stopping.is_set():
             time.sleep(0.05)
         queue, member = taken.queue, self._membership
-        return not (queue.lost or queue.leaving or self._stopping.is_set() or member is None or not member.holds())
+        if queue.lost or member is None or not member.holds():
+            return False
+        if queue.leaving or self._stopping.is_set():
+            with self._changed:
+                return queue.must_finish(taken)
+        return True
 
     def succeeded(self, taken: Slice, count: int) -> None:
         """The next ``count`` messages are consumed."""

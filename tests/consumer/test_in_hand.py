@@ -1,0 +1,141 @@
+"""InHand under random threads: the position is never past a message that is not consumed, and nothing is lost."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkback.consumer.group_state import MessageQueue, QueueState
+from checkback.consumer.in_hand import InHand, Run, Slice
+from checkback.consumer.position import BatchKey, MessageKey, Position
+from checkback.consumer.topic_reader import MessageKeys, MessageRows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+QUEUE = MessageQueue("pay", 0)
+NOW = 1000
+
+
+def rows(keys: Sequence[tuple[int, int]]) -> MessageRows:
+    """(batch, offset) of messages in half queue 0."""
+    batch, offset = (np.array([key[place] for key in keys], np.int64) for place in (0, 1))
+    zero = np.zeros(len(keys), np.int64)
+    return MessageRows(MessageKeys(batch, zero, zero, offset), pa.table({"offset": offset}))
+
+
+def in_hand(position: Position | None = None, ordered: bool = False) -> InHand:
+    return InHand.of(QUEUE, QueueState(position or Position()), ordered, 1)
+
+
+def all_messages(batches: Sequence[BatchKey], sizes: Sequence[int]) -> list[tuple[int, MessageKey]]:
+    return [
+        (at, MessageKey(batch, 0, offset))
+        for at, (batch, size) in enumerate(zip(batches, sizes, strict=True))
+        for offset in range(size)
+    ]
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.booleans(),
+    st.integers(0, 2**32),
+)
+def test_the_position_is_behind_what_is_consumed(
+    sizes: list[int], per_run: int, threads: int, ordered: bool, seed: int
+) -> None:
+    """Read run by run, consumed by several threads that end in any order; rewound now and then."""
+    choose = Random(seed).random
+    batches = [BatchKey("a" if at < 3 else "b", at if at < 3 else at - 3, at) for at in range(len(sizes))]
+    everything = all_messages(batches, sizes)
+    queue = in_hand(ordered=ordered)
+    consumed: set[MessageKey] = set()
+    busy: list[Slice] = []
+    for _ in range(400):
+        event = choose()
+        if event < 0.3:
+            read_next(queue, batches, everything, per_run, choose() < 0.3)
+        elif event < 0.6 and len(busy) < threads:
+            taken = queue.take(1 + int(choose() * 3), NOW)
+            busy += [taken] if taken is not None else []
+        elif event < 0.65:
+            queue.rewind()
+        elif busy:
+            taken = busy[int(choose() * len(busy))]
+            if taken.done < len(taken):
+                key = taken.key(taken.done)
+                assert key not in consumed
+                consumed.add(key)
+                taken.done += 1
+            if taken.done == len(taken) or choose() < 0.2:
+                busy.remove(taken)
+                queue.put_back(taken)
+        queue.advance()
+        passed = {message for _, message in everything if queue.consumed.has(message)}
+        assert passed <= consumed
+    while len(consumed) < len(everything):
+        taken = busy.pop() if busy else queue.take(10, NOW)
+        if taken is None:
+            read_next(queue, batches, everything, per_run, False)
+            continue
+        for place in range(taken.done, len(taken)):
+            consumed.add(taken.key(place))
+        taken.done = len(taken)
+        queue.put_back(taken)
+    read_next(queue, batches, everything, len(batches), False)
+    assert all(queue.consumed.has(message) for _, message in everything)
+
+
+def read_next(
+    queue: InHand, batches: list[BatchKey], everything: list[tuple[int, MessageKey]], per_run: int, cut: bool
+) -> None:
+    """As the reader does: the batches that are not fetched, from the first on."""
+    first = next((at for at, batch in enumerate(batches) if not queue.fetched.has_batch(batch)), len(batches))
+    mine = batches[first : first + per_run]
+    if not mine:
+        return
+    run = Run(mine)
+    fetched = queue.fetched
+    queue.begin(run)
+    keys = [
+        (at - first, message.half_queue_offset)
+        for at, message in everything
+        if first <= at < first + len(mine) and not fetched.has(message)
+    ]
+    half = len(keys) // 2
+    for part in (keys[:half], keys[half:]):
+        if part:
+            queue.add(rows(part))
+        if cut:
+            queue.rewind()
+    queue.end(run)
+
+
+def test_what_has_something_consumed_behind_it_is_finished_before_it_is_given_back() -> None:
+    queue, run = in_hand(), Run([BatchKey("a", 0, 0)])
+    queue.begin(run)
+    queue.add(rows([(0, offset) for offset in range(6)]))
+    queue.end(run)
+    first, second, third = [taken for _ in range(3) if (taken := queue.take(2, NOW)) is not None]
+    second.done = 1
+    queue.leaving = True
+    assert [queue.must_finish(each) for each in (first, second, third)] == [True, True, False]
+    queue.put_back(third)
+    assert [queue.must_finish(each) for each in (first, second)] == [True, False]
+    queue.put_back(second)
+    queue.put_back(first)
+    idle = [queue.idle]
+    assert queue.take(2, NOW) is first
+    first.done = 2
+    queue.put_back(first)
+    idle.append(queue.idle)
+    assert idle == [False, True]
+    assert queue.take(2, NOW) is None
+    assert queue.consumed.part == MessageKey(BatchKey("a", 0, 0), 0, 2)
