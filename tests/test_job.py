@@ -23,6 +23,7 @@ from checkback.storage.spark_schemas import TOPIC
 from checkback.storage.tables import Tables
 from conftest import TRACE
 from support import expected
+from support.rows import count_of, records_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,12 +49,12 @@ def _settings(root: Path, producers: dict[str, Any] | None = None, **transaction
     )
 
 
-def _rows(spark: SparkSession, settings: Settings, table: str) -> list[dict[str, Any]]:
-    return [row.asDict(recursive=True) for row in Tables.of(settings.storage).read(spark, table).collect()]
+def _rows(settings: Settings, table: str) -> list[dict[str, Any]]:
+    return records_of(settings.storage.root, table)
 
 
-def _decisions(spark: SparkSession, settings: Settings) -> dict[int, tuple[str, str | None]]:
-    rows = _rows(spark, settings, "decisions")
+def _decisions(settings: Settings) -> dict[int, tuple[str, str | None]]:
+    rows = _rows(settings, "decisions")
     assert len({row["queue_offset"] for row in rows}) == len(rows), "decided twice"
     return {row["queue_offset"]: (row["state"], row["reason"]) for row in rows}
 
@@ -65,23 +66,19 @@ def _published(spark: SparkSession, settings: Settings) -> list[dict[str, Any]]:
     for topic in topics:
         if tables.exists(spark, f"topics/{topic}"):
             assert tables.read(spark, f"topics/{topic}").schema.names == TOPIC.names
-            found += [row | {"topic": topic} for row in _rows(spark, settings, f"topics/{topic}")]
+            found += [row | {"topic": topic} for row in _rows(settings, f"topics/{topic}")]
     return found
 
 
-def _decided(spark: SparkSession, settings: Settings) -> int:
-    return Tables.of(settings.storage).read(spark, "decisions").count()
-
-
 def _counts(spark: SparkSession, settings: Settings) -> dict[str, int]:
-    counts = {name: len(_rows(spark, settings, name)) for name in SCHEMAS}
+    counts = {name: count_of(settings.storage.root, name) for name in SCHEMAS}
     return counts | {"topics": len(_published(spark, settings))}
 
 
 def _assert_published_once_and_whole(spark: SparkSession, settings: Settings) -> None:
     """Each committed message is in its topic once, byte for byte; nothing else is."""
     halves = {line["queue_offset"]: line for line in expected.lines(TRACE / "half.jsonl")}
-    committed = {offset for offset, (state, _) in _decisions(spark, settings).items() if state == "COMMIT"}
+    committed = {offset for offset, (state, _) in _decisions(settings).items() if state == "COMMIT"}
     published = _published(spark, settings)
     assert sorted(row["half_queue_offset"] for row in published) == sorted(committed)
     for row in published:
@@ -112,16 +109,16 @@ def test_job_decides_the_trace_in_scheduled_runs(
         reconcile(spark, settings, available_now=True)
         runs += 1
         assert runs <= _CHECK_MAX + 1, "checks do not end"
-    assert _decisions(spark, settings) == expected.decisions(TRACE, _CHECK_MAX, _GONE)
+    assert _decisions(settings) == expected.decisions(TRACE, _CHECK_MAX, _GONE)
     _assert_published_once_and_whole(spark, settings)
-    checks = _rows(spark, settings, "check_requests")
+    checks = _rows(settings, "check_requests")
     assert len({(row["queue_offset"], row["check_times"]) for row in checks}) == len(checks)
     assert max(row["check_times"] for row in checks) == _CHECK_MAX
-    assert len(_rows(spark, settings, "check_answers")) == len(checks)
+    assert len(_rows(settings, "check_answers")) == len(checks)
     halves = {line["queue_offset"]: line for line in expected.lines(TRACE / "half.jsonl")}
-    discarded = _rows(spark, settings, "discarded")
+    discarded = _rows(settings, "discarded")
     assert {row["queue_offset"] for row in discarded} == {
-        offset for offset, (state, _) in _decisions(spark, settings).items() if state == "DISCARD"
+        offset for offset, (state, _) in _decisions(settings).items() if state == "DISCARD"
     }
     for row in discarded:
         assert bytes(row["body"]) == base64.b64decode(halves[row["queue_offset"]]["body"])
@@ -137,10 +134,10 @@ def test_job_decides_the_trace_while_it_runs_on(spark: SparkSession, tmp_path: P
         spark,
         settings,
         available_now=False,
-        meanwhile=lambda stopper: stopper.stop() if _decided(spark, settings) == _TRANSACTIONS else None,
+        meanwhile=lambda stopper: stopper.stop() if count_of(tmp_path, "decisions") == _TRANSACTIONS else None,
     )
     assert pending(spark, settings).isEmpty()
-    assert _decisions(spark, settings) == expected.decisions(TRACE, 15, _GONE)
+    assert _decisions(settings) == expected.decisions(TRACE, 15, _GONE)
     _assert_published_once_and_whole(spark, settings)
 
 
@@ -183,11 +180,11 @@ def test_failed_write_is_made_good_by_the_next_start(
         with pytest.raises(CheckbackError, match="no space left"):
             reconcile(spark, settings, available_now=True)
     assert _published(spark, settings), "the failure must come after some tables were written"
-    assert not _rows(spark, settings, "decisions")
+    assert not _rows(settings, "decisions")
     reconcile(spark, settings, available_now=True)
     _assert_published_once_and_whole(spark, settings)
     by_ops = {offset for offset, (state, _) in expected.decisions(TRACE, 0).items() if state != "DISCARD"}
-    assert set(_decisions(spark, settings)) == by_ops
+    assert set(_decisions(settings)) == by_ops
 
 
 def test_restart_between_half_and_op_loses_and_repeats_nothing(spark: SparkSession, tmp_path: Path) -> None:
@@ -195,7 +192,7 @@ def test_restart_between_half_and_op_loses_and_repeats_nothing(spark: SparkSessi
     settings = _settings(tmp_path / "data", check_interval="1h")
     land(spark, settings, str(TRACE / "half.jsonl"), None, available_now=True)
     reconcile(spark, settings, available_now=True)
-    assert _decisions(spark, settings) == {}
+    assert _decisions(settings) == {}
     waiting = pending(spark, settings)
     assert tuple(waiting.columns) == COLUMNS
     rows = waiting.collect()
@@ -208,8 +205,8 @@ def test_restart_between_half_and_op_loses_and_repeats_nothing(spark: SparkSessi
     land(spark, settings, None, str(tmp_path / "ops.jsonl"), available_now=True)
     reconcile(spark, settings, available_now=True)
     by_ops = {offset: d for offset, d in expected.decisions(TRACE, 0).items() if d[0] != "DISCARD"}
-    assert _decisions(spark, settings) == by_ops
+    assert _decisions(settings) == by_ops
     _assert_published_once_and_whole(spark, settings)
     assert len(pending(spark, settings).collect()) == 154 - len(by_ops)
-    rejected = _rows(spark, settings, "rejected")
+    rejected = _rows(settings, "rejected")
     assert all(row["source"] == "op" for row in rejected)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import time
 from datetime import datetime, timedelta, timezone
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
@@ -18,15 +19,14 @@ from checkback.demo.producer import ExampleProducer
 from checkback.errors import SettingsError
 from checkback.settings import Settings
 from checkback.storage.schemas import arrow_schema
-from checkback.storage.spark_schemas import CHECK_REQUESTS, DECISIONS, HALF
 from checkback.storage.tables import Tables
+from support.rows import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import pyarrow as pa
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 BORN = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=timezone.utc)
@@ -59,8 +59,13 @@ class Bench:
         """Append requests: (queue_offset, group, transaction_id, check_times)."""
         when = requested_at or datetime.now(timezone.utc)
         values = [(0, offset, tx, group, "orders", times, BORN, when, 0) for offset, group, tx, times in rows]
-        frame = self.spark.createDataFrame(values, CHECK_REQUESTS).coalesce(1)
-        self.tables.append(frame, "check_requests", str(uuid4()), 0)
+        self.append("check_requests", *values)
+
+    def append(self, name: str, *rows: tuple[Any, ...]) -> None:
+        """Append rows, with values for all columns, in one file."""
+        schema = arrow_schema(name)
+        content = [dict(zip(schema.names, row, strict=True)) for row in rows]
+        self.tables.append_arrow(self.spark, pa.Table.from_pylist(content, schema), name)
 
     def run(self, settings: Settings, dispatch: type[CheckBatches] | None = None) -> None:
         """One run that drains what is there."""
@@ -70,8 +75,9 @@ class Bench:
         finally:
             query.stop()
 
-    def rows(self, name: str) -> list[Row]:
-        return self.tables.read(self.spark, name).orderBy("queue_id", 2, "transaction_id").collect()
+    def rows(self, name: str) -> list[Any]:
+        offset = "half_offset" if name == "op" else "queue_offset"
+        return sorted(rows_of(self.root, name), key=attrgetter("queue_id", offset, "transaction_id"))
 
     def answers(self) -> dict[str, tuple[str, str | None]]:
         """transaction_id -> (outcome, error); each once."""
@@ -150,7 +156,7 @@ def test_batch_of_several_groups_one_answer_each_ops_for_decisions(bench: Bench,
     answers = {row.transaction_id: row for row in bench.rows("check_answers")}
     assert answers["r"].endpoint == producer.endpoints[1]
     assert answers["n"].endpoint is None
-    assert [tuple(tried) for tried in answers["e"].failed_tries] == [(producer.endpoints[0], "status 500")]
+    assert [tuple(tried.values()) for tried in answers["e"].failed_tries] == [(producer.endpoints[0], "status 500")]
     assert answers["c"].failed_tries == []
     assert {row.batch_id for row in answers.values()} == {0}
     assert answers["s"].latency_ms >= SHORT * 1000
@@ -245,10 +251,10 @@ def test_body_is_sent_to_groups_that_want_it(bench: Bench) -> None:
 
     def half(offset: int, tx: str, body: bytes) -> tuple[Any, ...]:
         group = "plain" if tx == "p" else "full"
-        return (0, offset, tx, group, "orders", 0, "tag", "key", {"a": "1"}, body, BORN, BORN, None)
+        return (0, offset, tx, group, "orders", 0, "tag", "key", [("a", "1")], body, BORN, BORN, None)
 
     rows = [half(1, "a", b"\x00\xff"), half(1, "a", b"\x00\xff"), half(1, "other", b"wrong"), half(3, "p", b"no")]
-    bench.tables.append(bench.spark.createDataFrame(rows, HALF), "half", str(uuid4()), 0)
+    bench.append("half", *rows)
     bench.request((1, "full", "a", 1), (2, "full", "gone", 1), (3, "plain", "p", 1))
     with Server(commit_whatever) as server:
         bench.run(settings(full={"endpoints": [server.url], "include_body": True}, plain={"endpoints": [server.url]}))
@@ -277,7 +283,7 @@ def test_dispatcher_was_down_asks_no_stale_question(bench: Bench, producer: Exam
         bench.request((1, "orders", "u", times), requested_at=when)
     bench.request((2, "orders", "c", 1), (3, "orders", "r", 1), requested_at=minutes[0])
     decided = (0, 2, "c", "orders", "orders", "COMMIT", "producer", None, 1, minutes[1], 0)
-    bench.tables.append(bench.spark.createDataFrame([decided], DECISIONS), "decisions", str(uuid4()), 0)
+    bench.append("decisions", decided)
     config = settings(orders={"endpoints": producer.endpoints, "secret": SECRET})
     _, batches = check_query(bench.spark, config, bench.tables, available_now=True)
     one_by_one = bench.tables.stream(bench.spark, "check_requests", maxFilesPerTrigger="1").writeStream

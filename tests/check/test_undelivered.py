@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from check.servers import Server, always, reply, says, unused_url
 from checkback.application.run import reconcile
 from checkback.settings import Settings
-from checkback.storage.schemas import SCHEMAS
-from checkback.storage.spark_schemas import HALF
+from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
+from support.rows import rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,18 +35,25 @@ def settings(root: Path, *urls: str) -> Settings:
     )
 
 
+def _land(spark: SparkSession, root: Path) -> None:
+    """All tables, with one half message."""
+    tables = Tables(root=str(root), by_files=True)
+    tables.create(spark, *SCHEMAS)
+    schema = arrow_schema("half")
+    half: tuple[Any, ...] = (0, 1, "tx-1", "orders", "payments", 0, None, None, [], b"42", BORN, BORN, None)
+    row = dict(zip(schema.names, half, strict=True))
+    tables.append_arrow(spark, pa.Table.from_pylist([row], schema), "half")
+
+
 def test_producer_is_down_for_longer_than_all_its_checks_then_asked(spark: SparkSession, tmp_path: Path) -> None:
     """Two scheduled runs find nobody, with one check allowed; the third one finds the producer, and its answer counts.
 
     All three are the first check: its number is used until somebody has received it.
     """
-    tables = Tables(root=str(tmp_path), by_files=True)
-    tables.create(spark, *SCHEMAS)
-    half: tuple[Any, ...] = (0, 1, "tx-1", "orders", "payments", 0, None, None, {}, b"42", BORN, BORN, None)
-    tables.append(spark.createDataFrame([half], HALF), "half")
+    _land(spark, tmp_path)
 
     def rows(name: str, *columns: str) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in tables.read(spark, name).select(*columns).orderBy(*columns).collect()]
+        return sorted(rows_of(tmp_path, name, *columns))
 
     for run in (1, 2):
         reconcile(spark, settings(tmp_path, unused_url()), available_now=True)
@@ -64,15 +73,10 @@ def test_producer_is_down_for_longer_than_all_its_checks_then_asked(spark: Spark
 
 def test_producer_that_says_unknown_has_received_the_check(spark: SparkSession, tmp_path: Path) -> None:
     """That counts: the next run gives the message up, and nobody is asked again."""
-    tables = Tables(root=str(tmp_path), by_files=True)
-    tables.create(spark, *SCHEMAS)
-    half: tuple[Any, ...] = (0, 1, "tx-1", "orders", "payments", 0, None, None, {}, b"42", BORN, BORN, None)
-    tables.append(spark.createDataFrame([half], HALF), "half")
+    _land(spark, tmp_path)
     with Server(always(reply(says("UNKNOWN")))) as server:
         for _ in range(2):
             reconcile(spark, settings(tmp_path, server.url), available_now=True)
     assert len(server.received) == 1
-    (row,) = tables.read(spark, "op").select("state", "source", "remark").collect()
-    assert tuple(row) == ("DELIVERED", "check", "check 1")
-    (row,) = tables.read(spark, "decisions").select("state", "reason", "check_times").collect()
-    assert tuple(row) == ("DISCARD", "CHECK_MAX", 1)
+    assert rows_of(tmp_path, "op", "state", "source", "remark") == [("DELIVERED", "check", "check 1")]
+    assert rows_of(tmp_path, "decisions", "state", "reason", "check_times") == [("DISCARD", "CHECK_MAX", 1)]

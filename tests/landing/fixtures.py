@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from checkback.gateway.tables import Appender, claim
 from checkback.landing.file_query import land
 from checkback.storage.tables import Tables
+from support.rows import rows_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
     from checkback.landing.run import Landed
     from checkback.settings import Settings
@@ -40,8 +41,8 @@ class Lakehouse:
         half, op = (Appender(str(self.root), name, queues) for name in ("half", "op"))
         claim(half, op)
 
-    def rows(self, name: str, *columns: str) -> list[Row]:
-        return sorted(self.tables.read(self.spark, name).select(*(columns or "*")).collect())
+    def rows(self, name: str, *columns: str) -> list[Any]:
+        return sorted(rows_of(self.root, name, *columns))
 
     def versions(self) -> dict[str, int]:
         """Number of commits of each table."""

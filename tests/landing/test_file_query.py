@@ -9,6 +9,7 @@ import shutil
 import signal
 from collections import Counter
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import pytest
@@ -222,8 +223,8 @@ def test_op_that_comes_over_and_over_again_lands_some_times(lake: Lakehouse, inb
         **{(offset, "COMMIT"): COPIES_MAX for offset in range(4)},
         (0, "ROLLBACK"): 1,
     }
-    born = lake.tables.read(lake.spark, "op").where("half_offset = 0").selectExpr("min(unix_millis(born_timestamp))")
-    assert born.collect() == [(1_700_000_000_000 - 29,)]
+    born = [row.born_timestamp for row in lake.rows("op", "half_offset", "born_timestamp") if row.half_offset == 0]
+    assert min(born) == datetime.fromtimestamp(1_700_000_000, timezone.utc) - timedelta(milliseconds=29)
     told = f"repeated: {{}} ops of the batch that come after {COPIES_MAX} like them"
     assert lake.rows("rejected", "reason", "raw") == [
         ("not JSON: Expecting value at character 0", "nonsense"),

@@ -109,7 +109,7 @@ def test_records_land_once_and_bad_ones_are_rejected_beside_them(
         (5, 7, "producer"),
         (6, 0, "producer"),
     ]
-    found = lake.tables.read(lake.spark, "rejected").collect()
+    found = lake.rows("rejected", "source", "file", "reason", "raw")
     rejected = {(row.source, row.file): (row.reason, row.raw) for row in found}
     assert rejected == {
         ("half", f"kafka:{halves}/0/1"): ("record: no value (a tombstone)", None),

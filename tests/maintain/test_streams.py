@@ -20,6 +20,7 @@ from checkback.storage.parquet_files import FileWriter
 from checkback.storage.spark_schemas import schema_of
 from checkback.storage.tables import Tables
 from maintain.fixtures import DAY_MS, Quiet, Sender, append, maintained, settings_of
+from support.rows import count_of, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,7 +97,6 @@ def test_reconcile_goes_on_where_it_stood(spark: SparkSession, tmp_path: Path) -
         "maintain": {"min_files": 2},
     }
     settings = Settings.model_validate(content)
-    tables = Tables.of(settings.storage)
     sender = Sender(tmp_path)
     late = _land(sender, tmp_path, 8)
     reconcile(spark, settings, available_now=True)
@@ -111,10 +111,10 @@ def test_reconcile_goes_on_where_it_stood(spark: SparkSession, tmp_path: Path) -
     done = maintained(settings, long_after())
     assert done["half"].kept == ()
     assert done["half"].removed_files
-    decided = tables.read(spark, "decisions").select("queue_id", "queue_offset").collect()
-    published = tables.read(spark, "topics/orders").select("half_queue_id", "half_queue_offset").collect()
+    decided = rows_of(tmp_path, "decisions", "queue_id", "queue_offset")
+    published = rows_of(tmp_path, "topics/orders", "half_queue_id", "half_queue_offset")
     assert len(decided) == len({*decided}) == len(published) == len({*published}) == sender.sent
-    assert tables.read(spark, "rejected").count() == 0
+    assert count_of(tmp_path, "rejected") == 0
 
 
 def _land(sender: Sender, root: Path, commits: int) -> list[pa.Table]:

@@ -29,6 +29,7 @@ from checkback.storage.delta_log import DeltaLog
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
+from support.rows import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,11 +84,9 @@ class Lakehouse:
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
         """Sorted; nothing where there is no table."""
-        place = f"{self.root}/{name}"
-        if not DeltaTable.is_deltatable(place):
+        if not DeltaTable.is_deltatable(f"{self.root}/{name}"):
             return []
-        found = DeltaTable(place).to_pyarrow_table(columns=list(columns)).to_pylist()
-        return sorted(tuple(row[column] for column in columns) for row in found)
+        return sorted(rows_of(self.root, name, *columns))
 
     def fates(self) -> dict[int, list[str]]:
         """What became of each offset, in whatever table."""

@@ -22,6 +22,7 @@ from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 from reconcile.frames import half_frame
 from reconcile.messages import BATCH_ID, T0, T0_US, T1, action, actions, half, halves
+from support.rows import count_of, records_of, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +53,7 @@ class Lakehouse:
     def offsets(self, name: str) -> list[int]:
         """Queue offsets in a table."""
         column = "half_queue_offset" if name.startswith("topics/") else "queue_offset"
-        return sorted(row[0] for row in self.files.read(self.spark, name).select(column).collect())
+        return sorted(offset for (offset,) in rows_of(self.files.root, name, column))
 
 
 @pytest.fixture(params=["by files", "by Spark"])
@@ -185,7 +186,7 @@ def test_batch_of_thousands_of_queues_is_published(lake: Lakehouse) -> None:
         *(action(Action.REJECT_OP, 0, queue=queue, **refused) for queue in queues),
     )
     for name in ("check_requests", "rejected"):
-        assert lake.tables.read(lake.spark, name).count() == len(queues)
+        assert count_of(lake.files.root, name) == len(queues)
 
 
 def test_table_that_somebody_clustered_is_written_by_spark(spark: SparkSession, tmp_path: Path) -> None:
@@ -208,9 +209,8 @@ def test_half_rewritten_by_spark_is_still_read(spark: SparkSession, tmp_path: Pa
     spark.sql(f"OPTIMIZE delta.`{tmp_path}/half`")
     assert len(DeltaTable(f"{tmp_path}/half").file_uris()) == 1
     lake.publish(*_BATCH)
-    row = lake.files.read(spark, "topics/b").first()
-    assert row is not None
-    assert (row["half_store_timestamp"].timestamp() * 1_000_000, bytes(row["body"])) == (T0_US, b"\x01")
+    (row,) = records_of(tmp_path, "topics/b")
+    assert (row["half_store_timestamp"].timestamp() * 1_000_000, row["body"]) == (T0_US, b"\x01")
     assert row["committed_at"].timestamp() == T1.timestamp()
     assert row["properties"] == {"k": "v"}
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from checkback.storage.tables import Tables
+from support.rows import records_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
     from checkback.settings import Settings
     from support.scripted import Made
@@ -18,11 +19,14 @@ def assert_ended(spark: SparkSession, settings: Settings, trace: Made) -> None:
     """Decided once, published once byte for byte or not at all, discarded whole; what is wrong is rejected, once."""
     tables = Tables.of(settings.storage)
 
-    def rows(name: str) -> list[Row]:
-        return tables.read(spark, name).collect()
+    def rows(name: str) -> list[dict[str, Any]]:
+        if tables.local:
+            return records_of(tables.root, name)
+        return [row.asDict() for row in tables.read(spark, name).collect()]
 
-    decided = {(row["queue_id"], row["queue_offset"]): row["state"] for row in rows("decisions")}
-    assert len(decided) == tables.read(spark, "decisions").count()
+    decisions = rows("decisions")
+    decided = {(row["queue_id"], row["queue_offset"]): row["state"] for row in decisions}
+    assert len(decided) == len(decisions)
     assert decided == {key: state or "DISCARD" for key, state in trace.states.items()}
     published = [row for topic in ("orders", "b_b", "c-c") for row in rows(f"topics/{topic}")]
     keys = [(row["half_queue_id"], row["half_queue_offset"]) for row in published]
