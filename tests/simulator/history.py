@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from checkback.reconcile import timer_encoding
-from simulator.promises import SLOTS, BrokenError, Promises
+from simulator.lives import SLOTS
+from simulator.promises import BrokenError, Promises
 from simulator.rebuild import Rebuild
 from simulator.reconcile import Reconcile, StuckError
 from simulator.scheduler import Scenario, scenario
@@ -50,7 +51,7 @@ def happen(
         outcome.broken = str(error)
     except (IndexError, ValueError, KeyError, AssertionError) as error:
         outcome.broken = f"{type(error).__name__}: {error}"
-    outcome.batches, outcome.transactions = world.reconcile.committed, len(promises.lives)
+    outcome.batches, outcome.transactions = world.reconcile.committed, len(promises.lives.by_key)
     return outcome
 
 
