@@ -1,0 +1,237 @@
+"""What becomes of a transaction, as promised and not, with what the audit finds of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+from checkback.reconcile.records import Reason
+from support.stories import BORN, CHECK_MAX, DECIDED, DONE, LONG_AGO, UNDER_WAY, Row, Transaction
+
+Story: TypeAlias = Callable[[Transaction], list[Row]]
+
+_LATER = timedelta(hours=10)
+_OTHER_GROUP = {"producer_group": "pay"}
+RESUMED = "one discarded message, resumed twice and published twice"
+
+
+def _resumed(t: Transaction, offset: int) -> list[Row]:
+    """All rows of a message that was resumed from 7/9, and committed."""
+    properties: dict[str, Any] = {"properties": [("CHECKBACK_RESUMED_FROM", "7/9")]}
+    again, same = replace(t, offset=offset), {"transaction_id": "resumed"}
+    return [
+        *(again.half(**properties, **same), again.op(**same), again.decision(**same)),
+        again.published(**properties, **same),
+    ]
+
+
+_EXPIRED: dict[str, Any] = {"reason": "EXPIRED"}
+_LANDED_LATE: dict[str, Any] = {"born_timestamp": LONG_AGO}
+
+
+def _long_pending(t: Transaction, last: timedelta) -> list[Row]:
+    """Pending since long ago: checked as often as can be, the last time ``last`` after its birth."""
+    old = replace(t, born=LONG_AGO)
+    return [old.half(), *old.checks(CHECK_MAX - 1), old.check(CHECK_MAX, last)]
+
+
+#: What breaks nothing.
+CLEAN: dict[str, Story] = {
+    "committed": Transaction.committed,
+    "published late": lambda t: [*t.committed(), t.unpublished()],
+    "rolled back": Transaction.rolled_back,
+    "given up": Transaction.given_up,
+    "pending": lambda t: [t.half(), *t.checks(2)],
+    "pending for long, and never checked": lambda t: [replace(t, born=LONG_AGO).half()],
+    "pending for long, and last checked before it was too old": lambda t: _long_pending(t, timedelta(hours=71)),
+    "expired": lambda t: [
+        *(*_long_pending(t, timedelta(hours=72, minutes=5)), replace(t, born=LONG_AGO).discarded(**_EXPIRED)),
+        t.decision("DISCARD", **_EXPIRED),
+    ],
+    "pending, and its op has just landed": lambda t: [t.half(), t.op(store_timestamp=UNDER_WAY)],
+    "pending, and all of it has just landed": lambda t: [t.half(store_timestamp=UNDER_WAY), t.op()],
+    "committed by a check, in the batched form, and said again": lambda t: [
+        *(t.half(), t.check(), t.op(source="check", transaction_id=None), t.op(), t.published()),
+        t.decision(source="check", check_times=1),
+    ],
+    "half message that came again, and was rejected": lambda t: [
+        *t.committed(),
+        t.half(store_timestamp=BORN + _LATER, body=b"other", **_OTHER_GROUP),
+        t.rejected_half(),
+    ],
+    "op of another group, and was rejected": lambda t: [
+        *t.committed(),
+        t.op("ROLLBACK", **_OTHER_GROUP),
+        t.rejected_op(Reason.WRONG_GROUP),
+    ],
+    "op without half message, and was rejected": lambda t: [t.op(), t.rejected_op(Reason.NO_HALF)],
+    "own immunity of 0": lambda t: [t.half(check_immunity_s=0), t.check(1, timedelta(milliseconds=1))],
+    "check that reached nobody, and was taken back": lambda t: [
+        *(t.half(), t.check(), t.check(1, timedelta(seconds=70)), t.op("UNDELIVERED", source="check")),
+        *(t.check(2, timedelta(seconds=140)), t.op(), t.published(), t.decision(check_times=1)),
+        t.op("UNDELIVERED", source="check"),
+    ],
+    "resumed: given up here, committed under its id elsewhere": lambda t: [
+        *t.given_up(),
+        *(
+            (name, row | {"transaction_id": f"tx-{t.queue}-0"})
+            for name, row in replace(t, queue=t.queue + 5000).committed()
+        ),
+    ],
+    "batch under way: published, not yet decided": lambda t: [
+        t.half(),
+        t.op(store_timestamp=DONE),
+        t.published(committed_at=UNDER_WAY, batch_id=1),
+    ],
+    "batch under way: decided and asked, not yet published or discarded": lambda t: [
+        *(t.half(), t.op(store_timestamp=DONE), t.decision(decided_at=UNDER_WAY, batch_id=1)),
+        t.discarded(discarded_at=UNDER_WAY, batch_id=1),
+    ],
+}
+
+#: The findings of each, and what has them.
+BROKEN: dict[str, tuple[set[str], Story]] = {
+    "half message is gone, committed": (
+        {"decision_without_half", "published_without_half", "op_without_half"},
+        lambda t: t.committed()[1:],
+    ),
+    "half message is gone, given up": (
+        {"decision_without_half", "discarded_without_half", "check_without_half"},
+        lambda t: t.given_up()[1:],
+    ),
+    "not published": ({"commit_not_published"}, lambda t: [t.half(), t.op(), t.decision()]),
+    "waits for its topic's table": ({"unpublished"}, lambda t: [t.half(), t.op(), t.decision(), t.unpublished()]),
+    "published late, in a batch under way": (
+        {"unpublished"},
+        lambda t: [t.half(), t.op(), t.decision(), t.unpublished(), t.published(committed_at=UNDER_WAY, batch_id=1)],
+    ),
+    "decided by nobody's ROLLBACK": ({"rollback_without_op"}, lambda t: [t.half(), t.decision("ROLLBACK")]),
+    "not kept": ({"discard_not_kept"}, lambda t: t.given_up()[:-1]),
+    "discarded, not decided": ({"discarded_without_decision"}, lambda t: [t.half(), t.discarded()]),
+    "published and discarded": (
+        {"published_and_discarded", "discarded_without_decision"},
+        lambda t: [*t.committed(), t.discarded()],
+    ),
+    "discarded twice": ({"discarded_twice"}, lambda t: [*t.given_up(), t.discarded()]),
+    "published with another body": (
+        {"published_differs"},
+        lambda t: [t.half(), t.op(), t.published(body=b"bodY"), t.decision()],
+    ),
+    "published with other properties": (
+        {"published_differs"},
+        lambda t: [t.half(), t.op(), t.published(properties=[("a", "2"), ("b", "1")]), t.decision()],
+    ),
+    "published with tags for keys": (
+        {"published_differs"},
+        lambda t: [t.half(), t.op(), t.published(tags="key", keys=None), t.decision()],
+    ),
+    "published in another topic": (
+        {"published_differs"},
+        lambda t: [t.half(), t.op(), t.published("b"), t.decision()],
+    ),
+    "published under another transaction_id": (
+        {"published_differs"},
+        lambda t: [t.half(), t.op(), t.published(transaction_id="other"), t.decision()],
+    ),
+    "discarded with another body": ({"discarded_differs"}, lambda t: [*t.given_up()[:-1], t.discarded(body=None)]),
+    "op passed over": ({"pending_overdue"}, lambda t: [t.half(), t.op()]),
+    "too old": ({"pending_overdue"}, lambda t: _long_pending(t, timedelta(hours=72, minutes=30))),
+    "published twice": ({"published_twice"}, lambda t: [*t.committed(), t.published()]),
+    "published in two topics": (
+        {"published_twice", "published_differs"},
+        lambda t: [*t.committed(), t.published("b")],
+    ),
+    "published, not decided": ({"published_without_commit"}, lambda t: t.committed()[:-1]),
+    "published, rolled back": (
+        {"published_without_commit"},
+        lambda t: [*t.rolled_back(), t.published()],
+    ),
+    "committed by nobody's op": ({"commit_without_op"}, lambda t: [t.half(), t.published(), t.decision()]),
+    "committed by an op of another group": (
+        {"commit_without_op"},
+        lambda t: [t.half(), t.op(**_OTHER_GROUP), t.published(), t.decision(), t.rejected_op(Reason.WRONG_GROUP)],
+    ),
+    "committed by an op of another transaction": (
+        {"commit_without_op", "op_not_rejected"},
+        lambda t: [t.half(), t.op(transaction_id="other"), t.published(), t.decision()],
+    ),
+    "committed by a check that nobody answered": (
+        {"commit_without_op"},
+        lambda t: [t.half(), t.op(), t.published(), t.decision(source="check")],
+    ),
+    "decided twice": ({"decided_twice"}, lambda t: [*t.committed(), t.decision()]),
+    "decided both ways": (
+        {"decided_twice"},
+        lambda t: [*t.committed(), t.op("ROLLBACK"), t.decision("ROLLBACK")],
+    ),
+    "decided for another group": (
+        {"decision_of_another"},
+        lambda t: [*t.committed()[:-1], t.decision(**_OTHER_GROUP)],
+    ),
+    "a check too many": ({"check_over_limit"}, lambda t: [t.half(), *t.checks(CHECK_MAX + 1)]),
+    "checked after the decision, by the count": ({"check_after_decision"}, lambda t: [*t.committed(), t.check()]),
+    "checked after the decision, by the batch": (
+        {"check_after_decision"},
+        lambda t: [*t.committed()[:-1], t.decision(check_times=1), t.check(1, DECIDED - BORN + timedelta(minutes=1))],
+    ),
+    "checked in the immunity": ({"check_too_early"}, lambda t: [t.half(), t.check(1, timedelta(seconds=6))]),
+    "checked in its own immunity": ({"check_too_early"}, lambda t: [t.half(check_immunity_s=7), t.check()]),
+    "checked too soon again": (
+        {"check_too_close"},
+        lambda t: [t.half(), t.check(), t.check(2, timedelta(seconds=66.999))],
+    ),
+    "one check twice": ({"check_twice"}, lambda t: [t.half(), t.check(), t.check(1, timedelta(seconds=67))]),
+    "given up one check early": (
+        {"discard_too_soon"},
+        lambda t: [
+            *(t.half(), *t.checks(CHECK_MAX - 1), t.decision("DISCARD", check_times=CHECK_MAX - 1)),
+            t.discarded(),
+        ],
+    ),
+    "given up before the last check could be answered": (
+        {"discard_too_soon"},
+        lambda t: [
+            *(t.half(), *t.checks(CHECK_MAX - 1), t.check(CHECK_MAX, DECIDED - BORN - timedelta(seconds=59))),
+            *(t.decision("DISCARD"), t.discarded()),
+        ],
+    ),
+    "expired, and never checked": (
+        {"discard_too_soon"},
+        lambda t: [
+            *(replace(t, born=LONG_AGO).half(), replace(t, born=LONG_AGO).discarded(**_EXPIRED)),
+            t.decision("DISCARD", **_EXPIRED, check_times=0),
+        ],
+    ),
+    "expired by its birth, not by its landing": (
+        {"discard_too_soon"},
+        lambda t: [
+            *(t.half(**_LANDED_LATE), *replace(t, born=BORN).checks()),
+            *(t.discarded(**_LANDED_LATE, **_EXPIRED), t.decision("DISCARD", **_EXPIRED)),
+        ],
+    ),
+    "ops contradict": ({"op_conflict"}, lambda t: [*t.committed(), t.op("ROLLBACK")]),
+    "COMMIT after the discard": ({"op_conflict"}, lambda t: [*t.given_up(), t.op()]),
+    "op of another group": ({"op_not_rejected"}, lambda t: [*t.committed(), t.op(**_OTHER_GROUP)]),
+    "half message that came again": (
+        {"half_not_rejected"},
+        lambda t: [*t.committed(), t.half(store_timestamp=BORN + _LATER)],
+    ),
+    "one id, published under two offsets": (
+        {"id_published_twice"},
+        lambda t: [
+            *t.committed(),
+            *(
+                (name, row | {"transaction_id": f"tx-{t.queue}-0"})
+                for name, row in replace(t, queue=t.queue + 5000).committed()
+            ),
+        ],
+    ),
+    RESUMED: (
+        {"id_published_twice", "resumed_twice"},
+        lambda t: [*_resumed(t, 0), *_resumed(t, 1)],
+    ),
+}
+#: the half queue of each
+NUMBER = {name: 100 + number for number, name in enumerate([*CLEAN, *BROKEN])}
