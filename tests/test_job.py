@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from checkback.storage.spark_schemas import TOPIC
 from checkback.storage.tables import Tables
 from conftest import TRACE
 from support import expected
+from support.lines import land_lines
 from support.rows import count_of, records_of
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def test_job_decides_the_trace_while_it_runs_on(spark: SparkSession, tmp_path: P
     """Continuously: the same decisions; a stop finishes the batch and returns."""
     # Many more checks than the fifth, which is the last one that any script answers: a slow machine may be late.
     settings = _settings(tmp_path, producers, check_interval="1s", check_max=15)
-    land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
+    land_lines(tmp_path, TRACE / "half.jsonl", TRACE / "op.jsonl")
     reconcile(
         spark,
         settings,
@@ -144,7 +144,7 @@ def test_job_decides_the_trace_while_it_runs_on(spark: SparkSession, tmp_path: P
 def test_replayed_batch_changes_no_table(spark: SparkSession, tmp_path: Path) -> None:
     """Spark runs the last batch again when its commit is lost; every table stays as it was. The tick makes one more."""
     settings = _settings(tmp_path, check_interval="1h")
-    land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
+    land_lines(tmp_path, TRACE / "half.jsonl", TRACE / "op.jsonl")
     reconcile(spark, settings, available_now=True)
     before = _counts(spark, settings)
     assert before["decisions"] > 0
@@ -167,7 +167,7 @@ def test_failed_write_is_made_good_by_the_next_start(
 ) -> None:
     """A batch that dies between its tables is done again: what was written is not written twice, the rest is."""
     settings = _settings(tmp_path, check_interval="1h")
-    land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
+    land_lines(tmp_path, TRACE / "half.jsonl", TRACE / "op.jsonl")
     commit = Tables.commit
 
     def fail_once(self: Tables, spark: SparkSession, name: str, *args: Any) -> None:
@@ -189,8 +189,8 @@ def test_failed_write_is_made_good_by_the_next_start(
 
 def test_restart_between_half_and_op_loses_and_repeats_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """The half messages are pending over a restart, as `pending` shows; the ops of the next run decide them."""
-    settings = _settings(tmp_path / "data", check_interval="1h")
-    land(spark, settings, str(TRACE / "half.jsonl"), None, available_now=True)
+    settings = _settings(tmp_path, check_interval="1h")
+    land_lines(tmp_path, half=TRACE / "half.jsonl")
     reconcile(spark, settings, available_now=True)
     assert _decisions(settings) == {}
     waiting = pending(spark, settings)
@@ -201,8 +201,7 @@ def test_restart_between_half_and_op_loses_and_repeats_nothing(spark: SparkSessi
     assert {(row["last_outcome"], row["last_error"]) for row in rows} >= {
         ("NO_ANSWER", "producers.g_main0 has no endpoints")
     }
-    shutil.copy(TRACE / "op.jsonl", tmp_path / "ops.jsonl")
-    land(spark, settings, None, str(tmp_path / "ops.jsonl"), available_now=True)
+    land_lines(tmp_path, op=TRACE / "op.jsonl")
     reconcile(spark, settings, available_now=True)
     by_ops = {offset: d for offset, d in expected.decisions(TRACE, 0).items() if d[0] != "DISCARD"}
     assert _decisions(settings) == by_ops

@@ -17,7 +17,6 @@ from checkback.application import rebuild as module
 from checkback.application.rebuild import rebuild, segment_blocks
 from checkback.application.run import reconcile
 from checkback.errors import CheckbackError, StateError
-from checkback.landing.file_query import land
 from checkback.reconcile.batch_recovery import Deleted
 from checkback.reconcile.packed_events import pack, parse_key, unpack
 from checkback.reconcile.state_codec import decode
@@ -30,6 +29,7 @@ from reconcile.messages import half as half_row
 from reconcile.segments import events
 from reconcile.segments import half as half_event
 from support.ended import assert_ended
+from support.lines import land_lines
 from support.rows import count_of, rows_of
 from support.scripted import made
 
@@ -80,10 +80,7 @@ def test_rebuilt_after_a_batch_that_broke_off(
     settings = Settings.model_validate(content)
 
     def land_file(number: int) -> None:
-        for kind in ("half", "op"):
-            (tmp_path / f"now/{kind}").mkdir(parents=True, exist_ok=True)
-            (tmp_path / kind / f"{number}.jsonl").rename(tmp_path / f"now/{kind}/{number}.jsonl")
-        land(spark, settings, f"{tmp_path}/now/half", f"{tmp_path}/now/op", available_now=True)
+        land_lines(settings.storage.root, *(tmp_path / kind / f"{number}.jsonl" for kind in ("half", "op")))
 
     land_file(0)
     reconcile(spark, settings, available_now=True)
@@ -118,7 +115,7 @@ def test_rebuild_broken_off_is_run_again(spark: SparkSession, tmp_path: Path, mo
     """In its batch, or before its end; until it is done nothing starts, and the old checkpoint is kept."""
     random = Random(5)
     trace = made(random, 60, round(time.time() * 1000))
-    trace.write(tmp_path, random)
+    trace.write(tmp_path, random, files=1)
     settings = Settings.model_validate(
         {
             "storage": {"root": str(tmp_path / "data")},
@@ -126,7 +123,7 @@ def test_rebuild_broken_off_is_run_again(spark: SparkSession, tmp_path: Path, mo
             "reconcile": {"partitions": 2, "segment_size": 64},
         }
     )
-    land(spark, settings, f"{tmp_path}/half", f"{tmp_path}/op", available_now=True)
+    land_lines(settings.storage.root, tmp_path / "half/0.jsonl", tmp_path / "op/0.jsonl")
     reconcile(spark, settings, available_now=True)
 
     def gone(*_: object, **__: object) -> None:
@@ -162,10 +159,7 @@ def test_deleted_messages_are_not_published_again_unasked(spark: SparkSession, t
         }
     )
     for part in (0, 1):
-        for kind in ("half", "op"):
-            (tmp_path / f"now/{kind}").mkdir(parents=True, exist_ok=True)
-            (tmp_path / kind / f"{part}.jsonl").rename(tmp_path / f"now/{kind}/{part}.jsonl")
-        land(spark, settings, f"{tmp_path}/now/half", f"{tmp_path}/now/op", available_now=True)
+        land_lines(settings.storage.root, *(tmp_path / kind / f"{part}.jsonl" for kind in ("half", "op")))
         reconcile(spark, settings, available_now=True)
     reconcile(spark, settings, available_now=True)
     tables = Tables.of(settings.storage)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,21 +14,14 @@ from checkback.cli import main
 from checkback.errors import CheckbackError, SettingsError
 from checkback.inspect.audit import Report, audit, findings
 from checkback.inspect.audit_findings import FINDINGS
-from checkback.landing.file_query import land
-from checkback.reconcile.records import Reason
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from conftest import TRACE
 from support import expected
 from support.audit_cases import BROKEN, CLEAN, NUMBER, RESUMED
+from support.lines import land_lines
 from support.stories import (
     BORN,
-    CHECK_MAX,
-    DECIDED,
-    DONE,
-    LONG_AGO,
-    UNDER_WAY,
-    Row,
     Transaction,
     checkpoint,
     in_batches,
@@ -176,7 +167,7 @@ def test_crash_between_the_tables_of_a_batch_breaks_nothing(
             "reconcile": {"partitions": 2, "segment_size": 64},
         }
     )
-    land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
+    land_lines(tmp_path, TRACE / "half.jsonl", TRACE / "op.jsonl")
     commit = Tables.commit
 
     def fail_once(self: Tables, spark: SparkSession, name: str, *args: Any) -> None:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from checkback.application.run import reconcile
 from checkback.inspect import pending, state_differences, state_pending
-from checkback.landing.file_query import land
 from checkback.settings import Settings
 from checkback.storage.checkpoint import last_done
 from checkback.storage.tables import Tables
 from conftest import TRACE
 from support.inspect_times import append
+from support.lines import land_lines
 from support.stories import Transaction
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def test_state_and_tables_agree(spark: SparkSession, tmp_path: Path) -> None:
             "reconcile": {"partitions": 2, "segment_size": 64},
         }
     )
-    land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
+    land_lines(tmp_path, TRACE / "half.jsonl", TRACE / "op.jsonl")
     reconcile(spark, settings, available_now=True)
     append(tmp_path, "half", [Transaction(77, 0).half()[1]])
     key = ["queue_id", "queue_offset", "check_times"]

@@ -11,11 +11,11 @@ import pytest
 import requests
 
 from checkback.application.run import reconcile
-from checkback.landing.file_query import land
 from checkback.observe.logs import EVENTS
 from checkback.settings import Settings
 from conftest import TRACE
 from support import expected
+from support.lines import land_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ def test_application_tells_what_it_does(
     monkeypatch.setattr(EVENTS, "handlers", [heard])
     EVENTS.setLevel(logging.INFO)  # not by monkeypatch: a logger remembers what its level let through
     request.addfinalizer(lambda: EVENTS.setLevel(logging.NOTSET))
-    land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
+    land_lines(tmp_path, TRACE / "half.jsonl", TRACE / "op.jsonl")
     states = Counter(state for state, _ in expected.decisions(TRACE, 0).values())
     scraped: list[str] = []
     batches: list[int] = []

@@ -31,7 +31,7 @@ from reconcile.test_batch_rules import Lakehouse
 
 root, wish = sys.argv[1:]
 print("build", __version__)
-with running_session(Lakehouse.settings_of(root, check_max=1), "other build") as spark:
+with running_session(Lakehouse.settings_of(root, check_max=1), "other build", short=True) as spark:
     lake = Lakehouse(spark, Path(root))
     if wish == "dies":
         lake.half(0, 1)
