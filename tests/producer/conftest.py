@@ -1,4 +1,4 @@
-"""Databases for the barrier: SQLite in a file, and a PostgreSQL server started for the tests."""
+"""Databases for the barrier: SQLite in a file, and a PostgreSQL server started for the tests. A check endpoint."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
+
+from checkback.producer import CheckServer, check_app
+from producer.checked import SECRET, Listener
 
 EngineFactory = Callable[[], Engine]
 
@@ -98,3 +101,16 @@ def engine(database_url: str) -> Iterator[Engine]:
     made = create_engine(database_url)
     yield made
     made.dispose()
+
+
+@pytest.fixture
+def listener() -> Listener:
+    """One that says COMMIT."""
+    return Listener()
+
+
+@pytest.fixture
+def server(listener: Listener) -> Iterator[CheckServer]:
+    """A check endpoint that asks it, and takes signed checks only."""
+    with CheckServer(check_app({"orders": listener}, secret=SECRET)) as running:
+        yield running

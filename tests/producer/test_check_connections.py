@@ -1,0 +1,136 @@
+"""Connections to the check endpoint that are slow, endless or too many."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Any
+
+import pytest
+import requests
+
+from check.servers import request
+from checkback.producer import (
+    CheckServer,
+    check_app,
+)
+from producer.checked import (
+    BODY,
+    HEAD,
+    SECRET,
+    Listener,
+    ask,
+    connected,
+    post,
+    received,
+    signed,
+)
+
+
+def test_oversized_is_refused_unread(listener: Listener) -> None:
+    body = request(transaction_id="x" * 2000).to_json()
+    with CheckServer(check_app(listener, secret=SECRET, max_request=1000)) as server:
+        assert post(server.url, body, signed(body)).status_code == 413
+        # Without Content-Length, in chunks.
+        chunks: Any = (part for part in [body.encode()])
+        assert requests.post(server.url, data=chunks, headers=signed(body), timeout=5).status_code == 413
+        # Stated only: nothing is waited for.
+        with socket.create_connection(("127.0.0.1", int(server.url.split(":")[2].split("/")[0]))) as sock:
+            sock.sendall(b"POST /check HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n\r\n")
+            assert b" 413 " in sock.makefile("rb").readline()
+    assert not listener.checks
+
+
+def test_slow_request_is_not_waited_for(listener: Listener) -> None:
+    with (
+        CheckServer(check_app(listener, secret=SECRET, timeout_s=0.2)) as server,
+        socket.create_connection(("127.0.0.1", int(server.url.split(":")[2].split("/")[0]))) as sock,
+    ):
+        sock.sendall(b"POST /check HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc")
+        assert b" 408 " in sock.makefile("rb").readline()
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        HEAD,
+        HEAD + b"Content-Length: 0\r\n\r\n" + HEAD,  # answered, then half of another one
+        HEAD + b"Content-Length: 9\r\n\r\nabc",
+        b"POST /other HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc",
+    ],
+)
+def test_half_sent_requests_are_not_kept(listener: Listener, begun: bytes) -> None:
+    app = check_app(listener, secret=SECRET, timeout_s=0.2)
+    with CheckServer(app, timeout_s=0.3) as server, connected(server) as connection:
+        connection.sendall(begun)
+        received(connection)
+    assert listener.checks == []
+
+
+def test_endless_head_is_cut_off(listener: Listener) -> None:
+    with CheckServer(check_app(listener, secret=SECRET), timeout_s=600) as server, connected(server) as connection:
+        connection.sendall(HEAD)
+        try:
+            for number in range(10_000):
+                connection.sendall(b"x-%d: %s\r\n" % (number, b"y" * 1000))
+        except OSError:
+            return
+        received(connection)
+
+
+def test_endless_trailers_are_cut_off(listener: Listener) -> None:
+    app = check_app(listener, secret=SECRET, timeout_s=600)
+    with CheckServer(app, timeout_s=600) as server, connected(server) as connection:
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n")
+        try:
+            for number in range(10_000):
+                connection.sendall(b"x-%d: %s\r\n" % (number, b"y" * 1000))
+        except OSError:
+            return
+        received(connection)
+
+
+def test_upgrade_is_ignored(server: CheckServer, listener: Listener, caplog: pytest.LogCaptureFixture) -> None:
+    """The check behind it is answered, and nothing is logged of it."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in signed(BODY).items())
+    upgrade = "Connection: close, Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+    with connected(server) as connection:
+        connection.sendall(HEAD + f"{lines}{upgrade}Content-Length: {len(BODY)}\r\n\r\n{BODY}".encode())
+        assert received(connection).startswith(b"HTTP/1.1 200")
+    assert len(listener.checks) == 1
+    assert not caplog.records
+
+
+def test_trailers_are_no_headers(server: CheckServer, listener: Listener) -> None:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in signed(BODY).items())
+    head = HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connected(server) as connection:
+        connection.sendall(head + f"{len(BODY):x}\r\n{BODY}\r\n0\r\n{lines}\r\n".encode())
+        assert received(connection).startswith(b"HTTP/1.1 401")
+    assert not listener.checks
+
+
+@pytest.mark.slow
+def test_connections_beyond_the_bound_are_closed_and_the_others_answered(listener: Listener) -> None:
+    with (
+        CheckServer(check_app({"orders": listener}, secret=SECRET), timeout_s=600, max_connections=2) as server,
+        connected(server) as first,
+        connected(server) as second,
+    ):
+        # What they have sent is read, so both are counted.
+        for connection in (first, second):
+            connection.sendall(HEAD + b"Content-Length: 0\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 401")
+        with connected(server) as third:
+            assert received(third) == b""
+        first.close()
+        answers = (ask(server.url) for _ in range(100))
+        assert "COMMIT" in {answer.outcome for answer in answers}
+
+
+def test_a_listener_may_take_longer_than_a_head(listener: Listener) -> None:
+    listener.go_on.clear()
+    with CheckServer(check_app({"orders": listener}, secret=SECRET), timeout_s=0.05) as server:
+        threading.Timer(0.3, listener.go_on.set).start()
+        assert ask(server.url).outcome == "COMMIT"
