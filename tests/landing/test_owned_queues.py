@@ -1,0 +1,122 @@
+"""Lines for queues that are the gateway's or the operator's are rejected, once, whoever claims a queue when."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checkback.errors import CheckbackError
+from checkback.landing.run import Landed
+from checkback.storage.queue_owners import Queues
+from checkback.storage.tables import Tables
+from landing.fixtures import Lakehouse, half, op
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+    from typing import Any
+
+
+def test_queues_of_the_gateway_and_the_operator_take_no_lines(lake: Lakehouse, inbox: Path) -> None:
+    halves, ops = inbox / "halves", inbox / "ops"
+    for folder in (halves, ops):
+        folder.mkdir()
+    (halves / "a.jsonl").write_text(half(0))
+    assert lake.land(half=halves) == Landed(half=1)
+    # A gateway starts later on a queue into which files have landed.
+    lake.gateway(0, 3)
+    own = lake.settings.operator.queue
+    (halves / "b.jsonl").write_text("\n".join([half(1), half(1, queue_id=own), half(1, queue_id=1), half(0)]))
+    several = json.loads(op(0)) | {"half_offsets": "5,6,"}
+    del several["half_offset"], several["transaction_id"]
+    (ops / "a.jsonl").write_text("\n".join([op(0, queue_id=3), op(0, queue_id=1), json.dumps(several)]))
+    assert lake.land(halves, ops) == Landed(half=1, op=1, rejected=5)
+    assert lake.rows("half", "queue_id", "queue_offset") == [(0, 0), (1, 1)]
+    assert lake.rows("op", "queue_id", "half_offset") == [(1, 0)]
+    told = "queue_id: {} is the {}'s, whose messages come by no other door".format
+    rejected = [
+        ("half", told(0, "gateway"), half(0)),
+        ("half", told(0, "gateway"), half(1)),
+        ("half", told(own, "operator"), half(1, queue_id=own)),
+        ("op", told(0, "gateway"), json.dumps(several)),
+        ("op", told(3, "gateway"), op(0, queue_id=3)),
+    ]
+    assert lake.rows("rejected", "source", "reason", "raw") == rejected
+    # Done again, a batch rejects nothing that it has landed before the queue had an owner.
+    lake.gateway(1)
+    lake.forget_last_batch("land-half")
+    lake.forget_last_batch("land-op")
+    assert lake.land(halves, ops).half == 1
+    assert lake.rows("rejected", "source", "reason", "raw") == rejected
+
+
+@pytest.mark.parametrize("killed", ["half", "op", "rejected"])
+def test_batch_that_is_done_again_under_other_settings_has_each_line_once(
+    lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    """Killed before one of its commits; what was refused then is taken now, and the other way round."""
+    kind = "op" if killed == "op" else "half"
+    line = op if kind == "op" else half
+    told = "queue_id: {} is the operator's, whose messages come by no other door".format
+    texts = [line(0), line(0, queue_id=7), line(0, queue_id=8), line(1, queue_id=8), "nonsense", "nonsense", line(1)]
+    (inbox / "a.jsonl").write_text("\n".join(texts))
+    append, fenced = Tables.append, Tables.append_fenced
+
+    def dying(work: Callable[..., Any]) -> Callable[..., Any]:
+        def killing(*given: Any) -> Any:
+            if given[2] == killed:
+                raise RuntimeError
+            return work(*given)
+
+        return killing
+
+    def land(lake: Lakehouse) -> Landed:
+        return lake.land(op=inbox) if kind == "op" else lake.land(half=inbox)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tables, "append", dying(append))
+        patch.setattr(Tables, "append_fenced", dying(fenced))
+        with pytest.raises(CheckbackError):
+            land(_with_operator(lake, 7))
+    now = _with_operator(lake, 8)
+    taken, rejected = {"half": (2, 5), "op": (2, 5), "rejected": (3, 4)}[killed]
+    landed = Landed(op=taken, rejected=rejected) if kind == "op" else Landed(half=taken, rejected=rejected)
+    assert land(now) == landed
+    after = now.rows(kind, "queue_id"), now.rows("rejected", "reason", "raw")
+    raws = [row.raw for row in after[1]]
+    assert sorted(raws + [text for text in texts if text not in raws]) == sorted(texts)
+    assert len(after[0]) == taken
+    assert {row.reason for row in after[1]} == {
+        told(8),
+        *([] if killed == "rejected" else [told(7)]),
+        "not JSON: Expecting value at character 0",
+    }
+    # Whole, and done again under the first settings: nothing moves.
+    lake.forget_last_batch(f"land-{kind}")
+    assert land(_with_operator(lake, 7)) == landed
+    assert (now.rows(kind, "queue_id"), now.rows("rejected", "reason", "raw")) == after
+
+
+def _with_operator(lake: Lakehouse, queue: int) -> Lakehouse:
+    operator = lake.settings.operator.model_copy(update={"queue": queue})
+    return replace(lake, settings=lake.settings.model_copy(update={"operator": operator}))
+
+
+def test_gateway_that_claims_a_queue_during_a_batch_keeps_it(
+    lake: Lakehouse, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Queues.refused
+
+    def look_and_be_late(queues: Queues, wanted: Iterable[int]) -> dict[int, str]:
+        found = look(queues, wanted)
+        monkeypatch.undo()
+        lake.gateway(0)
+        return found
+
+    monkeypatch.setattr(Queues, "refused", look_and_be_late)
+    (inbox / "a.jsonl").write_text(f"{half(0)}\n{half(0, queue_id=1)}")
+    assert lake.land(half=inbox) == Landed(half=1, rejected=1)
+    assert lake.rows("half", "queue_id") == [(1,)]
