@@ -62,7 +62,7 @@ class Bench:
         self.append("check_requests", *values)
 
     def append(self, name: str, *rows: tuple[Any, ...]) -> None:
-        """Append rows, with values for all columns, in one file."""
+        """Append rows, with values for all columns."""
         schema = arrow_schema(name)
         content = [dict(zip(schema.names, row, strict=True)) for row in rows]
         self.tables.append_arrow(self.spark, pa.Table.from_pylist(content, schema), name)

@@ -65,7 +65,7 @@ class Lakehouse:
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """A table's rows, in the order of their offsets."""
-        if name == "topics/renamed":  # only Spark can read it
+        if name == "topics/renamed":  # its columns are mapped: only Spark can read it
             found = [row.asDict() for row in self.tables.read(self.spark, name).collect()]
         else:
             found = records_of(self.root, name)
