@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkback.application.run import reconcile
+from checkback.consumer import PushConsumer
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError
 from checkback.inspect import pending
@@ -21,6 +22,7 @@ from checkback.storage.schemas import SCHEMAS
 from checkback.storage.spark_schemas import TOPIC
 from checkback.storage.tables import Tables
 from conftest import TRACE
+from consumer.heard import Heard
 from support import expected
 from support.lines import land_lines
 from support.rows import count_of, records_of
@@ -90,6 +92,26 @@ def _assert_published_once_and_whole(spark: SparkSession, settings: Settings) ->
             assert row[name] == half[name], name
 
 
+def _assert_consumed_by_tags(settings: Settings, published: list[dict[str, Any]]) -> None:
+    """A group for each tag: between them, each message once, in the order of its queue."""
+    for tag in {row["tags"] for row in published}:
+        wanted = sorted((row["topic"], row["half_queue_offset"]) for row in published if row["tags"] == tag)
+        heard = Heard()
+        consumer = PushConsumer(f"only-{tag}", settings, heard, orderly=True)
+        for topic in {row["topic"] for row in published}:
+            consumer.subscribe(topic, tag)
+        with consumer:
+            heard.wait_for_count(len(wanted))
+        assert sorted((message.topic, message.half_queue_offset) for message in heard.messages) == wanted
+        bodies = {row["half_queue_offset"]: bytes(row["body"]) for row in published}
+        queues: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for message in heard.messages:
+            assert message.body == bodies[message.half_queue_offset]
+            places = queues.setdefault((message.topic, message.queue_id), [])
+            places.append((message.batch_id, message.half_queue_offset))
+        assert all(places == sorted(places) for places in queues.values())
+
+
 @pytest.fixture
 def producers() -> Iterator[dict[str, Any]]:
     """Endpoints of an example producer for each group; two groups have nobody."""
@@ -139,6 +161,7 @@ def test_job_decides_the_trace_while_it_runs_on(spark: SparkSession, tmp_path: P
     assert pending(spark, settings).isEmpty()
     assert _decisions(settings) == expected.decisions(TRACE, 15, _GONE)
     _assert_published_once_and_whole(spark, settings)
+    _assert_consumed_by_tags(settings, _published(spark, settings))
 
 
 def test_replayed_batch_changes_no_table(spark: SparkSession, tmp_path: Path) -> None:

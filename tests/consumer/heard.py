@@ -56,6 +56,10 @@ class Heard:
         with self.changed:
             assert self.changed.wait_for(lambda: done(self), PATIENCE_S), self.messages[-5:]
 
+    def wait_for_count(self, count: int) -> None:
+        """Until so many calls are heard."""
+        self.wait(lambda heard: len(heard.messages) >= count)
+
     def wait_for(self, *offsets: int) -> None:
         """Until these are heard."""
         self.wait(lambda heard: set(offsets) <= {message.half_queue_offset for message in heard.messages})
