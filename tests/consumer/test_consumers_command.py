@@ -118,7 +118,7 @@ def test_what_is_shown_of_a_group(dead: Published, capfd: pytest.CaptureFixture[
     assert {queue["queue_id"]: queue["lag_messages"] for queue in topic["queues"] if queue["lag_messages"]} == {0: 3}
     assert topic["queues"][0]["position"]["consumed"]["a"] == 0
     lines = printed(capfd, "consumers").splitlines()
-    assert lines[0].startswith("credits: 0 members, last written ")
+    assert lines[0].startswith("credits: members 0, last written ")
     assert lines[1].split()[:3] == ["topic", "queues", "lag"]
     assert lines[2].split()[:3] == ["payments", "0/64", "3"]
     assert len(lines) == 3
@@ -196,7 +196,7 @@ def test_dead_letters_are_shown_resumed_consumed_and_not_resumed_twice(
         assert "is resumed already" in printed(capfd, *one, "--yes", code=1)
         told = printed(capfd, "reconsume", "credits", "--all", *SIGNED, "--yes").splitlines()
         assert [line.split()[3] for line in told[1:4]] == ["tx-1", "tx-3", "tx-5"]
-        assert told[-1] == "2 messages are retries of the group credits now."
+        assert told[-1] == "To be consumed again by the group credits: 2 messages."
         listener.wait({1, 3, 5})
         wait_until(lambda: listed(capfd, "consumers")["retries"] == 0)
     assert sorted(listener.got) == [1, 3, 5]

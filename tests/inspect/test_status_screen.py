@@ -111,9 +111,9 @@ def test_each_consumer_group_has_a_line_and_one_that_nobody_consumes_is_marked()
     groups = (ConsumerFacts("credits", 2, 12, 200.5, 1, 3), ConsumerFacts("mail", 0, 0, 0, 0, 0))
     status = replace(_STATUS, consumers=(*groups, ConsumerFacts("old", 0, 7, 60, 0, 0)))
     assert [line for line in lines(status) if line.name == "consumers"] == [
-        Line("consumers", "credits: 2 members, lag 12, 3m 20s behind, retries 1, dead letters 3"),
-        Line("consumers", "mail: 0 members, lag 0, retries 0, dead letters 0"),
-        Line("consumers", "old: 0 members, lag 7, 1m behind, retries 0, dead letters 0", bad=True),
+        Line("consumers", "credits: members 2, lag 12, 3m 20s behind, retries 1, dead letters 3"),
+        Line("consumers", "mail: members 0, lag 0, retries 0, dead letters 0"),
+        Line("consumers", "old: members 0, lag 7, 1m behind, retries 0, dead letters 0", bad=True),
     ]
     assert as_json(status)["consumers"][0] == {
         "group": "credits",

@@ -19,7 +19,7 @@ MEMBERS = ("member", "joined", "queues", "topics", "last error")
 
 def heading(group: GroupLag, now: int) -> str:
     """The line above a group's tables."""
-    return f"{group.group}: {len(group.members)} members, last written {span((now - group.written_at) / 1000)} ago"
+    return f"{group.group}: members {len(group.members)}, last written {span((now - group.written_at) / 1000)} ago"
 
 
 def topic_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:

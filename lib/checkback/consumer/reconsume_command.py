@@ -211,14 +211,18 @@ def _follows(request: Request, count: int) -> str:
         return f"the group {request.group} has no dead letters to be consumed again."
     most = f" the first {MOST} of" if count > MOST else ""
     return (
-        f"The group {request.group} consumes{most} {count} messages again, each as its first retry, as soon as it "
-        "runs. Their rows of `dead_letters` stay."
+        f"The group {request.group} consumes{most} {_messages(count)} again, each as its first retry, as soon as it "
+        "runs. The rows of `dead_letters` stay."
     )
 
 
 def _outcome(request: Request, done: Sequence[Judged], count: int) -> str:
     more = "" if count <= MOST else f" {count - MOST} are left: run it again once these are consumed."
-    return f"{len(done)} messages are retries of the group {request.group} now.{more}"
+    return f"To be consumed again by the group {request.group}: {_messages(len(done))}.{more}"
+
+
+def _messages(count: int) -> str:
+    return f"{count} message{'' if count == 1 else 's'}"
 
 
 def _cells(one: Judged) -> tuple[str, ...]:

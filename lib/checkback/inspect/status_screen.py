@@ -180,7 +180,7 @@ def _unpublished(status: Status) -> list[Line]:
 def _consumers(one: ConsumerFacts) -> Line:
     """A consumer group. Without members nobody consumes what is there."""
     lag = f"lag {one.lag_messages}" + (f", {span(one.lag_s)} behind" if one.lag_messages else "")
-    text = f"{one.group}: {one.members} members, {lag}, retries {one.retries}, dead letters {one.dead_letters}"
+    text = f"{one.group}: members {one.members}, {lag}, retries {one.retries}, dead letters {one.dead_letters}"
     return Line("consumers", text, bad=not one.members and bool(one.lag_messages or one.retries))
 
 
