@@ -15,7 +15,17 @@ import sqlalchemy as sa
 import starlette.routing
 
 from checkback.cli import main
+from checkback.consumer import ConsumeResult, PushConsumer
+from checkback.consumer.group_reader import read_group
+from checkback.consumer.group_state import GroupState, MessageQueue, QueueState
+from checkback.consumer.group_table import GroupTable
+from checkback.consumer.notebook import consumers
+from checkback.consumer.position import QUEUES, Position
+from checkback.consumer.times import time_of
 from checkback.producer import LocalTransactionState, MessageApply, check_app, consumed
+from checkback.settings import Storage
+from checkback.storage.tables import Tables
+from consumer.published import START, Published
 from docs.blocks import ROOT, Block, blocks
 from docs.shell import SECRET, Call, check_checkback
 from gateway.process import PATIENCE_S, Gateway, half, rows
@@ -159,6 +169,37 @@ def test_filter() -> None:
     assert names["selector"].columns == ("properties",)
 
 
+def _credits(root: Path) -> Published:
+    """A topic, and a group with a dead letter of it."""
+    lake = Published(Tables.of(Storage(root=str(root), sync=False)))
+    lake.publish({"payments": [lake.messages(3)]})
+    queues = {MessageQueue("payments", queue_id): QueueState(Position()) for queue_id in range(QUEUES)}
+    GroupTable(lake.tables, "credits").update(lambda _: GroupState({}, queues))
+    dead = {"consumer_group": "credits", "topic": "payments", "dead_at": time_of(START + 9_000)}
+    lake.append("dead_letters", [message | dead for message in lake.messages(1)])
+    return lake
+
+
+def test_consumer_groups_in_a_notebook(tmp_path: Path) -> None:
+    root = _credits(tmp_path).tables.root
+    _run(_python("docs/consumer-commands.md", "consumers"), {"settings": root})
+    code = _python("docs/consumer-commands.md", "consumers").text.splitlines()[-1]
+    found = eval(code, {"consumers": consumers, "settings": root})  # noqa: S307 - the page's own line
+    assert found.loc["credits", "payments"].lag_messages == 3
+
+
+def test_metrics_of_a_consumer(tmp_path: Path) -> None:
+    """The page's words, with a consumer that joins the group, on any free port."""
+    root = _credits(tmp_path).tables.root
+    consumer = PushConsumer("credits", root, lambda _: ConsumeResult.SUCCESS).subscribe("payments")
+    made = _run(
+        _python("docs/consumer-commands.md", "Metrics"),
+        {"consumer": consumer},
+        **{'"data"': repr(root), "port=9109": "port=0", "...": "owned = consumer.queues()"},
+    )
+    assert len(made["owned"]) == QUEUES
+
+
 def test_every_python_block_is_run() -> None:
     """Here, with Spark (test_spark.py), or in other tests: a new one needs a test."""
     here = {
@@ -167,6 +208,7 @@ def test_every_python_block_is_run() -> None:
         ("docs/filter.md", "Message filters"),
     }
     here |= {("docs/producer.md", heading) for heading in ("The check endpoint", "The consumer")}
+    here |= {("docs/consumer-commands.md", heading) for heading in ("consumers", "Metrics")}
     there = {("docs/producer.md", "A service in one page")}  # tests/producer/test_docs.py, tests/consumer/test_docs.py
     there |= {("docs/consumer.md", "Consuming a topic"), ("docs/consumer.md", "Exactly once")}
     assert {(block.page, block.heading) for block in blocks("python") if not block.needs_spark} == here | there
@@ -195,3 +237,17 @@ def test_operator(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main([*call.arguments, "--set", f"storage.root={tmp_path}"]) == 0
     assert transaction in capsys.readouterr().out
     assert len(lake.rows("operations")) == call.arguments.count("--yes")
+
+
+@pytest.mark.parametrize("call", _commands("consume", "consumers", "reconsume"), ids=_id)
+def test_consumer_commands(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a topic and a group as they must be. --follow would not end; --yes does it, else it is shown."""
+    arguments = [{"TOPIC": "payments", "GROUP": "credits"}.get(word, word) for word in call.arguments]
+    lake = _credits(tmp_path)
+    if "--sql" in arguments:
+        pytest.importorskip("lark", reason="SQL92 needs lark")
+    run = [word for word in arguments if word != "--follow"]
+    assert main([*run, "--set", f"storage.root={tmp_path}"]) == 0
+    assert capsys.readouterr().out or "--json" in run
+    retries = [each.retries for each in read_group(lake.tables, "credits").state.queues.values() if each.retries]
+    assert len(retries) == call.arguments.count("--yes")
