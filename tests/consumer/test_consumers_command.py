@@ -19,6 +19,7 @@ from checkback.consumer.group_table import GroupTable
 from checkback.consumer.position import BEFORE_BATCHES, BatchKey, MessageKey, Position
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.consumer.reconsume import AGAIN, GONE, PENDING, RESUMED, Buried, judge, keys_of, with_retries
+from checkback.consumer.reconsume_command import Request, act, look
 from checkback.consumer.result import ConsumeResult
 from checkback.consumer.retry import Retry
 from checkback.storage.tables import Tables
@@ -235,6 +236,38 @@ def test_a_ledger_that_a_crash_cut_short_is_completed(dead: Published, capfd: py
     assert GroupTable(dead.tables, "credits").state == before
     assert "no dead letters to be consumed again" in printed(capfd, *one)
     assert len(rows("operations")) == 3
+
+
+@pytest.mark.slow
+def test_of_two_operators_one_resumes_a_message(dead: Published) -> None:
+    """Both have looked before either acted: there is one retry and one row, of the first."""
+    requests = [Request.of("credits", None, (), True, actor, "r") for actor in ("alice", "bob")]
+    seen = [look(dead.tables, request) for request in requests]
+    assert [[one.fate for one in judged] for judged in seen] == [[AGAIN] * 3] * 2
+    done = [
+        act(dead.tables, request, judged, START + number)
+        for number, (request, judged) in enumerate(zip(requests, seen, strict=True))
+    ]
+    assert [len(each) for each in done] == [3, 0]
+    assert act(dead.tables, requests[0], seen[0], START + 2) == []
+    assert {row["actor"] for row in rows("operations")} == {"alice"}
+    assert len(rows("operations")) == 3
+    state = GroupTable(dead.tables, "credits").state
+    assert {(each.reason, each.due_at) for queue in state.queues.values() for each in queue.retries} == {
+        ("resumed by alice", START)
+    }
+
+
+@pytest.mark.slow
+def test_who_comes_after_it_was_consumed_does_not_resume_it(dead: Published) -> None:
+    request = Request.of("credits", None, (), True, "bob", "r")
+    seen = look(dead.tables, request)
+    act(dead.tables, Request.of("credits", None, (), True, "alice", "r"), seen, START)
+    listener = Listener(lambda _: True)
+    with consumer(listener):
+        listener.wait({1, 3, 5})
+    assert act(dead.tables, request, seen, START + 1) == []
+    assert not any(queue.retries for queue in GroupTable(dead.tables, "credits").state.queues.values())
 
 
 _BATCHES = [

@@ -131,10 +131,14 @@ def look(tables: Tables, request: Request) -> list[Judged]:
 def act(tables: Tables, request: Request, chosen: Sequence[Judged], now: int) -> list[Judged]:
     """Have them consumed again, and record it. Returns those that nobody else has resumed meanwhile. ``now``: ms."""
     ledger = _open_ledger(tables)
+    recorded = ledger.versions(_app(request, one.buried) for one in chosen)
     done: list[Judged] = []
 
     def change(state: GroupState) -> GroupState:
-        done[:] = [one for one in chosen if judge(one.buried, one.key, state, None, request.resumed_by).fate == AGAIN]
+        judged = [
+            judge(one.buried, one.key, state, recorded[_app(request, one.buried)], request.resumed_by) for one in chosen
+        ]
+        done[:] = [one for one in judged if one.fate == AGAIN]
         return with_retries(state, done, now, request.resumed_by)
 
     GroupTable(tables, request.group).update(change)
