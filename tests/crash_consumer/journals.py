@@ -12,11 +12,11 @@ from crash_consumer.kinds import consume_queue
 
 
 class Place(NamedTuple):
-    """A published message: its queue, its index in the queue's order, and when its batch was concluded (ns)."""
+    """A published message: its queue, its number in the queue's order, and when its batch was concluded (ns)."""
 
     topic: str
     queue: int
-    index: int
+    number: int
     at: int
 
 

@@ -20,9 +20,10 @@ SESSION_S, COMMIT_S = 2.0, 0.2
 
 @dataclass(frozen=True)
 class Kind:
-    """How the group consumes. ``batch``: messages of a call; ``tags``: the selector of topic b; ``exactly_once``:
+    """How the group consumes.
 
-    with positions in a database (SqlPositions).
+    ``batch``: messages of a call; ``tags``: the selector of topic b; ``exactly_once``: with positions in a database
+    (SqlPositions).
     """
 
     orderly: bool = False

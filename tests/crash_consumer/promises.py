@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from crash_consumer.kinds import Kind, poisoned, tag
+from crash_consumer.kinds import MOST, Kind, poisoned, tag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -149,7 +149,7 @@ def _in_order(a_round: Round, verdict: Verdict) -> None:
         place = a_round.published[offset]
         order.setdefault((place.topic, place.queue), []).append(offset)
     for queue, offsets in order.items():
-        offsets.sort(key=lambda offset: a_round.published[offset].index)
+        offsets.sort(key=lambda offset: a_round.published[offset].number)
         calls = sorted((call for call in a_round.calls if call.queue == queue), key=lambda call: call.begin)
         _queue_in_order(queue, offsets, calls, a_round.dead, verdict)
 
@@ -159,10 +159,11 @@ def _queue_in_order(
 ) -> None:
     done_at: dict[int, int] = {}
     for call in calls:
-        if call.end is not None and (call.succeeded or call.offset in dead):
+        given_up = call.offset in dead or call.reconsume_times >= MOST
+        if call.end is not None and (call.succeeded or given_up):
             done_at[call.offset] = min(call.end, done_at.get(call.offset, call.end))
     number = {offset: at for at, offset in enumerate(offsets)}
-    seen = -1  # index of the last message that was consumed first
+    seen = -1  # number of the last message that was consumed first
     last: Call | None = None
     for call in calls:
         at = number.get(call.offset)

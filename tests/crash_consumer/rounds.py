@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from crash.books import rows
 from crash_consumer.consuming import ENDED, STARTED, consume
 from crash_consumer.journals import Fate, Journals, published
-from crash_consumer.kinds import GROUP, SESSION_S, TOPICS, Kind, poisoned
+from crash_consumer.kinds import GROUP, SESSION_S, Kind
 from crash_consumer.promises import Round, Verdict, judge, wanted
 from crash_consumer.publishing import publish
 
