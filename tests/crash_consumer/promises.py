@@ -57,6 +57,7 @@ def judge(a_round: Round) -> Verdict:
     _at_least_once(a_round, verdict)
     _dead_letters(a_round, verdict)
     _repeats(a_round, verdict)
+    _reconsume_times(a_round, verdict)
     _one_at_a_time(a_round, verdict)
     _complete_batches(a_round, verdict)
     if a_round.kind.orderly:
@@ -105,6 +106,29 @@ def _repeats(a_round: Round, verdict: Verdict) -> None:
         for end, member, _ in awake[:-1]:
             if not a_round.fates[member].disturbed(end, end + _KEPT):
                 verdict.faults.append(f"{offset} is consumed again, and {member} was neither killed nor stopped")
+
+
+def _reconsume_times(a_round: Round, verdict: Verdict) -> None:
+    """A message that failed is consumed with one more reconsume_times, and no more after the last.
+
+    Unless who failed was disturbed before that was kept. Calls of other sizes share no number: batches in order are
+    compared within a member.
+    """
+    apart = a_round.kind.orderly and a_round.kind.batch is not None
+    failed: dict[int, Call] = {}
+    for call in sorted(a_round.calls, key=lambda each: each.begin):
+        before = failed.pop(call.offset, None)
+        if call.end is not None and not call.succeeded:
+            failed[call.offset] = call
+        if before is None or before.end is None or (apart and before.member != call.member):
+            continue
+        if a_round.fates[before.member].disturbed(before.begin - _BEFORE, before.end + _KEPT):
+            continue
+        if before.reconsume_times >= MOST:
+            verdict.faults.append(f"{call.offset} is consumed again by {call.member} after it was given up")
+        elif call.reconsume_times != before.reconsume_times + 1:
+            found = f"{call.reconsume_times} after {before.reconsume_times}"
+            verdict.faults.append(f"{call.offset} has reconsume_times {found}, at {before.member}, {call.member}")
 
 
 def _one_at_a_time(a_round: Round, verdict: Verdict) -> None:
