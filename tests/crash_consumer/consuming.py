@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import signal
 import sys
-import threading
 import time
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -101,10 +101,11 @@ def consume(root: str, folder: str, name: str, kind: Kind) -> None:
     said = os.open(f"{folder}/{name}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(said, 1)
     os.dup2(said, 2)
-    stopping = threading.Event()
+    faulthandler.register(signal.SIGUSR1)
+    stopping = []
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
-        stopping.set()
+        stopping.append(True)
 
     signal.signal(signal.SIGTERM, stop)
     journal = Journal(f"{folder}/{name}.journal")
@@ -130,5 +131,6 @@ def consume(root: str, folder: str, name: str, kind: Kind) -> None:
         consumer.subscribe(topic, kind.tags if topic == TOPICS[1] else "*")
     with consumer:
         journal.write(STARTED)
-        stopping.wait()
+        while not stopping:
+            time.sleep(0.05)
     journal.write(ENDED)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MEMBERS = 3
 #: for the group to consume what is left, for a process to end (s)
-PATIENCE_S = 120.0
+PATIENCE_S = 90.0
 _LOOK_S = 0.2
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["crash_consumer.consuming", "crash_consumer.publishing", "crash_consumer.preload"])
@@ -120,7 +120,9 @@ class Group:
         for member in members:
             member.process.join(PATIENCE_S)
             if member.process.exitcode is None:
-                self.faults.append(f"{member.name} does not end")
+                self.faults.append(f"{member.name} does not end; its log has the stacks of its threads")
+                os.kill(member.pid, signal.SIGUSR1)
+                time.sleep(1.0)
                 member.process.kill()
             elif member.process.exitcode != 0:
                 self.faults.append(f"{member.name} has ended with {member.process.exitcode}: {self.said(member.name)}")
@@ -301,9 +303,15 @@ def kinds(random: Random, exactly_once: bool) -> Kind:
 
 
 def run(
-    folder: str, rounds: int, random: Random, tell: Callable[[str], object], seconds: float, kind: Kind | None = None
+    folder: str,
+    rounds: int,
+    random: Random,
+    tell: Callable[[str], object],
+    seconds: float,
+    kind: Kind | None = None,
+    stop: bool = False,
 ) -> Figures:
-    """So many rounds, each in a folder of its own. ``kind``: None = random ones."""
+    """So many rounds, each in a folder of its own. ``kind``: None = random ones; ``stop``: after the first fault."""
     figures = Figures()
     once = has_positions()
     for number in range(1, rounds + 1):
@@ -320,6 +328,8 @@ def run(
             f"round {number} of {rounds}: {this}; {verdict.messages} messages, {verdict.repeated} repeated, "
             f"{group.stops} stops, faults: {'; '.join(shown) or 'none'}"
         )
+        if stop and not figures.good:
+            break
     return figures
 
 
