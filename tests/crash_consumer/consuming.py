@@ -96,8 +96,8 @@ def positions(database: str) -> Any:
     return SqlPositions(engine)
 
 
-def consume(root: str, folder: str, name: str, kind: Kind) -> None:
-    """Consume until SIGTERM. ``folder``: of this round's files, those of this process begin with its name."""
+def consume(root: str, folder: str, name: str, member: str, kind: Kind) -> None:
+    """Consume until SIGTERM. ``folder``: of this round's files, those of this process begin with its ``name``."""
     said = os.open(f"{folder}/{name}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(said, 1)
     os.dup2(said, 2)
@@ -124,7 +124,7 @@ def consume(root: str, folder: str, name: str, kind: Kind) -> None:
         suspend=SUSPEND_S,
         session=SESSION_S,
         commit_interval=COMMIT_S,
-        member=name,
+        member=member,
         **more,
     )
     for topic in TOPICS:

@@ -23,7 +23,7 @@ class Kind:
     """How the group consumes.
 
     ``batch``: messages of a call; ``tags``: the selector of topic b; ``exactly_once``: with positions in a database
-    (SqlPositions).
+    (SqlPositions); ``named``: a process has the member's name of one that has ended.
     """
 
     orderly: bool = False
@@ -31,12 +31,14 @@ class Kind:
     threads: int = 4
     tags: str = "*"
     exactly_once: bool = False
+    named: bool = False
 
     def __str__(self) -> str:
         words = ["orderly" if self.orderly else "concurrent", f"{self.threads} threads"]
         words += [] if self.batch is None else [f"batches of {self.batch}"]
         words += [] if self.tags == "*" else [f"tags {self.tags}"]
         words += ["exactly once"] if self.exactly_once else []
+        words += ["named"] if self.named else []
         return ", ".join(words)
 
     def wants(self, topic: str, tag: str | None) -> bool:

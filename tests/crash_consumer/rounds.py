@@ -60,9 +60,10 @@ class Figures:
 
 @dataclass
 class Member:
-    """A process of the group."""
+    """A process of the group. ``slot``: among those that run."""
 
     name: str
+    slot: int
     process: BaseProcess
     fate: Fate = field(default_factory=Fate)
     continue_at: float | None = None
@@ -89,9 +90,13 @@ class Group:
     def start(self) -> Member:
         """One more process."""
         name = f"m{len(self.fates)}"
-        process = _CONTEXT.Process(target=consume, args=(self.lake, self.folder, name, self.kind), daemon=True)
+        free = next(slot for slot in range(len(self.members) + 1) if all(each.slot != slot for each in self.members))
+        known_as = f"member-{free}" if self.kind.named else name
+        process = _CONTEXT.Process(
+            target=consume, args=(self.lake, self.folder, name, known_as, self.kind), daemon=True
+        )
         process.start()
-        member = Member(name, process)
+        member = Member(name, free, process)
         self.members.append(member)
         self.fates[name] = member.fate
         return member
@@ -299,6 +304,7 @@ def kinds(random: Random, exactly_once: bool) -> Kind:
         threads=random.choice([1, 4, 4, 12]),
         tags=random.choice(["*", "A", "A || B"]),
         exactly_once=once,
+        named=random.random() < 0.3,
     )
 
 
