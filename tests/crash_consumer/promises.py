@@ -111,13 +111,17 @@ def _repeats(a_round: Round, verdict: Verdict) -> None:
 def _reconsume_times(a_round: Round, verdict: Verdict) -> None:
     """A message that failed is consumed with one more reconsume_times, and no more after the last.
 
-    Unless who failed was disturbed before that was kept. Calls of other sizes share no number: batches in order are
-    compared within a member.
+    Unless who failed was disturbed before that was kept. Of a batch in order the number of the first message is kept,
+    which may be another one at the next member.
     """
     apart = a_round.kind.orderly and a_round.kind.batch is not None
     failed: dict[int, Call] = {}
+    first: dict[str, int] = {}
     for call in sorted(a_round.calls, key=lambda each: each.begin):
         before = failed.pop(call.offset, None)
+        if apart and first.get(call.member) == call.begin:
+            continue
+        first[call.member] = call.begin
         if call.end is not None and not call.succeeded:
             failed[call.offset] = call
         if before is None or before.end is None or (apart and before.member != call.member):
