@@ -24,7 +24,7 @@ def test_group_under_kills_keeps_its_promises(tmp_path: Path, kind: Kind) -> Non
     """SEED=n for the same moments again, as far as moments can be the same."""
     seed = int(os.environ.get("SEED") or 0) or Random().randrange(1, 10**6)
     print(f"SEED={seed}")
-    figures = run(str(tmp_path), 1, Random(seed), print, 7.0, kind)
+    figures = run(str(tmp_path), 1, Random(seed), print, 5.0, kind)
     print(figures)
     assert figures.messages > 0
     assert figures.good
