@@ -44,9 +44,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "a failed message does not hold up its queue": Fault(
         "push_consumer.py",
-        "                    queue.retries[first], queue.held_until = outcome, outcome.due_at\n"
-        "                    return False\n",
-        "                    queue.retries[first] = outcome\n",
+        "held_until, queue.held_count = outcome, outcome.due_at, count\n                    return False\n",
+        "held_until, queue.held_count = outcome, outcome.due_at, count\n",
         "orderly",
     ),
     "retries are not kept": Fault(

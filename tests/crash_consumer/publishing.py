@@ -40,6 +40,8 @@ def publish(root: str, ledger: str, seed: int) -> None:
             if random.random() < 0.04:
                 _compact(published, random.choice(TOPICS))
             if random.random() < 0.03:
+                _compact_batches(published)
+            if random.random() < 0.03:
                 published.rebuild()
 
 
@@ -76,3 +78,13 @@ def _compact(published: Published, topic: str) -> None:
     if os.path.isdir(published.tables.location(name)):
         published.compact(name)
         published._logs.pop(name, None)  # it has read commits that are no longer there
+
+
+def _compact_batches(published: Published) -> None:
+    """OPTIMIZE, VACUUM; the commits stay."""
+    from deltalake import DeltaTable
+
+    table = DeltaTable(published.tables.location("batches"))
+    table.optimize.compact()
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    table.create_checkpoint()
