@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -33,6 +34,8 @@ _TABLE = "batches"
 _COLUMNS = ["application", "batch_id", "batch_time", "finished_at", "table_versions"]
 #: Time after which a log in an object store is listed for new versions (s): the next one may have been cleaned up.
 _LIST_S = 60.0
+#: attempts at reading while VACUUM deletes the files that were listed
+_ATTEMPTS = 5
 
 
 class ListedBatch(NamedTuple):
@@ -140,9 +143,13 @@ class BatchLog:
         return before != self._changed_at
 
     def _reread(self, log: DeltaLog) -> None:
-        version = log.version()
-        self._extend(self._rows([file.path for file in log.data_files()]))
-        self._version = version
+        for _ in range(_ATTEMPTS):
+            version = log.version()
+            with suppress(FileNotFoundError):  # VACUUM deletes a file that was listed
+                self._extend(self._rows([file.path for file in log.data_files()]))
+                self._version = version
+                return
+        raise StorageError("a file of the table is missing", self._place, "restore it")
 
     def _rows(self, paths: Sequence[str]) -> list[ListedBatch]:
         found: list[ListedBatch] = []
