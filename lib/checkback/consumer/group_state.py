@@ -32,7 +32,8 @@ class QueueState:
     """A queue's position and retries; ``dead_letters``: how many messages were given up.
 
     ``dead``: those of them, with their numbers, that may not be in the table `dead_letters` yet. ``epoch``: how often
-    its owner changed; ``owner``: the member that consumes it, None = nobody.
+    its owner changed; ``owner``: the member that consumes it, None = nobody. ``resumed_until``: in SqlPositions, the
+    latest ``due_at`` of an operator's retries that were taken over from the group's table (ms).
     """
 
     position: Position
@@ -41,6 +42,15 @@ class QueueState:
     dead_letters: int = 0
     owner: str | None = None
     epoch: int = 0
+    resumed_until: int = 0
+
+    def with_resumed(self, retries: Iterable[Retry]) -> QueueState:
+        """With those of an operator's retries that were not taken over before."""
+        known = {each.message for each in self.retries}
+        new = [each for each in retries if each.resumed and each.due_at > self.resumed_until]
+        until = max((each.due_at for each in new), default=self.resumed_until)
+        added = tuple(each for each in new if each.message not in known)
+        return replace(self, retries=(*self.retries, *added), resumed_until=until)
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,8 @@ class Slice:
         """Those that are not done."""
         times = None
         if self.retries is not None:
-            times = [each.times for each in self.retries[self.done :]]
+            known = self.queue.retries  # a message that holds up its queue has failed again
+            times = [known.get(each.message, each).times for each in self.retries[self.done :]]
         elif self.queue.ordered and self.key(self.done) in self.queue.retries:
             held, left = self.queue.held_count, len(self) - self.done
             times = ([self.queue.retries[self.key(self.done)].times] * held + [0] * left)[:left]
@@ -122,6 +123,7 @@ class InHand:
     skip: frozenset[MessageKey] = frozenset()
     held_until: int = 0
     held_count: int = 1
+    resumed_until: int = 0
     leaving: bool = False
     lost: bool = False
     stuck: bool = False
@@ -147,6 +149,7 @@ class InHand:
         found = cls(queue, epoch, position, position, retries, dead, state.dead_letters, ordered)
         found.held_until, found.sequential = held_until, version is not None
         found.version, found.kept_dead = version or 0, state.dead_letters
+        found.resumed_until = state.resumed_until
         given_up = {letter.message for letter in dead.values()}
         found.skip = frozenset(given_up if ordered else given_up.union(retries))
         return found
@@ -207,7 +210,6 @@ class InHand:
             return
         self.fetched = run.after(self._run[1], len(run.batches))
         self._run = None
-        self.skip = frozenset(key for key in self.skip if not self.fetched.has(key))
         self._settle()
 
     def rewind(self) -> None:
@@ -274,8 +276,10 @@ class InHand:
         self._settle()
 
     def advance(self) -> None:
-        """Bring ``consumed`` up to what is done."""
+        """Bring ``consumed`` up to what is done, and forget what it has passed."""
         self._settle()
+        if self.skip:
+            self.skip = frozenset(key for key in self.skip if not self.consumed.has(key))
 
     def _settle(self) -> None:
         while self._slices and self._slices[0].done == len(self._slices[0]):

@@ -303,14 +303,20 @@ class PushConsumer:
 
     def _read_retries(self) -> bool:
         """Read messages whose retry is due; False if there is none."""
-        if self._orderly:
-            return False
         now = _now()
         wanted: dict[str, list[tuple[InHand, Retry]]] = {}
         with self._changed:
             for queue, each in self._in_hand.items():
                 if each.retries and not (each.lost or each.leaving):
-                    found = [retry for retry in due(each.retries, now) if retry.message not in each.retrying]
+                    # What lies behind the position waits until that has passed it: until then nothing would tell a
+                    # next owner that it was consumed.
+                    found = [
+                        retry
+                        for retry in due(each.retries, now)
+                        if retry.message not in each.retrying and retry.message not in each.skip
+                    ]
+                    if self._orderly:  # the others hold up their queue, and are in hand
+                        found = [retry for retry in found if retry.resumed]
                     wanted.setdefault(queue.topic, []).extend((each, retry) for retry in found)
         for topic, found_all in wanted.items():
             chosen = {retry.message: (each, retry) for each, retry in found_all[:_RETRIES]}
@@ -491,8 +497,11 @@ class PushConsumer:
             for queue, each in taken.items():
                 self._in_hand.setdefault(queue, each)
             for queue, added in member.added.items():
-                if queue in self._in_hand:
-                    self._in_hand[queue].retries |= {each.message: each for each in added}
+                mine = self._in_hand.get(queue)
+                if mine is not None and mine.sequential:
+                    self._drop(mine)  # taken anew with them, in one transaction of the database
+                elif mine is not None:
+                    mine.retries |= {retry.message: retry for retry in added}
             self._changed.notify_all()
 
     def _take_over(self, queue: MessageQueue, state: QueueState) -> InHand:
@@ -506,9 +515,12 @@ class PushConsumer:
         """Drop what is in hand of the queue; if this member still owns it, it goes on from what is kept."""
         self.last_error = reason
         with self._changed:
-            queue.lost = True
-            if self._in_hand.get(queue.queue) is queue:
-                del self._in_hand[queue.queue]
+            self._drop(queue)
+
+    def _drop(self, queue: InHand) -> None:
+        queue.lost = True
+        if self._in_hand.get(queue.queue) is queue:
+            del self._in_hand[queue.queue]
 
     def _note(self, error: Exception) -> None:
         self.last_error = str(error) if isinstance(error, CheckbackError) else error_summary(error)

@@ -18,6 +18,7 @@ from checkback.consumer.group_reader import chosen_groups, read_group
 from checkback.consumer.group_table import GroupTable
 from checkback.consumer.message_lines import iso
 from checkback.consumer.reconsume import AGAIN, COLUMNS, Buried, Judged, dead_letters_of, judge, keys_of, with_retries
+from checkback.consumer.retry import RESUMED
 from checkback.consumer.times import time_of
 from checkback.errors import FencedError, SettingsError, printable
 from checkback.operate.command import confirmed
@@ -75,7 +76,7 @@ class Request:
     @property
     def resumed_by(self) -> str:
         """The reason of the retries."""
-        return f"resumed by {self.signed.actor}"
+        return f"{RESUMED}{self.signed.actor}"
 
 
 def run(tables: Tables, request: Request, yes: bool, as_json: bool, table: Print, clock: Callable[[], int]) -> None:

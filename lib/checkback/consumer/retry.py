@@ -21,6 +21,8 @@ RETRY_LEVELS: tuple[int, ...] = (
 )
 #: retries of a message before it goes to `dead_letters`
 MAX_RECONSUME_TIMES = 16
+#: how the reason of a retry begins that an operator has asked for
+RESUMED = "resumed by "
 
 
 class Retry(NamedTuple):
@@ -30,6 +32,11 @@ class Retry(NamedTuple):
     times: int
     due_at: int
     reason: str
+
+    @property
+    def resumed(self) -> bool:
+        """True if an operator has the message consumed again (`reconsume`)."""
+        return self.reason.startswith(RESUMED)
 
 
 class DeadLetter(NamedTuple):

@@ -69,10 +69,18 @@ class SqlPositions:
             connection.execute(CreateTable(self.table, if_not_exists=True))
 
     def load(self, group: str, queue: MessageQueue, start: QueueState) -> KeptState:
-        """The queue's row; a new one begins at ``start``."""
+        """The queue's row; a new one begins at ``start``. Retries of an operator in ``start`` are taken over once.
+
+        Raises FencedError if another member writes the row meanwhile.
+        """
         row = self._where(group, queue)
         with self.engine.begin() as connection:
-            values = {"state": encode(start), "state_id": uuid.uuid4().hex, "version": 0, "updated_at": _now()}
+            values = {
+                "state": encode(start.with_resumed(start.retries)),
+                "state_id": uuid.uuid4().hex,
+                "version": 0,
+                "updated_at": _now(),
+            }
             insert_once(connection, self.table, {**row, **values})
             columns = self.table.c
             found = connection.execute(
@@ -80,7 +88,12 @@ class SqlPositions:
                     *(columns[name] == value for name, value in row.items())
                 )
             ).one()
-        return KeptState(decode(found.state), found.state_id, found.version)
+            state, version = decode(found.state), found.version
+            resumed = state.with_resumed(start.retries)
+            if resumed != state:
+                self.keep(connection, group, queue, version, resumed)
+                version += 1
+        return KeptState(resumed, found.state_id, version)
 
     def keep(self, connection: Connection, group: str, queue: MessageQueue, version: int, state: QueueState) -> None:
         """Update the row as part of the connection's transaction; its version is then ``version`` + 1.
@@ -108,6 +121,7 @@ def encode(state: QueueState) -> str:
         "retries": [[*_flat(each.message), each.times, each.due_at, each.reason] for each in state.retries],
         "dead": [[number, *_flat(each.message), *each[1:]] for number, each in state.dead],
         "dead_letters": state.dead_letters,
+        "resumed_until": state.resumed_until,
     }
     return json.dumps(found)
 
@@ -121,6 +135,7 @@ def decode(text: str) -> QueueState:
         tuple(Retry(_message(row[:5]), *row[5:]) for row in found["retries"]),
         tuple((row[0], DeadLetter(_message(row[1:6]), *row[6:])) for row in found["dead"]),
         found["dead_letters"],
+        resumed_until=found["resumed_until"],
     )
 
 

@@ -100,4 +100,5 @@ def _state(taken: Slice, count: int) -> QueueState:
     done = {taken.key(place) for place in range(taken.done, taken.done + count)}
     retries = tuple(each for key, each in queue.retries.items() if key not in done)
     position = queue.consumed if taken.retries is not None else taken.after(taken.done + count)
-    return QueueState(position, retries, queue.kept_letters(), queue.dead_letters)
+    letters, until = queue.kept_letters(), queue.resumed_until
+    return QueueState(position, retries, letters, queue.dead_letters, resumed_until=until)

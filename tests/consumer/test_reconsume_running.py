@@ -1,0 +1,56 @@
+"""`checkback reconsume`: what it adds is consumed, by members that run and by those that start later."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine
+
+from checkback.cli import main
+from checkback.consumer import PushConsumer, SqlPositions
+from consumer.heard import Heard, until
+from consumer.test_push_consumer import dead_letters, start
+
+if TYPE_CHECKING:
+    from consumer.published import Published
+
+
+def resume(lake: Published) -> None:
+    arguments = ["reconsume", "g", "--all", "--actor", "alice", "--reason", "mended", "--yes"]
+    assert main([*arguments, "--set", f"storage.root={lake.tables.root}"]) == 0
+
+
+@pytest.mark.parametrize("running_meanwhile", [False, True])
+@pytest.mark.parametrize("kind", ["concurrent", "orderly", "sql"])
+def test_a_dead_letter_is_consumed_again_once(
+    lake: Published, running: list[PushConsumer], tmp_path: Path, kind: str, running_meanwhile: bool
+) -> None:
+    options: dict[str, Any] = {"max_reconsume_times": 0, "orderly": kind == "orderly", "suspend": 0.01}
+    if kind == "sql":
+        options["positions"] = SqlPositions(create_engine(f"sqlite:///{tmp_path / 'p.db'}"))
+    lake.publish({"pay": [lake.messages(3)]})
+    first = Heard({1: 1})
+    start(lake, running, first, **options)
+    first.wait_for(0, 1, 2)
+    until(lambda: dead_letters(lake))
+    if not running_meanwhile:
+        running.pop().shutdown()
+    resume(lake)
+    heard = first
+    if not running_meanwhile:
+        heard = Heard()
+        start(lake, running, heard, **options)
+    heard.wait(lambda heard: heard.messages and heard.messages[-1].reconsume_times == 1)
+    lake.publish({"pay": [lake.messages(1)]})
+    heard.wait_for(3)
+    running.pop().shutdown()
+    again = Heard()
+    lake.publish({"pay": [lake.messages(1)]})
+    start(lake, running, again, **options)
+    again.wait_for(4)
+    assert again.offsets == [4]
+    total = heard.times if running_meanwhile else first.times + heard.times
+    assert total == Counter([0, 1, 1, 2, 3])
