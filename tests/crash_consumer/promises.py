@@ -29,7 +29,7 @@ class Verdict:
     calls: int = 0
     lost: list[int] = field(default_factory=list)
     repeated: int = 0
-    handed_over: int = 0
+    unexplained: int = 0
     doubled_dead_letters: list[int] = field(default_factory=list)
     doubled_effects: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -97,10 +97,8 @@ def _dead_letters(a_round: Round, verdict: Verdict) -> None:
 def _repeats(a_round: Round, verdict: Verdict) -> None:
     """(4) A message is consumed again only if who consumed it was killed, stopped or taken for dead soon after.
 
-    Or handed over: consumed by one of several threads while a message before it was not, when the queue was given back.
     With positions in a database a call that succeeded may be rolled back, too.
     """
-    several = a_round.kind.exactly_once or not (a_round.kind.orderly or a_round.kind.threads == 1)
     successes: dict[int, list[Call]] = {}
     for call in a_round.calls:
         if call.succeeded:
@@ -110,12 +108,10 @@ def _repeats(a_round: Round, verdict: Verdict) -> None:
         ended = sorted((call.end or 0, call.member, call.begin) for call in calls)
         awake = [each for each in ended if not a_round.fates[each[1]].hindered(each[2] - _BEFORE, each[0])]
         for end, member, _ in awake[:-1]:
-            if a_round.fates[member].disturbed(end, end + _KEPT):
-                continue
-            if several:
-                verdict.handed_over += 1
-            else:
-                verdict.faults.append(f"{offset} is consumed again, and {member} was neither killed nor stopped")
+            if not a_round.fates[member].disturbed(end, end + _KEPT):
+                verdict.unexplained += 1
+                if not a_round.kind.exactly_once:
+                    verdict.faults.append(f"{offset} is consumed again, and {member} was neither killed nor stopped")
 
 
 def _reconsume_times(a_round: Round, verdict: Verdict) -> None:

@@ -44,7 +44,7 @@ class Figures:
     messages: int = 0
     calls: int = 0
     repeated: int = 0
-    handed_over: int = 0
+    unexplained: int = 0
     lost: int = 0
     doubled_dead_letters: int = 0
     doubled_effects: int = 0
@@ -358,7 +358,7 @@ def _add(figures: Figures, verdict: Verdict, group: Group) -> None:
     figures.messages += verdict.messages
     figures.calls += verdict.calls
     figures.repeated += verdict.repeated
-    figures.handed_over += verdict.handed_over
+    figures.unexplained += verdict.unexplained
     figures.lost += len(verdict.lost)
     figures.doubled_dead_letters += len(verdict.doubled_dead_letters)
     figures.doubled_effects += len(verdict.doubled_effects)

@@ -74,8 +74,6 @@ def test_repeat_without_a_cause() -> None:
     a_round = _round()
     repeated = [*a_round.calls, _call(15, 200, 201, "m1")]
     assert "15 is consumed again, and m0 was neither killed nor stopped" in _said(replace(a_round, calls=repeated))
-    assert judge(replace(a_round, calls=repeated, kind=Kind(threads=1))).handed_over == 0
-    assert judge(replace(a_round, calls=repeated, kind=Kind())).handed_over == 1
     stopped = {"m0": Fate(stopped=[(110 * _S, 115 * _S)]), "m1": Fate()}
     assert judge(replace(a_round, calls=repeated, fates=stopped)).good
 
