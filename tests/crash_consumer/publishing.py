@@ -81,10 +81,9 @@ def _compact(published: Published, topic: str) -> None:
 
 
 def _compact_batches(published: Published) -> None:
-    """OPTIMIZE, VACUUM; the commits stay."""
+    """OPTIMIZE; the old files and the commits stay."""
     from deltalake import DeltaTable
 
     table = DeltaTable(published.tables.location("batches"))
     table.optimize.compact()
-    table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     table.create_checkpoint()
