@@ -13,7 +13,7 @@ QUEUE_IDS = (0, 1, 20, 21, 22, 41, 42, 43, 63, 64, 85, 127)
 TAGS = ("A", "B", None)
 #: retries before a message is given up; pauses before them, and of an orderly queue that is held up (s)
 MOST = 3
-LEVELS = (0.1, 0.2, 0.3)
+LEVELS = (0.1, 0.1, 0.15)
 SUSPEND_S = 0.1
 SESSION_S, COMMIT_S = 2.0, 0.2
 
@@ -67,7 +67,7 @@ def fails(offset: int, reconsume_times: int) -> bool:
 
 
 def pause_s(offset: int) -> float:
-    """How long the listener takes: now and then longer than all retries of another message, and a commit."""
-    if offset % 997 == 7:
-        return 1.2
+    """How long the listener takes: now and then longer than all retries of a poisoned message soon behind it."""
+    if offset % 844 == 6:
+        return 2.5
     return 0.02 if offset % 67 == 0 else 0.001

@@ -48,9 +48,11 @@ def publish(root: str, ledger: str, seed: int) -> None:
 def _batch(published: Published, random: Random, lines: Any) -> None:
     files = {}
     for topic in random.choice([TOPICS, TOPICS, TOPICS[:1], TOPICS[1:]]):
-        rows = []
+        rows: list[dict[str, Any]] = []
+        queue_id = random.choice(QUEUE_IDS)
         for _ in range(random.choice([1, random.randrange(1, _MOST), random.randrange(1, _MOST)])):
-            row = published.messages(1, (random.choice(QUEUE_IDS),), half_queue_id=random.randrange(2))[0]
+            queue_id = random.choice(QUEUE_IDS) if random.random() < 0.1 else queue_id
+            row = published.messages(1, (queue_id,), half_queue_id=random.randrange(2))[0]
             rows.append(row | {"tags": tag(row["half_queue_offset"])})
         random.shuffle(rows)
         count = random.choice([1, 1, 2, 3])
