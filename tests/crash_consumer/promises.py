@@ -97,7 +97,8 @@ def _dead_letters(a_round: Round, verdict: Verdict) -> None:
 def _repeats(a_round: Round, verdict: Verdict) -> None:
     """(4) A message is consumed again only if who consumed it was killed, stopped or taken for dead soon after.
 
-    With positions in a database a call that succeeded may be rolled back, too.
+    With positions in a database a call that succeeded may be rolled back, too; and a retry that succeeded before the
+    position of a former owner has come so far is forgotten when the queue is given back.
     """
     successes: dict[int, list[Call]] = {}
     for call in a_round.calls:
@@ -105,12 +106,12 @@ def _repeats(a_round: Round, verdict: Verdict) -> None:
             successes.setdefault(call.offset, []).append(call)
     for offset, calls in successes.items():
         verdict.repeated += len(calls) - 1
-        ended = sorted((call.end or 0, call.member, call.begin) for call in calls)
+        ended = sorted((call.end or 0, call.member, call.begin, call.reconsume_times) for call in calls)
         awake = [each for each in ended if not a_round.fates[each[1]].hindered(each[2] - _BEFORE, each[0])]
-        for end, member, _ in awake[:-1]:
+        for end, member, _, times in awake[:-1]:
             if not a_round.fates[member].disturbed(end, end + _KEPT):
                 verdict.unexplained += 1
-                if not a_round.kind.exactly_once:
+                if not (a_round.kind.exactly_once or (times and not a_round.kind.orderly)):
                     verdict.faults.append(f"{offset} is consumed again, and {member} was neither killed nor stopped")
 
 
