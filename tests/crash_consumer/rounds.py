@@ -213,6 +213,7 @@ def run_round(folder: str, kind: Kind, random: Random, seconds: float) -> tuple[
     try:
         for _ in range(MEMBERS):
             group.start()
+        _begin(group, ledger)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             time.sleep(random.uniform(0.1, 1.6))
@@ -227,6 +228,16 @@ def run_round(folder: str, kind: Kind, random: Random, seconds: float) -> tuple[
         publisher.kill()
         group.end()
     return verdict, group
+
+
+def _begin(group: Group, ledger: str) -> None:
+    """Wait until something is published and somebody consumes it: a busy machine needs its time."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        group.look()
+        if published(ledger) and any(_last_word(group, member) not in ("", STARTED) for member in group.members):
+            return
+        time.sleep(_LOOK_S)
 
 
 def _finish(group: Group, ledger: str) -> Verdict:
