@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from checkback.consumer.group_state import MessageQueue, QueueState
 from checkback.consumer.in_hand import InHand, Run, Slice
+from checkback.consumer.message_rows import MessageKeys, MessageRows
 from checkback.consumer.position import BatchKey, MessageKey, Position
-from checkback.consumer.topic_reader import MessageKeys, MessageRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

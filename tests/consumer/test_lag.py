@@ -18,9 +18,9 @@ from checkback.consumer.group_reader import group_names, read_group
 from checkback.consumer.group_state import GroupState, Member, MessageQueue, QueueState
 from checkback.consumer.group_table import GroupTable
 from checkback.consumer.lag import LagReader, consumer_lag
+from checkback.consumer.message_rows import Unread
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
 from checkback.consumer.retry import Retry
-from checkback.consumer.topic_reader import Unread
 from checkback.errors import SettingsError
 from checkback.storage.tables import Tables
 from consumer.published import START, Published

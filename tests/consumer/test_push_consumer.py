@@ -284,8 +284,8 @@ def test_a_stuck_queue_does_not_hold_up_the_others(
     lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However much is read of it."""
-    monkeypatch.setattr("checkback.consumer.push_consumer._MOST_MESSAGES", 20)
-    monkeypatch.setattr("checkback.consumer.push_consumer._PATIENCE_S", 0.05)
+    monkeypatch.setattr("checkback.consumer.reading.MOST_MESSAGES", 20)
+    monkeypatch.setattr("checkback.consumer.reading._PATIENCE_S", 0.05)
     lake.publish({"pay": [lake.messages(100, (0,)), lake.messages(5, (1,))]})
     go_on = threading.Event()
 

@@ -30,6 +30,8 @@ class AsyncPushConsumer:
             raise SettingsError("SqlPositions needs a listener in a thread", group, "use PushConsumer")
         self._listener = listener
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: set[asyncio.Task[Any] | None] = set()
+        self._ending: asyncio.Task[None] | None = None
         self.consumer = PushConsumer(group, storage, self._listen, **options)
 
     def subscribe(self, topic: str, selector: MessageSelector | str = "*") -> AsyncPushConsumer:
@@ -44,8 +46,14 @@ class AsyncPushConsumer:
         return self
 
     async def shutdown(self, timeout: float | None = None) -> None:
-        """Finish the listener's calls in progress, keep the positions, leave the group."""
-        await asyncio.to_thread(self.consumer.shutdown, timeout)
+        """Finish the listener's calls in progress, keep the positions, leave the group.
+
+        Called by the listener it returns at once, and the rest is done when the calls have returned.
+        """
+        if asyncio.current_task() in self._calls:
+            self._ending = asyncio.create_task(asyncio.to_thread(self.consumer.shutdown, timeout))
+        else:
+            await asyncio.to_thread(self.consumer.shutdown, timeout)
 
     def pause(self) -> None:
         """Call the listener no more until `resume`."""
@@ -70,4 +78,9 @@ class AsyncPushConsumer:
         return asyncio.run_coroutine_threadsafe(self._call(argument), loop).result()
 
     async def _call(self, argument: Any) -> Any:
-        return await self._listener(argument)
+        task = asyncio.current_task()
+        self._calls.add(task)
+        try:
+            return await self._listener(argument)
+        finally:
+            self._calls.discard(task)

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from checkback.consumer.followed_log import FollowedLog
 from checkback.consumer.position import BEFORE_BATCHES, BatchKey, Position
 from checkback.errors import StorageError
 from checkback.storage import table_files
 from checkback.storage.commit_reader import actions_of_kind
-from checkback.storage.delta_log import DeltaLog
 from checkback.storage.fsync import LOG
 from checkback.storage.lease import boot_time
 from checkback.storage.object_store import is_registered
@@ -28,6 +28,7 @@ from checkback.storage.timestamps import python_times
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from checkback.storage.delta_log import DeltaLog
     from checkback.storage.tables import Tables
 
 _TABLE = "batches"
@@ -56,7 +57,7 @@ class BatchLog:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         self._place = tables.location(_TABLE)
-        self._log: DeltaLog | None = None
+        self._log = FollowedLog(tables, _TABLE)
         self._version = -1
         self._listed = boot_time()
         self._changed_at = 0
@@ -71,13 +72,22 @@ class BatchLog:
     def refresh(self) -> bool:
         """Read the rows of new batches; True if there are any. Raises StorageError."""
         before = len(self.batches)
-        if self._log is None:
-            if not DeltaLog.exists(self._place):
+        try:
+            if self._version >= 0 and not self._is_new():
                 return False
-            self._log = DeltaLog(_TABLE, self._place, sync=False)
-            self._reread(self._log)
+        except OSError as error:
+            raise StorageError(f"the table's log cannot be read: {error}", self._place) from error
+        looked, changed_at = boot_time(), self._changes()
+        opened = self._log.open()
+        if opened is None:
+            return False
+        log, anew = opened
+        if anew:
+            self._reread(log)
         else:
-            self._follow(self._log)
+            self._follow(log)
+        self._log.seen()
+        self._listed, self._changed_at = looked, changed_at
         return len(self.batches) > before
 
     def index_of(self, key: BatchKey) -> int | None:
@@ -114,11 +124,6 @@ class BatchLog:
         return zip(self._begins, [*self._begins[1:], len(self.batches)], strict=False)
 
     def _follow(self, log: DeltaLog) -> None:
-        try:
-            if not self._is_new():
-                return
-        except OSError as error:
-            raise StorageError(f"the table's log cannot be read: {error}", self._place) from error
         newest = log.version()
         try:
             for version in range(self._version + 1, newest + 1):
@@ -133,14 +138,17 @@ class BatchLog:
 
     def _is_new(self) -> bool:
         """True if there may be new versions. One request, or one look at the folder, which each new file changes."""
-        if is_registered(self._place):
-            now = boot_time()
-            if now < self._listed + _LIST_S:
-                return table_files.exists(f"{self._place}/{LOG}/{self._version + 1:020}.json")
-            self._listed = now
+        if not is_registered(self._place):
+            return self._changed_at != self._changes()
+        if boot_time() >= self._listed + _LIST_S:
             return True
-        before, self._changed_at = self._changed_at, os.stat(f"{self._place}/{LOG}").st_mtime_ns
-        return before != self._changed_at
+        return table_files.exists(f"{self._place}/{LOG}/{self._version + 1:020}.json")
+
+    def _changes(self) -> int:
+        """When the log's folder was changed; 0 if that is not known."""
+        with suppress(OSError):
+            return 0 if is_registered(self._place) else os.stat(f"{self._place}/{LOG}").st_mtime_ns
+        return 0
 
     def _reread(self, log: DeltaLog) -> None:
         for _ in range(_ATTEMPTS):

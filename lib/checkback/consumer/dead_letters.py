@@ -9,14 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from checkback.consumer.times import time_of
+from checkback.consumer.times import ms_of, time_of
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.parquet_files import FileWriter
+from checkback.storage.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from checkback.consumer.group_state import MessageQueue
     from checkback.consumer.position import MessageKey
@@ -35,21 +37,39 @@ class DeadLetters:
         self._group = group
         self._log: DeltaLog | None = None
 
-    def append(self, state_id: str, queue: MessageQueue, dead: Mapping[int, DeadLetter], reader: TopicReader) -> None:
+    def append(self, state_id: str, queue: MessageQueue, dead: Mapping[int, DeadLetter], reader: TopicReader) -> int:
         """Append those that are not in the table yet; ``dead``: by number, kept before. Raises StorageError.
 
-        ``state_id``: identifies what counts the queue's dead letters.
+        ``state_id``: identifies what counts the queue's dead letters. Returns the last number that is taken. What
+        counts them may have been restored from a backup: those whose number is taken are looked up in the table.
         """
         app = f"{TABLE}/{state_id}/{queue.topic}/{queue.queue_id}"
         log = self._open()
         last = log.versions([app])[app] or 0
-        new = {number: letter for number, letter in dead.items() if number > last}
+        taken = {number: letter for number, letter in dead.items() if number <= last}
+        there = self._there(log, queue, taken) if taken else set()
+        new = [letter for number, letter in dead.items() if number > last or letter not in there]
         if not new:
-            return
+            return last
+        version = max(last + 1, *dead)
         rows = self._rows(queue, new, reader)
         with FileWriter(self._tables.root, sync=self._tables.sync) as writer:
             writer.write(TABLE, rows)
-            log.commit(writer.close(), app, max(new))
+            log.commit(writer.close(), app, version)
+        return version
+
+    def _there(self, log: DeltaLog, queue: MessageQueue, dead: Mapping[int, DeadLetter]) -> set[DeadLetter]:
+        """Those of the dead letters that the table has."""
+        offsets = [letter.message.half_queue_offset for letter in dead.values()]
+        mine = (pc.field("consumer_group") == self._group) & (pc.field("topic") == queue.topic)
+        columns = ["half_queue_id", "half_queue_offset", "dead_at"]
+        found: set[tuple[int, int, int]] = set()
+        for file in log.data_files({"half_queue_offset": (min(offsets), max(offsets))}):
+            rows = read_rows(file.path, TABLE, columns, mine & pc.field("half_queue_offset").isin(offsets))
+            found |= {
+                (row["half_queue_id"], row["half_queue_offset"], ms_of(row["dead_at"])) for row in rows.to_pylist()
+            }
+        return {letter for letter in dead.values() if (*letter.message[1:], letter.dead_at) in found}
 
     def _open(self) -> DeltaLog:
         if self._log is None:
@@ -58,10 +78,10 @@ class DeadLetters:
             self._log = DeltaLog(TABLE, place, self._tables.sync)
         return self._log
 
-    def _rows(self, queue: MessageQueue, dead: Mapping[int, DeadLetter], reader: TopicReader) -> pa.Table:
-        found: dict[MessageKey, dict[str, Any]] = reader.fetch([each.message for each in dead.values()]).by_key()
+    def _rows(self, queue: MessageQueue, dead: Sequence[DeadLetter], reader: TopicReader) -> pa.Table:
+        found: dict[MessageKey, dict[str, Any]] = reader.fetch([each.message for each in dead]).by_key()
         rows = []
-        for letter in dead.values():
+        for letter in dead:
             key = letter.message
             bare = {
                 "half_queue_id": key.half_queue_id,

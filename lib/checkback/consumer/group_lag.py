@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from checkback.consumer.group_state import GroupState, MessageQueue, QueueState
+    from checkback.consumer.message_rows import Unread
     from checkback.consumer.position import Position
-    from checkback.consumer.topic_reader import Unread
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from checkback.consumer.group_state import MessageQueue
     from checkback.consumer.message import MessageExt
+    from checkback.consumer.message_rows import MessageRows
     from checkback.consumer.position import BatchKey
     from checkback.consumer.retry import DeadLetter, Retry
-    from checkback.consumer.topic_reader import MessageRows
 
 
 class Run:
@@ -144,7 +144,8 @@ class InHand:
     ) -> InHand:
         """A queue that this member has taken."""
         position, retries = state.position, {each.message: each for each in state.retries}
-        held_until = max((each.due_at for each in state.retries), default=0) if ordered else 0
+        ahead = [each for each in state.retries if not position.has(each.message)]
+        held_until = ahead[0].due_at if ordered and len(ahead) == 1 else 0
         dead = dict(state.dead)
         found = cls(queue, epoch, position, position, retries, dead, state.dead_letters, ordered)
         found.held_until, found.sequential = held_until, version is not None
@@ -165,6 +166,26 @@ class InHand:
             if number <= self.buried and self.consumed.has(letter.message):
                 del self.dead[number]
         return tuple(self.dead.items())
+
+    @property
+    def has_room(self) -> bool:
+        """True if more of it may be read."""
+        return not (self.lost or self.leaving or self.stuck)
+
+    def is_to_be_read(self, retry: Retry) -> bool:
+        """True if the message of a retry that is due is to be read.
+
+        What lies behind the position waits until that has passed it: until then nothing would tell a next owner that it
+        was consumed. If the queue is ordered, such a message holds it up, and is in hand.
+        """
+        if retry.message in self.retrying or retry.message in self.skip:
+            return False
+        return not self.ordered or self.consumed.has(retry.message)
+
+    def hold(self, retry: Retry, count: int) -> None:
+        """The next ``count`` messages, of which the retry is the first, hold up the queue."""
+        self.retries[retry.message] = retry
+        self.held_until, self.held_count = retry.due_at, count
 
     @property
     def hungry(self) -> bool:
@@ -221,8 +242,11 @@ class InHand:
         self._run = None
         self.stuck = bool(self._slices)
 
-    def take(self, most: int, now: int) -> Slice | None:
-        """Up to ``most`` messages to be consumed next; None if there are none now. ``now``: ms."""
+    def take(self, most: int, now: int, only_again: bool = False) -> Slice | None:
+        """Up to ``most`` messages to be consumed next; None if there are none now. ``now``: ms.
+
+        ``only_again``: none that are consumed for the first time.
+        """
         if self.lost:
             return None
         if self.leaving:
@@ -232,7 +256,7 @@ class InHand:
             return None
         if self._again:
             taken = self._again.popleft()
-        elif self._pieces:
+        elif self._pieces and not only_again:
             taken = self._next(most)
             self._slices.append(taken)
         return self._given(taken)

@@ -12,8 +12,8 @@ from checkback.consumer.topic_reader import TopicReader
 
 if TYPE_CHECKING:
     from checkback.consumer.group_state import GroupState
+    from checkback.consumer.message_rows import Unread
     from checkback.consumer.position import Position
-    from checkback.consumer.topic_reader import Unread
     from checkback.storage.tables import Tables
 
 __all__ = ["GroupLag", "LagReader", "MemberState", "QueueLag", "TopicLag", "consumer_lag"]

@@ -68,7 +68,7 @@ def outcome_of(listener: Callable[..., Any], *arguments: Any) -> str | None:
     """Call the listener: None if it succeeded, else why not, without what its error's text may quote."""
     try:
         result = listener(*arguments)
-    except Exception as error:  # noqa: BLE001 - any exception says RECONSUME_LATER
+    except BaseException as error:  # noqa: BLE001 - any says RECONSUME_LATER; none may end the thread
         reason = error_summary(error)
         _log.warning("the listener failed: %s", reason)
         return reason

@@ -107,6 +107,12 @@ class SqlPositions:
         if connection.execute(changed.values(**values)).rowcount != 1:
             raise FencedError("another member consumes this queue", f"{group}, {queue.topic}/{queue.queue_id}")
 
+    def version(self, connection: Connection, group: str, queue: MessageQueue) -> int | None:
+        """The row's version, as the connection's transaction sees it."""
+        columns = self.table.c
+        where = [columns[name] == value for name, value in self._where(group, queue).items()]
+        return connection.execute(select(columns.version).where(*where)).scalar()
+
     def _where(self, group: str, queue: MessageQueue) -> dict[str, Any]:
         return {"consumer_group": group, "topic": queue.topic, "queue_id": queue.queue_id}
 

@@ -18,10 +18,18 @@ if TYPE_CHECKING:
 StartFrom: TypeAlias = Literal["first", "last"] | datetime | int
 
 
+def check_start(start_from: StartFrom) -> None:
+    """Raises SettingsError if it is none of them."""
+    if start_from not in ("first", "last") and (
+        isinstance(start_from, bool) or not isinstance(start_from, datetime | int)
+    ):
+        raise SettingsError("is not a start", "start_from", 'use "first", "last", a datetime or a batch id')
+
+
 def start_positions(log: BatchLog, start_from: StartFrom, topics: Iterable[str]) -> dict[str, Position]:
     """The position before the first message, by topic. Raises SettingsError if there is no such batch."""
-    position = start_position(log, start_from)
-    return dict.fromkeys(topics, position)
+    new = list(topics)
+    return dict.fromkeys(new, start_position(log, start_from)) if new else {}
 
 
 def start_position(log: BatchLog, start_from: StartFrom) -> Position:
@@ -32,10 +40,8 @@ def start_position(log: BatchLog, start_from: StartFrom) -> Position:
         return log.consumed_before(len(log))
     if isinstance(start_from, datetime):
         return log.consumed_before(log.first_since(ms_of(start_from)))
-    if isinstance(start_from, int):
-        newest = log.batches[-1].key.application if len(log) else ""
-        found = [at for at, each in enumerate(log.batches) if each.key[:2] == (newest, start_from)]
-        if not found:
-            raise SettingsError(f"there is no batch {start_from}", "start_from", "see the table batches")
-        return log.consumed_before(found[0])
-    raise SettingsError("is not a start", "start_from", 'use "first", "last", a datetime or a batch id')
+    newest = log.batches[-1].key.application if len(log) else ""
+    found = [at for at, each in enumerate(log.batches) if each.key[:2] == (newest, start_from)]
+    if not found:
+        raise SettingsError(f"there is no batch {start_from}", "start_from", "see the table batches")
+    return log.consumed_before(found[0])

@@ -10,8 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +18,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from checkback.consumer.batch_log import ListedBatch
+from checkback.consumer.followed_log import FollowedLog
+from checkback.consumer.message_rows import FetchedMessages, MessageKeys, MessageRows, Unread
 from checkback.consumer.position import BEFORE_BATCHES, QUEUES, MessageKey, Position
 from checkback.consumer.times import ms_of, time_of
 from checkback.errors import StorageError
 from checkback.storage import table_files
-from checkback.storage.delta_log import DeltaLog
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 from checkback.storage.timestamps import python_times
 
@@ -47,91 +47,6 @@ _ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
-class MessageKeys:
-    """By which messages are ordered. ``batch``: index in the run; ``queue``: consume queue, 0 to 63."""
-
-    batch: NDArray[np.int64]
-    queue: NDArray[np.int64]
-    half_queue_id: NDArray[np.int64]
-    half_queue_offset: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    def take(self, places: NDArray[np.int64]) -> MessageKeys:
-        """Those of these places, in this order."""
-        columns = (self.batch, self.queue, self.half_queue_id, self.half_queue_offset)
-        return MessageKeys(*(column[places] for column in columns))
-
-    def order(self) -> NDArray[np.int64] | None:
-        """The places in order; None if they are in order."""
-        order = np.lexsort((self.half_queue_offset, self.half_queue_id, self.batch))
-        return None if bool((np.diff(order) > 0).all()) else order
-
-    def at(self, place: int) -> tuple[int, int, int]:
-        """batch, half_queue_id and half_queue_offset of a place."""
-        return int(self.batch[place]), int(self.half_queue_id[place]), int(self.half_queue_offset[place])
-
-    @staticmethod
-    def joined(parts: Sequence[MessageKeys]) -> MessageKeys:
-        """One after the other."""
-        columns = ([part.batch, part.queue, part.half_queue_id, part.half_queue_offset] for part in parts)
-        return MessageKeys(*(np.concatenate(column) for column in zip(*columns, strict=True)))
-
-
-@dataclass(frozen=True)
-class MessageRows:
-    """Messages of a topic in order; ``rows``: the table's columns."""
-
-    keys: MessageKeys
-    rows: pa.Table
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def take(self, places: NDArray[np.int64]) -> MessageRows:
-        """Those of these places, in this order."""
-        return MessageRows(self.keys.take(places), self.rows.take(places))
-
-    def slice(self, first: int, end: int) -> MessageRows:
-        """Those from ``first`` to before ``end``, without a copy."""
-        columns = (self.keys.batch, self.keys.queue, self.keys.half_queue_id, self.keys.half_queue_offset)
-        return MessageRows(MessageKeys(*(each[first:end] for each in columns)), self.rows.slice(first, end - first))
-
-    def by_queue(self) -> Iterator[tuple[int, MessageRows]]:
-        """The messages of each queue, in order."""
-        queues = self.keys.queue
-        if bool((queues == queues[0]).all()):
-            yield int(queues[0]), self
-            return
-        places = np.argsort(queues, kind="stable")
-        ends = np.flatnonzero(np.diff(queues[places])) + 1
-        sorted_ = self.take(places)
-        for first, end in pairwise([0, *ends.tolist(), len(places)]):
-            yield int(sorted_.keys.queue[first]), sorted_.slice(first, end)
-
-
-@dataclass(frozen=True)
-class FetchedMessages:
-    """Single messages: their keys, and their rows in the same order."""
-
-    keys: tuple[MessageKey, ...]
-    rows: MessageRows | None
-
-    def by_key(self) -> dict[MessageKey, dict[str, Any]]:
-        """Each message's columns, by its key."""
-        return {} if self.rows is None else dict(zip(self.keys, self.rows.rows.to_pylist(), strict=True))
-
-
-@dataclass(frozen=True)
-class Unread:
-    """Messages that a queue has not consumed: how many, and the time of the batch of the oldest (ms)."""
-
-    messages: int
-    oldest: int
-
-
-@dataclass(frozen=True)
 class _RowGroup:
     """A row group with wanted messages: which of its rows, in order, and their keys."""
 
@@ -149,7 +64,7 @@ class TopicReader:
         self._name = TOPIC_PREFIX + topic
         self._place = tables.location(self._name)
         self._selector = selector
-        self._log: DeltaLog | None = None
+        self._log = FollowedLog(tables, self._name)
 
     def run(self, batches: Sequence[ListedBatch]) -> int:
         """How many of the batches, from the first on, are to be read together."""
@@ -236,22 +151,23 @@ class TopicReader:
         mine = [batch for batch in batches if batch.tables is None or self._name in batch.tables]
         if not mine:
             return []
-        if self._log is None:
-            if not DeltaLog.exists(self._place):
-                return []
-            self._log = DeltaLog(self._name, self._place, sync=False)
+        opened = self._log.open()
+        if opened is None:
+            return []
+        log, _ = opened
         times = np.array([batch.key.batch_time for batch in mine], np.int64)
         times.sort()
         # Those from before the first batch are older than that; the others have a batch's time.
         before = next((batch.key.batch_time for batch in mine if batch.key.application == BEFORE_BATCHES), None)
         least = time_of(int(times[0])) if before is None else datetime.min.replace(tzinfo=timezone.utc)
         found = []
-        for file in self._log.data_files({"committed_at": (least, time_of(int(times[-1])))}):
+        for file in log.data_files({"committed_at": (least, time_of(int(times[-1])))}):
             span = file.spans.get("committed_at")
             old = before is not None and (span is None or ms_of(span[0]) < before)
             if span is None or old or _any_between(times, ms_of(span[0]), ms_of(span[1])):
                 found.append(file)
-        if not self._log.readable():
+        self._log.seen()
+        if not log.readable():
             raise StorageError(
                 "the table has a feature that only a Delta reader understands",
                 self._place,

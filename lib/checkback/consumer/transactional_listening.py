@@ -79,19 +79,25 @@ class TransactionalListening:
         try:
             with self._positions.engine.begin() as connection:
                 self._keep(connection, queue, _state(taken, count))
-                _succeed(outcome_of(self._listener, argument, connection))
+                self._succeed(queue, connection, outcome_of(self._listener, argument, connection))
         except _FailedError as error:
             return str(error)
         queue.version += 1
         return None
 
+    def _succeed(self, queue: InHand, connection: Connection, reason: str | None) -> None:
+        """Raise _FailedError unless the listener has succeeded, in the transaction that keeps the position."""
+        if reason is not None:
+            raise _FailedError(reason)
+        try:
+            kept = self._positions.version(connection, self._group, queue.queue)
+        except Exception as error:
+            raise _FailedError("the listener has ended its transaction, or an error has") from error
+        if kept != queue.version + 1:
+            raise _FailedError("the listener has rolled back its transaction")
+
     def _keep(self, connection: Connection, queue: InHand, state: QueueState) -> None:
         self._positions.keep(connection, self._group, queue.queue, queue.version, state)
-
-
-def _succeed(reason: str | None) -> None:
-    if reason is not None:
-        raise _FailedError(reason)
 
 
 def _state(taken: Slice, count: int) -> QueueState:

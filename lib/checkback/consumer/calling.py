@@ -1,0 +1,133 @@
+"""The listener's threads of a PushConsumer: they take messages and call the listener with them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from checkback.consumer.queues_in_hand import now_ms
+from checkback.consumer.reading import PAUSE_S
+from checkback.consumer.retry import DeadLetter, after_failure
+
+if TYPE_CHECKING:
+    from checkback.consumer.in_hand import InHand, Slice
+    from checkback.consumer.listening import Listening
+    from checkback.consumer.membership import Membership
+    from checkback.consumer.options import ConsumerOptions
+    from checkback.consumer.position import MessageKey
+    from checkback.consumer.queues_in_hand import QueuesInHand
+    from checkback.consumer.retry import Retry
+    from checkback.consumer.transactional_listening import TransactionalListening
+
+#: retries in hand beyond which only they are consumed
+_MOST_RETRIES = 10_000
+
+
+class Caller:
+    """What each of these threads runs; it is told the outcome of each call (`listening.Consuming`)."""
+
+    def __init__(
+        self,
+        hand: QueuesInHand,
+        listening: Listening | TransactionalListening,
+        member: Membership,
+        options: ConsumerOptions,
+    ) -> None:
+        self._hand = hand
+        self._listening = listening
+        self._member = member
+        self._most, self._levels = options.most_retries, options.levels_ms
+        self._turn = 0
+
+    def run(self) -> None:
+        """Until the consumer stops."""
+        while (taken := self._take()) is not None:
+            done, failed = taken.done, taken.failed
+            try:
+                self._listening.consume(taken, self)
+            except BaseException as error:  # noqa: BLE001 - the thread must go on
+                self._hand.note(error)
+                self._hand.stopping.wait(PAUSE_S)
+            with self._hand.changed:
+                self._hand.consumed += taken.done - done - (taken.failed - failed)
+                taken.queue.put_back(taken)
+                self._hand.changed.notify_all()
+
+    def _take(self) -> Slice | None:
+        """The next messages for a thread; None at the end."""
+        hand = self._hand
+        with hand.changed:
+            while True:
+                stopping = hand.stopping.is_set()
+                if (not hand.paused or stopping) and self._member.holds():
+                    taken = self._take_from(list(hand.queues.values()), stopping)
+                    if taken is not None:
+                        return taken
+                if stopping:
+                    return None
+                hand.changed.wait(0.1)
+
+    def _take_from(self, queues: list[InHand], stopping: bool) -> Slice | None:
+        now, size = now_ms(), self._listening.slice_size()
+        only_again = self._hand.retries >= _MOST_RETRIES
+        for number in range(len(queues)):
+            each = queues[(self._turn + number) % len(queues)]
+            taken = each.take_to_finish() if stopping else each.take(size, now, only_again)
+            if taken is not None:
+                self._turn += number + 1
+                return taken
+        return None
+
+    def goes_on(self, taken: Slice) -> bool:
+        """True while its messages may be given to the listener."""
+        hand, queue = self._hand, taken.queue
+        while hand.paused and not hand.stopping.is_set():
+            time.sleep(0.05)
+        if queue.lost or not self._member.holds():
+            return False
+        if queue.leaving or hand.stopping.is_set():
+            with hand.changed:
+                return queue.must_finish(taken)
+        return True
+
+    def succeeded(self, taken: Slice, count: int) -> None:
+        """The next ``count`` messages are consumed."""
+        if taken.retries is not None or taken.queue.retries:
+            with self._hand.changed:
+                for place in range(taken.done, taken.done + count):
+                    taken.queue.retries.pop(taken.key(place), None)
+        taken.done += count
+
+    def failed_with(self, taken: Slice, count: int, reason: str) -> bool:
+        """The next ``count`` messages are not consumed; False if they hold up their queue."""
+        hand, queue, now, first = self._hand, taken.queue, now_ms(), taken.key(taken.done)
+        with hand.changed:
+            hand.failed += count
+            hand.last_error = reason
+            if hand.orderly:  # the messages of a call fail together
+                outcome = self._after_failure(queue.retries.pop(first, None), first, reason, now)
+                if not isinstance(outcome, DeadLetter):
+                    queue.hold(outcome, count)
+                    return False
+            for place in range(taken.done, taken.done + count):
+                key = taken.key(place)
+                known = queue.retries.pop(key, None)
+                if not hand.orderly:
+                    outcome = self._after_failure(known, key, reason, now)
+                if isinstance(outcome, DeadLetter):
+                    queue.give_up(outcome._replace(message=key))
+                    hand.dead += 1
+                else:
+                    queue.retries[key] = outcome
+            taken.done += count
+            taken.failed += count
+            return True
+
+    def _after_failure(self, known: Retry | None, key: MessageKey, reason: str, now: int) -> Retry | DeadLetter:
+        return after_failure(key, known.times if known else 0, reason, now, self._most, self._levels)
+
+    def lose(self, queue: InHand, reason: str) -> None:
+        """Drop what is in hand of the queue; if this member still owns it, it goes on from what is kept."""
+        self._hand.last_error = reason
+        with self._hand.changed:
+            self._hand.drop(queue)

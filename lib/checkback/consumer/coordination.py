@@ -1,0 +1,137 @@
+"""The group's thread of a PushConsumer: it keeps positions, gives queues back and takes others, buries dead letters."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from checkback.consumer.in_hand import InHand
+from checkback.consumer.queues_in_hand import log
+from checkback.consumer.reading import PAUSE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from checkback.consumer.dead_letters import DeadLetters
+    from checkback.consumer.group_state import MessageQueue, QueueState
+    from checkback.consumer.membership import Membership
+    from checkback.consumer.queues_in_hand import QueuesInHand
+    from checkback.consumer.sql_positions import SqlPositions
+    from checkback.consumer.topic_reader import TopicReader
+
+
+class Coordinator:
+    """``topics``: readers of its own, by topic; ``state_id``: of the group's table; ``positions``: None = in Delta."""
+
+    def __init__(
+        self,
+        hand: QueuesInHand,
+        member: Membership,
+        dead_letters: DeadLetters,
+        topics: Mapping[str, TopicReader],
+        state_id: str,
+        positions: SqlPositions | None,
+    ) -> None:
+        self._hand = hand
+        self._member = member
+        self._dead_letters = dead_letters
+        self._topics = topics
+        self._state_id = state_id
+        self._state_ids: dict[MessageQueue, str] = {}
+        self._positions = positions
+        self._kept: dict[MessageQueue, QueueState] = {}
+
+    def run(self, poll_s: float, commit_s: float) -> None:
+        """Until the consumer stops."""
+        kept_at = float("-inf")
+        while not self._hand.stopping.wait(min(poll_s, commit_s)):
+            now = time.monotonic()
+            commit = now >= kept_at + commit_s
+            if self._attempt(commit) and commit:
+                kept_at = now
+
+    def _attempt(self, commit: bool) -> bool:
+        try:
+            self.step(commit)
+        except Exception as error:  # noqa: BLE001 - the thread must go on
+            self._hand.note(error)
+            self._hand.stopping.wait(PAUSE_S)
+            return False
+        return True
+
+    def step(self, commit: bool) -> None:
+        """Keep what has changed (with ``commit`` also positions), and bring the queues in line with the group.
+
+        Raises StorageError, or what the database of the positions raises.
+        """
+        hand, member = self._hand, self._member
+        give_back = member.to_give_back()
+        with hand.changed:
+            for queue, each in hand.queues.items():
+                if queue in give_back and not each.leaving:
+                    each.leaving = True
+                    each.rewind()
+                each.advance()
+            states = {queue: each.state(member.name) for queue, each in hand.queues.items()}
+            done = {queue for queue, each in hand.queues.items() if each.leaving and each.idle}
+        commit = commit and states != self._kept
+        if not member.step(states, done, commit, hand.last_error):
+            log.warning("group %s: another member has taken this one for dead; joining again", hand.group)
+            with hand.changed:
+                for each in list(hand.queues.values()):
+                    hand.drop(each)
+            member.join()
+        elif commit:
+            self._kept = states
+        self.adopt()
+        self._bury()
+
+    def leave(self) -> None:
+        """Keep everything, and leave the group. Raises as `step`."""
+        self.step(True)
+        with self._hand.changed:
+            states = {queue: each.state(self._member.name) for queue, each in self._hand.queues.items()}
+        self._member.leave(states)
+
+    def adopt(self) -> None:
+        """Bring the queues in hand in line with those that this member owns."""
+        hand, owned = self._hand, self._member.owned()
+        with hand.changed:
+            epochs = {queue: each.epoch for queue, each in hand.queues.items()}
+        new = [queue for queue, state in owned.items() if epochs.get(queue) != state.epoch]
+        taken = {queue: self._take_over(queue, owned[queue]) for queue in new}
+        with hand.changed:
+            for queue, each in list(hand.queues.items()):
+                if queue not in owned or owned[queue].epoch != each.epoch:
+                    hand.drop(each)
+            for queue, each in taken.items():
+                hand.queues.setdefault(queue, each)
+            for queue, added in self._member.added.items():
+                mine = hand.queues.get(queue)
+                if mine is not None and mine.sequential:
+                    hand.drop(mine)  # taken anew with them, in one transaction of the database
+                elif mine is not None:
+                    mine.retries |= {retry.message: retry for retry in added}
+            hand.changed.notify_all()
+
+    def _take_over(self, queue: MessageQueue, state: QueueState) -> InHand:
+        if self._positions is None:
+            return InHand.of(queue, state, self._hand.orderly, state.epoch)
+        kept = self._positions.load(self._hand.group, queue, state)
+        self._state_ids[queue] = kept.state_id
+        return InHand.of(queue, kept.state, self._hand.orderly, state.epoch, kept.version)
+
+    def _bury(self) -> None:
+        """Append the dead letters that are kept by now to the table."""
+        for queue, state in self._member.owned().items():
+            with self._hand.changed:
+                each = self._hand.queues.get(queue)
+            if each is None or each.epoch != state.epoch:
+                continue
+            kept = each.kept_dead if each.sequential else state.dead_letters
+            dead = {number: letter for number, letter in state.dead if each.buried < number <= kept}
+            if dead:
+                state_id = self._state_ids.get(queue, self._state_id)
+                last = self._dead_letters.append(state_id, queue, dead, self._topics[queue.topic])
+                with self._hand.changed:
+                    each.buried, each.dead_letters = max(dead), max(each.dead_letters, last)

@@ -1,0 +1,57 @@
+"""A table's log that is followed for long, while somebody may delete the table and make another in its place."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from checkback.errors import StorageError
+from checkback.storage import table_files
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.fsync import LOG
+from checkback.storage.object_store import is_registered
+
+if TYPE_CHECKING:
+    from checkback.storage.tables import Tables
+
+
+class FollowedLog:
+    """Opens a table's log, and opens it anew if the newest commit that it has seen is not there or another one.
+
+    delta-rs reads on from the version that it knows, whichever table that is of. Not thread-safe.
+    """
+
+    def __init__(self, tables: Tables, name: str) -> None:
+        self._name = name
+        self.place = tables.location(name)
+        self._log: DeltaLog | None = None
+        self._mark: tuple[int, ...] | None = None
+
+    def open(self) -> tuple[DeltaLog, bool] | None:
+        """The log, and whether it was opened just now; None if there is no table. Raises StorageError."""
+        if self._log is not None and self._mark == self._mark_of(self._log.seen_version):
+            return self._log, False
+        self._log = None
+        if not DeltaLog.exists(self.place):
+            return None
+        self._log = DeltaLog(self._name, self.place, sync=False)
+        self.seen()
+        return self._log, True
+
+    def seen(self) -> None:
+        """The log was read up to its newest version: remember that commit."""
+        if self._log is not None:
+            self._mark = self._mark_of(self._log.seen_version)
+
+    def _mark_of(self, version: int) -> tuple[int, ...] | None:
+        """What tells a commit's file from another one in its place; None if it is not there."""
+        path = f"{self.place}/{LOG}/{version:020}.json"
+        try:
+            if is_registered(path):
+                return (table_files.size(path), table_files.modified(path))
+            found = os.stat(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"the table's log cannot be read: {error}", self.place) from error
+        return found.st_ino, found.st_mtime_ns, found.st_size

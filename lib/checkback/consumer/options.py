@@ -1,0 +1,66 @@
+"""The options of a PushConsumer, checked. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from checkback.consumer.retry import MAX_RECONSUME_TIMES, RETRY_LEVELS
+from checkback.errors import SettingsError
+
+#: the longest session, commit interval or retry level (s): 30 days
+_LONGEST_S = 30 * 24 * 3600.0
+#: the shortest session (s): a member must manage some commits in it
+_SESSION_S = 0.1
+
+
+@dataclass(frozen=True)
+class ConsumerOptions:
+    """See `PushConsumer`; times are in s. Raises SettingsError if one is out of range."""
+
+    threads: int
+    batch: int | None
+    orderly: bool
+    max_reconsume_times: int
+    retry_levels: tuple[float, ...] | None
+    suspend: float
+    session: float
+    commit_interval: float
+
+    def __post_init__(self) -> None:
+        _integer("threads", self.threads, 1)
+        if self.batch is not None:
+            _integer("batch", self.batch, 1)
+        _integer("max_reconsume_times", self.max_reconsume_times, -1)
+        if self.retry_levels is not None and not self.retry_levels:
+            raise SettingsError("has no level", "retry_levels", "give at least one pause in seconds")
+        for level in self.retry_levels or ():
+            _seconds("retry_levels", level, 0.0)
+        _seconds("suspend", self.suspend, 0.0)
+        _seconds("session", self.session, _SESSION_S)
+        _seconds("commit_interval", self.commit_interval, 0.001)
+
+    @property
+    def most_retries(self) -> int:
+        """Retries of a message before it is a dead letter; -1 stands for 16 (DefaultMQPushConsumer)."""
+        return MAX_RECONSUME_TIMES if self.max_reconsume_times < 0 else self.max_reconsume_times
+
+    @property
+    def levels_ms(self) -> tuple[int, ...]:
+        """Pauses before the retries (ms)."""
+        if self.orderly:
+            return (round(1000 * self.suspend),)
+        if self.retry_levels is None:
+            return RETRY_LEVELS
+        return tuple(round(1000 * level) for level in self.retry_levels)
+
+
+def _integer(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SettingsError("is not a whole number in range", name, f"give {least} or more")
+
+
+def _seconds(name: str, value: object, least: float) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not least <= value <= _LONGEST_S:  # type: ignore[arg-type, operator]
+        raise SettingsError("is not a time in range", name, f"give {least:g} to {_LONGEST_S:g} seconds")

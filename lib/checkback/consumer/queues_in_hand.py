@@ -1,0 +1,63 @@
+"""The queues that a member has in hand: what its threads share, under one lock."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from checkback.consumer.result import error_summary
+from checkback.errors import CheckbackError
+
+if TYPE_CHECKING:
+    from checkback.consumer.group_state import MessageQueue
+    from checkback.consumer.in_hand import InHand
+
+log = logging.getLogger("checkback.consumer")
+#: messages of a queue, and bytes of all, in hand beyond which no more are read
+MOST_MESSAGES, MOST_BYTES = 20_000, 128 << 20
+
+
+class QueuesInHand:
+    """All queues, by name; ``changed`` is their lock, notified when there is something to do.
+
+    ``last_error``: of the listener or the store, without what it may quote; None = none. ``consumed``, ``failed``,
+    ``dead``: messages consumed, failed tries, messages given up.
+    """
+
+    def __init__(self, group: str, orderly: bool) -> None:
+        self.group = group
+        self.orderly = orderly
+        self.changed = threading.Condition()
+        self.queues: dict[MessageQueue, InHand] = {}
+        self.stopping = threading.Event()
+        self.paused = False
+        self.last_error: str | None = None
+        self.consumed, self.failed, self.dead = 0, 0, 0
+
+    @property
+    def full(self) -> bool:
+        """True if no more is to be read. Under the lock."""
+        return sum(each.size for each in self.queues.values()) > MOST_BYTES
+
+    @property
+    def retries(self) -> int:
+        """Messages that wait for their retry. Under the lock."""
+        return sum(len(each.retries) for each in self.queues.values())
+
+    def drop(self, queue: InHand) -> None:
+        """What is in hand of the queue is worth nothing any more. Under the lock."""
+        queue.lost = True
+        if self.queues.get(queue.queue) is queue:
+            del self.queues[queue.queue]
+
+    def note(self, error: BaseException) -> None:
+        """Keep the error, and log it."""
+        self.last_error = str(error) if isinstance(error, CheckbackError) else error_summary(error)
+        log.warning("group %s: %s", self.group, self.last_error)
+
+
+def now_ms() -> int:
+    """The time, ms since 1970."""
+    return round(time.time() * 1000)

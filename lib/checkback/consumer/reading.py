@@ -1,0 +1,159 @@
+"""The reader's thread of a PushConsumer: it reads the messages of new batches, and those whose retry is due."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from checkback.consumer.in_hand import Run
+from checkback.consumer.queues_in_hand import MOST_MESSAGES, now_ms
+from checkback.consumer.retry import DeadLetter, due
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from checkback.consumer.batch_log import BatchLog
+    from checkback.consumer.group_state import MessageQueue
+    from checkback.consumer.in_hand import InHand
+    from checkback.consumer.position import MessageKey
+    from checkback.consumer.queues_in_hand import QueuesInHand
+    from checkback.consumer.retry import Retry
+    from checkback.consumer.topic_reader import TopicReader
+
+#: retries read together
+_RETRIES = 256
+#: after how long reading goes on without a queue that has no room (s)
+_PATIENCE_S = 1.0
+#: pause after an error of the store (s)
+PAUSE_S = 1.0
+_GONE = "the message is no longer in the topic's table"
+
+
+class Reader:
+    """Reads ahead for all queues in hand. ``poll_s``: time between looks for new batches."""
+
+    def __init__(self, hand: QueuesInHand, batches: BatchLog, topics: Mapping[str, TopicReader], poll_s: float) -> None:
+        self._hand = hand
+        self._log = batches
+        self._topics = topics
+        self._poll_s = poll_s
+        self._paused_until: dict[str, float] = {}
+
+    def run(self) -> None:
+        """Until the consumer stops."""
+        stopping = self._hand.stopping
+        while not stopping.is_set():
+            worked = [self._attempt("", self._refresh)]
+            worked += [self._attempt(topic, self._read_topic) for topic in self._topics]
+            worked += [self._attempt(topic, self._read_retries) for topic in self._topics]
+            if not any(worked):
+                stopping.wait(self._poll_s)
+
+    def _attempt(self, topic: str, work: Callable[[str], bool]) -> bool:
+        """Its result; False for a while after an error, which must not hold up other topics."""
+        if time.monotonic() < self._paused_until.get(topic, 0.0):
+            return False
+        try:
+            return work(topic)
+        except Exception as error:  # noqa: BLE001 - the thread must go on
+            self._hand.note(error)
+            self._paused_until[topic] = time.monotonic() + PAUSE_S
+            return False
+
+    def _refresh(self, _: str) -> bool:
+        return self._log.refresh()
+
+    def _read_topic(self, topic: str) -> bool:
+        """Read the next batches of the queues that have room; False if there is nothing to read."""
+        hand, reader = self._hand, self._topics[topic]
+        with hand.changed:
+            room = [each for queue, each in hand.queues.items() if queue.topic == topic and each.has_room]
+            room = [each for each in room if each.count < MOST_MESSAGES]
+            if hand.full or not room:
+                return False
+            starts = {each.queue: self._log.first_unconsumed(each.fetched) for each in room}
+            first = min(starts.values())
+        if first >= len(self._log):
+            return False
+        mine, count = self._apart(room, starts), 1
+        if mine:
+            first = starts[mine[0].queue]
+        else:
+            count = reader.run(self._log.batches[first:])
+            mine = [each for each in room if starts[each.queue] < first + count]
+        batches = self._log.batches[first : first + count]
+        run = Run([batch.key for batch in batches])
+        with hand.changed:
+            for each in mine:
+                each.begin(run)
+            wanted = {each.queue.queue_id: each.fetched for each in mine}
+        by_queue = {each.queue.queue_id: each for each in mine}
+        for rows in reader.read(batches, wanted):
+            parts = list(rows.by_queue())
+            with hand.changed:
+                for queue_id, part in parts:
+                    by_queue[queue_id].add(part)
+                hand.changed.notify_all()
+            self._wait_for_room(mine)
+            if hand.stopping.is_set():
+                return True
+        with hand.changed:
+            for each in mine:
+                each.end(run)
+        return True
+
+    def _apart(self, room: list[InHand], starts: dict[MessageQueue, int]) -> list[InHand]:
+        """A queue whose batch consumed in part is not the next one: that is read by itself, as its ``starts`` says.
+
+        The order of the batches can change between two starts if a clock was set back before a rebuild.
+        """
+        for each in room:
+            part = each.fetched.part
+            index = None if part is None else self._log.index_of(part.batch)
+            if index is not None and index != starts[each.queue]:
+                starts[each.queue] = index
+                return [each]
+        return []
+
+    def _wait_for_room(self, mine: list[InHand]) -> None:
+        """Wait until what was read is consumed in part; if others have nothing to do, what is stuck is read later."""
+        hand = self._hand
+        with hand.changed:
+            began = time.monotonic()
+            while not hand.stopping.is_set() and (hand.full or any(each.count > MOST_MESSAGES for each in mine)):
+                hand.changed.wait(0.05)
+                hungry = any(each.hungry for each in hand.queues.values())
+                if hungry and not hand.paused and time.monotonic() > began + _PATIENCE_S:
+                    for each in mine:
+                        if not each.hungry:
+                            each.rewind()
+                    return
+
+    def _read_retries(self, topic: str) -> bool:
+        """Read messages whose retry is due; False if there is none."""
+        hand, now = self._hand, now_ms()
+        with hand.changed:
+            mine = [each for queue, each in hand.queues.items() if queue.topic == topic and each.retries]
+            wanted = {
+                retry.message: (each, retry)
+                for each in mine
+                if not (each.lost or each.leaving)
+                for retry in due(each.retries, now)
+                if each.is_to_be_read(retry)
+            }
+        chosen = dict(list(wanted.items())[:_RETRIES])
+        if chosen:
+            self._fetch(topic, chosen)
+        return bool(chosen)
+
+    def _fetch(self, topic: str, chosen: dict[MessageKey, tuple[InHand, Retry]]) -> None:
+        fetched = self._topics[topic].fetch(chosen)
+        with self._hand.changed:
+            for place, key in enumerate(fetched.keys):
+                each, retry = chosen.pop(key)
+                each.retrying.add(key)
+                each.retry(fetched.rows.slice(place, place + 1), [retry])  # type: ignore[union-attr]
+            for key, (each, retry) in chosen.items():
+                each.retries.pop(key, None)
+                each.give_up(DeadLetter(key, retry.times, now_ms(), _GONE))
+            self._hand.changed.notify_all()

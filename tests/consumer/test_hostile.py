@@ -1,0 +1,293 @@
+"""What a listener, a user or a clock may do to a consumer: nothing is lost, nothing beside it is held up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pytest
+from sqlalchemy import create_engine, text
+
+from checkback.consumer import AsyncPushConsumer, ConsumeResult, PushConsumer, SqlPositions
+from checkback.consumer.batch_log import BatchLog
+from checkback.consumer.group_table import GroupTable
+from checkback.errors import SettingsError, StorageError
+from consumer.heard import Heard, until
+from consumer.test_push_consumer import FAST, dead_letters, start
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from consumer.published import Published
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+def test_an_exception_of_any_kind_is_a_failure(
+    lake: Published, running: list[PushConsumer], error: type[BaseException]
+) -> None:
+    lake.publish({"pay": [lake.messages(6)]})
+    left = [2]
+
+    def fail(message: Any) -> None:
+        if message.half_queue_offset == 1 and left[0]:
+            left[0] -= 1
+            raise error
+
+    heard = Heard(also=fail)
+    start(lake, running, heard, threads=1)
+    heard.wait_for(*range(6))
+    assert heard.times == Counter(range(6))
+
+
+def test_a_listener_may_shut_its_consumer_down(lake: Published, running: list[PushConsumer]) -> None:
+    """From several threads at once."""
+    lake.publish({"pay": [lake.messages(20, range(20))]})
+    both = threading.Barrier(2)
+
+    def stop(_: Any) -> None:
+        both.wait(10)
+        consumer.shutdown()
+
+    heard = Heard(also=stop)
+    consumer = PushConsumer("g", lake.tables.root, heard, **FAST | {"threads": 2}).subscribe("pay")
+    consumer.start()
+    until(lambda: not consumer.queues() or len(heard.messages) >= 2)
+    consumer.shutdown(20)
+    assert GroupTable(lake.tables, "g").state.members == {}
+    with pytest.raises(SettingsError, match="shut down"):
+        consumer.start()
+
+
+def test_a_coroutine_may_shut_its_consumer_down(lake: Published) -> None:
+    lake.publish({"pay": [lake.messages(3)]})
+
+    async def run() -> None:
+        ended = asyncio.Event()
+
+        async def listen(_: Any) -> ConsumeResult:
+            await consumer.shutdown()
+            ended.set()
+            return ConsumeResult.SUCCESS
+
+        consumer = AsyncPushConsumer("g", lake.tables.root, listen, **FAST).subscribe("pay")
+        async with consumer:
+            await asyncio.wait_for(ended.wait(), 20)
+
+    asyncio.run(run())
+    assert GroupTable(lake.tables, "g").state.members == {}
+
+
+def test_coroutines_are_awaited_and_failed_ones_again(lake: Published) -> None:
+    lake.publish({"pay": [lake.messages(20, range(4))]})
+    heard = Heard({7: 2})
+
+    async def run() -> None:
+        async with AsyncPushConsumer("g", lake.tables.root, heard.later, **FAST).subscribe("pay"):
+            await asyncio.to_thread(heard.wait_for_count, 22)
+
+    asyncio.run(run())
+    assert heard.times == Counter([*range(20), 7, 7])
+    with pytest.raises(SettingsError, match="thread"):
+        AsyncPushConsumer("g", lake.tables.root, heard.later, positions=object())
+
+
+def test_a_topic_that_cannot_be_read_holds_up_no_other(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(3)], "refunds": [lake.messages(3)]})
+    [file] = Path(lake.tables.location("topics/pay")).glob("*.parquet")
+    whole = file.read_bytes()
+    file.write_bytes(b"PAR1 is not enough")
+    heard = Heard()
+    consumer = PushConsumer("g", lake.tables.root, heard, **FAST).subscribe("pay").subscribe("refunds")
+    running.append(consumer.start())
+    heard.wait_for(3, 4, 5)
+    until(lambda: consumer.last_error)
+    assert "topics/pay" in str(consumer.last_error)
+    file.write_bytes(whole)
+    heard.wait_for(*range(6))
+    assert set(heard.times.values()) == {1}
+
+
+@pytest.mark.parametrize("more", [0, 5])
+def test_a_topic_table_that_was_made_anew_is_read_from_its_beginning(
+    lake: Published, running: list[PushConsumer], more: int
+) -> None:
+    """Whatever version the new one has."""
+    for _ in range(3):
+        lake.publish({"pay": [lake.messages(1)]})
+    heard = Heard()
+    start(lake, running, heard)
+    heard.wait_for(0, 1, 2)
+    shutil.rmtree(lake.tables.location("topics/pay"))
+    lake._logs.clear()
+    for _ in range(1 + more):
+        lake.publish({"pay": [lake.messages(1)]})
+    heard.wait_for(*range(4 + more))
+    assert set(heard.times.values()) == {1}
+
+
+def test_a_batch_that_could_not_be_read_is_read_later(lake: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.publish({"pay": [lake.messages(1)]})
+    log = BatchLog(lake.tables)
+    assert log.refresh()
+    lake.publish({"pay": [lake.messages(1)]})
+    with monkeypatch.context() as patch:
+
+        def fail(*_: Any) -> None:
+            raise OSError(24, os.strerror(24))
+
+        patch.setattr("checkback.consumer.batch_log.actions_of_kind", fail)
+        with pytest.raises(StorageError):
+            log.refresh()
+    assert log.refresh()
+    assert len(log) == 3
+
+
+def test_beyond_the_limit_of_retries_nothing_new_is_consumed(
+    lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("checkback.consumer.calling._MOST_RETRIES", 10)
+    lake.publish({"pay": [lake.messages(500)]})
+    broken = threading.Event()
+
+    def listen(message: Any) -> ConsumeResult:
+        heard(message)
+        return ConsumeResult.RECONSUME_LATER if not broken.is_set() else ConsumeResult.SUCCESS
+
+    heard = Heard()
+    start(lake, running, listen, threads=1, max_reconsume_times=10**6, retry_levels=[0.02])
+    heard.wait_for_count(100)
+    assert len(heard.times) <= 10 + 16  # what a thread takes at once
+    broken.set()
+    heard.wait_for(*range(500))
+
+
+def test_dead_letters_after_a_restore_are_kept(lake: Published, running: list[PushConsumer]) -> None:
+    """The group's table is put back to an older state, whose numbers were used since."""
+    place = lake.tables.location("consumer_groups/g")
+    for number in range(3):
+        lake.publish({"pay": [lake.messages(1)]})
+        start(lake, running, lambda _: None, max_reconsume_times=0)
+        until(lambda count=number + 1: len(dead_letters(lake)) == count)  # type: ignore[misc]
+        running.pop().shutdown()
+        if number == 0:
+            version = deltalake.DeltaTable(place).version()
+    deltalake.DeltaTable(place).restore(version)
+    lake.publish({"pay": [lake.messages(1)]})
+    consumer = start(lake, running, lambda _: None, max_reconsume_times=0)
+    until(lambda: len(dead_letters(lake)) == 6)
+    consumer.shutdown()
+    assert Counter(row["half_queue_offset"] for row in dead_letters(lake)) == Counter([0, 1, 1, 2, 2, 3])
+
+
+def test_a_group_that_becomes_orderly_consumes_its_retries(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(6)]})
+    first = Heard({2: 1, 4: 1})
+    start(lake, running, first, retry_levels=[3600], commit_interval=0.02)
+    first.wait_for(*range(6))
+    running.pop().shutdown()
+
+    def hurry(state: Any) -> Any:
+        from dataclasses import replace
+
+        queues = {
+            queue: replace(found, retries=tuple(each._replace(due_at=0) for each in found.retries))
+            for queue, found in state.queues.items()
+        }
+        return state.with_queues(queues)
+
+    GroupTable(lake.tables, "g").update(hurry)
+    lake.publish({"pay": [lake.messages(1)]})
+    second = Heard()
+    start(lake, running, second, orderly=True)
+    second.wait_for(2, 4, 6)
+
+
+@pytest.mark.parametrize("how", ["rolled back", "committed", "broken"])
+def test_a_listener_that_ends_its_transaction(
+    lake: Published, running: list[PushConsumer], tmp_path: Path, how: str
+) -> None:
+    """What it commits itself counts, what it rolls back is a failure; the next message is consumed all the same."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'db'}", connect_args={"timeout": 30})
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE effect (message INTEGER)"))
+    lake.publish({"pay": [lake.messages(4)]})
+    left = [1]
+
+    def listen(message: Any, connection: Connection) -> ConsumeResult:
+        heard(message)
+        connection.execute(text("INSERT INTO effect VALUES (:m)"), {"m": message.half_queue_offset})
+        if message.half_queue_offset == 1 and left[0]:
+            left[0] -= 1
+            if how == "rolled back":
+                connection.rollback()
+            elif how == "committed":
+                connection.commit()
+            else:
+                connection.connection.dbapi_connection.rollback()  # type: ignore[union-attr]
+        return ConsumeResult.SUCCESS
+
+    heard = Heard()
+    start(lake, running, listen, positions=SqlPositions(engine), threads=1)
+    heard.wait_for_count(4 if how == "committed" else 5)
+    running.pop().shutdown()
+    with engine.begin() as connection:
+        effects = Counter(connection.execute(text("SELECT message FROM effect")).scalars())
+    assert effects == Counter(range(4))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"threads": 0},
+        {"threads": True},
+        {"batch": 0},
+        {"batch": -1},
+        {"session": 0},
+        {"session": -1.0},
+        {"session": float("nan")},
+        {"session": 1e-3},
+        {"commit_interval": 0},
+        {"retry_levels": []},
+        {"retry_levels": [1e12]},
+        {"retry_levels": [-1]},
+        {"suspend": -1},
+        {"max_reconsume_times": -2},
+        {"start_from": True},
+        {"start_from": "middle"},
+    ],
+)
+def test_options_out_of_range_are_refused(lake: Published, options: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match=next(iter(options))):
+        PushConsumer("g", lake.tables.root, Heard(), **options)
+
+
+def test_max_reconsume_times_is_sixteen_by_minus_one(lake: Published, running: list[PushConsumer]) -> None:
+    """DefaultMQPushConsumer's default."""
+    lake.publish({"pay": [lake.messages(1)]})
+    heard = Heard({0: 99})
+    start(lake, running, heard, max_reconsume_times=-1, retry_levels=[0])
+    until(lambda: dead_letters(lake))
+    assert heard.times[0] == 17
+
+
+def test_a_start_at_a_batch_matters_to_new_topics_only(lake: Published, running: list[PushConsumer]) -> None:
+    for _ in range(3):
+        lake.publish({"pay": [lake.messages(1)]})
+    heard = Heard()
+    start(lake, running, heard, start_from=2)
+    heard.wait_for(2)
+    running.pop().shutdown()
+    lake.rebuild()
+    lake.publish({"pay": [lake.messages(1)]})
+    again = Heard()
+    start(lake, running, again, start_from=2)
+    again.wait_for(3)
+    assert (heard.offsets, again.offsets) == ([2], [3])
+    with pytest.raises(SettingsError, match="no batch 2"):
+        PushConsumer("new", lake.tables.root, again, start_from=2).subscribe("pay").start()
