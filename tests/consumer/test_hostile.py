@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import create_engine, text
 
+from checkback.cli import main
 from checkback.consumer import AsyncPushConsumer, ConsumeResult, PushConsumer, SqlPositions
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.group_table import GroupTable
 from checkback.errors import SettingsError, StorageError
+from checkback.storage.schemas import arrow_schema
 from consumer.heard import Heard, until
 from consumer.test_push_consumer import FAST, dead_letters, start
 
@@ -291,3 +295,56 @@ def test_a_start_at_a_batch_matters_to_new_topics_only(lake: Published, running:
     assert (heard.offsets, again.offsets) == ([2], [3])
     with pytest.raises(SettingsError, match="no batch 2"):
         PushConsumer("new", lake.tables.root, again, start_from=2).subscribe("pay").start()
+
+
+def test_a_paused_member_gives_its_queues_back(lake: Published, running: list[PushConsumer]) -> None:
+    """Also those whose messages its threads hold."""
+    lake.publish({"pay": [lake.messages(640, range(64))]})
+    heard = Heard()
+    paused = start(lake, running, heard, threads=8)
+    heard.wait_for_count(1)
+    paused.pause()
+    other = Heard()
+    two = start(lake, running, other)
+    until(lambda: len(two.queues()) == len(paused.queues()) == 32)
+
+
+def test_text_that_is_not_utf8_holds_up_nothing(lake: Published, running: list[PushConsumer]) -> None:
+    """Another writer's."""
+    lake.publish({"pay": [lake.messages(3)]}, concluded=False)
+    [file] = Path(lake.tables.location("topics/pay")).glob("*.parquet")
+    rows = pq.read_table(file)
+    bad = pa.array([b"\xff\xfe", b"ok", None], pa.binary()).view(pa.string())
+    place = arrow_schema("topics/pay").get_field_index("keys")
+    pq.write_table(rows.set_column(place, "keys", bad), file)
+    lake.conclude({"topics/pay": 1})
+    heard = Heard()
+    start(lake, running, heard)
+    heard.wait_for(0, 1, 2)
+    keys = {message.half_queue_offset: message.keys for message in heard.messages}
+    assert keys == {0: "\ufffd\ufffd", 1: "ok", 2: None}
+
+
+def test_a_group_table_that_was_made_anew_is_joined_again(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(3)]})
+    heard = Heard()
+    start(lake, running, heard)
+    heard.wait_for(0, 1, 2)
+    shutil.rmtree(lake.tables.location("consumer_groups/g"))
+    GroupTable(lake.tables, "g")
+    until(lambda: len(GroupTable(lake.tables, "g").state.members) == 1)
+    lake.publish({"pay": [lake.messages(1)]})
+    heard.wait_for(3)
+
+
+def test_a_folder_that_is_no_group_stops_no_command(
+    lake: Published, running: list[PushConsumer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake.publish({"pay": [lake.messages(3)]})
+    heard = Heard()
+    start(lake, running, heard)
+    heard.wait_for(0, 1, 2)
+    shutil.copytree(lake.tables.location("consumer_groups/g"), lake.tables.location("consumer_groups/[bold]\x1b[31m"))
+    (Path(lake.tables.location("consumer_groups/broken")) / "_delta_log").mkdir(parents=True)
+    assert main(["consumers", "g", "--set", f"storage.root={lake.tables.root}"]) == 0
+    assert "\x1b" not in capsys.readouterr().out

@@ -86,6 +86,22 @@ def test_a_member_that_cannot_beat_stops_before_it_is_taken_for_dead(lake: Publi
     assert one.holds()
 
 
+def test_a_member_is_judged_by_its_own_session(lake: Published) -> None:
+    """Not by the watcher's, which may have been changed since."""
+    clock = Clock()
+    one = member(lake, "a", clock)
+    patient = Membership(GroupTable(lake.tables, "g"), "b", ["pay"], 60.0, at_start, Clock())
+    patient.join()
+    for each in (one, one, patient, one):
+        idle(each)
+    clock.now += 50
+    idle(one)
+    assert len(one.owned()) == 32
+    clock.now += 11
+    idle(one)
+    assert len(one.owned()) == QUEUES
+
+
 def test_a_late_position_is_fenced(lake: Published) -> None:
     clock = Clock()
     slow, quick = member(lake, "a", Clock()), member(lake, "b", clock)

@@ -37,15 +37,15 @@ FAULTS: dict[str, Fault] = {
         "",
     ),
     "a queue is given back while its messages are consumed": Fault(
-        "push_consumer.py",
-        "if each.leaving and each.idle}",
-        "if each.leaving}",
+        "coordination.py",
+        "for queue, each in leaving.items() if each.idle or (hand.paused and each.at_rest)}",
+        "for queue, each in leaving.items()}",
         "",
     ),
     "a failed message does not hold up its queue": Fault(
-        "push_consumer.py",
-        "held_until, queue.held_count = outcome, outcome.due_at, count\n                    return False\n",
-        "held_until, queue.held_count = outcome, outcome.due_at, count\n",
+        "calling.py",
+        "                    queue.hold(outcome, count)\n                    return False\n",
+        "                    queue.hold(outcome, count)\n",
         "orderly",
     ),
     "retries are not kept": Fault(
@@ -62,15 +62,17 @@ FAULTS: dict[str, Fault] = {
     ),
     "dead letters are appended without a number": Fault(
         "dead_letters.py",
-        "            log.commit(writer.close(), app, max(new))\n",
+        "            log.commit(writer.close(), app, version)\n",
         "            log.commit(writer.close())\n",
         "",
     ),
     "a position is kept by a transaction of its own": Fault(
         "transactional_listening.py",
         "                self._keep(connection, queue, _state(taken, count))\n"
-        "                _succeed(outcome_of(self._listener, argument, connection))\n",
-        "                _succeed(outcome_of(self._listener, argument, connection))\n"
+        "                self._succeed(queue, connection, outcome_of(self._listener, argument, connection))\n",
+        "                reason = outcome_of(self._listener, argument, connection)\n"
+        "                if reason is not None:\n"
+        "                    raise _FailedError(reason)\n"
         "            with self._positions.engine.begin() as connection:\n"
         "                self._keep(connection, queue, _state(taken, count))\n",
         "exactly_once",

@@ -81,8 +81,10 @@ class Caller:
     def goes_on(self, taken: Slice) -> bool:
         """True while its messages may be given to the listener."""
         hand, queue = self._hand, taken.queue
-        while hand.paused and not hand.stopping.is_set():
+        while hand.paused and not (hand.stopping.is_set() or queue.leaving or queue.lost):
             time.sleep(0.05)
+        if hand.paused and not hand.stopping.is_set():
+            return False
         if queue.lost or not self._member.holds():
             return False
         if queue.leaving or hand.stopping.is_set():

@@ -73,7 +73,8 @@ class Coordinator:
                     each.rewind()
                 each.advance()
             states = {queue: each.state(member.name) for queue, each in hand.queues.items()}
-            done = {queue for queue, each in hand.queues.items() if each.leaving and each.idle}
+            leaving = {queue: each for queue, each in hand.queues.items() if each.leaving}
+            done = {queue for queue, each in leaving.items() if each.idle or (hand.paused and each.at_rest)}
         commit = commit and states != self._kept
         if not member.step(states, done, commit, hand.last_error):
             log.warning("group %s: another member has taken this one for dead; joining again", hand.group)

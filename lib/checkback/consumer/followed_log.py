@@ -29,7 +29,7 @@ class FollowedLog:
 
     def open(self) -> tuple[DeltaLog, bool] | None:
         """The log, and whether it was opened just now; None if there is no table. Raises StorageError."""
-        if self._log is not None and self._mark == self._mark_of(self._log.seen_version):
+        if self._log is not None and self._mark == commit_mark(self.place, self._log.seen_version):
             return self._log, False
         self._log = None
         if not DeltaLog.exists(self.place):
@@ -41,17 +41,18 @@ class FollowedLog:
     def seen(self) -> None:
         """The log was read up to its newest version: remember that commit."""
         if self._log is not None:
-            self._mark = self._mark_of(self._log.seen_version)
+            self._mark = commit_mark(self.place, self._log.seen_version)
 
-    def _mark_of(self, version: int) -> tuple[int, ...] | None:
-        """What tells a commit's file from another one in its place; None if it is not there."""
-        path = f"{self.place}/{LOG}/{version:020}.json"
-        try:
-            if is_registered(path):
-                return (table_files.size(path), table_files.modified(path))
-            found = os.stat(path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StorageError(f"the table's log cannot be read: {error}", self.place) from error
-        return found.st_ino, found.st_mtime_ns, found.st_size
+
+def commit_mark(place: str, version: int) -> tuple[int, ...] | None:
+    """What tells the commit's file from another one in its place; None if it is not there. Raises StorageError."""
+    path = f"{place}/{LOG}/{version:020}.json"
+    try:
+        if is_registered(path):
+            return (table_files.size(path), table_files.modified(path))
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"the table's log cannot be read: {error}", place) from error
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -14,6 +14,7 @@ from deltalake.exceptions import TableNotFoundError
 from checkback.consumer.group_rows import from_rows
 from checkback.consumer.group_state import GroupState
 from checkback.errors import SettingsError, StorageError
+from checkback.messages import is_group
 from checkback.storage import table_files
 from checkback.storage.delta_errors import DELTA_ERRORS
 from checkback.storage.delta_log import DeltaLog
@@ -36,7 +37,7 @@ def group_names(tables: Tables) -> list[str]:
     """The names of the consumer groups, sorted. Raises StorageError."""
     place = f"{tables.root}/{GROUP_PREFIX.rstrip('/')}"
     try:
-        found = table_files.folders(place)
+        found = [name for name in table_files.folders(place) if is_group(name)]
     except OSError as error:
         raise StorageError(f"cannot be listed: {error}", place) from error
     with ThreadPoolExecutor(max_workers=16) as pool:
@@ -46,10 +47,10 @@ def group_names(tables: Tables) -> list[str]:
 
 def chosen_groups(tables: Tables, group: str | None) -> list[str]:
     """All groups, or this one. Raises SettingsError if there is no such group, StorageError."""
-    names = group_names(tables)
     if group is None:
-        return names
-    if group not in names:
+        return group_names(tables)
+    if not is_group(group) or not DeltaLog.exists(tables.location(GROUP_PREFIX + group)):
+        names = group_names(tables)
         known = f"there are {', '.join(names[:10])}" if names else "a PushConsumer makes one when it starts"
         raise SettingsError("there is no such consumer group", group, known)
     return [group]

@@ -39,7 +39,8 @@ def from_rows(rows: pa.Table) -> GroupState:
     for row in rows.to_pylist():
         if row["kind"] == "MEMBER":
             joined = _ms(row["settled_at"]) or 0
-            members[row["member"]] = Member(row["member"], row["counter"], joined, frozenset(), row["reason"])
+            about = row["counter"], joined, frozenset[str](), row["reason"], row["session_ms"]
+            members[row["member"]] = Member(row["member"], *about)
         elif row["kind"] == "SUBSCRIPTION":
             topics.setdefault(row["member"], set()).add(row["topic"])
         elif row["kind"] == "QUEUE":
@@ -71,6 +72,7 @@ def _member_row(member: Member) -> dict[str, Any]:
         "counter": member.heartbeat,
         "settled_at": _time(member.joined_at),
         "reason": member.last_error,
+        "session_ms": member.session_ms,
     }
 
 

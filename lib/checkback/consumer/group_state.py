@@ -55,13 +55,18 @@ class QueueState:
 
 @dataclass(frozen=True)
 class Member:
-    """A process of the group. ``heartbeat``: a counter; ``joined_at``: ms; ``topics``: those that it subscribes."""
+    """A process of the group.
+
+    ``heartbeat``: a counter, which changes some times in each ``session_ms``; ``joined_at``: ms; ``topics``: those that
+    it subscribes.
+    """
 
     name: str
     heartbeat: int
     joined_at: int
     topics: frozenset[str]
     last_error: str | None = None
+    session_ms: int = 10_000
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from checkback.consumer.followed_log import commit_mark
 from checkback.consumer.group_rows import from_rows, to_rows
 from checkback.consumer.group_state import GroupState
 from checkback.errors import StorageError
@@ -62,6 +63,7 @@ class GroupTable:
         self._file: str | None = None
         self._state = GroupState()
         self._read_at = 0.0
+        self._mark: tuple[int, ...] | None = None
         self._list()
 
     @property
@@ -72,7 +74,7 @@ class GroupTable:
     def refresh(self) -> bool:
         """Read the newest state; True if it is new. Raises StorageError."""
         before = self._version
-        if boot_time() > self._read_at + _LIST_S:
+        if boot_time() > self._read_at + _LIST_S or self._mark != commit_mark(self._place, self._version):
             self._list()
         else:
             newest = self._version
@@ -129,8 +131,9 @@ class GroupTable:
             return False
         self._version += 1
         self._file, self._state = file.path, state
+        self._mark = commit_mark(self._place, self._version)
         if self._version % _CHECKPOINT == 0:
-            self._clean_up(now)
+            self._clean_up()
         return True
 
     def _list(self) -> None:
@@ -142,7 +145,8 @@ class GroupTable:
         except DELTA_ERRORS as error:
             raise StorageError(f"the group's table cannot be read: {error}", self._place) from error
         self._read_at = boot_time()
-        if version != self._version:
+        mark = commit_mark(self._place, version)
+        if version != self._version or mark != self._mark:
             self._read(version, paths)
 
     def _load(self, version: int) -> None:
@@ -161,16 +165,20 @@ class GroupTable:
         except (OSError, KeyError, TypeError, pa.ArrowException) as error:
             raise StorageError(f"the group's state cannot be read: {type(error).__name__}", self._place) from error
         self._version, self._file = version, paths[0] if paths else None
+        self._mark = commit_mark(self._place, version)
 
-    def _clean_up(self, now: int) -> None:
+    def _clean_up(self) -> None:
         """Write a checkpoint; delete commits and files that nobody needs. Best effort."""
         with suppress(StorageError, OSError, *DELTA_ERRORS):
+            entries = table_files.entries(self._place)
+            # By the times of the file system or store: this machine's clock may be hours ahead.
+            now = next(entry.written for entry in entries if entry.name == self._file)
             table = DeltaTable(self._place, storage_options=options_of(self._place) or None)
             table.create_checkpoint()
             table.cleanup_metadata()
             old = [
                 entry.name
-                for entry in table_files.entries(self._place)
+                for entry in entries
                 if _STATE.fullmatch(entry.name) and entry.written < now - _KEPT_MS and entry.name != self._file
             ]
             table_files.remove(*(f"{self._place}/{name}" for name in old))

@@ -193,6 +193,11 @@ class InHand:
         return not (self._pieces or self._slices or self.lost or self.leaving)
 
     @property
+    def at_rest(self) -> bool:
+        """True if no message of it is being consumed."""
+        return not self._busy
+
+    @property
     def idle(self) -> bool:
         """True if no message of it is being consumed, or is to be finished."""
         return not self._busy and not any(map(self.must_finish, self._again))

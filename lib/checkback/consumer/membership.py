@@ -65,7 +65,7 @@ class Membership:
         known = {queue.topic for queue in self.state.queues}
         start = self._start(sorted(self._topics - known))
         began = self._clock()
-        member = Member(self.name, 1, round(time.time() * 1000), self._topics)
+        member = Member(self.name, 1, round(time.time() * 1000), self._topics, session_ms=round(1000 * self._session))
         self._table.update(lambda state: group_state.join(state, member, start))
         self._beat_at = began
         self._known = self.owned()
@@ -126,7 +126,7 @@ class Membership:
         return True
 
     def _dead(self) -> dict[str, int]:
-        """The heartbeats of members that have not beaten for a session."""
+        """The heartbeats of members that have not beaten for their session."""
         now, members = self._clock(), self.state.members
         self._seen = {name: seen for name, seen in self._seen.items() if name in members}
         for name, member in members.items():
@@ -135,7 +135,7 @@ class Membership:
         return {
             name: heartbeat
             for name, (heartbeat, since) in self._seen.items()
-            if name != self.name and now > since + self._session
+            if name != self.name and now > since + members[name].session_ms / 1000
         }
 
     def _with(

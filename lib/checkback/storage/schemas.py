@@ -191,6 +191,7 @@ CONSUMER_GROUP: Columns = (
         "of a member: heartbeats; of a queue: how often its owner changed; of a dead letter: its number",
     ),
     _column("dead_letters", _LONG, "of a queue: messages given up so far"),
+    _column("session_ms", _LONG, "of a member: its consumer.session"),
     _column("settled_at", _TIME, "of a queue: batch time up to which all is consumed; of a member: when it joined"),
 )
 BATCHES: Columns = (
