@@ -348,3 +348,42 @@ def test_a_folder_that_is_no_group_stops_no_command(
     (Path(lake.tables.location("consumer_groups/broken")) / "_delta_log").mkdir(parents=True)
     assert main(["consumers", "g", "--set", f"storage.root={lake.tables.root}"]) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_coroutines_whose_loop_has_ended_have_not_failed(lake: Published, running: list[PushConsumer]) -> None:
+    """The messages are left to another member."""
+    lake.publish({"pay": [lake.messages(3)]})
+    heard = Heard()
+    made: list[AsyncPushConsumer] = []
+
+    async def run() -> None:
+        made.append(AsyncPushConsumer("g", lake.tables.root, heard.later, **FAST | {"max_reconsume_times": 0}))
+        await made[0].subscribe("pay").start()
+        await asyncio.to_thread(heard.wait_for, 0, 1, 2)
+
+    asyncio.run(run())
+    lake.publish({"pay": [lake.messages(2)]})
+    until(lambda: made[0].consumer.stopping)
+    made[0].consumer.shutdown(20)
+    assert dead_letters(lake) == []
+    other = Heard()
+    start(lake, running, other)
+    other.wait_for(3, 4)
+
+
+def test_a_start_that_was_cancelled_leaves_no_member(lake: Published) -> None:
+    lake.publish({"pay": [lake.messages(3)]})
+
+    async def run() -> None:
+        consumer = AsyncPushConsumer("g", lake.tables.root, Heard().later, **FAST).subscribe("pay")
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(consumer.start(), 0)
+        starting = asyncio.create_task(consumer.start())
+        await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await asyncio.to_thread(until, lambda: consumer.consumer.stopping)
+
+    asyncio.run(run())
+    until(lambda: GroupTable(lake.tables, "g").state.members == {})

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any
 
+from checkback.consumer.listening import ListenerGoneError
 from checkback.consumer.push_consumer import PushConsumer
 from checkback.errors import SettingsError
 
@@ -14,6 +17,10 @@ if TYPE_CHECKING:
 
     from checkback.filter import MessageSelector
     from checkback.settings import Settings
+
+
+#: time between looks whether the event loop is still there (s)
+_LOOK_S = 1.0
 
 
 class AsyncPushConsumer:
@@ -42,7 +49,12 @@ class AsyncPushConsumer:
     async def start(self) -> AsyncPushConsumer:
         """Join the group and begin to consume. Raises SettingsError, StorageError."""
         self._loop = asyncio.get_running_loop()
-        await asyncio.to_thread(self.consumer.start)
+        starting = asyncio.create_task(asyncio.to_thread(self.consumer.start))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:  # nobody will shut it down
+            starting.add_done_callback(lambda _: threading.Thread(target=self.consumer.shutdown).start())
+            raise
         return self
 
     async def shutdown(self, timeout: float | None = None) -> None:
@@ -72,10 +84,18 @@ class AsyncPushConsumer:
         await self.shutdown()
 
     def _listen(self, argument: Any) -> Any:
+        """Await the listener in the event loop; if that has ended, the message is left to another member."""
         loop = self._loop
-        if loop is None:
-            raise RuntimeError("not started")
-        return asyncio.run_coroutine_threadsafe(self._call(argument), loop).result()
+        if loop is None or loop.is_closed():
+            self.consumer.shutdown()
+            raise ListenerGoneError
+        call = asyncio.run_coroutine_threadsafe(self._call(argument), loop)
+        while not wait([call], _LOOK_S).done:
+            if loop.is_closed() or (self.consumer.stopping and not loop.is_running()):
+                call.cancel()
+                self.consumer.shutdown()
+                raise ListenerGoneError
+        return call.result()
 
     async def _call(self, argument: Any) -> Any:
         task = asyncio.current_task()

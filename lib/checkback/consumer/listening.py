@@ -18,6 +18,10 @@ _log = logging.getLogger("checkback.consumer")
 _SLICE_S, _SLICE = 0.005, 512
 
 
+class ListenerGoneError(BaseException):
+    """The listener can be called no more: its message was not consumed, nor has it failed."""
+
+
 class Consuming(Protocol):
     """Told of the outcome of each call."""
 
@@ -68,6 +72,8 @@ def outcome_of(listener: Callable[..., Any], *arguments: Any) -> str | None:
     """Call the listener: None if it succeeded, else why not, without what its error's text may quote."""
     try:
         result = listener(*arguments)
+    except ListenerGoneError:
+        raise
     except BaseException as error:  # noqa: BLE001 - any says RECONSUME_LATER; none may end the thread
         reason = error_summary(error)
         _log.warning("the listener failed: %s", reason)

@@ -7,11 +7,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from checkback.consumer.position import MessageKey
@@ -42,6 +42,14 @@ class MessageKeys:
     def at(self, place: int) -> tuple[int, int, int]:
         """batch, half_queue_id and half_queue_offset of a place."""
         return int(self.batch[place]), int(self.half_queue_id[place]), int(self.half_queue_offset[place])
+
+    def up_to(self, key: tuple[int, int, int]) -> int:
+        """How many, which must be in order, come up to this key."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self.at(middle) <= key else (low, middle)
+        return low
 
     @staticmethod
     def joined(parts: Sequence[MessageKeys]) -> MessageKeys:
@@ -100,3 +108,14 @@ class Unread:
 
     messages: int
     oldest: int
+
+
+def joined(parts: Sequence[MessageRows]) -> MessageRows:
+    """The messages of all parts, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    found = MessageRows(
+        MessageKeys.joined([part.keys for part in parts]), pa.concat_tables([part.rows for part in parts])
+    )
+    order = found.keys.order()
+    return found if order is None else found.take(order)

@@ -190,6 +190,11 @@ class PushConsumer:
             self._hand.changed.notify_all()
 
     @property
+    def stopping(self) -> bool:
+        """True after `shutdown`."""
+        return self._hand.stopping.is_set()
+
+    @property
     def last_error(self) -> str | None:
         """The last error of the listener (its type and place) or of the store; None = none."""
         return self._hand.last_error

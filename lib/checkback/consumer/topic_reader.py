@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from checkback.consumer.batch_log import ListedBatch
 from checkback.consumer.followed_log import FollowedLog
-from checkback.consumer.message_rows import FetchedMessages, MessageKeys, MessageRows, Unread
+from checkback.consumer.message_rows import FetchedMessages, MessageKeys, MessageRows, Unread, joined
 from checkback.consumer.position import BEFORE_BATCHES, QUEUES, MessageKey, Position
 from checkback.consumer.times import ms_of, time_of
 from checkback.errors import StorageError
@@ -42,6 +42,8 @@ _KEY = ["batch_id", "committed_at", "queue_id", "half_queue_id", "half_queue_off
 _RUN_FILES, _RUN_BYTES, _RUN_BATCHES = 256, 256 << 20, 4096
 #: batches that are counted together
 _COUNTED_BATCHES = 65_536
+#: bytes of row groups that are read at once if their keys overlap; larger ones in pieces of so many bytes together
+_AT_ONCE, _PIECE = 128 << 20, 32 << 20
 #: attempts at reading while VACUUM deletes the files that were listed
 _ATTEMPTS = 5
 
@@ -54,6 +56,45 @@ class _RowGroup:
     number: int
     places: NDArray[np.int64]
     keys: MessageKeys
+
+    @property
+    def size(self) -> int:
+        """Bytes of its rows when they are read."""
+        return int(self.file.metadata.row_group(self.number).total_byte_size)
+
+    @property
+    def in_order(self) -> bool:
+        """True if its rows lie in the order of their keys."""
+        return bool((np.diff(self.places) > 0).all())
+
+    def read(self) -> MessageRows:
+        """Its wanted messages, in order."""
+        rows = self.file.read_row_group(self.number, self._columns())
+        return self._wanted(rows, self.places, self.keys)
+
+    def pieces(self, size: int) -> Iterator[MessageRows]:
+        """Its wanted messages in pieces of about ``size`` bytes of the row group; it must be in order."""
+        count = self.file.metadata.row_group(self.number).num_rows
+        most = max(1, min(count, size * count // max(1, self.size)))
+        first = 0
+        for batch in self.file.iter_batches(most, [self.number], self._columns(), use_threads=False):
+            low, high = np.searchsorted(self.places, [first, first + len(batch)])
+            if high > low:
+                chosen = np.arange(low, high)
+                yield self._wanted(
+                    pa.Table.from_batches([batch]), self.places[low:high] - first, self.keys.take(chosen)
+                )
+            first += len(batch)
+
+    def _columns(self) -> list[str]:
+        there = set(self.file.schema_arrow.names)
+        return [name for name in _SCHEMA.names if name in there]
+
+    def _wanted(self, rows: pa.Table, places: NDArray[np.int64], keys: MessageKeys) -> MessageRows:
+        found = python_times(_conform(rows, _SCHEMA.names))
+        if len(places) != len(found) or bool((np.diff(places) != 1).any()):
+            found = found.take(places)
+        return MessageRows(keys, found)
 
 
 class TopicReader:
@@ -92,12 +133,31 @@ class TopicReader:
         last: tuple[int, ...] = ()
         for group in groups:
             if together and group.keys.at(0) > last:
-                yield self._load(together)
+                yield from self._loaded(together)
                 together = []
             together.append(group)
             last = max(last, group.keys.at(-1)) if len(together) > 1 else group.keys.at(-1)
         if together:
-            yield self._load(together)
+            yield from self._loaded(together)
+
+    def _loaded(self, groups: Sequence[_RowGroup]) -> Iterator[MessageRows]:
+        """The messages of row groups whose keys overlap: at once, or merged piece by piece if they are large."""
+        if sum(group.size for group in groups) <= _AT_ONCE or not all(group.in_order for group in groups):
+            yield self._load(groups)
+            return
+        pieces = [(group, group.pieces(_PIECE // len(groups))) for group in groups]
+        held = [(pieces_, next(pieces_, None)) for _, pieces_ in pieces]
+        while True:
+            held = [(more, next(more, None) if rows is None else rows) for more, rows in held]
+            held = [(more, rows) for more, rows in held if rows is not None]
+            if not held:
+                return
+            # What is up to the first piece's end is complete: nothing before it can come any more.
+            end = min(rows.keys.at(-1) for _, rows in held if rows is not None)
+            ready = [(more, rows, rows.keys.up_to(end)) for more, rows in held if rows is not None]
+            found = joined([rows.slice(0, count) for _, rows, count in ready if count])
+            held = [(more, rows.slice(count, len(rows)) if count < len(rows) else None) for more, rows, count in ready]
+            yield found
 
     def fetch(self, messages: Collection[MessageKey]) -> FetchedMessages:
         """Those of these messages that are there, without the selector. Raises StorageError."""
@@ -185,17 +245,7 @@ class TopicReader:
         raise StorageError("a file of the table is missing", self._place, "restore it")
 
     def _load(self, groups: Sequence[_RowGroup]) -> MessageRows:
-        parts = []
-        for group in groups:
-            there = set(group.file.schema_arrow.names)
-            read = group.file.read_row_group(group.number, [name for name in _SCHEMA.names if name in there])
-            rows = python_times(_conform(read, _SCHEMA.names))
-            if len(group.places) != len(rows) or bool((np.diff(group.places) != 1).any()):
-                rows = rows.take(group.places)
-            parts.append(rows)
-        found = MessageRows(MessageKeys.joined([group.keys for group in groups]), pa.concat_tables(parts))
-        order = found.keys.order() if len(groups) > 1 else None
-        return found if order is None else found.take(order)
+        return joined([group.read() for group in groups])
 
 
 class _Wanted:

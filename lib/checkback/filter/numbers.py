@@ -58,7 +58,8 @@ _WHOLE = re.compile(r"([+-]?)([0-9]+)")
 _LONG_DIGITS = 19
 
 _HEX = r"0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+"
-_DECIMAL = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+# Each digit can be matched in one way only: a hostile text of many digits takes linear time.
+_DECIMAL = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 #: What Double.valueOf takes (its documentation has the grammar); String.trim cuts all up to the space.
 DOUBLE_PATTERN = rf"[\x00-\x20]*[+-]?(?:NaN|Infinity|(?:{_DECIMAL}|{_HEX})[fFdD]?)[\x00-\x20]*"
 _DOUBLE = re.compile(DOUBLE_PATTERN)

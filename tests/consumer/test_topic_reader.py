@@ -1,0 +1,80 @@
+"""TopicReader: batches in order from whatever files, in bounded memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from checkback.consumer import topic_reader
+from checkback.consumer.batch_log import BatchLog
+from checkback.consumer.position import QUEUES, MessageKey, Position
+from checkback.consumer.topic_reader import TopicReader
+from checkback.settings import Storage
+from checkback.storage.tables import Tables
+from consumer.published import Published
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVERYTHING = dict.fromkeys(range(QUEUES), Position())
+
+
+def places(lake: Published, wanted: dict[int, Position]) -> list[tuple[int, int, int]]:
+    """(batch, half queue, offset) of what is read, in order."""
+    log = BatchLog(lake.tables)
+    log.refresh()
+    return [
+        rows.keys.at(place)
+        for rows in TopicReader(lake.tables, "pay").read(log.batches, wanted)
+        for place in range(len(rows))
+    ]
+
+
+@pytest.mark.parametrize("at_once", [0, 1 << 30])
+def test_interleaved_files_are_merged(lake: Published, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    """Each file has every fourth offset, of two half queues; large ones are read in pieces."""
+    monkeypatch.setattr(topic_reader, "_AT_ONCE", at_once)
+    monkeypatch.setattr(topic_reader, "_PIECE", 4 << 10)
+    for _ in range(2):
+        rows = lake.messages(400, range(3))
+        rows += [row | {"half_queue_id": 1} for row in rows[:150]]
+        lake.publish({"pay": [rows[first::4] for first in range(4)]})
+    found = places(lake, EVERYTHING)
+    assert found == sorted(found)
+    assert len(found) == len(set(found)) == 1100
+    log = BatchLog(lake.tables)
+    log.refresh()
+    after = Position({"-": -1, "a": 0}, MessageKey(log.batches[2].key, 0, 500))
+    rest = places(lake, dict.fromkeys(range(QUEUES), after))
+    assert rest == [each for each in found if each > (2, 0, 500)]
+
+
+FILES = st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 70)), max_size=6), min_size=1, max_size=4)
+
+
+@given(st.lists(FILES, min_size=1, max_size=3), st.booleans(), st.sampled_from([0, 1 << 30]))
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
+def test_whatever_lies_where_each_message_is_read_once_in_order(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    batches: list[list[list[tuple[int, int]]]],
+    compacted: bool,
+    at_once: int,
+) -> None:
+    """Random half queues and queues in random files, also compacted."""
+    root: Path = tmp_path_factory.mktemp("lake")
+    monkeypatch.setattr(topic_reader, "_AT_ONCE", at_once)
+    monkeypatch.setattr(topic_reader, "_PIECE", 1)
+    lake = Published(Tables.of(Storage(root=str(root), sync=False)))
+    expected = []
+    for number, files in enumerate(batches, 1):
+        made = [[lake.messages(1, (queue,), half_queue_id=half)[0] for half, queue in file] for file in files]
+        lake.publish({"pay": [rows for rows in made if rows]} if any(made) else {})
+        expected += [(number, row["half_queue_id"], row["half_queue_offset"]) for rows in made for row in rows]
+    if compacted and expected:
+        lake.compact("topics/pay")
+    assert places(lake, EVERYTHING) == sorted(expected)
