@@ -387,3 +387,39 @@ def test_a_start_that_was_cancelled_leaves_no_member(lake: Published) -> None:
 
     asyncio.run(run())
     until(lambda: GroupTable(lake.tables, "g").state.members == {})
+
+
+def test_dead_letters_wait_while_their_table_is_altered(lake: Published, running: list[PushConsumer]) -> None:
+    """Appended files would break its rules."""
+    lake.publish({"pay": [lake.messages(1)]})
+    place = lake.tables.location("dead_letters")
+    columns = arrow_schema("dead_letters")
+    deltalake.write_deltalake(place, pa.Table.from_pylist([], columns), partition_by=["consumer_group"])
+    consumer = start(lake, running, lambda _: None, max_reconsume_times=0)
+    until(lambda: "dead_letters" in str(consumer.last_error))
+    shutil.rmtree(place)
+    until(lambda: dead_letters(lake))
+
+
+@pytest.mark.parametrize("settings", ["no", "there"])
+def test_a_group_s_table_that_cannot_be_written(
+    lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch, settings: str
+) -> None:
+    """The start says so; a shutdown ends."""
+    lake.publish({"pay": [lake.messages(1)]})
+    heard = Heard()
+    consumer = PushConsumer("g", lake.tables.root, heard, **FAST).subscribe("pay")
+
+    def fail(*_: Any) -> None:
+        raise OSError(30, os.strerror(30))
+
+    if settings == "no":
+        monkeypatch.setattr("checkback.storage.parquet_files.FileWriter.write", fail)
+        with pytest.raises(StorageError, match="Read-only"):
+            consumer.start()
+    else:
+        running.append(consumer.start())
+        heard.wait_for(0)
+        monkeypatch.setattr("checkback.storage.parquet_files.FileWriter.write", fail)
+        running.pop().shutdown(10)
+        assert consumer.stopping

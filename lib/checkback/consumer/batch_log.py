@@ -105,7 +105,12 @@ class BatchLog:
         return Position().after_batches(last, latest)
 
     def first_since(self, time: int) -> int:
-        """Index of the first batch of a time (ms) or later; the number of batches if there is none."""
+        """Index of the first batch of a time (ms) or later; the number of batches if there is none.
+
+        0 if the time is before the first batch: nobody knows how old the messages before it are.
+        """
+        if self.batches and time < self.batches[0].key.batch_time:
+            return 0
         return next((at for at, batch in enumerate(self.batches) if at and batch.key.batch_time >= time), len(self))
 
     def first_unconsumed(self, position: Position) -> int:

@@ -88,8 +88,11 @@ class Coordinator:
         self._bury()
 
     def leave(self) -> None:
-        """Keep everything, and leave the group. Raises as `step`."""
-        self.step(True)
+        """Keep everything, and leave the group. Raises StorageError."""
+        try:
+            self.step(True)
+        except Exception as error:  # noqa: BLE001 - what could be kept is
+            self._hand.note(error)
         with self._hand.changed:
             states = {queue: each.state(self._member.name) for queue, each in self._hand.queues.items()}
         self._member.leave(states)

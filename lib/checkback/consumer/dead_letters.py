@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkback.consumer.followed_log import FollowedLog
 from checkback.consumer.times import ms_of, time_of
+from checkback.errors import StorageError
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.parquet_reader import read_rows
@@ -35,7 +37,7 @@ class DeadLetters:
     def __init__(self, tables: Tables, group: str) -> None:
         self._tables = tables
         self._group = group
-        self._log: DeltaLog | None = None
+        self._log = FollowedLog(tables, TABLE, tables.sync)
 
     def append(self, state_id: str, queue: MessageQueue, dead: Mapping[int, DeadLetter], reader: TopicReader) -> int:
         """Append those that are not in the table yet; ``dead``: by number, kept before. Raises StorageError.
@@ -51,11 +53,18 @@ class DeadLetters:
         new = [letter for number, letter in dead.items() if number > last or letter not in there]
         if not new:
             return last
+        if not log.appendable():
+            raise StorageError(
+                "somebody has clustered, partitioned or altered the table: dead letters wait in the group's table",
+                self._tables.location(TABLE),
+                "undo it, or move the table away: it is made anew",
+            )
         version = max(last + 1, *dead)
         rows = self._rows(queue, new, reader)
         with FileWriter(self._tables.root, sync=self._tables.sync) as writer:
             writer.write(TABLE, rows)
             log.commit(writer.close(), app, version)
+        self._log.seen()
         return version
 
     def _there(self, log: DeltaLog, queue: MessageQueue, dead: Mapping[int, DeadLetter]) -> set[DeadLetter]:
@@ -72,11 +81,11 @@ class DeadLetters:
         return {letter for letter in dead.values() if (*letter.message[1:], letter.dead_at) in found}
 
     def _open(self) -> DeltaLog:
-        if self._log is None:
-            place = self._tables.location(TABLE)
-            DeltaLog.create(TABLE, place, self._tables.sync)
-            self._log = DeltaLog(TABLE, place, self._tables.sync)
-        return self._log
+        opened = self._log.open()
+        while opened is None:
+            DeltaLog.create(TABLE, self._log.place, self._tables.sync)
+            opened = self._log.open()
+        return opened[0]
 
     def _rows(self, queue: MessageQueue, dead: Sequence[DeadLetter], reader: TopicReader) -> pa.Table:
         found: dict[MessageKey, dict[str, Any]] = reader.fetch([each.message for each in dead]).by_key()

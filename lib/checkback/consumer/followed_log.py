@@ -21,8 +21,10 @@ class FollowedLog:
     delta-rs reads on from the version that it knows, whichever table that is of. Not thread-safe.
     """
 
-    def __init__(self, tables: Tables, name: str) -> None:
+    def __init__(self, tables: Tables, name: str, sync: bool = False) -> None:
+        """``sync``: commits through it are flushed to disk."""
         self._name = name
+        self._sync = sync
         self.place = tables.location(name)
         self._log: DeltaLog | None = None
         self._mark: tuple[int, ...] | None = None
@@ -34,7 +36,7 @@ class FollowedLog:
         self._log = None
         if not DeltaLog.exists(self.place):
             return None
-        self._log = DeltaLog(self._name, self.place, sync=False)
+        self._log = DeltaLog(self._name, self.place, self._sync)
         self.seen()
         return self._log, True
 

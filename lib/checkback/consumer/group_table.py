@@ -104,9 +104,12 @@ class GroupTable:
         raise StorageError("too many concurrent commits", self._place, "run fewer members in the group")
 
     def _commit(self, state: GroupState) -> bool:
-        with FileWriter(self._root, sync=self._sync) as writer:
-            writer.write(self._name, to_rows(state))
-            [file] = writer.close()
+        try:
+            with FileWriter(self._root, sync=self._sync) as writer:
+                writer.write(self._name, to_rows(state))
+                [file] = writer.close()
+        except OSError as error:
+            raise StorageError(f"cannot be written: {error.strerror or error}", self._place) from error
         now = round(time.time() * 1000)
         operation = {"operation": "WRITE", "operationParameters": {"mode": "Overwrite"}, "engineInfo": "checkback"}
         actions = [

@@ -21,7 +21,7 @@ from checkback.consumer.group_table import GroupTable
 from checkback.consumer.listening import Listening
 from checkback.consumer.membership import Membership
 from checkback.consumer.options import ConsumerOptions
-from checkback.consumer.queues_in_hand import QueuesInHand
+from checkback.consumer.queues_in_hand import QueuesInHand, log
 from checkback.consumer.reading import Reader
 from checkback.consumer.retry import MAX_RECONSUME_TIMES
 from checkback.consumer.start import StartFrom, check_start, start_positions
@@ -132,7 +132,8 @@ class PushConsumer:
             self._positions.create_table()
             listening = TransactionalListening(self._listener, options.batch, self._positions, self.group)
         batches = BatchLog(self._tables)
-        batches.refresh()
+        if not batches.refresh():
+            log.warning("group %s: there is no batch yet at %s", self.group, self._tables.root)
         table = GroupTable(self._tables, self.group)
 
         def starts(topics: Iterable[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from checkback.consumer.result import error_summary
 from checkback.errors import CheckbackError
+from checkback.storage.lease import boot_time
 
 if TYPE_CHECKING:
     from checkback.consumer.group_state import MessageQueue
@@ -58,6 +59,11 @@ class QueuesInHand:
         log.warning("group %s: %s", self.group, self.last_error)
 
 
+#: The wall clock at the process's start; from then on the time since boot counts: a clock that is set back holds up no
+#: retry, nor does one that is set forward hurry it.
+_BEGAN = time.time() - boot_time()
+
+
 def now_ms() -> int:
     """The time, ms since 1970."""
-    return round(time.time() * 1000)
+    return round(1000 * (_BEGAN + boot_time()))
