@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from checkback.cli import main
-from checkback.consumer import AsyncPushConsumer, ConsumeResult, PushConsumer, SqlPositions
+from checkback.consumer import AsyncPushConsumer, ConsumeResult, PushConsumer, SqlPositions, group_state
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.group_table import GroupTable
 from checkback.errors import SettingsError, StorageError
@@ -423,3 +423,43 @@ def test_a_group_s_table_that_cannot_be_written(
         monkeypatch.setattr("checkback.storage.parquet_files.FileWriter.write", fail)
         running.pop().shutdown(10)
         assert consumer.stopping
+
+
+def test_a_topic_s_table_that_is_away_is_waited_for(lake: Published, running: list[PushConsumer]) -> None:
+    lake.publish({"pay": [lake.messages(3)]})
+    place = lake.tables.location("topics/pay")
+    shutil.move(place, f"{place}.away")
+    heard = Heard()
+    consumer = start(lake, running, heard)
+    until(lambda: "topics/pay" in str(consumer.last_error))
+    shutil.move(f"{place}.away", place)
+    heard.wait_for(0, 1, 2)
+
+
+def test_orderly_a_queue_is_taken_again_once_the_call_in_progress_has_returned(
+    lake: Published, running: list[PushConsumer]
+) -> None:
+    """The member was taken for dead in the middle of it."""
+    lake.publish({"pay": [lake.messages(3)]})
+    inside, most, go_on = [0], [0], threading.Event()
+
+    def listen(message: Any) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        if message.half_queue_offset == 0:
+            assert go_on.wait(20)
+        inside[0] -= 1
+
+    heard = Heard(also=listen)
+    start(lake, running, heard, orderly=True)
+    until(lambda: inside[0])
+    table = GroupTable(lake.tables, "g")
+    table.update(lambda state: group_state.leave(state, *state.members))
+    until(lambda: GroupTable(lake.tables, "g").state.members)
+    table.refresh()
+    before = len(heard.messages)
+    until(lambda: len(table.state.owned(*table.state.members)) == 64)
+    assert len(heard.messages) == before
+    go_on.set()
+    heard.wait_for(0, 1, 2)
+    assert most == [1]

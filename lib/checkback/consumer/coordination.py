@@ -102,7 +102,10 @@ class Coordinator:
         hand, owned = self._hand, self._member.owned()
         with hand.changed:
             epochs = {queue: each.epoch for queue, each in hand.queues.items()}
-        new = [queue for queue, state in owned.items() if epochs.get(queue) != state.epoch]
+            # In order, or in one transaction after the other: a call that was in progress has to return first.
+            one_by_one = hand.orderly or self._positions is not None
+            wait = {queue for queue in owned if one_by_one and hand.is_busy(queue)}
+        new = [queue for queue, state in owned.items() if epochs.get(queue) != state.epoch and queue not in wait]
         taken = {queue: self._take_over(queue, owned[queue]) for queue in new}
         with hand.changed:
             for queue, each in list(hand.queues.items()):

@@ -32,6 +32,8 @@ class QueuesInHand:
         self.orderly = orderly
         self.changed = threading.Condition()
         self.queues: dict[MessageQueue, InHand] = {}
+        #: dropped while messages of them were being consumed
+        self.dropped: list[InHand] = []
         self.stopping = threading.Event()
         self.paused = False
         self.last_error: str | None = None
@@ -50,8 +52,13 @@ class QueuesInHand:
     def drop(self, queue: InHand) -> None:
         """What is in hand of the queue is worth nothing any more. Under the lock."""
         queue.lost = True
+        self.dropped = [each for each in (*self.dropped, queue) if not each.at_rest]
         if self.queues.get(queue.queue) is queue:
             del self.queues[queue.queue]
+
+    def is_busy(self, queue: MessageQueue) -> bool:
+        """True if a message of it, taken before it was dropped, is still being consumed. Under the lock."""
+        return any(each.queue == queue and not each.at_rest for each in self.dropped)
 
     def note(self, error: BaseException) -> None:
         """Keep the error, and log it."""

@@ -161,7 +161,8 @@ class TopicReader:
 
     def fetch(self, messages: Collection[MessageKey]) -> FetchedMessages:
         """Those of these messages that are there, without the selector. Raises StorageError."""
-        batches = [ListedBatch(key, key.batch_time, None) for key in sorted({each.batch for each in messages})]
+        wrote = frozenset({self._name})
+        batches = [ListedBatch(key, key.batch_time, wrote) for key in sorted({each.batch for each in messages})]
         index = {batch.key: number for number, batch in enumerate(batches)}
         wanted = {(index[each.batch], *each[1:]) for each in messages}
         found = []
@@ -213,7 +214,13 @@ class TopicReader:
             return []
         opened = self._log.open()
         if opened is None:
-            return []
+            if all(batch.tables is None for batch in mine):
+                return []
+            raise StorageError(
+                f"the topic's table is not there, and batch {mine[-1].key.batch_id} has messages in it",
+                self._place,
+                "put it back; consumers wait",
+            )
         log, _ = opened
         times = np.array([batch.key.batch_time for batch in mine], np.int64)
         times.sort()
