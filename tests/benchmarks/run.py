@@ -35,6 +35,7 @@ BENCHES = (
     "maintain",
     "object_store",
     "consume",
+    "consume_latency",
 )
 
 
