@@ -17,7 +17,14 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from checkback.cli import main
-from checkback.consumer import AsyncPushConsumer, ConsumeResult, PushConsumer, SqlPositions, group_state
+from checkback.consumer import (
+    AsyncPushConsumer,
+    ConsumeResult,
+    MessageSelector,
+    PushConsumer,
+    SqlPositions,
+    group_state,
+)
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.group_table import GroupTable
 from checkback.errors import SettingsError, StorageError
@@ -463,3 +470,13 @@ def test_orderly_a_queue_is_taken_again_once_the_call_in_progress_has_returned(
     go_on.set()
     heard.wait_for(0, 1, 2)
     assert most == [1]
+
+
+def test_of_a_property_that_is_there_twice_the_first_counts(lake: Published, running: list[PushConsumer]) -> None:
+    """For the filter and for the listener."""
+    rows = lake.messages(2, properties=[("a", "1"), ("b", "2"), ("a", "3")])
+    lake.publish({"pay": [rows]})
+    heard = Heard()
+    start(lake, running, heard, selector=MessageSelector.by_sql("a = '1'"))
+    heard.wait_for(0, 1)
+    assert heard.messages[0].properties == {"a": "1", "b": "2"}

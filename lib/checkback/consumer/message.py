@@ -86,8 +86,10 @@ def _dicts(column: pa.ChunkedArray) -> list[dict[str, str]]:
         first = offsets[0]
         keys = _texts(chunk.keys.slice(first, offsets[-1] - first))
         values = _texts(chunk.items.slice(first, offsets[-1] - first))
-        found += [
-            dict(zip(keys[begin - first : end - first], values[begin - first : end - first], strict=True))
-            for begin, end in pairwise(offsets)
-        ]
+        for begin, end in pairwise(offsets):
+            pairs = keys[begin - first : end - first], values[begin - first : end - first]
+            made = dict(zip(*pairs, strict=True))
+            if len(made) < end - begin:  # of a name that is there twice the first counts, as in filters
+                made = dict(zip(*(reversed(part) for part in pairs), strict=True))
+            found.append(made)
     return found

@@ -41,8 +41,11 @@ class ExpressionColumns:
         return pc.scalar(value)
 
     def first(self, cases: Sequence[tuple[Any, bool]], default: bool) -> Any:
-        conditions = pc.make_struct(*(condition for condition, _ in cases))
-        return pc.case_when(conditions, *(pc.scalar(says) for _, says in cases), pc.scalar(default))
+        # Not case_when: nested, it ends the process (pyarrow 26). No condition is ever null.
+        result = pc.scalar(default)
+        for condition, says in reversed(cases):
+            result = condition | result if says else ~condition & result
+        return result
 
     def present(self, name: str) -> Any:
         return _text(name).is_valid()
