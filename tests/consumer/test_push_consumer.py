@@ -9,6 +9,7 @@ import deltalake
 import pytest
 
 from checkback.consumer import ConsumeResult, MessageSelector, PushConsumer
+from checkback.consumer.group_table import GroupTable
 from checkback.consumer.times import time_of
 from checkback.errors import SettingsError
 from consumer.heard import Heard, until
@@ -308,3 +309,29 @@ def test_a_stuck_queue_does_not_hold_up_the_others(
 def test_what_is_no_topic_is_refused(lake: Published, topic: str) -> None:
     with pytest.raises(SettingsError, match="not a topic's name"):
         PushConsumer("g", lake.tables.root, Heard()).subscribe(topic)
+
+
+def test_a_member_beats_until_its_calls_have_returned(lake: Published, running: list[PushConsumer]) -> None:
+    """Or others would take it for dead in the middle of its shutdown, and consume the same messages."""
+    lake.publish({"pay": [lake.messages(1)]})
+    began, go_on = threading.Event(), threading.Event()
+
+    def wait(_: Any) -> None:
+        began.set()
+        assert go_on.wait(20)
+
+    consumer = start(lake, running, Heard(also=wait), threads=1, session=0.3)
+    assert began.wait(10)
+    ending = threading.Thread(target=consumer.shutdown)
+    ending.start()
+    until(lambda: consumer.stopping)
+    before = heartbeat(lake)
+    until(lambda: heartbeat(lake) > before + 3)
+    go_on.set()
+    ending.join()
+    assert GroupTable(lake.tables, "g").state.members == {}
+
+
+def heartbeat(lake: Published) -> int:
+    [member] = GroupTable(lake.tables, "g").state.members.values()
+    return member.heartbeat

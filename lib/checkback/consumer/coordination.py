@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -40,11 +41,13 @@ class Coordinator:
         self._state_ids: dict[MessageQueue, str] = {}
         self._positions = positions
         self._kept: dict[MessageQueue, QueueState] = {}
+        #: the listener's calls have returned: nothing is left to be kept alive for
+        self.ended = threading.Event()
 
     def run(self, poll_s: float, commit_s: float) -> None:
-        """Until the consumer stops."""
+        """Until `ended`: while calls are in progress the member must beat."""
         kept_at = float("-inf")
-        while not self._hand.stopping.wait(min(poll_s, commit_s)):
+        while not self.ended.wait(min(poll_s, commit_s)):
             now = time.monotonic()
             commit = now >= kept_at + commit_s
             if self._attempt(commit) and commit:
@@ -55,7 +58,7 @@ class Coordinator:
             self.step(commit)
         except Exception as error:  # noqa: BLE001 - the thread must go on
             self._hand.note(error)
-            self._hand.stopping.wait(PAUSE_S)
+            self.ended.wait(PAUSE_S)
             return False
         return True
 

@@ -149,9 +149,9 @@ class PushConsumer:
         self._coordinator.adopt()
         caller = Caller(hand, listening, member, options)
         self._run("reader", reader.run)
-        self._run("group", self._coordinator.run, 2 * poll_s, options.commit_interval)
         for number in range(options.threads):
             self._run(str(number), caller.run)
+        self._run("group", self._coordinator.run, 2 * poll_s, options.commit_interval)
         return self
 
     def shutdown(self, timeout: float | None = None) -> None:
@@ -170,10 +170,13 @@ class PushConsumer:
     def _end(self, timeout: float | None) -> None:
         end = None if timeout is None else time.monotonic() + timeout
         with self._ended:  # of two calls the second one waits, and finds nothing to do
-            for thread in self._threads:
-                thread.join(None if end is None else max(0.0, end - time.monotonic()))
             coordinator, self._coordinator = self._coordinator, None
-            if coordinator is not None:
+            threads = self._threads
+            for thread in threads if coordinator is None else threads[:-1]:  # the last one is the coordinator's
+                thread.join(None if end is None else max(0.0, end - time.monotonic()))
+            if coordinator is not None and threads:
+                coordinator.ended.set()
+                threads[-1].join()
                 try:
                     coordinator.leave()
                 except Exception as error:  # noqa: BLE001 - its queues are taken over after the session
