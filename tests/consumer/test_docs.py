@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from consumer.published import Published
 
 
-def _code(heading: str) -> str:
-    return next(
-        block.text for block in blocks("python") if (block.page, block.heading) == ("docs/consumer.md", heading)
-    )
+def _code(heading: str, page: str = "docs/consumer.md") -> str:
+    return next(block.text for block in blocks("python") if (block.page, block.heading) == (page, heading))
 
 
 def test_the_first_consumer(lake: Published, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,3 +68,20 @@ def test_exactly_once(lake: Published, tmp_path: Path) -> None:
         until(lambda: made[0].consumed == 3)
     with engine.begin() as connection:
         assert connection.execute(sa.select(account.c.balance)).scalar() == 11
+
+
+def test_a_listener_moved_from_rocketmq(lake: Published) -> None:
+    shipped: list[tuple[str, bytes]] = []
+
+    class Orders:
+        def ship(self, key: str, body: bytes) -> bool:
+            shipped.append((key, body))
+            return True
+
+    lake.publish({"orders": [lake.messages(2, tags="paid")]})
+    code = _code("A listener moved", "docs/rocketmq-consumer.md").replace('start_from="last"', 'start_from="first"')
+    names: dict[str, Any] = {"orders": Orders(), "root": lake.tables.root}
+    exec(compile(code, "docs/rocketmq-consumer.md", "exec"), names)  # noqa: S102 - the page's own code
+    until(lambda: len(shipped) == 2)
+    names["consumer"].shutdown()
+    assert sorted(shipped) == [("key-0", b"body-0"), ("key-1", b"body-1")]
