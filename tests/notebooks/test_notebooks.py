@@ -11,7 +11,12 @@ from typing import Any
 
 import pytest
 
+from checkback.consumer.group_state import GroupState, MessageQueue, QueueState
+from checkback.consumer.group_table import GroupTable
+from checkback.consumer.position import Position
 from checkback.inspect.diagnosis import clock
+from checkback.settings import Storage
+from checkback.storage.tables import Tables
 from support import outage
 from support.jvm import ENVIRON
 from support.stories import ms
@@ -68,6 +73,13 @@ def test_cells_are_short_and_logic_is_elsewhere(file: Path) -> None:
             assert not isinstance(node, ast.ImportFrom) or str(node.module).partition(".")[0] == "checkback"
 
 
+def _consume(root: Path) -> None:
+    """A group with dead letters."""
+    tables = Tables.of(Storage(root=str(root)))
+    queue = QueueState(Position(), dead_letters=3)
+    GroupTable(tables, "billing").update(lambda _: GroupState({}, {MessageQueue("orders", 0): queue}))
+
+
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
     """What the cell with a text showed in a notebook: kinds and plain text. Both ran in one kernel, one session."""
@@ -76,6 +88,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
 
     root = tmp_path_factory.mktemp("evening")
     outage.make(root / "tables")
+    _consume(root / "tables")
     whole = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]
     whole.cells = [cell for file in FILES for cell in _code(file)]
     for cell in whole.cells:
@@ -113,6 +126,13 @@ def test_pending_tells_who_is_stuck_since_when_and_why(outputs: Outputs) -> None
     assert set(rows) == {"shipping", "invoices"}
     assert f"no endpoint answers: connection refused, since {_at(outage.DOWN_SINCE)}" in rows["shipping"]
     assert f"answers UNKNOWN, since {_at(outage.UNKNOWN_SINCE)}" in rows["invoices"]
+
+
+@pytest.mark.spark
+def test_pending_tells_how_far_consumers_are(outputs: Outputs) -> None:
+    (shown,) = (text for text in outputs("pending", "consumers(") if text.startswith("text/plain"))
+    group, topic, _, retries, dead_letters = shown.split()[-5:]
+    assert (group, topic, retries, dead_letters) == ("billing", "orders", "0", "3")
 
 
 @pytest.mark.spark
