@@ -26,7 +26,7 @@ from checkback.storage.object_store import is_registered
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from checkback.storage.delta_log import DeltaLog
     from checkback.storage.tables import Tables
@@ -207,8 +207,15 @@ def _listed(rows: pa.Table) -> list[ListedBatch]:
         _ms(finished),
         rows.column("table_versions").to_pylist(),
     ]
+    same: dict[Hashable, Any] = {}  # there may be millions of batches, of few applications and few sets of tables
+
+    def shared(value: Hashable) -> Any:
+        return same.setdefault(value, value)
+
     return [
-        ListedBatch(BatchKey(application, batch_id, time), done, frozenset(dict(wrote)) if wrote else None)
+        ListedBatch(
+            BatchKey(shared(application), batch_id, time), done, shared(frozenset(dict(wrote))) if wrote else None
+        )
         for application, batch_id, time, done, wrote in zip(*columns, strict=True)
     ]
 
