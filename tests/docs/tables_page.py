@@ -26,11 +26,11 @@ which a producer may reuse.
 
 ## Who may change what
 
-Checkback only appends rows. Never update them: they record what happened. `half`, `op`, `decisions`, `operations` and
-`batches` are `delta.appendOnly`: Delta rejects UPDATE and DELETE, but not delta-rs's RESTORE: if it removes rows of
-`half` or `op`, `reconcile` and `land` stop ([faults.md](faults.md)). For the other tables, each section states the
-effect of deleting rows. In local folders delete with delta-rs (`DeltaTable(path).delete("...")`), or while nothing else
-runs: Spark's commits there are safe within one JVM only.
+Checkback only appends rows. Never update them: they record what happened. `half`, `op`, `decisions`, `deliveries`,
+`operations` and `batches` are `delta.appendOnly`: Delta rejects UPDATE and DELETE, but not delta-rs's RESTORE: if it
+removes rows of `half` or `op`, `reconcile` and `land` stop ([faults.md](faults.md)). For the other tables, each section
+states the effect of deleting rows. In local folders delete with delta-rs (`DeltaTable(path).delete("...")`), or while
+nothing else runs: Spark's commits there are safe within one JVM only.
 
 You may add columns: `ALTER TABLE ... ADD COLUMN`, nullable, without a default, a constraint or an expression.
 Checkback leaves them null, and in local folders it appends as before; a stream that reads the table stops once, and
@@ -80,13 +80,21 @@ ABOUT = {
         "into a table of your own.",
     ),
     "decisions": _About(
-        "the outcome of a transaction. Without a row it is pending.",
+        "the outcome of a transaction. Without a row it is pending. A scheduled message that was cancelled has two: "
+        "COMMIT, and later CANCEL.",
         "`reconcile`, `rebuild` (for an interrupted batch)",
         "`gateway`, the check query, `rebuild`, `resolve`, `resume`, all inspection",
         _APPEND_ONLY,
     ),
+    "deliveries": _About(
+        "a scheduled message that was published. A COMMIT with `deliver_at` and without such a row or a CANCEL is "
+        "still scheduled.",
+        "`reconcile`, `rebuild` (for an interrupted batch)",
+        "`rebuild`, `cancel`, all inspection",
+        _APPEND_ONLY,
+    ),
     "discarded": _About(
-        "a discarded message, complete with its body.",
+        "a discarded or cancelled message, complete with its body.",
         "`reconcile`, `rebuild` (for an interrupted batch)",
         "`resume`, `audit`, `lineage`, `rebuild`",
         "The audit reports `discard_not_kept`, the message can no longer be resumed, and a `rebuild` "
@@ -115,7 +123,7 @@ ABOUT = {
     ),
     "operations": _About(
         "an operator action ([operate.md](operate.md)).",
-        "`resolve`, `resume`, `reconsume`",
+        "`resolve`, `cancel`, `resume`, `reconsume`",
         "`resolve`, `resume`, `lineage`",
         _APPEND_ONLY,
     ),

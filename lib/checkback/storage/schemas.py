@@ -68,13 +68,20 @@ HALF: Columns = (
     _BORN,
     _column("store_timestamp", _TIME, "when it landed"),
     _column("check_immunity_s", _INT, "seconds without checks after birth; null = transaction.timeout"),
+    _column("delay_ms", _LONG, "ms from COMMIT to delivery; null = none"),
+    _column("deliver_at", _TIME, "earliest time of delivery; null = none"),
+    _column("committed", _BOOLEAN, "true: without a transaction, committed as it lands; null = an op decides"),
 )
 OP: Columns = (
     _QUEUE_ID,
     _column("half_offset", _LONG, "queue_offset of the half message it ends"),
     _column("transaction_id", _STRING, "must be the half's; null = not stated (batched form)"),
     _column("producer_group", _STRING, "must be the half's"),
-    _column("state", _STRING, "COMMIT or ROLLBACK; of source check also DELIVERED: a check that counts"),
+    _column(
+        "state",
+        _STRING,
+        "COMMIT or ROLLBACK; of source check also DELIVERED: a check that counts; of source operator also CANCEL",
+    ),
     _column("source", _STRING, "producer, check or operator"),
     _column("remark", _STRING, "free text"),
     _BORN,
@@ -98,17 +105,24 @@ DECISIONS: Columns = (
     _TRANSACTION_ID,
     _GROUP,
     _REAL_TOPIC,
-    _column("state", _STRING, "COMMIT, ROLLBACK or DISCARD"),
+    _column("state", _STRING, "COMMIT, ROLLBACK or DISCARD; CANCEL: cancelled after its COMMIT"),
     _column("source", _STRING, "whose op decided: producer, check, operator; checkback = no op came"),
     _column("reason", _STRING, "CHECK_MAX or EXPIRED for a DISCARD, else null"),
     _column("check_times", _INT, "checks requested before the decision"),
     _column("decided_at", _TIME, "time of the batch that decided"),
     _BATCH_ID,
+    _column("deliver_at", _TIME, "of a COMMIT: when the message is scheduled for; null = it was published at once"),
+)
+DELIVERIES: Columns = (
+    *DECISIONS[:5],
+    _column("deliver_at", _TIME, "when it was scheduled for"),
+    _column("delivered_at", _TIME, "time of the batch that published it"),
+    _BATCH_ID,
 )
 DISCARDED: Columns = (
     *HALF,
     _column("check_times", _INT, "checks requested before the discard"),
-    _column("reason", _STRING, "CHECK_MAX or EXPIRED"),
+    _column("reason", _STRING, "CHECK_MAX, EXPIRED or CANCELLED"),
     _column("discarded_at", _TIME, "time of the batch that discarded it"),
     _BATCH_ID,
 )
@@ -147,7 +161,7 @@ REJECTED: Columns = (
 )
 OPERATIONS: Columns = (
     _column("at", _TIME, "when the op or half message that it made landed; of a dead letter: when it was resumed"),
-    _column("action", _STRING, "RESOLVE_COMMIT, RESOLVE_ROLLBACK, RESUME or RESUME_DEAD_LETTER"),
+    _column("action", _STRING, "RESOLVE_COMMIT, RESOLVE_ROLLBACK, CANCEL, RESUME or RESUME_DEAD_LETTER"),
     _column("actor", _STRING, "who did it, as --actor says"),
     _column("reason", _STRING, "why, as --reason says; of a dead letter after the consumer group"),
     *DECISIONS[:5],
@@ -213,7 +227,9 @@ BATCHES: Columns = (
     _column("committed", _LONG, "decisions COMMIT; null = not known, so all counts"),
     _column("rolled_back", _LONG, "decisions ROLLBACK"),
     _column("discarded", _LONG, "decisions DISCARD"),
-    _column("scheduled", _LONG, "committed messages whose time of delivery is yet to come"),
+    _column("scheduled", _LONG, "of the decisions COMMIT those whose message is published later"),
+    _column("delivered", _LONG, "scheduled messages that were published; null = none"),
+    _column("cancelled", _LONG, "decisions CANCEL; null = none"),
     _column("checks", _LONG, "rows of check_requests"),
     _column("rejected", _LONG, "half messages and ops that were not taken"),
     _column("unpublished", _LONG, "committed messages that their topic's table did not take"),
@@ -229,6 +245,7 @@ SCHEMAS: Mapping[str, Columns] = {
     "half": HALF,
     "op": OP,
     "decisions": DECISIONS,
+    "deliveries": DELIVERIES,
     "discarded": DISCARDED,
     "check_requests": CHECK_REQUESTS,
     "check_answers": CHECK_ANSWERS,
@@ -245,6 +262,7 @@ _BY_PREFIX: Mapping[str, Columns] = {TOPIC_PREFIX: TOPIC, GROUP_PREFIX: CONSUMER
 #: by table, the column with the time of the batch that wrote the row; in topic tables it is committed_at
 BATCH_TIMES: Mapping[str, str] = {
     "decisions": "decided_at",
+    "deliveries": "delivered_at",
     "discarded": "discarded_at",
     "check_requests": "requested_at",
     "unpublished": "unpublished_at",
@@ -257,6 +275,7 @@ STATISTICS: Mapping[str, tuple[str, ...]] = {
     "half": ("queue_id", "queue_offset", "store_timestamp"),
     "op": ("queue_id", "half_offset", "store_timestamp"),
     "decisions": ("queue_id", "queue_offset", "decided_at"),
+    "deliveries": ("queue_id", "queue_offset", "delivered_at"),
     "discarded": ("queue_id", "queue_offset", "discarded_at"),
     "check_requests": ("queue_id", "queue_offset", "requested_at"),
     "check_answers": ("queue_id", "queue_offset", "batch_id", "answered_at"),
@@ -266,7 +285,7 @@ STATISTICS: Mapping[str, tuple[str, ...]] = {
     "batches": ("batch_id", "batch_time"),
     TOPIC_PREFIX: ("half_queue_id", "half_queue_offset", "committed_at"),
 }
-_APPEND_ONLY = ("half", "op", "decisions", "operations", "batches")
+_APPEND_ONLY = ("half", "op", "decisions", "deliveries", "operations", "batches")
 
 
 def kind_of(name: str) -> str:
