@@ -38,6 +38,9 @@ def half(offset: int, topic: str = "a", stored: datetime | None = T0, queue: int
         "born_timestamp": T0,
         "store_timestamp": stored,
         "check_immunity_s": None,
+        "delay_ms": None,
+        "deliver_at": None,
+        "committed": None,
     }
 
 
@@ -48,7 +51,7 @@ def halves(*rows: dict[str, Any]) -> pa.RecordBatch:
 
 def action(kind: Action, offset: int, store_us: int = T0_US, queue: int = 0, **more: int) -> tuple[Any, ...]:
     """An action on a half message that was checked twice."""
-    fields = {"check_times": 2, "detail": 0, "repeated": 0, "group": 0, "transaction": 0} | more
+    fields = {"check_times": 2, "detail": 0, "repeated": 0, "group": 0, "transaction": 0, "due": 0} | more
     return (
         queue,
         int(kind),
@@ -59,6 +62,7 @@ def action(kind: Action, offset: int, store_us: int = T0_US, queue: int = 0, **m
         store_us,
         fields["group"],
         fields["transaction"],
+        fields["due"],
     )
 
 

@@ -15,10 +15,24 @@ RULES = Rules(timeout=6, check_interval=10, check_max=3, reserved=1000)
 
 
 def half(
-    offset: int, born: int = 0, *, store: int | None = None, immunity: int = -1, group: int = 1, tx: int = 7
+    offset: int,
+    born: int = 0,
+    *,
+    store: int | None = None,
+    immunity: int = -1,
+    group: int = 1,
+    tx: int = 7,
+    delay: int = 0,
+    at: int = 0,
+    kind: Kind = Kind.HALF,
 ) -> tuple[Any, ...]:
-    """A half message; store in ms."""
-    return (offset, Kind.HALF, 0, born, 1000 * (born if store is None else store), immunity, group, tx)
+    """A half message; store in ms. Delivered ``delay`` ms after its COMMIT, or ``at`` a time."""
+    return (offset, kind, 0, born, 1000 * (born if store is None else store), immunity, group, tx, at or -delay)
+
+
+def message(offset: int, born: int = 0, **more: Any) -> tuple[Any, ...]:
+    """A message without a transaction."""
+    return half(offset, born, kind=Kind.MESSAGE, **more)
 
 
 def op(
@@ -32,7 +46,7 @@ def op(
     source: Source = Source.PRODUCER,
 ) -> tuple[Any, ...]:
     """An op; store in ms."""
-    return (offset, kind, source, born, 1000 * store, -1, group, tx)
+    return (offset, kind, source, born, 1000 * store, -1, group, tx, 0)
 
 
 def commit(offset: int, born: int = 0, **more: Any) -> tuple[Any, ...]:
@@ -45,14 +59,19 @@ def rollback(offset: int, born: int = 0, **more: Any) -> tuple[Any, ...]:
     return op(offset, Kind.ROLLBACK, born, **more)
 
 
+def cancel(offset: int, born: int = 0, **more: Any) -> tuple[Any, ...]:
+    """An operator's CANCEL."""
+    return op(offset, Kind.CANCEL, born, source=Source.OPERATOR, **more)
+
+
 def delivered(offset: int, number: int, *, group: int = 1, tx: int = 7) -> tuple[Any, ...]:
     """Somebody has received the check of this number."""
-    return (offset, Kind.DELIVERED, Source.CHECK, 0, 0, number, group, tx)
+    return (offset, Kind.DELIVERED, Source.CHECK, 0, 0, number, group, tx, 0)
 
 
 def undelivered(offset: int, number: int, *, group: int = 1, tx: int = 7) -> tuple[Any, ...]:
     """The check of this number reached nobody: a release before said so."""
-    return (offset, Kind.UNDELIVERED, Source.CHECK, 0, 0, number, group, tx)
+    return (offset, Kind.UNDELIVERED, Source.CHECK, 0, 0, number, group, tx, 0)
 
 
 def events(*rows: tuple[Any, ...]) -> Records:

@@ -15,7 +15,7 @@ from reconcile.messages import action, actions
 def _block(queue_id: int, *offsets: int) -> bytes:
     records = np.zeros(len(offsets), ACTION)
     records["offset"], records["action"], records["store"] = offsets, Action.CHECK, 5
-    return pack((queue_id, 0, 7, 3, 4, 9), records)
+    return pack((queue_id, 0, 7, 2, 3, 4, 9), records)
 
 
 def _rows(*blocks: bytes) -> pa.Table:
@@ -29,7 +29,7 @@ def test_blocks_of_all_segments_become_one_array() -> None:
     assert found.batch_time == 9
     assert found.counts == {Action.CHECK: 3}
     assert not found.need_bodies
-    assert segments.tolist() == [(1, 0, 7, 3, 4, 9), (2, 0, 7, 3, 4, 9)]
+    assert segments.tolist() == [(1, 0, 7, 2, 3, 4, 9), (2, 0, 7, 2, 3, 4, 9)]
 
 
 def test_copies_of_a_refusal_are_one() -> None:
@@ -38,7 +38,7 @@ def test_copies_of_a_refusal_are_one() -> None:
     records = np.zeros(len(kinds), ACTION)
     records["action"] = kinds
     records["store"][4] = 1
-    found, _ = Actions.of(_rows(pack((1, 0, 7, 3, 4, 9), records)))
+    found, _ = Actions.of(_rows(pack((1, 0, 7, 2, 3, 4, 9), records)))
     kept = [(kind, store) for place, (kind, store) in enumerate(records[["action", "store"]].tolist()) if place != 2]
     assert found.records[["action", "store"]].tolist() == kept
 

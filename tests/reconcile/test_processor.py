@@ -52,9 +52,9 @@ def test_processor_checks_by_timer_and_discards() -> None:
     """Without any event the timers do it all: three checks, the last told of, then the discard, then silence."""
     tester = Batches()
     tester.at(1, half(3))
-    emitted = [action for now in range(2, 30) for action in tester.at(now)]
-    tester.at(30, delivered(3, 3))
-    emitted += [action for now in range(31, 100) for action in tester.at(now)]
+    emitted = [action for now in range(2, 34) for action in tester.at(now)]
+    tester.at(34, delivered(3, 3))
+    emitted += [action for now in range(35, 100) for action in tester.at(now)]
     assert emitted == [("CHECK", 3)] * 3 + [("DISCARD", 3)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from checkback.reconcile.records import Kind
 from checkback.reconcile.segment import Rules, Segment, decide
 from checkback.reconcile.state_codec import decode, encode
-from reconcile.segments import RULES, SIZE, commit, delivered, events, half, read, rollback, undelivered
+from reconcile.segments import RULES, SIZE, cancel, commit, delivered, events, half, read, rollback, undelivered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    #: time since the last batch, rows, and whether it checks and delivers
+    History = list[tuple[int, list[tuple[Any, ...]], tuple[bool, bool]]]
 
 halves = st.builds(
     half,
@@ -23,6 +29,9 @@ halves = st.builds(
     store=st.integers(0, 60),
     immunity=st.sampled_from([-1, 0, 30]),
     tx=st.sampled_from([7, 8]),
+    delay=st.sampled_from([0, 0, 1, 30]),
+    at=st.sampled_from([0, 0, 0, 50]),
+    kind=st.sampled_from([Kind.HALF, Kind.HALF, Kind.MESSAGE]),
 )
 ops = st.builds(
     lambda make, *args, **more: make(*args, **more),
@@ -33,6 +42,14 @@ ops = st.builds(
     group=st.sampled_from([1, 1, 1, 2]),
     tx=st.sampled_from([7, 7, 8, 0]),
 )
+#: mostly of those that are scheduled
+cancels = st.builds(
+    cancel,
+    st.integers(0, 3),
+    st.integers(0, 3),
+    group=st.sampled_from([1, 1, 1, 1, 2]),
+    tx=st.sampled_from([7, 7, 7, 8, 0]),
+)
 notes = st.builds(
     lambda make, *args, **more: make(*args, **more),
     st.sampled_from([delivered, delivered, undelivered]),
@@ -41,9 +58,13 @@ notes = st.builds(
     group=st.sampled_from([1, 1, 1, 2]),
     tx=st.sampled_from([7, 7, 8]),
 )
-#: time since the last one, rows, and whether it checks: one of many that are due puts it off
+#: time since the last one, rows, and whether it checks and delivers: one of many that are due puts it off
 batches = st.lists(
-    st.tuples(st.integers(1, 40), st.lists(halves | ops | notes, max_size=4), st.sampled_from([True, True, False])),
+    st.tuples(
+        st.integers(1, 40),
+        st.lists(halves | ops | notes | cancels, max_size=4),
+        st.sampled_from([(True, True), (True, True), (False, True), (True, False)]),
+    ),
     max_size=25,
 )
 #: and where only received checks count, with a reserved time that is soon over
@@ -58,23 +79,50 @@ class Model:
         self.pending: dict[int, dict[str, Any]] = {}
         self.seen: set[int] = set()
         self.waiting: list[tuple[int, tuple[Any, ...]]] = []
+        self.scheduled: dict[int, dict[str, Any]] = {}
 
-    def step(self, now: int, rows: list[tuple[Any, ...]], check: bool) -> list[tuple[Any, ...]]:  # noqa: PLR0912 - one page, to be read
+    def commit(self, offset: int, held: dict[str, Any], now: int) -> tuple[str, int, int]:
+        """A delay counts from the decision; what is due by then is published at once."""
+        held["deliver_at"] = now - held["delay"] if held["delay"] < 0 else held["delay"]
+        if held["deliver_at"] > now:
+            self.scheduled[offset] = held
+        return ("SCHEDULE" if offset in self.scheduled else "COMMIT"), offset, len(held["asked"])
+
+    def cancel(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Before the batch's COMMITs: nothing is scheduled and cancelled in one batch."""
+        before = dict(self.scheduled)
+        for offset, _, _, _, _, _, group, tx, _ in sorted(rows, key=lambda r: (r[4], r[3])):
+            held = before.get(offset)
+            if held is not None and group != held["group"]:
+                yield "REJECT_OP", offset, "WRONG_GROUP"
+            elif held is not None and tx not in (held["tx"], 0):
+                yield "REJECT_OP", offset, "WRONG_TRANSACTION_ID"
+            elif offset in self.scheduled:
+                yield "CANCEL", offset, len(self.scheduled.pop(offset)["asked"])
+            else:
+                yield "REJECT_OP", offset, "NOT_SCHEDULED"
+
+    def step(self, now: int, rows: list[tuple[Any, ...]], check: bool, deliver: bool) -> list[tuple[Any, ...]]:  # noqa: PLR0912 - one page, to be read
         done: list[tuple[Any, ...]] = []
-        for offset, kind, _, born, store, immunity, group, tx in sorted(rows, key=lambda r: (r[4], r[6], r[7])):
-            if kind == Kind.HALF and offset in self.seen:
+        at_once: list[int] = []
+        for offset, kind, _, born, store, immunity, group, tx, delay in sorted(rows, key=lambda r: (r[4], r[6], r[7])):
+            if kind in (Kind.HALF, Kind.MESSAGE) and offset in self.seen:
                 done.append(("REJECT_HALF", offset))
-            elif kind == Kind.HALF:
+            elif kind in (Kind.HALF, Kind.MESSAGE):
                 self.seen.add(offset)
                 birth = min(born, store // 1000)
                 due = birth + (min(immunity, self.rules.reserved) if immunity >= 0 else RULES.timeout) + 1
                 held = {"landed": store // 1000, "due": due, "times": 0, "asked": [], "group": group, "tx": tx}
-                self.pending[offset] = held
+                self.pending[offset] = held | {"delay": delay}
+                at_once += [offset] * (kind == Kind.MESSAGE)
         new_ops = sorted((r for r in rows if r[1] in (Kind.COMMIT, Kind.ROLLBACK)), key=lambda r: (r[4], r[3], r[1]))
         decided: dict[int, dict[str, Any]] = {}
+        commits = [self.pending.pop(offset) for offset in at_once]
+        done += self.cancel([row for row in rows if row[1] == Kind.CANCEL])
+        done += [self.commit(offset, held, now) for offset, held in zip(at_once, commits, strict=True)]
         still, self.waiting = [*self.waiting, *((now, row) for row in new_ops)], []
         for since, row in still:
-            offset, kind, _, _, _, _, group, tx = row
+            offset, kind, _, _, _, _, group, tx, _ = row
             owner = self.pending.get(offset) or decided.get(offset)
             if owner and group != owner["group"]:
                 done.append(("REJECT_OP", offset, "WRONG_GROUP"))
@@ -82,14 +130,15 @@ class Model:
                 done.append(("REJECT_OP", offset, "WRONG_TRANSACTION_ID"))
             elif offset in self.pending:
                 decided[offset] = self.pending.pop(offset)
-                done.append((Kind(kind).name, offset, len(decided[offset]["asked"])))
+                rolled_back = "ROLLBACK", offset, len(decided[offset]["asked"])
+                done.append(rolled_back if kind == Kind.ROLLBACK else self.commit(offset, decided[offset], now))
             elif owner is None and offset in self.seen:
                 done.append(("LATE_OP", offset))
             elif owner is None and now - since > self.rules.reserved:
                 done.append(("REJECT_OP", offset, "NO_HALF"))
             elif owner is None and not any((r[0], r[6], r[7]) == (offset, group, tx) for _, r in self.waiting):
                 self.waiting.append((since, row))
-        for offset, kind, _, _, _, number, group, tx in rows:
+        for offset, kind, _, _, _, number, group, tx, _ in rows:
             held = self.pending.get(offset, {"group": 0, "tx": 0})
             if kind == Kind.DELIVERED and (group, tx) == (held["group"], held["tx"]) and number <= len(held["asked"]):
                 held["times"] = max(held["times"], number)
@@ -109,20 +158,25 @@ class Model:
                 held["asked"].append(now)
                 held["due"] = now + RULES.check_interval
                 done.append(("CHECK", offset, number))
+        for offset, held in list(self.scheduled.items()) if deliver else ():
+            if held["deliver_at"] <= now:
+                done.append(("DELIVER", offset, len(self.scheduled.pop(offset)["asked"])))
         return sorted(done)
 
 
 @pytest.mark.slow
 @given(batches, st.sampled_from(ALL_RULES))
 @settings(max_examples=400, deadline=None)
-def test_segment_does_what_the_model_does(history: list[tuple[int, list[tuple[Any, ...]], bool]], rules: Rules) -> None:
+def test_segment_does_what_the_model_does(history: History, rules: Rules) -> None:
     """Batch by batch the same actions; the state goes through its bytes in between."""
     model, block, now = Model(rules), encode(Segment.empty(0, SIZE)), 0
-    for step, rows, check in history:
+    for step, rows, (check, deliver) in history:
         now += step
         segment, _ = decode(block, 0, SIZE)
-        segment, actions = decide(segment, events(*rows), now, rules, check)
-        assert read(actions) == model.step(now, rows, check)
+        segment, actions = decide(segment, events(*rows), now, rules, check, deliver=deliver)
+        assert read(actions) == model.step(now, rows, check, deliver)
+        due = {offset: held["deliver_at"] for offset, held in model.scheduled.items()}
+        assert dict(segment.scheduled[["offset", "due"]].tolist()) == due
         assert segment.pending["offset"].tolist() == sorted(model.pending)
         block = encode(segment)
 
@@ -130,7 +184,7 @@ def test_segment_does_what_the_model_does(history: list[tuple[int, list[tuple[An
 @pytest.mark.slow
 @given(batches, st.sampled_from([0, 7]), st.sampled_from(ALL_RULES))
 @settings(max_examples=300, deadline=None)
-def test_promises_hold(history: list[tuple[int, list[tuple[Any, ...]], bool]], jitter: int, rules: Rules) -> None:
+def test_promises_hold(history: History, jitter: int, rules: Rules) -> None:
     """Each transaction is decided once, and never checked after its decision or too early.
 
     Each number but the last is given to one check; none is discarded for its checks before the last is told of. Where
@@ -145,22 +199,34 @@ def test_promises_hold(history: list[tuple[int, list[tuple[Any, ...]], bool]], j
     immune_until: dict[int, int] = {}
     owner: dict[int, tuple[int, int]] = {}
     taken: set[int] = set()
-    for step, rows, check in [*history, *((40, [], True),) * 40]:
+    delays: dict[int, int] = {}
+    scheduled: dict[int, int] = {}
+    ended: dict[int, str] = {}
+    for step, rows, (check, deliver) in [*history, *((40, [], (True, True)),) * 40]:
         now += step
-        fresh = sorted((r for r in rows if r[1] == Kind.HALF), key=lambda r: (r[4], r[6], r[7]))
-        for offset, _, _, born, store, immunity, group, tx in fresh:
+        fresh = sorted((r for r in rows if r[1] in (Kind.HALF, Kind.MESSAGE)), key=lambda r: (r[4], r[6], r[7]))
+        for offset, _, _, born, store, immunity, group, tx, delay in fresh:
             if offset not in taken:
                 immune_until[offset] = min(born, store // 1000) + (immunity if immunity >= 0 else RULES.timeout)
                 owner[offset] = group, tx
+                delays[offset] = delay
                 taken.add(offset)
-        for offset, kind, _, _, _, number, group, tx in rows:
+        for offset, kind, _, _, _, number, group, tx, _ in rows:
             if kind == Kind.DELIVERED and owner.get(offset) == (group, tx) and number <= len(checks[offset]):
                 received[offset] = max(received[offset], number)
-        segment, actions = decide(segment, events(*rows), now, rules, check)
+        segment, actions = decide(segment, events(*rows), now, rules, check, deliver=deliver)
         for action in read(actions):
-            if action[0] in ("COMMIT", "ROLLBACK", "DISCARD"):
+            if action[0] in ("DELIVER", "CANCEL"):
+                assert action[1] not in ended
+                assert action[0] == "CANCEL" or now >= scheduled[action[1]]
+                ended[action[1]] = action[0]
+            elif action[0] in ("COMMIT", "ROLLBACK", "DISCARD", "SCHEDULE"):
                 assert action[1] not in decisions
                 decisions[action[1]] = action[0]
+                at = delays[action[1]] if delays[action[1]] >= 0 else now - delays[action[1]]
+                if action[0] == "SCHEDULE":
+                    scheduled[action[1]] = at
+                assert action[0] in ("ROLLBACK", "DISCARD") or (action[0] == "SCHEDULE") == (at > now)
                 assert action[0] != "DISCARD" or checks[action[1]][-1] <= now - RULES.check_interval
                 if action[2] == "CHECK_MAX":
                     assert received[action[1]] >= RULES.check_max
@@ -177,4 +243,5 @@ def test_promises_hold(history: list[tuple[int, list[tuple[Any, ...]], bool]], j
         counted = [number for number in numbers[offset] if number < RULES.check_max]
         assert len(counted) == len(set(counted)) or not rules.count_undelivered, offset
         assert all(b - a >= RULES.check_interval for a, b in pairwise(times))
+    assert set(ended) == set(scheduled)
     assert set(decisions) == taken  # after the reserved time nothing is left

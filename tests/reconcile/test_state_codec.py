@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from checkback.errors import StateError
+from checkback.reconcile.group_hash import GroupHash
 from checkback.reconcile.segment import Segment, decide
-from checkback.reconcile.state_codec import NO_TIMER, decode, encode
+from checkback.reconcile.state_codec import NO_TIMERS, Timers, decode, encode
 from reconcile.segments import RULES, SIZE, commit, events, half
 
 if TYPE_CHECKING:
@@ -25,31 +26,34 @@ def _segment() -> Segment:
 
 
 def test_segment_survives_its_bytes() -> None:
-    """What goes in comes out, and the timer with it."""
-    segment = _segment()
-    found, timer = decode(encode(segment, 77), 16, SIZE)
-    assert timer == 77
+    """What goes in comes out, and the timers with it."""
+    scheduled = events(half(21, delay=500), commit(21), half(22, at=900), half(23, delay=7))
+    segment, _ = decide(_segment(), scheduled, 51, RULES)
+    assert segment.scheduled["due"].tolist() == [551]
+    found, timers = decode(encode(segment, Timers(77, 79)), 16, SIZE)
+    assert timers == Timers(77, 79)
     assert found.base == 16
     assert found.seen_until == segment.seen_until
-    for name in ("seen", "pending", "early"):
+    for name in ("seen", "pending", "early", "scheduled"):
         assert np.array_equal(getattr(found, name), getattr(segment, name)), name
 
 
 def test_empty_segment_survives_its_bytes() -> None:
     """Also of a size that is no multiple of eight."""
-    found, timer = decode(encode(Segment.empty(0, 13)), 0, 13)
-    assert timer == NO_TIMER
+    found, timers = decode(encode(Segment.empty(0, 13)), 0, 13)
+    assert timers == NO_TIMERS
     assert found.seen.tolist() == [False] * 13
 
 
-def _version_2(segment: Segment, timer: int) -> bytes:
-    """The block as the release before wrote it, in its own words."""
-    kind = np.dtype(
-        {
-            "names": ["offset", "born", "due", "store", "group", "transaction", "check_times", "repeated"],
-            "formats": ["<i8"] * 6 + ["<i4", "u1"],
-        }
-    )
+_NUMBERS = [(name, "<i8") for name in ("offset", "born", "due", "store", "group", "transaction")]
+_WITH_ASKED = [*_NUMBERS, ("check_times", "<i4"), ("asked", "<i4"), ("repeated", "u1")]
+#: the fields of PENDING in releases before, by version of the block
+_BEFORE = {2: [*_NUMBERS, ("check_times", "<i4"), ("repeated", "u1")], 3: _WITH_ASKED, 4: _WITH_ASKED}
+
+
+def _block_before(version: int, segment: Segment, timer: int) -> bytes:
+    """The block as a release before wrote it, in its own words."""
+    kind = np.dtype(_BEFORE[version])
     pending = np.zeros(len(segment.pending), kind)
     for name in kind.names or ():
         pending[name] = segment.pending[name]
@@ -60,20 +64,23 @@ def _version_2(segment: Segment, timer: int) -> bytes:
     bits = np.packbits(segment.seen, bitorder="little").tobytes()
     packed = pa.compress(bits + turned(pending) + turned(segment.early), "lz4_raw", asbytes=True)
     counts = len(pending), len(segment.early), len(packed)
-    head = struct.pack("<2sHIqqIII", b"CB", 2, len(segment.seen), timer, segment.seen_until, *counts)
+    head = struct.pack("<2sHIqqIII", b"CB", version, len(segment.seen), timer, segment.seen_until, *counts)
     return bytes(head + packed)
 
 
-def test_block_of_the_release_before_is_read_and_written_anew() -> None:
-    """The checks that it counted are those that it knows of; all else is as it was."""
+@pytest.mark.parametrize("version", _BEFORE)
+def test_block_of_the_release_before_is_read_and_written_anew(version: int) -> None:
+    """The checks that version 2 counted are those that it knows of; all else is as it was, and nothing is scheduled."""
     segment, actions = decide(_segment(), events(), 60, RULES)
     assert actions["check_times"].tolist() == [1]
-    found, timer = decode(_version_2(segment, 77), 16, SIZE)
-    assert timer == 77
-    for name in ("seen", "pending", "early", "seen_until"):
+    found, timers = decode(_block_before(version, segment, 77), 16, SIZE)
+    assert timers == Timers(77)
+    for name in ("seen", "pending", "early", "seen_until", "scheduled"):
         assert np.array_equal(getattr(found, name), getattr(segment, name)), name
     assert found.pending["asked"].tolist() == [1, 0]
-    assert encode(found, 77) == encode(segment, 77)
+    assert encode(found, timers) == encode(segment, Timers(77))
+    hashed_by = GroupHash.SHA1 if version == 4 else GroupHash.XXHASH64
+    decode(_block_before(version, segment, 77), 16, SIZE, hashed_by)
 
 
 @pytest.mark.parametrize(

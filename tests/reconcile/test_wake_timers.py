@@ -15,7 +15,7 @@ _BATCH = st.dictionaries(_KEYS, st.integers(-1, 50), max_size=4)
 
 
 def _records(batch: dict[tuple[int, int], int], batch_time: int = 0) -> np.ndarray:
-    return np.array([(queue, segment, 1, 1, wake, batch_time) for (queue, segment), wake in batch.items()], SEGMENT)
+    return np.array([(queue, segment, 1, 0, 1, wake, batch_time) for (queue, segment), wake in batch.items()], SEGMENT)
 
 
 def _timers(batch: dict[tuple[int, int], int]) -> dict[tuple[int, int], int]:
@@ -35,7 +35,7 @@ def test_batch_is_asked_for_at_the_first_timer(
         model |= _timers(batch)
         assert wakes.due(-5)
     assert wakes.wants_to_know == bool(early)
-    wakes.know((*key, at) for key, at in before.items())
+    wakes.know((*key, at + later) for key, at in before.items() for later in (9, 0, 30))  # a segment may have several
     assert not wakes.wants_to_know
     for batch in late:
         wakes.update(_records(batch))

@@ -157,7 +157,7 @@ class Rebuild:
             known = Known.DECIDED if key in decided else Known.UNDECIDED
             at = decided.get(key, at)
             if known == Known.UNDECIDED or half.store >= since * 1000 or at >= since:
-                event = Kind.HALF, 0, half.born, half.store, half.immunity, half.group, half.transaction
+                event = Kind.HALF, 0, half.born, half.store, half.immunity, half.group, half.transaction, 0
                 yield (*key, known, *event, times, asked, at)
 
     def checks(self) -> dict[Checked, tuple[int, int, int]]:
@@ -192,7 +192,7 @@ class Rebuild:
             owner = owners.get((op.queue, op.offset))
             own = owner is not None and op.group == owner[0] and op.transaction in (owner[1], NOT_STATED)
             if _raw(op) not in dealt and not own and op.kind < Kind.UNDELIVERED:
-                event = op.kind, op.source, op.born, op.store, -1, op.group, op.transaction
+                event = op.kind, op.source, op.born, op.store, -1, op.group, op.transaction, 0
                 yield (op.queue, op.offset, Known.OP, *event, 0, 0, 0)
 
 

@@ -52,7 +52,7 @@ class Planned(NamedTuple):
 class Processor(SegmentProcessor):
     """The real one; its rows are not made pandas frames, which nothing here needs."""
 
-    def _frame(self, segment: tuple[int, int, int, int, int, int], actions: Records) -> Any:
+    def _frame(self, segment: tuple[int, int, int, int, int, int, int], actions: Records) -> Any:
         return {"block": [pack_actions(segment, actions)]}
 
 
@@ -206,8 +206,11 @@ class Reconcile:
         halves: list[Half] = self.tables.rows["half"][slice(*planned.half)]
         ops: list[Op] = self.tables.rows["op"][slice(*planned.op)]
         rows = [
-            *((h.queue, h.offset, Kind.HALF, 0, h.born, h.store, h.immunity, h.group, h.transaction) for h in halves),
-            *((o.queue, o.offset, o.kind, o.source, o.born, o.store, o.number, o.group, o.transaction) for o in ops),
+            *(
+                (h.queue, h.offset, Kind.HALF, 0, h.born, h.store, h.immunity, h.group, h.transaction, 0)
+                for h in halves
+            ),
+            *((o.queue, o.offset, o.kind, o.source, o.born, o.store, o.number, o.group, o.transaction, 0) for o in ops),
         ]
         if not rows:
             return ()

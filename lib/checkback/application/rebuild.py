@@ -155,6 +155,7 @@ def segment_blocks(
     read = {name: tables.read(spark, name) for name in ("decisions", "check_requests", "rejected")}
     for name in ("half", "op"):
         read[name] = tables.read(spark, name, versions[name] - 1)
+    read["deliveries"] = tables.read(spark, "deliveries")
     rows = _halves(read, now - rules.reserved, rules).unionByName(_ops(read))
     segment = F.concat_ws("/", "queue_id", F.expr(f"offset div {size}"))
 
@@ -173,7 +174,7 @@ def segment_blocks(
 
 
 def _halves(read: Mapping[str, DataFrame], since: int, rules: Rules) -> DataFrame:
-    """Half messages: all without a decision, and those that landed or were decided ``since`` (ms).
+    """Half messages: all undecided and scheduled ones, and those that landed or were decided ``since`` (ms).
 
     A decision that matches no half message at its offset is ignored: `half` was restored to an older state, and the
     offset assigned again. Checks of another half message at the offset do not count either.
@@ -182,28 +183,37 @@ def _halves(read: Mapping[str, DataFrame], since: int, rules: Rules) -> DataFram
     group, transaction = identity_columns()
     group = F.when(F.col("producer_group").isNotNull(), group).alias("group_hash")
     whose = F.collect_set(F.struct(group, transaction)).alias("whose")
-    decided = read["decisions"].groupBy("queue_id", F.col("queue_offset").alias("offset")).agg(decided_at, whose)
-    about = F.exists("whose", _is_about)
-    about = F.max(F.coalesce(about, F.lit(False))).over(Window.partitionBy(*_KEY))
+    scheduled = F.max(F.unix_millis("deliver_at")).alias("scheduled")
+    cancelled = F.bool_or(F.col("state") == "CANCEL").alias("cancelled")
+    at = "queue_id", F.col("queue_offset").alias("offset")
+    decided = read["decisions"].groupBy(*at).agg(decided_at, whose, scheduled, cancelled)
+    delivered = read["deliveries"].select(*at).distinct().withColumn("delivered", F.lit(True))
+    about = F.coalesce(F.exists("whose", _is_about), F.lit(False))
+    is_scheduled = F.col("about") & F.col("scheduled").isNotNull() & ~F.col("cancelled") & F.col("delivered").isNull()
     checks = checks_so_far(read["check_requests"], read["op"], rules.count_undelivered, rules.check_max)
     halves = (
         half_events(read["half"])
         .join(decided, on=_KEY, how="left")
-        .withColumn("decided", about)
+        .join(delivered, on=_KEY, how="left")
+        .withColumn("about", about)
+        .withColumn("decided", F.max("about").over(Window.partitionBy(*_KEY)))
         .join(checks, on=CHECKED, how="left")
         .withColumns(
             {
-                "known": F.when(F.col("decided"), _known(Known.DECIDED)).otherwise(_known(Known.UNDECIDED)),
+                "known": F.when(is_scheduled, _known(Known.SCHEDULED))
+                .when(F.col("decided"), _known(Known.DECIDED))
+                .otherwise(_known(Known.UNDECIDED)),
+                "delay": F.when(is_scheduled, F.col("scheduled")).otherwise(F.col("delay")),
                 "check_times": F.coalesce("check_times", F.lit(0)),
                 "asked": F.coalesce("asked", F.lit(0)),
                 "at": F.coalesce(F.when(F.col("decided"), F.col("decided_at")), "checked", F.lit(0)),
             }
         )
         .withColumn("at", F.col("at").cast("bigint"))
-        .drop("decided_at", "whose", "decided", "checked")
+        .drop("decided_at", "whose", "decided", "checked", "about", "scheduled", "cancelled", "delivered")
     )
     recent = (F.col("store") >= since * 1000) | (F.col("at") >= since)
-    return halves.where((F.col("known") == Known.UNDECIDED) | recent)
+    return halves.where((F.col("known") != Known.DECIDED) | recent)
 
 
 def _is_about(decision: Column) -> Column:
@@ -215,7 +225,7 @@ def _is_about(decision: Column) -> Column:
 def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
     """Ops without a decision at their offset, or of another transaction than the decided one, not yet rejected.
 
-    The others are the deciding ops, or duplicates without effect.
+    The others are the deciding ops, or duplicates without effect. A CANCEL is without a decision CANCEL.
     """
     # An identical op that landed after the rejection has not been handled.
     rejected = read["rejected"].where(F.col("source") == "op").groupBy(F.col("raw").alias("_raw"))
@@ -223,12 +233,13 @@ def _ops(read: Mapping[str, DataFrame]) -> DataFrame:
     op = read["op"].withColumn("_raw", raw_op(F.col("half_offset")))
     op = op.join(dealt, on="_raw", how="left")
     op = op.where(F.col("_until").isNull() | (F.col("store_timestamp") > F.col("_until")))
-    left = op_events(op).where(F.col("kind") < Kind.UNDELIVERED)
+    left = op_events(op).where((F.col("kind") < Kind.UNDELIVERED) | (F.col("kind") == Kind.CANCEL))
     group, transaction = identity_columns()
-    decided = read["decisions"].select(*_OWN, group, transaction)
+    decided = read["decisions"].select(*_OWN, group, transaction, (F.col("state") == "CANCEL").alias("cancelled"))
     same = [left[name] == decided[own] for name, own in zip(_KEY, _OWN, strict=True)]
     own = (F.col("transaction") == F.col("transaction_hash")) | (F.col("transaction") == NOT_STATED)
-    ops = left.join(decided, on=[*same, F.col("group") == F.col("group_hash"), own], how="left_anti")
+    alike = (F.col("kind") == Kind.CANCEL) == F.col("cancelled")
+    ops = left.join(decided, on=[*same, F.col("group") == F.col("group_hash"), own, alike], how="left_anti")
     return ops.withColumns(
         {"known": _known(Known.OP), "check_times": F.lit(0), "asked": F.lit(0), "at": F.lit(0).cast("bigint")}
     )

@@ -105,7 +105,7 @@ def state_differences(spark: SparkSession, settings: Settings) -> DataFrame:
 def _decoded(segment: str, block: bytes, size: int) -> pa.RecordBatch:
     """The pending half messages of a segment."""
     queue_id, base = parse_key(segment, size)
-    found, timer = decode(block, base, size)
+    found, timers = decode(block, base, size)
     pending = found.pending
     count = len(pending)
     return pa.RecordBatch.from_arrays(
@@ -114,7 +114,7 @@ def _decoded(segment: str, block: bytes, size: int) -> pa.RecordBatch:
             pa.array(np.full(count, queue_id, np.int32)),
             *(pa.array(np.ascontiguousarray(pending[name])) for name in ("offset", "born", "due")),
             pa.array(np.ascontiguousarray(pending["check_times"])),
-            pa.array(np.full(count, timer, np.int64)),
+            pa.array(np.full(count, timers.due, np.int64)),
         ],
         names=["segment", "queue_id", "queue_offset", "born", "due", "check_times", "timer"],
     )

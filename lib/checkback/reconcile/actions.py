@@ -20,29 +20,34 @@ if TYPE_CHECKING:
 #: The processor's output: a row per segment that the batch touches, a SEGMENT record and its ACTION records. One
 #: column: Spark's and pandas' overhead per column and segment exceeds the cost of the decisions.
 ACTIONS_SCHEMA = "block BINARY"
-#: State of a segment after a batch: number of pending half messages, born time of the oldest (ms; 0 = none), its timer
-#: (ms; -1 = none, 0 = the next batch, to be started at once); and the batch's time (ms)
+#: State of a segment after a batch: numbers of pending half messages and of scheduled messages, born time of the oldest
+#: pending one (ms; 0 = none), its next timer (ms; -1 = none, 0 = the next batch, to be started at once); and the
+#: batch's time (ms)
 SEGMENT = np.dtype(
     [
         ("queue_id", "<i4"),
         ("segment", "<i8"),
         ("pending", "<i4"),
+        ("scheduled", "<i4"),
         ("oldest", "<i8"),
         ("wake", "<i8"),
         ("batch_time", "<i8"),
     ]
 )
-#: pending of a deferred segment: unchanged
+#: pending and scheduled of a deferred segment: unchanged
 AS_BEFORE = -1
 #: an ACTION and its half queue
 QUEUED = np.dtype([("queue_id", "<i4"), *ACTION.descr])
 
-DECISIONS = (Action.COMMIT, Action.ROLLBACK, Action.DISCARD)
-#: actions on a pending half message, and thus on one row of `half`
-ACTED_ON = (*DECISIONS, Action.CHECK)
+#: actions that are rows of `decisions`
+DECISIONS = (Action.COMMIT, Action.ROLLBACK, Action.DISCARD, Action.SCHEDULE, Action.CANCEL)
+#: actions that publish a message, or keep it in `discarded`
+PUBLISHED, KEPT = (Action.COMMIT, Action.DELIVER), (Action.DISCARD, Action.CANCEL)
+#: actions on a pending half message or a scheduled message, and thus on one row of `half`: at most one in a batch
+ACTED_ON = (*DECISIONS, Action.CHECK, Action.DELIVER)
 
 
-def pack(segment: tuple[int, int, int, int, int, int], actions: Records) -> bytes:
+def pack(segment: tuple[int, int, int, int, int, int, int], actions: Records) -> bytes:
     """A row of ACTIONS_SCHEMA from the fields of a SEGMENT record and ACTION records; equal rejections once."""
     return np.array([segment], SEGMENT).tobytes() + _without_copies(actions).tobytes()
 
@@ -107,7 +112,7 @@ class Actions:
     @property
     def need_bodies(self) -> bool:
         """True if any message is to be written with its body."""
-        return self.count(Action.COMMIT, Action.DISCARD) > 0
+        return self.count(*PUBLISHED, *KEPT) > 0
 
     @property
     def repeated(self) -> bool:

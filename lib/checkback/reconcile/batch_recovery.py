@@ -22,7 +22,7 @@ from checkback.reconcile import unpublished
 from checkback.reconcile.topic_tables import TopicTables, own_failure
 from checkback.storage.dataframes import union
 from checkback.storage.schemas import TOPIC_PREFIX
-from checkback.storage.spark_schemas import DECISIONS, DISCARDED, TOPIC, UNPUBLISHED
+from checkback.storage.spark_schemas import DECISIONS, DELIVERIES, DISCARDED, TOPIC, UNPUBLISHED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -100,12 +100,18 @@ def _finish(
         if counts:
             tables.append(rows.drop("interrupted"), "decisions")
             added += counts
+    lacking = _deliveries(spark, tables, topics).withColumn("interrupted", F.lit(True))
+    with missing(lacking, F.lit("deliveries")) as (rows, counts):
+        if counts:
+            tables.append(rows.drop("interrupted"), "deliveries")
+            added += counts
     decided = _decided(spark, tables, interrupted)
     with missing(_undiscarded(spark, tables, decided), F.lit("discarded")) as (rows, counts):
         if counts:
             tables.append(rows.drop("interrupted"), "discarded")
             added += counts
-    lacking = _messages(spark, tables, decided, topics, broken)
+    published = _to_publish(spark, tables, decided, interrupted)
+    lacking = _messages(spark, tables, published, topics, broken)
     with missing(lacking, F.concat(F.lit(TOPIC_PREFIX), "real_topic")) as (rows, counts):
         waiting = _publish(spark, tables, rows, counts, broken)
         added += Counter({name: count for name, count in counts.items() if name not in waiting})
@@ -124,11 +130,27 @@ def _finish(
 
 def _decided(spark: SparkSession, tables: Tables, interrupted: InterruptedBatch | None) -> DataFrame:
     """The decisions, with ``interrupted`` BOOLEAN: whether their batch may be incomplete."""
-    decisions = tables.read(spark, "decisions")
+    return _with_interrupted(tables.read(spark, "decisions"), interrupted)
+
+
+def _with_interrupted(decisions: DataFrame, interrupted: InterruptedBatch | None) -> DataFrame:
     if interrupted is None:
         return decisions.withColumn("interrupted", F.lit(False))
     same_time = F.unix_millis("decided_at") == interrupted.rows.time
     return decisions.withColumn("interrupted", (F.col("batch_id") == interrupted.rows.batch_id) & same_time)
+
+
+def _to_publish(
+    spark: SparkSession, tables: Tables, decided: DataFrame, interrupted: InterruptedBatch | None
+) -> DataFrame:
+    """The COMMITs of messages published at once, and the deliveries of scheduled ones as such: by publishing batch.
+
+    Columns: _IDENTITY, real_topic, decided_at, batch_id, interrupted.
+    """
+    names = [*_IDENTITY, "real_topic", "decided_at", "batch_id"]
+    at_once = decided.where((F.col("state") == "COMMIT") & F.col("deliver_at").isNull()).select(*names, "interrupted")
+    deliveries = tables.read(spark, "deliveries").withColumn("decided_at", F.col("delivered_at"))
+    return at_once.unionByName(_with_interrupted(deliveries.select(*names), interrupted))
 
 
 def _publish(
@@ -196,31 +218,57 @@ def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> 
             "source": F.coalesce("source", F.lit("producer")),
             "reason": F.lit(None).cast("string"),
             "check_times": F.coalesce("check_times", F.lit(0)),
+            "deliver_at": F.lit(None).cast("timestamp"),
         }
     )
-    discarded = tables.read(spark, "discarded").join(decided, on=_KEY, how="left_anti")
-    discarded = discarded.withColumns(
-        {"state": F.lit("DISCARD"), "source": F.lit("checkback"), "decided_at": F.col("discarded_at")}
+    cancelled = F.col("reason") == "CANCELLED"
+    kept = tables.read(spark, "discarded")
+    of_cancel = tables.read(spark, "decisions").where("state = 'CANCEL'").select(*_KEY)
+    discarded = (
+        kept.where(~cancelled)
+        .join(decided, on=_KEY, how="left_anti")
+        .union(kept.where(cancelled).join(of_cancel, on=_KEY, how="left_anti"))
+        .withColumns(
+            {
+                "state": F.when(cancelled, "CANCEL").otherwise("DISCARD"),
+                "source": F.when(cancelled, "operator").otherwise("checkback"),
+                "reason": F.when(~cancelled, F.col("reason")),
+                "decided_at": F.col("discarded_at"),
+                "deliver_at": F.lit(None).cast("timestamp"),
+            }
+        )
     )
     return committed.select(*DECISIONS.names).unionByName(discarded.select(*DECISIONS.names))
 
 
+def _deliveries(spark: SparkSession, tables: Tables, topics: Collection[str]) -> DataFrame:
+    """The deliveries of scheduled messages that are published or unpublished without one: its columns."""
+    there = tables.read(spark, "deliveries").select(*_KEY)
+    scheduled = tables.read(spark, "decisions").where("state = 'COMMIT' AND deliver_at IS NOT NULL")
+    scheduled = scheduled.select(*_IDENTITY, "deliver_at").join(there, on=_KEY, how="left_anti")
+    published = _published(spark, tables, topics).dropDuplicates([*_IDENTITY, "real_topic"])
+    found = published.join(scheduled, on=_IDENTITY, how="inner").withColumnRenamed("decided_at", "delivered_at")
+    return found.select(*DELIVERIES.names)
+
+
 def _undiscarded(spark: SparkSession, tables: Tables, decided: DataFrame) -> DataFrame:
-    """The messages with a decision DISCARD that are not in `discarded`: its columns, and interrupted."""
-    gone = decided.where(F.col("state") == "DISCARD")
+    """The messages with a decision DISCARD or CANCEL that are not in `discarded`: its columns, and interrupted."""
+    cancelled = F.col("state") == "CANCEL"
+    gone = decided.where(cancelled | (F.col("state") == "DISCARD"))
+    gone = gone.withColumn("reason", F.when(cancelled, "CANCELLED").otherwise(F.col("reason"))).drop("deliver_at")
     gone = gone.join(tables.read(spark, "discarded").select(*_KEY), on=_KEY, how="left_anti")
     rows = _of_half(spark, tables, gone).withColumn("discarded_at", F.col("decided_at"))
     return rows.select(*DISCARDED.names, "interrupted")
 
 
 def _messages(
-    spark: SparkSession, tables: Tables, decided: DataFrame, topics: Collection[str], broken: Mapping[str, str]
+    spark: SparkSession, tables: Tables, published: DataFrame, topics: Collection[str], broken: Mapping[str, str]
 ) -> DataFrame:
-    """The messages with a decision COMMIT that are neither published nor unpublished.
+    """The messages to publish (`_to_publish`) that are neither published nor unpublished.
 
     Columns: those of TOPIC, real_topic, interrupted. Of unreadable topic tables only those of the interrupted batch.
     """
-    lacking = decided.where(F.col("state") == "COMMIT")
+    lacking = published
     if broken:
         unknown = F.col("real_topic").isin([name.removeprefix(TOPIC_PREFIX) for name in broken])
         lacking = lacking.where(~F.coalesce(unknown, F.lit(False)) | F.col("interrupted"))

@@ -38,13 +38,15 @@ FOLDER = "rules"
 class BatchRules:
     """Everything that determines a batch besides offsets, state and time.
 
-    ``max_checks``: maximum number of checks and discards in a partition, None = unlimited. ``release``: Checkback's;
+    ``max_checks``, ``max_deliveries``: maximum number of checks and discards, and of scheduled messages published, in a
+    partition, None = unlimited. ``release``: Checkback's;
     ``decision_version``: that of `segment.decide`. ``group_hash``: that of the state, fixed in a checkpoint until
     `rebuild`; the release before this field had only XXHASH64.
     """
 
     rules: Rules
     max_checks: int | None = None
+    max_deliveries: int | None = None
     release: str = __version__
     decision_version: int = DECISION_VERSION
     group_hash: GroupHash = GroupHash.XXHASH64
@@ -55,12 +57,13 @@ class BatchRules:
 
 
 def batch_rules(settings: Settings, connect: bool = False, group_hash: GroupHash = GROUP_HASH) -> BatchRules:
-    """The rules of these settings. ``connect``: with Spark Connect no checks are deferred, as none are reported here.
+    """The rules of these settings. ``connect``: with Spark Connect nothing is deferred, as nothing is reported here.
 
     ``group_hash``: that of the checkpoint, see `group_hash_of`.
     """
-    most = max(1, settings.reconcile.max_checks // settings.reconcile.partitions)
-    return BatchRules(rules_of(settings), None if connect else most, group_hash=group_hash)
+    limits = settings.reconcile.max_checks, settings.reconcile.max_deliveries
+    checks, deliveries = (None if connect else max(1, limit // settings.reconcile.partitions) for limit in limits)
+    return BatchRules(rules_of(settings), checks, deliveries, group_hash=group_hash)
 
 
 def group_hash_of(spark: SparkSession, place: str, begun: int | None) -> GroupHash:

@@ -70,7 +70,7 @@ class FileBatchWriter:
     def park(self, failed: Mapping[str, str]) -> None:
         """See BatchWriter. A second job writes the messages of the failed topics, whose files nothing commits."""
         if failed:
-            more, reports = self._write(self._wanted.committed(), self._parking.of(failed))
+            more, reports = self._write(self._wanted.published(), self._parking.of(failed))
             _prove_parked(failed, total_rows(self.reports), total_rows(reports))
             self._parked = [*self._parked, *more]
         self._commit(unpublished.TABLE, self._parked)

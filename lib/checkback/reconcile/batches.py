@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 
     from checkback.reconcile.batch_rules import BatchRules
 
-#: the table, and the column that counts the actions of a kind; LATE_OP and the rejections: `Written.rejected`
+#: the table, and the actions that a column counts; LATE_OP and the rejections: `Written.rejected`
 TABLE = "batches"
 _COUNTED = {
-    Action.COMMIT: "committed",
-    Action.ROLLBACK: "rolled_back",
-    Action.DISCARD: "discarded",
-    Action.CHECK: "checks",
+    "committed": (Action.COMMIT, Action.SCHEDULE),
+    "rolled_back": (Action.ROLLBACK,),
+    "discarded": (Action.DISCARD,),
+    "scheduled": (Action.SCHEDULE,),
+    "delivered": (Action.DELIVER,),
+    "cancelled": (Action.CANCEL,),
+    "checks": (Action.CHECK,),
 }
 
 
@@ -73,7 +76,7 @@ def batch_row(
             "count_undelivered": rules.count_undelivered,
         }
     if counts is not None:
-        row |= {name: counts.get(action, 0) for action, name in _COUNTED.items()} | {"scheduled": 0}
+        row |= {name: sum(counts.get(action, 0) for action in kinds) for name, kinds in _COUNTED.items()}
     if written is not None:
         row |= {"rejected": written.rejected, "unpublished": written.unpublished}
     return pa.Table.from_pylist([row], arrow_schema(TABLE))

@@ -32,7 +32,7 @@ class EarlyOpLimit:
     def crowded(self, events: Records) -> Collection[int]:
         """The groups (hashes) whose ops may not create this unseen segment; ``events``: its EVENT records."""
         ops = events[events["kind"] < Kind.UNKNOWN]
-        if not 0 < len(ops) < OPS or (ops["kind"] == Kind.HALF).any():
+        if not 0 < len(ops) < OPS or np.isin(events["kind"], (Kind.HALF, Kind.MESSAGE)).any():
             return ()
         groups = np.unique(ops["group"]).tolist()
         full = {group for group in groups if self._opened.get(group, 0) >= SEGMENTS}

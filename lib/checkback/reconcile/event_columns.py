@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from checkback.messages import MS_MAX
 from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
-from checkback.reconcile.records import NOT_STATED
+from checkback.reconcile.records import NOT_STATED, Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+
+#: longest delay after a decision, in ms: a century
+_LONGEST_DELAY = 100 * 366 * 86_400_000
 
 
 def identity_columns(group_hash: GroupHash = GROUP_HASH) -> tuple[Column, Column]:
@@ -26,6 +31,12 @@ def identity_columns(group_hash: GroupHash = GROUP_HASH) -> tuple[Column, Column
     )
     group = F.xxhash64(F.sha1("producer_group") if group_hash is GroupHash.SHA1 else F.col("producer_group"))
     return group.alias("group_hash"), transaction.cast("bigint").alias("transaction_hash")
+
+
+def is_cancel() -> Column:
+    """True for a row of `op` that cancels a scheduled message: only operators may."""
+    found = (F.col("state") == "CANCEL") & (F.col("source") == "operator")
+    return F.coalesce(found, F.lit(False))
 
 
 def transaction_key() -> Column:
@@ -54,14 +65,23 @@ def half_events(half: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFram
     return half.where(reduce(and_, named, _has_place("queue_offset"))).select(
         "queue_id",
         F.col("queue_offset").alias("offset"),
-        F.lit(0).cast("tinyint").alias("kind"),
+        F.when(F.col("committed"), int(Kind.MESSAGE)).otherwise(int(Kind.HALF)).cast("tinyint").alias("kind"),
         F.lit(0).cast("tinyint").alias("source"),
         F.coalesce(F.unix_millis("born_timestamp"), F.unix_millis("store_timestamp"), F.lit(0)).alias("born"),
         store_us().alias("store"),
         F.coalesce(F.col("check_immunity_s").cast("bigint") * 1000, F.lit(-1)).alias("immunity"),
         group.alias("group"),
         transaction.alias("transaction"),
+        _delay().alias("delay"),
     )
+
+
+def _delay() -> Column:
+    """The field delay of an EVENT. Within limits, so that no sum overflows: another writer may have set none."""
+    # Never before its time: rounded up to ms. A time before 1970 is past, as 1 is. least and greatest skip nulls.
+    at = F.least(F.greatest(F.expr("(unix_micros(deliver_at) + 999) div 1000"), F.lit(1)), F.lit(MS_MAX))
+    after = -F.least(F.greatest("delay_ms", F.lit(0)), F.lit(_LONGEST_DELAY))
+    return F.when(F.col("deliver_at").isNotNull(), at).otherwise(after).cast("bigint")
 
 
 def op_events(op: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
@@ -72,7 +92,7 @@ def op_events(op: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
     """
     group, transaction = identity_columns(group_hash)
     of_check = F.when(F.col("state") == "UNDELIVERED", 4).when(F.col("state") == "DELIVERED", 5)
-    of_check = F.coalesce(F.when(F.col("source") == "check", of_check), F.lit(3))
+    of_check = F.coalesce(F.when(F.col("source") == "check", of_check), F.when(is_cancel(), 6), F.lit(3))
     kind = F.when(F.col("state") == "ROLLBACK", 1).when(F.col("state") == "COMMIT", 2).otherwise(of_check)
     number = F.regexp_extract("remark", "^check ([0-9]{1,9})$", 1)
     source = F.when(F.col("source") == "check", 1).when(F.col("source") == "operator", 2).otherwise(0)
@@ -83,7 +103,8 @@ def op_events(op: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFrame:
         source.cast("tinyint").alias("source"),
         F.coalesce(F.unix_millis("born_timestamp"), F.unix_millis("store_timestamp"), F.lit(0)).alias("born"),
         store_us().alias("store"),
-        F.coalesce(F.when(kind > 3, number.try_cast("bigint")), F.lit(-1)).alias("immunity"),
+        F.coalesce(F.when(kind.isin(4, 5), number.try_cast("bigint")), F.lit(-1)).alias("immunity"),
         group.alias("group"),
         transaction.alias("transaction"),
+        F.lit(0).cast("bigint").alias("delay"),
     )

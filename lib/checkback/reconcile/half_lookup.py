@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checkback.reconcile.actions import ACTED_ON, Actions
-from checkback.reconcile.records import Action
+from checkback.reconcile.actions import ACTED_ON, PUBLISHED, Actions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,6 +26,7 @@ WANTED = np.dtype(
         ("action", "u1"),
         ("detail", "u1"),
         ("check_times", "<i4"),
+        ("due", "<i8"),
     ]
 )
 _IDENTITY = np.dtype([("group", "<i8"), ("transaction", "<i8")])
@@ -62,9 +62,9 @@ class HalfLookup:
             identity["group"], identity["transaction"] = about["group"], about["transaction"]
         return cls(records, identity, actions.batch_time, batch_id)
 
-    def committed(self) -> HalfLookup:
-        """Only the committed ones."""
-        mine = self.records["action"] == Action.COMMIT
+    def published(self) -> HalfLookup:
+        """Only the messages to publish."""
+        mine = np.isin(self.records["action"], PUBLISHED)
         identity = None if self.identity is None else self.identity[mine]
         return replace(self, records=self.records[mine], identity=identity)
 

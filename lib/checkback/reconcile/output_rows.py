@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from checkback.reconcile import unpublished
-from checkback.reconcile.actions import DECISIONS
+from checkback.reconcile.actions import DECISIONS, KEPT, PUBLISHED
 from checkback.reconcile.records import Action, Reason, Source
 from checkback.storage.schemas import TOPIC_PREFIX
 
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from checkback.reconcile.half_lookup import HalfLookup
-    from checkback.reconcile.records import Records
+    from checkback.reconcile.records import Bits, Records
     from checkback.reconcile.unpublished import Parking
 
     Indices = NDArray[np.intp]
 
-_STATES = pa.array([action.name for action in DECISIONS])
+#: state of a decision by action
+_STATES = pa.array(["COMMIT" if action is Action.SCHEDULE else action.name for action in Action])
 _SOURCES = pa.array([source.name.lower() for source in Source])
 _REASONS = pa.array([reason.name for reason in Reason])
+_TRANSACTION = ("queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic")
 
 
 def store_us(messages: pa.RecordBatch) -> np.ndarray[Any, Any]:
@@ -47,16 +49,20 @@ def table_rows(
     them. Bodies are copied at most once. ``parking``: which messages go to `unpublished`.
     """
     action = marks["action"]
-    decided, checked = np.flatnonzero(action <= Action.DISCARD), np.flatnonzero(action == Action.CHECK)
-    committed, discarded = np.flatnonzero(action == Action.COMMIT), np.flatnonzero(action == Action.DISCARD)
-    if len(committed):
-        yield from _topics(messages, rows[committed], wanted, parking)
+    published, decided, kept, delivered, checked = (
+        np.flatnonzero(np.isin(action, kinds))
+        for kinds in (PUBLISHED, DECISIONS, KEPT, (Action.DELIVER,), (Action.CHECK,))
+    )
+    if len(published):
+        yield from _topics(messages, rows[published], wanted, parking)
     if parking.only:
         return
     if len(decided):
         yield "decisions", _decisions(messages, rows[decided], marks[decided], wanted)
-    if len(discarded):
-        yield "discarded", _discarded(messages, rows[discarded], marks[discarded], wanted)
+    if len(delivered):
+        yield "deliveries", _deliveries(messages, rows[delivered], marks[delivered], wanted)
+    if len(kept):
+        yield "discarded", _discarded(messages, rows[kept], marks[kept], wanted)
     if len(checked):
         yield "check_requests", _requests(messages, rows[checked], marks[checked], wanted)
 
@@ -104,41 +110,46 @@ def _unpublished(published: pa.RecordBatch, topic: pa.Array, reason: str, applic
 
 
 def _decisions(messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: HalfLookup) -> pa.RecordBatch:
-    names = ["queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic"]
     discard = marks["action"] == Action.DISCARD
     return _renamed(
         messages,
         rows,
-        {name: name for name in names},
+        {name: name for name in _TRANSACTION},
         {
             "state": _STATES.take(pa.array(marks["action"])),
             "source": _SOURCES.take(pa.array(np.where(discard, int(Source.CHECKBACK), marks["detail"]))),
             "reason": _REASONS.take(pa.array(marks["detail"], mask=~discard)),
             "check_times": pa.array(marks["check_times"]),
             **_stamp("decided_at", len(rows), wanted),
+            "deliver_at": _times(marks["due"], marks["action"] == Action.SCHEDULE),
         },
     )
 
 
+def _deliveries(messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: HalfLookup) -> pa.RecordBatch:
+    more = {"deliver_at": _times(marks["due"]), **_stamp("delivered_at", len(rows), wanted)}
+    return _renamed(messages, rows, {name: name for name in _TRANSACTION}, more)
+
+
 def _discarded(messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: HalfLookup) -> pa.RecordBatch:
+    cancelled = marks["action"] == Action.CANCEL
     return _renamed(
         messages,
         rows,
         {name: name for name in messages.schema.names},
         {
             "check_times": pa.array(marks["check_times"]),
-            "reason": _REASONS.take(pa.array(marks["detail"])),
+            "reason": _REASONS.take(pa.array(np.where(cancelled, int(Reason.CANCELLED), marks["detail"]))),
             **_stamp("discarded_at", len(rows), wanted),
         },
     )
 
 
 def _requests(messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: HalfLookup) -> pa.RecordBatch:
-    names = ["queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic", "born_timestamp"]
     return _renamed(
         messages,
         rows,
-        {name: name for name in names},
+        {name: name for name in (*_TRANSACTION, "born_timestamp")},
         {
             "check_times": pa.array(marks["check_times"]),
             **_stamp("requested_at", len(rows), wanted),
@@ -158,6 +169,12 @@ def _take(column: pa.Array, rows: Indices) -> pa.Array:
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
         return column.slice(int(rows[0]), len(rows))
     return column.take(pa.array(rows))
+
+
+def _times(ms: np.ndarray[Any, Any], known: Bits | None = None) -> pa.Array:
+    """Times in ms as TIMESTAMPs; null where not ``known``."""
+    micros = pa.array(ms * 1000, pa.int64(), mask=None if known is None else ~known)
+    return micros.cast(pa.timestamp("us", "UTC"))
 
 
 def _stamp(time_column: str, rows: int, wanted: HalfLookup) -> dict[str, pa.Array]:

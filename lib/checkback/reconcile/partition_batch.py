@@ -14,8 +14,16 @@ from checkback.reconcile.early_ops import EarlyOpLimit
 from checkback.reconcile.packed_events import parse_key, unpack
 from checkback.reconcile.records import ACTION, EVENT, Action
 from checkback.reconcile.segment import Segment, decide
-from checkback.reconcile.state_codec import AT_ONCE, NO_TIMER, decode, encode
-from checkback.reconcile.timer_encoding import TimerKind, due_timer, kind_of, ops_timer, put_off_timer
+from checkback.reconcile.state_codec import AT_ONCE, NO_TIMER, NO_TIMERS, Timers, decode, encode
+from checkback.reconcile.timer_encoding import (
+    TimerKind,
+    delivery_timer,
+    due_timer,
+    kind_of,
+    ops_timer,
+    put_off_delivery,
+    put_off_timer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -50,6 +58,8 @@ class PartitionBatch:
     No starvation: deferred segments run oldest first, with half of ``max_checks`` reserved for them, and a quarter for
     segments that have just come due. Checks due in segments with events, such as those of half messages born long ago,
     get at most a quarter.
+
+    ``max_deliveries``: likewise for scheduled messages, which have timers of their own: neither waits for the other.
     """
 
     def __init__(
@@ -57,6 +67,7 @@ class PartitionBatch:
         rules: Rules,
         segment_size: int,
         max_checks: int | None,
+        max_deliveries: int | None,
         group_hash: GroupHash,
         handle: StatefulProcessorHandle,
         state: ValueState,
@@ -65,11 +76,13 @@ class PartitionBatch:
         self._rules = rules
         self._size = segment_size
         self._max_checks = max_checks
+        self._max_deliveries = max_deliveries
         self._group_hash = group_hash
         self._handle = handle
         self._state = state
         self._checks = Counter[_Turn]()
         self._checked_segments = self._put_off_segments = 0
+        self._deliveries = self._put_off_deliveries = 0
         self._unseen = EarlyOpLimit()
         self._told_of_others = False
 
@@ -81,20 +94,34 @@ class PartitionBatch:
         """Load the block of a segment restored by `rebuild`."""
         _, base = parse_key(key, self._size)
         segment, _ = decode(block, base, self._size, self._group_hash)
-        self._keep(segment, NO_TIMER, NO_TIMER, now)
+        timers = Timers(self._due_timer(segment, NO_TIMER, NO_TIMER, now, _Turn.EVENTS, check=True)[0])
+        delivery = segment.next_delivery
+        if delivery is not None:
+            timers = timers._replace(delivery=delivery_timer(max(delivery, now + 1)))
+        self._keep(segment, timers, NO_TIMERS, NO_TIMER)
 
     def timer(self, key: str, now: int, fired: int) -> Iterator[pd.DataFrame]:
         """Decide a segment whose timer ``fired`` (ms), or defer it."""
         kind = kind_of(fired)
+        if kind is TimerKind.DELIVERY and not self._may_deliver():
+            return self._put_off(key, now, self._later_delivery(now))
         turn = _Turn.PUT_OFF if kind is TimerKind.PUT_OFF else _Turn.DUE
-        if kind is not TimerKind.WITH_OPS and not self._may_check(turn):
-            return self._put_off(key, now, fired)
+        if kind not in (TimerKind.WITH_OPS, TimerKind.DELIVERY) and not self._may_check(turn):
+            return self._put_off(key, now, self._later(now, fired))
         return self._step(key, np.empty(0, EVENT), now, turn, fired)
 
     def _may_check(self, turn: _Turn) -> bool:
         if self._max_checks is None or self._checks[turn] < self._max_checks * turn.share // 4:
             return True
         return turn != _Turn.EVENTS and self._checks.total() < self._max_checks
+
+    def _may_deliver(self) -> bool:
+        return self._max_deliveries is None or self._deliveries < self._max_deliveries
+
+    def _later_delivery(self, now: int) -> int:
+        """The delivery timer of a deferred segment."""
+        self._put_off_deliveries += 1
+        return put_off_delivery(now, self._put_off_deliveries - 1)
 
     def _later(self, now: int, fired: int = NO_TIMER) -> int:
         """The timer of a deferred segment; ``fired``: the one that fired."""
@@ -103,67 +130,99 @@ class PartitionBatch:
         again = fired != NO_TIMER and kind_of(fired) is TimerKind.PUT_OFF
         return put_off_timer(now, ahead, fired if again else None)
 
-    def _put_off(self, key: str, now: int, fired: int) -> Iterator[pd.DataFrame]:
+    def _put_off(self, key: str, now: int, until: int) -> Iterator[pd.DataFrame]:
         """Defer the segment to a later batch. Only the partition's first deferred segment is reported."""
-        self._handle.registerTimer(self._later(now, fired))
+        self._handle.registerTimer(until)
         if not self._told_of_others:
             self._told_of_others = True
             queue_id, base = parse_key(key, self._size)
-            yield self._frame((queue_id, base // self._size, AS_BEFORE, 0, AT_ONCE, now), np.empty(0, ACTION))
+            yield self._frame(
+                (queue_id, base // self._size, AS_BEFORE, AS_BEFORE, 0, AT_ONCE, now), np.empty(0, ACTION)
+            )
 
     def _step(self, key: str, events: Records, now: int, turn: _Turn, fired: int = NO_TIMER) -> Iterator[pd.DataFrame]:
         queue_id, base = parse_key(key, self._size)
         stored = self._state.get()
         crowded: Collection[int] = ()
         if stored is None:
-            segment, timer = Segment.empty(base, self._size), NO_TIMER
+            segment, timers = Segment.empty(base, self._size), NO_TIMERS
             crowded = self._unseen.crowded(events)
         else:
-            segment, timer = decode(bytes(stored[0]), base, self._size, self._group_hash)
-        if fired != NO_TIMER and timer <= now:
-            timer = fired  # the segment was deferred since: its own timer has fired, too
-        check = self._may_check(turn)
-        segment, actions = decide(segment, events, now, self._rules, check, crowded)
-        checks = int(((actions["action"] == Action.CHECK) | (actions["action"] == Action.DISCARD)).sum())
-        self._checks[turn] += checks
-        self._checked_segments += checks > 0
+            segment, timers = decode(bytes(stored[0]), base, self._size, self._group_hash)
+        timers = _with_fired(timers, fired, now)
+        check, deliver = self._may_check(turn), self._may_deliver()
+        segment, actions = decide(segment, events, now, self._rules, check, crowded, deliver)
+        self._count(actions, turn)
         wake = NO_TIMER
         if segment.forgettable(now):
-            self._set_timer(timer, NO_TIMER, fired)
+            self._set_timers(timers, NO_TIMERS, fired)
             if stored is not None:
                 self._state.clear()
-        elif check or segment.wake_at(self._rules) > now:
-            wake = self._keep(segment, timer, fired, now)
         else:
-            self._keep_put_off(segment, timer, fired, now)
-            wake = AT_ONCE
+            due, due_put_off = self._due_timer(segment, timers.due, fired, now, turn, check)
+            delivery, delivery_put_off = self._delivery_timer(segment, now)
+            self._keep(segment, Timers(due, delivery), timers, fired)
+            wake = AT_ONCE if due_put_off or delivery_put_off else _first(due, delivery)
         births = segment.pending["born"]
         oldest = int(births.min()) if len(births) else 0
-        yield self._frame((queue_id, base // self._size, len(births), oldest, wake, now), actions)
+        told = queue_id, base // self._size, len(births), len(segment.scheduled), oldest, wake, now
+        yield self._frame(told, actions)
 
-    def _keep(self, segment: Segment, timer: int, fired: int, now: int) -> int:
-        """Store the segment; returns its timer."""
-        # Strictly in the future: the engine deletes a timer that fired after its handler has run.
+    def _count(self, actions: Records, turn: _Turn) -> None:
+        kind = actions["action"]
+        checks = int(((kind == Action.CHECK) | (kind == Action.DISCARD)).sum())
+        self._checks[turn] += checks
+        self._checked_segments += checks > 0
+        self._deliveries += int((kind == Action.DELIVER).sum())
+
+    def _due_timer(
+        self, segment: Segment, timer: int, fired: int, now: int, turn: _Turn, check: bool
+    ) -> tuple[int, bool]:
+        """The due timer of a segment that had ``timer``; and whether its checks are deferred."""
         wake = segment.wake_at(self._rules)
-        wake = ops_timer(now + 1) if wake == AT_ONCE else due_timer(max(wake, now + 1))
-        self._set_timer(timer, wake, fired)
-        self._state.update((encode(segment, wake, self._group_hash),))
-        return wake
+        if wake is None:
+            return NO_TIMER, False
+        if check or wake > now:
+            # Strictly in the future: the engine deletes a timer that fired after its handler has run.
+            return (ops_timer(now + 1) if wake == AT_ONCE else due_timer(max(wake, now + 1))), False
+        after_events = turn is _Turn.EVENTS and NO_TIMER < timer <= now
+        at_delivery = fired != NO_TIMER and kind_of(fired) is TimerKind.DELIVERY and timer > now
+        return timer if after_events or at_delivery else self._later(now, fired), True
 
-    def _keep_put_off(self, segment: Segment, timer: int, fired: int, now: int) -> None:
-        """Store a segment with deferred checks. A timer that fires after the events keeps its place."""
-        wake = timer
-        if fired != NO_TIMER or timer == NO_TIMER or timer > now:
-            wake = self._later(now, fired)
-            self._set_timer(timer, wake, fired)
-        self._state.update((encode(segment, wake, self._group_hash),))
+    def _delivery_timer(self, segment: Segment, now: int) -> tuple[int, bool]:
+        """The delivery timer of a segment; and whether deliveries are deferred."""
+        at = segment.next_delivery
+        if at is None:
+            return NO_TIMER, False
+        return (delivery_timer(at), False) if at > now else (self._later_delivery(now), True)
 
-    def _set_timer(self, old: int, new: int, fired: int) -> None:
-        """Keep one live timer per segment. The engine deletes the one that fired."""
-        if old not in (new, fired, NO_TIMER):
-            self._handle.deleteTimer(old)
-        if new not in (old, NO_TIMER):
-            self._handle.registerTimer(new)
+    def _keep(self, segment: Segment, timers: Timers, before: Timers, fired: int) -> None:
+        """Store the segment, and register its timers in place of those ``before``."""
+        self._set_timers(before, timers, fired)
+        self._state.update((encode(segment, timers, self._group_hash),))
 
-    def _frame(self, segment: tuple[int, int, int, int, int, int], actions: Records) -> pd.DataFrame:
+    def _set_timers(self, old: Timers, new: Timers, fired: int) -> None:
+        """Keep one live timer of each kind per segment. The engine deletes the one that fired."""
+        for timer in old:
+            if timer not in (*new, fired, NO_TIMER):
+                self._handle.deleteTimer(timer)
+        for timer in new:
+            if timer not in (*old, NO_TIMER):
+                self._handle.registerTimer(timer)
+
+    def _frame(self, segment: tuple[int, int, int, int, int, int, int], actions: Records) -> pd.DataFrame:
         return pd.DataFrame({"block": [pack(segment, actions)]})
+
+
+def _with_fired(timers: Timers, fired: int, now: int) -> Timers:
+    """The timers as they are registered: if the segment was deferred since, its state has an older one."""
+    if fired == NO_TIMER or fired in timers:
+        return timers
+    if kind_of(fired) is TimerKind.DELIVERY:
+        return timers._replace(delivery=fired) if timers.delivery <= now else timers
+    return timers._replace(due=fired) if timers.due <= now else timers
+
+
+def _first(*timers: int) -> int:
+    """The earliest of the timers; NO_TIMER if there is none."""
+    return min((timer for timer in timers if timer != NO_TIMER), default=NO_TIMER)

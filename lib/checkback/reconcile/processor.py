@@ -31,16 +31,22 @@ STATE_NAME = "segment"
 class SegmentProcessor(StatefulProcessor):
     """Decides the segments. Input: PACKED_SCHEMA grouped by segment. Output: ACTIONS_SCHEMA.
 
-    ``max_checks``: see `PartitionBatch`.
+    ``max_checks``, ``max_deliveries``: see `PartitionBatch`.
     """
 
     def __init__(
-        self, rules: Rules, segment_size: int, max_checks: int | None = None, group_hash: GroupHash = GROUP_HASH
+        self,
+        rules: Rules,
+        segment_size: int,
+        max_checks: int | None = None,
+        max_deliveries: int | None = None,
+        group_hash: GroupHash = GROUP_HASH,
     ) -> None:
         """``group_hash``: that of the events and of the state, which may be an older checkpoint's."""
         self._rules = rules
         self._size = segment_size
         self._max_checks = max_checks
+        self._max_deliveries = max_deliveries
         self._group_hash = group_hash
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -53,7 +59,8 @@ class SegmentProcessor(StatefulProcessor):
     def _batch(self) -> PartitionBatch:
         from checkback.reconcile.partition_batch import PartitionBatch
 
-        return PartitionBatch(self._rules, self._size, self._max_checks, self._group_hash, self._handle, self._state)
+        limits = self._max_checks, self._max_deliveries
+        return PartitionBatch(self._rules, self._size, *limits, self._group_hash, self._handle, self._state)
 
     def handleInputRows(
         self,

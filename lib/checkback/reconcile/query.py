@@ -56,7 +56,9 @@ def actions(
     )
     packed = events.mapInArrow(packer(size), PACKED_SCHEMA)
     return packed.groupBy("segment").transformWithStateInPandas(
-        statefulProcessor=SegmentProcessor(decided.rules, size, decided.max_checks, decided.group_hash),
+        statefulProcessor=SegmentProcessor(
+            decided.rules, size, decided.max_checks, decided.max_deliveries, decided.group_hash
+        ),
         outputStructType=ACTIONS_SCHEMA,
         outputMode="Update",
         timeMode="ProcessingTime",
@@ -72,7 +74,10 @@ def _no_events(ticks: DataFrame) -> DataFrame:
         F.lit(0).cast("bigint").alias("offset"),
         F.lit(3).cast("tinyint").alias("kind"),
         F.lit(0).cast("tinyint").alias("source"),
-        *(F.lit(0).cast("bigint").alias(name) for name in ("born", "store", "immunity", "group", "transaction")),
+        *(
+            F.lit(0).cast("bigint").alias(name)
+            for name in ("born", "store", "immunity", "group", "transaction", "delay")
+        ),
     )
 
 

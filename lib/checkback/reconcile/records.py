@@ -24,6 +24,8 @@ class Kind(IntEnum):
     UNKNOWN = 3  # an op whose state is neither: never applied
     UNDELIVERED = 4  # written by an earlier release: ignored
     DELIVERED = 5  # the check with this number (in the field immunity) was sent or received, and counts
+    CANCEL = 6  # an operator's op: ends a scheduled message
+    MESSAGE = 7  # a half message without a transaction: its own COMMIT
 
 
 class Source(IntEnum):
@@ -36,7 +38,10 @@ class Source(IntEnum):
 
 
 class Action(IntEnum):
-    """The type of an action. The first three are decisions: exactly one of them for each transaction."""
+    """The type of an action. COMMIT, ROLLBACK, DISCARD and SCHEDULE: exactly one of them for each transaction.
+
+    SCHEDULE: a decision COMMIT whose message is published later; then one of DELIVER and CANCEL follows.
+    """
 
     COMMIT = 0
     ROLLBACK = 1
@@ -45,6 +50,9 @@ class Action(IntEnum):
     REJECT_OP = 4  # the op is not applied: detail is a Reason
     REJECT_HALF = 5  # a half message whose offset was seen before
     LATE_OP = 6  # its half is already decided: only the tables can tell whether op and half match
+    SCHEDULE = 7
+    DELIVER = 8
+    CANCEL = 9
 
 
 class Reason(IntEnum):
@@ -57,9 +65,12 @@ class Reason(IntEnum):
     NO_HALF = 4
     UNKNOWN_STATE = 5
     TOO_MANY = 6
+    NOT_SCHEDULED = 7
+    CANCELLED = 8
 
 
-#: One half message or op in a batch. group and transaction are 64-bit hashes; immunity < 0 = not set.
+#: One half message or op in a batch. group and transaction are 64-bit hashes; immunity < 0 = not set. delay of a half
+#: message: 0 = none, > 0: its deliver_at (ms), < 0: minus the ms from COMMIT to delivery.
 EVENT = np.dtype(
     [
         ("offset", "<i8"),
@@ -70,6 +81,7 @@ EVENT = np.dtype(
         ("immunity", "<i8"),
         ("group", "<i8"),
         ("transaction", "<i8"),
+        ("delay", "<i8"),
     ]
 )
 #: One pending half message. due: time of its next check. check_times: checks that count; asked: all checks.
@@ -84,6 +96,19 @@ PENDING = np.dtype(
         ("transaction", "<i8"),
         ("check_times", "<i4"),
         ("asked", "<i4"),
+        ("repeated", "u1"),
+        ("delay", "<i8"),
+    ]
+)
+#: One scheduled message. due: time of its delivery. check_times: all checks before its decision.
+SCHEDULED = np.dtype(
+    [
+        ("offset", "<i8"),
+        ("due", "<i8"),
+        ("store", "<i8"),
+        ("group", "<i8"),
+        ("transaction", "<i8"),
+        ("check_times", "<i4"),
         ("repeated", "u1"),
     ]
 )
@@ -100,8 +125,8 @@ EARLY = np.dtype(
     ]
 )
 #: One action. check_times: for a CHECK its number, for a decision the number of checks before it. detail: Source of a
-#: COMMIT or ROLLBACK, Reason of a DISCARD or REJECT_OP. offset, store, group and transaction identify its row in
-#: `half`, or in `op` for REJECT_OP and LATE_OP.
+#: COMMIT, SCHEDULE, ROLLBACK or CANCEL, Reason of a DISCARD or REJECT_OP. due: time of delivery, of SCHEDULE, DELIVER
+#: and CANCEL. offset, store, group and transaction identify its row in `half`, or in `op` for REJECT_OP and LATE_OP.
 ACTION = np.dtype(
     [
         ("action", "<i4"),
@@ -112,6 +137,7 @@ ACTION = np.dtype(
         ("store", "<i8"),
         ("group", "<i8"),
         ("transaction", "<i8"),
+        ("due", "<i8"),
     ]
 )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from checkback.reconcile.event_columns import identity_columns, store_us
+from checkback.reconcile.event_columns import identity_columns, is_cancel, store_us
 from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
 from checkback.reconcile.records import Action, Reason
 from checkback.storage.dataframes import frame
@@ -35,6 +35,7 @@ REJECTION = {
     Reason.NO_HALF: "no half message with this offset came within transaction.reserved",
     Reason.TOO_MANY: "too many ops of this group wait for half messages that have not come",
     Reason.UNKNOWN_STATE: "unknown state: neither COMMIT nor ROLLBACK",
+    Reason.NOT_SCHEDULED: "not scheduled: nothing to cancel, or it was published or cancelled before",
 }
 
 
@@ -55,10 +56,7 @@ def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame, group_hash:
     about = about.select(*_ROW_AND_IDENTITY, "action", "detail", "batch_time").distinct()
     ops = op.withColumnRenamed("half_offset", "queue_offset").select("*", store_us(), *identity_columns(group_hash))
     found = ops.join(F.broadcast(about), on=_ROW_AND_IDENTITY, how="inner")
-    # Ops that landed together may differ only in their state.
-    known_state = F.coalesce(F.col("state").isin("COMMIT", "ROLLBACK"), F.lit(False))
-    about_bad_state = (F.col("action") == Action.REJECT_OP) & (F.col("detail") == Reason.UNKNOWN_STATE)
-    found = found.where(known_state != about_bad_state)
+    found = found.where(_is_about())
     owner = half.groupBy("queue_id", "queue_offset").agg(
         F.min_by(F.struct("producer_group", "transaction_id"), store_us()).alias("owner"),
     )
@@ -78,6 +76,22 @@ def rejected_ops(actions: DataFrame, op: DataFrame, half: DataFrame, group_hash:
         F.lit(None).cast("string").alias("file"),
         _time_of_batch().alias("rejected_at"),
     ).where(F.col("reason").isNotNull())
+
+
+def _is_about() -> Column:
+    """Whether the action is about this op: ops that landed together may differ only in their state."""
+    refused = F.col("action") == Action.REJECT_OP
+    for_state, for_cancel, for_owner = (
+        refused & F.col("detail").isin(*map(int, reasons))
+        for reasons in (
+            (Reason.UNKNOWN_STATE,),
+            (Reason.NOT_SCHEDULED,),
+            (Reason.WRONG_GROUP, Reason.WRONG_TRANSACTION_ID),
+        )
+    )
+    decides = F.coalesce(F.col("state").isin("COMMIT", "ROLLBACK"), F.lit(False))
+    cancels = is_cancel()
+    return F.when(decides, ~for_state & ~for_cancel).when(cancels, for_cancel | for_owner).otherwise(for_state)
 
 
 def raw_op(half_offset: Column) -> Column:

@@ -11,12 +11,14 @@ Times are milliseconds since the epoch, except ``store``: microseconds, because 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records import ACTION, EARLY, NOT_STATED, PENDING, Action, Kind, Reason
+from checkback.reconcile import scheduled as scheduling
+from checkback.reconcile.action_records import actions_on, actions_on_pending
+from checkback.reconcile.records import ACTION, EARLY, NOT_STATED, PENDING, SCHEDULED, Action, Kind, Reason, Source
 from checkback.reconcile.sorted_records import find, first_of_each, occurrence, only, sort
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from checkback.reconcile.records import Bits, Records
 
 #: Incremented with each change that makes `decide` decide a batch differently: `batch_rules`.
-DECISION_VERSION = 3
+DECISION_VERSION = 4
 
 #: minimum number of checks before a half message older than the reserved time expires, if check_max allows it (rule 7)
 CHECKS_AT_LEAST = 15
@@ -62,8 +64,8 @@ class Rules:
 class Segment:
     """The state of the offsets ``base`` .. ``base + len(seen) - 1`` of a half queue.
 
-    ``pending`` is sorted by offset, ``early`` by offset and then arrival. ``seen_until``: retention of the bits in
-    ``seen``. The arrays are read-only.
+    ``pending`` and ``scheduled`` are sorted by offset, ``early`` by offset and then arrival. ``seen_until``: retention
+    of the bits in ``seen``. The arrays are read-only.
     """
 
     base: int
@@ -71,6 +73,7 @@ class Segment:
     pending: Records
     early: Records
     seen_until: int = 0
+    scheduled: Records = field(default_factory=lambda: np.empty(0, SCHEDULED))
 
     @classmethod
     def empty(cls, base: int, size: int) -> Segment:
@@ -84,42 +87,61 @@ class Segment:
 
     def forgettable(self, now: int) -> bool:
         """True if the segment's state can be evicted."""
-        return len(self.pending) == 0 and len(self.early) == 0 and now >= self.seen_until
+        return not (len(self.pending) or len(self.early) or len(self.scheduled)) and now >= self.seen_until
 
-    def wake_at(self, rules: Rules) -> int:
-        """The time of its next timeout if no event comes first; 0 = at once."""
+    @property
+    def next_delivery(self) -> int | None:
+        """The time of its next delivery; None = nothing is scheduled."""
+        return int(self.scheduled["due"].min()) if len(self.scheduled) else None
+
+    def wake_at(self, rules: Rules) -> int | None:
+        """The time of its next timeout if no event comes first, deliveries apart; 0 = at once, None = none."""
         times = [self.seen_until]
         if len(self.pending):
             times.append(self.pending["due"].min())
         if len(self.early):
             times.append(self.early["since"].min() + rules.reserved + 1)
-            if self.has_seen(self.early["offset"]).any() or _too_many(self.early).any():
+            cancels = self.early["kind"] == Kind.CANCEL
+            if self.has_seen(self.early["offset"]).any() or _too_many(self.early).any() or cancels.any():
                 return 0  # restored from the tables, and not applied yet
-        # seen_until counts only if nothing is pending or waiting.
+        # seen_until counts only if nothing is pending, waiting or scheduled.
+        if len(times) == 1 and len(self.scheduled):
+            return None
         return int(min(times[1:] or times))
 
 
 def decide(
-    segment: Segment, events: Records, now: int, rules: Rules, check: bool = True, crowded: Collection[int] = ()
+    segment: Segment,
+    events: Records,
+    now: int,
+    rules: Rules,
+    check: bool = True,
+    crowded: Collection[int] = (),
+    deliver: bool = True,
 ) -> tuple[Segment, Records]:
     """The segment after a batch, and the batch's ACTION records.
 
     ``events``: EVENT records of this segment, in any order; may be empty. ``now``: the batch's time. Ops are applied
-    before checks (rule 5). ``check`` False: due checks and discards are deferred to the next batch. ``crowded``:
-    groups (hashes) whose ops may not wait here.
+    before checks (rule 5) and deliveries (rule 11). ``check`` False: due checks and discards are deferred to the next
+    batch; ``deliver`` False: likewise due deliveries. ``crowded``: groups (hashes) whose ops may not wait here.
     """
     actions: list[Records] = []
     kind = events["kind"]
-    is_half, is_op = kind == Kind.HALF, (kind != Kind.HALF) & (kind < Kind.UNDELIVERED)
+    is_half = (kind == Kind.HALF) | (kind == Kind.MESSAGE)
+    is_op = ~is_half & (kind < Kind.UNDELIVERED)
+    # First: what this batch schedules is not cancelled in it, as a batch acts on a half message once.
+    segment = _cancel(segment, events[kind == Kind.CANCEL], now, actions)
     segment = _take_halves(segment, events[is_half], now, rules, actions)
     segment = _apply_ops(segment, events[is_op], now, rules, actions, crowded)
     segment = _count(segment, events[kind == Kind.DELIVERED])
     segment = _check_back(segment, now, rules, actions) if check else segment
+    if deliver:
+        segment = replace(segment, scheduled=scheduling.deliver(segment.scheduled, now, actions))
     return segment, np.concatenate(actions) if actions else np.empty(0, ACTION)
 
 
 def _take_halves(segment: Segment, halves: Records, now: int, rules: Rules, actions: list[Records]) -> Segment:
-    """Add the half messages at offsets not seen before to pending (rules 3 and 4)."""
+    """Add the half messages at offsets not seen before to pending (rules 3, 4); commit those without a transaction."""
     if not len(halves):
         return segment
     halves = sort(halves, "offset", "store", "group", "transaction")
@@ -129,16 +151,29 @@ def _take_halves(segment: Segment, halves: Records, now: int, rules: Rules, acti
     seen = segment.seen.copy()
     seen[places(taken["offset"], len(seen))] = True
     rows = np.zeros(len(taken), PENDING)
-    for name in ("offset", "store", "group", "transaction"):
+    for name in ("offset", "store", "group", "transaction", "delay"):
         rows[name] = taken[name]
     rows["born"], rows["due"] = births(taken, rules)
-    pending = sort(np.concatenate([segment.pending, rows]), "offset")
+    pending, scheduled = sort(np.concatenate([segment.pending, rows]), "offset"), segment.scheduled
     if len(repeats):
-        at, known = find(pending["offset"], repeats["offset"])
-        same_row = known & (pending["store"][at] == repeats["store"]) if len(pending) else known
-        pending["repeated"][at[same_row]] = 1
-        actions.append(_actions(Action.REJECT_HALF, repeats))
-    return replace(segment, seen=seen, pending=pending, seen_until=max(segment.seen_until, now + rules.reserved))
+        pending, scheduled = _with_repeats(pending, repeats), _with_repeats(scheduled, repeats)
+        actions.append(actions_on(Action.REJECT_HALF, repeats))
+    own = taken["kind"] == Kind.MESSAGE
+    if own.any():
+        at, _ = find(pending["offset"], taken["offset"][own])
+        scheduled = scheduling.commit(scheduled, pending[at], Source.PRODUCER, now, actions)
+        pending = np.delete(pending, at)
+    seen_until = max(segment.seen_until, now + rules.reserved)
+    return replace(segment, seen=seen, pending=pending, scheduled=scheduled, seen_until=seen_until)
+
+
+def _with_repeats(records: Records, repeats: Records) -> Records:
+    """The records, marked as ``repeated`` if one of the ``repeats`` has the same offset and store."""
+    at, known = find(records["offset"], repeats["offset"])
+    same_row = known & (records["store"][at] == repeats["store"]) if len(records) else known
+    records = records.copy()
+    records["repeated"][at[same_row]] = 1
+    return records
 
 
 def births(halves: Records, rules: Rules) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -149,25 +184,40 @@ def births(halves: Records, rules: Rules) -> tuple[NDArray[Any], NDArray[Any]]:
     return born, born + np.where(own >= 0, own, rules.timeout) + 1
 
 
+def _cancel(segment: Segment, ops: Records, now: int, actions: list[Records]) -> Segment:
+    """Cancel scheduled messages by these ops CANCEL, and by those that `rebuild` has restored (rule 11)."""
+    restored = segment.early["kind"] == Kind.CANCEL
+    if not len(ops) and not restored.any():
+        return segment
+    ops = _after_early(segment.early[restored], ops, now)
+    scheduled = scheduling.cancel(segment.scheduled, ops, actions)
+    return replace(segment, scheduled=scheduled, early=segment.early[~restored])
+
+
+def _after_early(early: Records, ops: Records, now: int) -> Records:
+    """EARLY records by offset: at each the ``early`` ones, then these ops in order (rule 1)."""
+    waiting = np.zeros(len(ops), EARLY)
+    ops = sort(ops, "offset", "store", "born", "kind")
+    for name in ("offset", "kind", "source", "store", "group", "transaction"):
+        waiting[name] = ops[name]
+    waiting["since"] = now
+    return sort(np.concatenate([early, waiting]), "offset")
+
+
 def _apply_ops(
     segment: Segment, ops: Records, now: int, rules: Rules, actions: list[Records], crowded: Collection[int]
 ) -> Segment:
     """Decide each pending half message by its first op (rules 1, 2 and 3)."""
     if not len(ops) and not len(segment.early):
         return segment
-    waiting = np.zeros(len(ops), EARLY)
-    ops = sort(ops, "offset", "store", "born", "kind")
-    for name in ("offset", "kind", "source", "store", "group", "transaction"):
-        waiting[name] = ops[name]
-    waiting["since"] = now
-    ops = sort(np.concatenate([segment.early, waiting]), "offset")  # per offset: waiting ops first, then by store
+    ops = _after_early(segment.early, ops, now)
 
     bad = ops["kind"] == Kind.UNKNOWN
     if bad.any():
-        actions.append(_actions(Action.REJECT_OP, ops[bad], Reason.UNKNOWN_STATE))
+        actions.append(actions_on(Action.REJECT_OP, ops[bad], Reason.UNKNOWN_STATE))
         ops = ops[~bad]
 
-    pending = segment.pending
+    pending, scheduled = segment.pending, segment.scheduled
     at, has_half = find(pending["offset"], ops["offset"])
     matched, at = only(ops, has_half), only(at, has_half)
     right_group = matched["group"] == pending["group"][at]
@@ -177,19 +227,22 @@ def _apply_ops(
         (right_group & ~right_id, Reason.WRONG_TRANSACTION_ID),
     ):
         if wrong.any():
-            actions.append(_actions(Action.REJECT_OP, matched[wrong], reason))
+            actions.append(actions_on(Action.REJECT_OP, matched[wrong], reason))
 
     obeyed, at = only(matched, right_group & right_id), only(at, right_group & right_id)
     first = first_of_each(obeyed["offset"])
     deciding, at = only(obeyed, first), only(at, first)
-    for kind, action in ((Kind.COMMIT, Action.COMMIT), (Kind.ROLLBACK, Action.ROLLBACK)):
-        chosen = deciding["kind"] == kind
-        if chosen.any():
-            actions.append(_decisions(action, pending[only(at, chosen)], only(deciding["source"], chosen)))
+    commits = deciding["kind"] == Kind.COMMIT
+    if commits.any():
+        rows, source = pending[only(at, commits)], only(deciding["source"], commits)
+        scheduled = scheduling.commit(scheduled, rows, source, now, actions)
+    if not commits.all():
+        rows, source = pending[at[~commits]], deciding["source"][~commits]
+        actions.append(actions_on_pending(Action.ROLLBACK, rows, source))
     left = np.ones(len(pending), bool)
     left[at] = False
     early = _wait(segment, ops[~has_half], now, rules, actions, crowded)
-    return replace(segment, pending=pending[left], early=early)
+    return replace(segment, pending=pending[left], early=early, scheduled=scheduled)
 
 
 def _wait(
@@ -200,18 +253,18 @@ def _wait(
         return np.empty(0, EARLY)
     late = segment.has_seen(ops["offset"])
     if late.any():
-        actions.append(_actions(Action.LATE_OP, ops[late]))
+        actions.append(actions_on(Action.LATE_OP, ops[late]))
         ops = ops[~late]
     outdated = now - ops["since"] > rules.reserved
     if outdated.any():
-        actions.append(_actions(Action.REJECT_OP, ops[outdated], Reason.NO_HALF))
+        actions.append(actions_on(Action.REJECT_OP, ops[outdated], Reason.NO_HALF))
         ops = ops[~outdated]
     ops = ops[~_repeats(ops, "offset", "group", "transaction")]
     too_many = _too_many(ops)
     if crowded:
         too_many |= np.isin(ops["group"], list(crowded))
     if too_many.any():
-        actions.append(_actions(Action.REJECT_OP, ops[too_many], Reason.TOO_MANY))
+        actions.append(actions_on(Action.REJECT_OP, ops[too_many], Reason.TOO_MANY))
         ops = ops[~too_many]
     return ops
 
@@ -257,7 +310,7 @@ def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]
         expired[expired] = checked - old["store"] // 1000 > rules.reserved
     for gone, reason in ((exhausted, Reason.CHECK_MAX), (expired, Reason.EXPIRED)):
         if gone.any():
-            actions.append(_decisions(Action.DISCARD, pending[gone], reason))
+            actions.append(actions_on_pending(Action.DISCARD, pending[gone], reason))
     check = due & ~exhausted & ~expired
     pending = pending.copy()
     pending["asked"][check] += 1
@@ -265,7 +318,7 @@ def _check_back(segment: Segment, now: int, rules: Rules, actions: list[Records]
     pending["check_times"][check] += counts
     pending["due"][check] = next_check(pending[check], now, rules)
     if check.any():
-        asked = _decisions(Action.CHECK, pending[check], 0)
+        asked = actions_on_pending(Action.CHECK, pending[check], 0)
         # The check's number, which it keeps if it counts later.
         asked["check_times"] = pending["check_times"][check] + ~counts
         actions.append(asked)
@@ -299,19 +352,3 @@ def places(offsets: NDArray[Any], size: int) -> NDArray[Any]:
     """Indexes of offsets within their segments. Not relative to the base, which may not fit into 64 bits."""
     found: NDArray[Any] = offsets % size
     return found
-
-
-def _decisions(action: Action, pending: Records, detail: int | NDArray[Any]) -> Records:
-    rows = _actions(action, pending, detail)
-    rows["check_times"] = pending["asked"]
-    rows["repeated"] = pending["repeated"]
-    return rows
-
-
-def _actions(action: Action, about: Records, detail: int | NDArray[Any] = 0) -> Records:
-    rows = np.zeros(len(about), ACTION)
-    rows["action"] = action
-    rows["detail"] = detail
-    for name in ("offset", "store", "group", "transaction"):
-        rows[name] = about[name]
-    return rows

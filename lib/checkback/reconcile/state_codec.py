@@ -1,36 +1,48 @@
 """Codec between a segment and its block of bytes in the state store.
 
-Layout, little-endian: a header, then LZ4-compressed: the bitmap of seen offsets, the PENDING and the EARLY records,
-both byte-transposed (the first bytes of all records, then the second bytes, and so on). The high bytes of times and
-offsets form runs that way, and a full segment takes a quarter of the space, which is copied to Python and back. The
-version in the header changes with the layout; CHANGELOG lists the versions that a release reads.
+Layout, little-endian: a header, then LZ4-compressed: the bitmap of seen offsets, the PENDING, EARLY and SCHEDULED
+records, each byte-transposed (the first bytes of all records, then the second bytes, and so on). The high bytes of
+times and offsets form runs that way, and a full segment takes a quarter of the space, which is copied to Python and
+back. The version in the header changes with the layout; CHANGELOG lists the versions that a release reads.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from checkback.errors import StateError
 from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
-from checkback.reconcile.records import EARLY, PENDING, Records
+from checkback.reconcile.records import EARLY, PENDING, SCHEDULED, Records
 from checkback.reconcile.segment import Segment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: same layout; the version identifies the group hash
-VERSIONS = {GroupHash.XXHASH64: 3, GroupHash.SHA1: 4}
-#: PENDING and group hash by version. 2 did not distinguish checks that count from others.
+VERSIONS = {GroupHash.XXHASH64: 5, GroupHash.SHA1: 6}
+
+
+def _pending_without(*names: str) -> np.dtype[np.void]:
+    return np.dtype([(name, PENDING[name]) for name in PENDING.names or () if name not in names])
+
+
+#: PENDING and group hash by version. 2 did not distinguish checks that count from others; 3 and 4 had no delays.
 _LAYOUTS = {
-    2: (np.dtype([(name, PENDING[name]) for name in PENDING.names or () if name != "asked"]), GroupHash.XXHASH64),
+    2: (_pending_without("asked", "delay"), GroupHash.XXHASH64),
+    3: (_pending_without("delay"), GroupHash.XXHASH64),
+    4: (_pending_without("delay"), GroupHash.SHA1),
     **{version: (PENDING, group_hash) for group_hash, version in VERSIONS.items()},
 }
+#: versions without scheduled messages
+_UNSCHEDULED = (2, 3, 4)
 # mark, version, segment size, timer, seen_until, number of pending, number of early, compressed bytes
 _HEADER = struct.Struct("<2sHIqqIII")
+# the delivery timer, number of scheduled; not in _UNSCHEDULED
+_MORE = struct.Struct("<qI")
 _MARK = b"CB"
 _CODEC = "lz4_raw"
 _FEW = 256  # up to this number of records, one transpose is faster than one assignment per byte
@@ -42,20 +54,31 @@ NO_TIMER = -1
 AT_ONCE = 0
 
 
-def encode(segment: Segment, timer: int = NO_TIMER, group_hash: GroupHash = GROUP_HASH) -> bytes:
-    """The block of a segment. ``timer``: its registered timer (ms), so that listing timers is unnecessary.
+class Timers(NamedTuple):
+    """A segment's registered timers (ms): for what is ``due`` in it, and for its next ``delivery``; or NO_TIMER."""
+
+    due: int = NO_TIMER
+    delivery: int = NO_TIMER
+
+
+NO_TIMERS = Timers()
+
+
+def encode(segment: Segment, timers: Timers = NO_TIMERS, group_hash: GroupHash = GROUP_HASH) -> bytes:
+    """The block of a segment. ``timers``: the registered ones, so that listing timers is unnecessary.
 
     ``group_hash``: that of its records.
     """
     bits = np.packbits(segment.seen, bitorder="little")
-    raw = b"".join((bits.tobytes(), _bytes_of(segment.pending), _bytes_of(segment.early)))
+    raw = b"".join((bits.tobytes(), *map(_bytes_of, (segment.pending, segment.early, segment.scheduled))))
     packed: bytes = pa.compress(raw, _CODEC, asbytes=True)
     counts = len(segment.pending), len(segment.early), len(packed)
-    return _HEADER.pack(_MARK, VERSIONS[group_hash], len(segment.seen), timer, segment.seen_until, *counts) + packed
+    head = _HEADER.pack(_MARK, VERSIONS[group_hash], len(segment.seen), timers.due, segment.seen_until, *counts)
+    return head + _MORE.pack(timers.delivery, len(segment.scheduled)) + packed
 
 
-def decode(block: bytes, base: int, size: int, group_hash: GroupHash | None = None) -> tuple[Segment, int]:
-    """The segment in a block, and its timer. ``group_hash``: that of the events to apply, None = there are none.
+def decode(block: bytes, base: int, size: int, group_hash: GroupHash | None = None) -> tuple[Segment, Timers]:
+    """The segment in a block, and its timers. ``group_hash``: that of the events to apply, None = there are none.
 
     Raises StateError if the block is truncated, or has another version, group hash or segment size.
     """
@@ -79,16 +102,23 @@ def decode(block: bytes, base: int, size: int, group_hash: GroupHash | None = No
             where="reconcile.segment_size",
             fix=f"set it to {length}, or {_REBUILD}",
         )
+    start, delivery, n_scheduled = _HEADER.size, NO_TIMER, 0
+    if version not in _UNSCHEDULED:
+        start += _MORE.size
+        if len(block) < start:
+            raise StateError("a segment's state is cut off", fix=_REBUILD)
+        delivery, n_scheduled = _MORE.unpack_from(block, _HEADER.size)
     n_bits = -(-length // 8)
-    sizes = (n_bits, n_pending * layout.itemsize, n_early * EARLY.itemsize)
-    packed = block[_HEADER.size :]
+    sizes = (n_bits, n_pending * layout.itemsize, n_early * EARLY.itemsize, n_scheduled * SCHEDULED.itemsize)
+    packed = block[start:]
     # Arrow's decompress does not detect truncated input.
     if len(packed) != n_packed:
         raise StateError("a segment's state is cut off", fix=_REBUILD)
     raw = np.frombuffer(pa.decompress(packed, sum(sizes), _CODEC), np.uint8)
-    bits, pending, early = np.split(raw, np.cumsum(sizes)[:-1])
+    bits, pending, early, scheduled = np.split(raw, np.cumsum(sizes)[:-1])
     seen = np.unpackbits(bits, count=length, bitorder="little").astype(bool)
-    return Segment(base, seen, _brought_up(_records(pending, layout)), _records(early, EARLY), seen_until), timer
+    records = _brought_up(_records(pending, layout)), _records(early, EARLY), seen_until, _records(scheduled, SCHEDULED)
+    return Segment(base, seen, *records), Timers(timer, delivery)
 
 
 def _brought_up(pending: Records) -> Records:
@@ -98,7 +128,8 @@ def _brought_up(pending: Records) -> Records:
     records = np.zeros(len(pending), PENDING)
     for name in pending.dtype.names or ():
         records[name] = pending[name]
-    records["asked"] = pending["check_times"]
+    if "asked" not in (pending.dtype.names or ()):
+        records["asked"] = pending["check_times"]
     return records
 
 

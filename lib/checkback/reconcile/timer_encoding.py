@@ -1,9 +1,9 @@
 """Information encoded in the low bits of a segment's timer, so that its state need not be read: pure arithmetic.
 
-An odd timer: something comes due in the segment. 2 modulo 4: the segment has ops to apply, as restored by `rebuild`.
-0 modulo 4: the segment was deferred by `reconcile.max_checks`; its slot in the timer's window encodes since when: the
-longer, the earlier. Spark fires timers in order of time, and so fires the segments that have waited longest first, with
-a resolution of about half a minute.
+1 modulo 4: something comes due in the segment. 3 modulo 4: a scheduled message does (in checkpoints of releases without
+them: as 1). 2 modulo 4: the segment has ops to apply, as restored by `rebuild`. 0 modulo 4: the segment was deferred by
+`reconcile.max_checks`; its slot in the timer's window encodes since when: the longer, the earlier. Spark fires timers
+in order of time, and so fires the segments that have waited longest first, to within about half a minute.
 """
 
 from __future__ import annotations
@@ -24,18 +24,30 @@ class TimerKind(Enum):
     DUE = "something comes due"
     PUT_OFF = "put off"
     WITH_OPS = "ops to apply"
+    DELIVERY = "a delivery"
 
 
 def kind_of(timer: int) -> TimerKind:
     """The type of the timer (ms)."""
-    if timer % 2:
-        return TimerKind.DUE
-    return TimerKind.WITH_OPS if timer % 4 else TimerKind.PUT_OFF
+    return (TimerKind.PUT_OFF, TimerKind.DUE, TimerKind.WITH_OPS, TimerKind.DELIVERY)[timer % 4]
 
 
 def due_timer(at: int) -> int:
     """The first timer of the kind DUE from ``at`` (ms) on."""
-    return at | 1
+    return at + (1 - at) % 4
+
+
+def delivery_timer(at: int) -> int:
+    """The first timer of the kind DELIVERY from ``at`` (ms) on."""
+    return at + (3 - at) % 4
+
+
+def put_off_delivery(now: int, before: int) -> int:
+    """A timer after ``now`` (ms) of the kind DELIVERY. ``before``: number of segments put off in the batch before it.
+
+    The first keep their order; all fire in the next batch, or the one after.
+    """
+    return delivery_timer(now + 1 + 4 * min(before, _FURTHEST))
 
 
 def ops_timer(at: int) -> int:

@@ -72,7 +72,9 @@ class WakeTimers:
         """Add the checkpoint's timers: (queue_id, segment, ms). Those reported by batches since are newer."""
         with self._lock:
             told, self._told = self._told or set(), None
-            self._at |= {(queue, segment): at for queue, segment, at in timers if (queue, segment) not in told}
+            for queue, segment, at in timers:  # a segment may have two
+                if (queue, segment) not in told:
+                    self._at[queue, segment] = min(at, self._at.get((queue, segment), at))
 
     def due(self, now: int) -> bool:
         """True if a batch is needed at ``now`` (ms): once per batch, and always while not all timers are known."""

@@ -111,6 +111,7 @@ class Reconcile(_Section):
     """The query that decides transactions. ``segment_size`` and ``partitions`` are fixed by its checkpoint.
 
     ``max_checks``: approximate limit of checks per batch; further due checks are deferred to the next batch.
+    ``max_deliveries``: likewise of scheduled messages published per batch.
     """
 
     trigger: DurationFromZero = timedelta(seconds=2)
@@ -118,6 +119,7 @@ class Reconcile(_Section):
     partitions: Count = 4
     max_files: Count = 1000
     max_checks: Count = 160_000
+    max_deliveries: Count = 100_000
 
 
 class Check(_Section):
