@@ -15,7 +15,7 @@ from checkback.reconcile.actions import Actions
 from checkback.reconcile.processor import SegmentProcessor
 from checkback.reconcile.records import Action
 from checkback.reconcile.state_codec import AT_ONCE
-from checkback.reconcile.timer_encoding import due_timer
+from checkback.reconcile.timer_encoding import delivery_timer, due_timer
 from reconcile.segments import RULES, SIZE, commit, delivered, events, half
 
 KEY = "0/0"
@@ -24,8 +24,9 @@ KEY = "0/0"
 class Batches:
     """One segment, a batch at a time."""
 
-    def __init__(self, max_checks: int | None = None) -> None:
-        self.tester = TwsTester(SegmentProcessor(RULES, SIZE, max_checks), timeMode="ProcessingTime")
+    def __init__(self, max_checks: int | None = None, max_deliveries: int | None = None) -> None:
+        processor = SegmentProcessor(RULES, SIZE, max_checks, max_deliveries)
+        self.tester = TwsTester(processor, timeMode="ProcessingTime")
         self.wakes: list[int] = []
 
     def at(self, now: int, *rows: tuple[Any, ...], key: str = KEY) -> list[tuple[str, int]]:
@@ -89,6 +90,43 @@ def test_what_is_due_beyond_the_most_checks_waits_for_the_next_batch() -> None:
     assert tester.wakes[-1] == AT_ONCE
     assert tester.at(later + 2, commit(3), commit(5))[-2:] == [("COMMIT", 3), ("COMMIT", 5)]
     assert tester.wakes[-1] > later + 2
+
+
+def test_scheduled_message_has_a_timer_of_its_own() -> None:
+    """It fires at its time, whatever else the segment waits for, and the segment is kept until then."""
+    tester = Batches()
+    assert tester.at(1, half(3, delay=2 * RULES.reserved), half(4), commit(3)) == [("SCHEDULE", 3)]
+    due = delivery_timer(1 + 2 * RULES.reserved)
+    assert tester.at(due_timer(1 + RULES.timeout)) == [("CHECK", 4)]
+    assert tester.at(due - 9, commit(4))[-1] == ("COMMIT", 4)
+    assert tester.wakes[-1] == due
+    assert tester.at(due - 1) == []
+    assert tester.at(due) == [("DELIVER", 3)]
+    assert tester.tester.peekValueState("segment", KEY) is None
+
+
+def test_deliveries_beyond_the_most_wait_for_the_next_batch() -> None:
+    """Neither checks nor COMMITs wait for them. The tester has one processor for all batches, Spark one for each."""
+    tester = Batches(max_deliveries=2)
+    tester.at(1, *(half(offset, delay=10) for offset in (3, 4, 5)), *(commit(offset) for offset in (3, 4, 5)))
+    assert tester.wakes == [delivery_timer(11)]
+    assert tester.at(delivery_timer(11)) == [("DELIVER", offset) for offset in (3, 4, 5)]  # a segment is not divided
+    tester.at(20, half(6, 20, delay=10), half(7, 20), commit(6))
+    due = delivery_timer(30)
+    assert tester.at(due) == [("CHECK", 7)]
+    assert tester.at(due + 1, commit(7)) == [("COMMIT", 7)]
+    assert tester.wakes[-1] == AT_ONCE
+
+
+def test_delivery_does_not_wait_for_checks_that_are_put_off() -> None:
+    """A backlog of checks puts off the segment's timer by a minute, and not its delivery."""
+    tester = Batches(max_checks=1)
+    tester.at(1, half(3), half(4), half(5, delay=40), commit(5))
+    first = due_timer(1 + RULES.timeout)
+    assert tester.at(first) == [("CHECK", 3), ("CHECK", 4)]
+    assert tester.at(due_timer(first + RULES.check_interval)) == []
+    assert tester.at(delivery_timer(41)) == [("DELIVER", 5)]
+    assert tester.wakes == [AT_ONCE]
 
 
 def test_group_opens_so_many_unseen_segments_in_a_batch() -> None:

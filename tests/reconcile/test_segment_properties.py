@@ -102,7 +102,7 @@ class Model:
             else:
                 yield "REJECT_OP", offset, "NOT_SCHEDULED"
 
-    def step(self, now: int, rows: list[tuple[Any, ...]], check: bool, deliver: bool) -> list[tuple[Any, ...]]:  # noqa: PLR0912 - one page, to be read
+    def step(self, now: int, rows: list[tuple[Any, ...]], check: bool, deliver: bool) -> list[tuple[Any, ...]]:  # noqa: PLR0912, PLR0915 - one page, to be read
         done: list[tuple[Any, ...]] = []
         at_once: list[int] = []
         for offset, kind, _, born, store, immunity, group, tx, delay in sorted(rows, key=lambda r: (r[4], r[6], r[7])):
@@ -184,7 +184,7 @@ def test_segment_does_what_the_model_does(history: History, rules: Rules) -> Non
 @pytest.mark.slow
 @given(batches, st.sampled_from([0, 7]), st.sampled_from(ALL_RULES))
 @settings(max_examples=300, deadline=None)
-def test_promises_hold(history: History, jitter: int, rules: Rules) -> None:
+def test_promises_hold(history: History, jitter: int, rules: Rules) -> None:  # noqa: PLR0915 - one history
     """Each transaction is decided once, and never checked after its decision or too early.
 
     Each number but the last is given to one check; none is discarded for its checks before the last is told of. Where

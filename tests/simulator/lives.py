@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from checkback.reconcile.records import NOT_STATED, Kind
+from simulator.tables import Op
 
 if TYPE_CHECKING:
     from checkback.reconcile.segment import Rules
-    from simulator.tables import Half, Op
+    from simulator.tables import Half
     from simulator.world import World
 
 Key = tuple[int, int]
@@ -54,21 +55,33 @@ class Life:
 
     def is_own(self, op: Op) -> bool:
         """May the op decide it?"""
-        right = op.group == self.half.group and op.transaction in (self.half.transaction, NOT_STATED)
-        return right and op.kind != UNKNOWN
+        return op.kind != UNKNOWN and self.fits(op)
+
+    def fits(self, op: Op) -> bool:
+        """Are group and transaction its own?"""
+        return op.group == self.half.group and op.transaction in (self.half.transaction, NOT_STATED)
+
+    def commit_itself(self, number: int) -> None:
+        """A message without a transaction is its own COMMIT."""
+        if self.half.committed:
+            half = self.half
+            named = half.store, half.born, half.group, half.transaction
+            self.deciding, self.decided_in = Op(half.queue, half.offset, Kind.COMMIT, 0, *named), number
 
 
 @dataclass
 class Lives:
     """Reads each entry of the offset log once.
 
-    ``ops``: those that no segment has forgotten, with the batch that has read them; ``received``: of each place the
+    ``ops``: those that no segment has forgotten, with the batch that has read them; ``cancels``: all that were read;
+    ``received``: of each place the
     checks that were received, as (batch, place in the table, number); ``rebuilt``: the entries of rebuilds.
     """
 
     world: World
     by_key: dict[Key, Life] = field(default_factory=dict)
     ops: list[tuple[int, Op]] = field(default_factory=list)
+    cancels: list[tuple[int, Op]] = field(default_factory=list)
     received: dict[Key, list[tuple[int, int, int]]] = field(default_factory=dict)
     rebuilt: list[int] = field(default_factory=list)
     _early: dict[Key, list[tuple[int, Op]]] = field(default_factory=dict)
@@ -106,10 +119,14 @@ class Lives:
         halves = self.world.tables.rows["half"][slice(*planned.half)]
         for half in sorted(halves, key=lambda row: (row.store, row.group, row.transaction)):
             key = half.queue, half.offset
-            self.by_key.setdefault(key, Life(half, number, planned.time + planned.rules.reserved))
+            if key not in self.by_key:
+                self.by_key[key] = Life(half, number, planned.time + planned.rules.reserved)
+                self.by_key[key].commit_itself(number)
         ops = list(enumerate(self.world.tables.rows["op"]))[slice(*planned.op)]
         self._receive(number, ops)
-        new = sorted((op for _, op in ops if op.kind != _DELIVERED), key=lambda op: (op.store, op.born, op.kind))
+        self.cancels += [(number, op) for _, op in ops if op.kind == Kind.CANCEL]
+        deciding = (op for _, op in ops if op.kind not in (_DELIVERED, Kind.CANCEL))
+        new = sorted(deciding, key=lambda op: (op.store, op.born, op.kind))
         self._latest = max(self._latest, planned.time)
         self.ops += [(number, op) for op in new if not self._forgotten(op)]
         dealt = {row.row for row in self.world.tables.rows["rejected"] if row.batch < number}
@@ -135,13 +152,13 @@ class Lives:
                 (other.group, other.transaction) == (op.group, op.transaction) and since >= waited
                 for since, other in held
             )
-            # It is given up when its segment has its turn: at a timer, which is odd, or later if that was put off.
+            # It is given up when its segment has its turn: at a timer, 1 modulo 4, or later if that was put off.
             now = query.offsets[number].time
             put_off = any(
                 planned.max_checks is not None and planned.time + LATER >= now
                 for planned in query.offsets[: number + 1]
             )
-            if (since + 1 >= waited or put_off or not self.applied(number)) and not known:
+            if (since + 3 >= waited or put_off or not self.applied(number)) and not known:
                 held.append((since, op))
         elif life.deciding is None and life.is_own(op):
             life.deciding, life.decided_in = op, number
@@ -158,19 +175,23 @@ class Lives:
                 del self.by_key[key]
             elif key not in kept:
                 life.deciding = None
+                life.commit_itself(number)
             life.known_until = min(life.known_until, life.landed + planned.rules.reserved)
         for half in sorted(tables["half"][: planned.half[1]], key=lambda row: (row.store, row.group, row.transaction)):
             known_until = half.store // 1000 + planned.rules.reserved
-            self.by_key.setdefault((half.queue, half.offset), Life(half, number, known_until))
+            if (half.queue, half.offset) not in self.by_key:
+                self.by_key[half.queue, half.offset] = Life(half, number, known_until)
+                self.by_key[half.queue, half.offset].commit_itself(number)
         self.ops = [(batch, op) for batch, op in self.ops if self._was_whole(batch) and not self._forgotten(op)]
         # The same op sent again is rejected with it.
         dealt = {row.row._replace(store=0) for row in tables["rejected"] if row.batch < number}
         known = {op for _, op in self.ops}
         self._early = {}
         ops = tables["op"][: planned.op[1]]
+        self.cancels += [(number, op) for op in ops if op.kind == Kind.CANCEL]
         self._receive(number, list(enumerate(ops)))
         for op in sorted(ops, key=lambda row: (row.store, row.born, row.kind)):
-            if op._replace(store=0) in dealt or op.kind == _DELIVERED:
+            if op._replace(store=0) in dealt or op.kind in (_DELIVERED, Kind.CANCEL):
                 continue
             if op not in known and not self._forgotten(op):
                 self.ops.append((number, op))

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from checkback.reconcile import partition_batch, segment, state_codec, state_restore
+from checkback.reconcile import partition_batch, scheduled, segment, state_codec, state_restore
 from simulator import rebuild
 from simulator.rebuild_mutants import OneApplication
 from simulator.reconcile import Planned, Reconcile
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _OPS = "    segment = _apply_ops(segment, events[is_op], now, rules, actions, crowded)\n"
 _BETWEEN = "    segment = _count(segment, events[kind == Kind.DELIVERED])\n"
 _CHECKS = "    segment = _check_back(segment, now, rules, actions) if check else segment\n"
+_CANCEL = "    segment = _cancel(segment, events[kind == Kind.CANCEL], now, actions)\n"
+_TAKE = "    segment = _take_halves(segment, events[is_half], now, rules, actions)\n"
 _IN_ORDER = 'sort(ops, "offset", "store", "born", "kind")'
 #: what is wrong -> (as it stands, as it should not): in segment.py
 FAULTS: dict[str, tuple[str, str]] = {
@@ -73,20 +75,59 @@ FAULTS: dict[str, tuple[str, str]] = {
     ),
     "no timer for what is due": ('times.append(self.pending["due"].min())', "pass"),
     "restored ops left to wait": ("                return 0  #", "                pass  #"),
-    "forgotten with ops waiting": ("len(self.pending) == 0 and len(self.early) == 0", "len(self.pending) == 0"),
+    "forgotten with ops waiting": ("len(self.pending) or len(self.early) or", "len(self.pending) or"),
+    "forgotten with messages scheduled": ("len(self.early) or len(self.scheduled))", "len(self.early))"),
+    "message without a transaction waits for an op": (
+        '    own = taken["kind"] == Kind.MESSAGE\n',
+        '    own = is_half = taken["kind"] == 99\n',
+    ),
+    "scheduled and cancelled in one batch": (_CANCEL + _TAKE, _TAKE + _CANCEL),
+    "restored CANCEL forgotten": ("early=segment.early[~restored])", "early=segment.early)"),
+}
+
+#: in scheduled.py
+SCHEDULED_FAULTS: dict[str, tuple[str, str]] = {
+    "delay dropped, as RocketMQ does": ("later = due > now\n", "later = due > now + 10**9\n"),
+    "delay from the birth": ('now - rows["delay"]', 'rows["born"] - rows["delay"]'),
+    "time of delivery taken for a delay": (
+        'now - rows["delay"], rows["delay"])',
+        'now - rows["delay"], now + rows["delay"])',
+    ),
+    "delivered early": ('due = scheduled["due"] <= now', 'due = scheduled["due"] <= now + 2'),
+    "delivered late": ('due = scheduled["due"] <= now', 'due = scheduled["due"] < now - 5'),
+    "delivered and still scheduled": ("return scheduled[~due]", "return scheduled"),
+    "cancelled and still scheduled": ("    left[at[first]] = False\n", ""),
+    "any group's CANCEL obeyed": (
+        'same_group = found["group"] == scheduled["group"][at]',
+        'same_group = found["offset"] >= 0',
+    ),
+    "any transaction's CANCEL obeyed": (
+        '(found["transaction"] == scheduled["transaction"][at])',
+        '(found["offset"] >= 0)',
+    ),
+    "CANCEL of nothing not rejected": ("        (ops[~known], Reason.NOT_SCHEDULED),\n", ""),
+    "scheduled messages replaced by new ones": ("np.concatenate([scheduled, more])", "more"),
 }
 
 #: in restore.py
 RESTORE_FAULTS: dict[str, tuple[str, str]] = {
     "op of an unknown state takes another's place": (
-        'early["kind"] == Kind.UNKNOWN',
+        'np.isin(early["kind"], (Kind.UNKNOWN, Kind.CANCEL))',
         'early["kind"] > 99',
     ),
     "pending half not seen": ('seen[places(halves["offset"], size)] = True', "pass"),
     "restored with the last op first": ("early[np.sort(", "early[::-1][np.sort("),
     "seen bits let go": ("int(taken.max()) + rules.reserved", "0 * len(halves)"),
-    "checks that did not count forgotten": ('"transaction", "check_times", "asked")', '"transaction", "check_times")'),
-    "decided one pending again": ('first & (halves["known"] == Known.UNDECIDED)', "first"),
+    "checks that did not count forgotten": ('"check_times", "asked", "delay")', '"check_times", "delay")'),
+    "decided one pending again": (
+        'undecided = first_of_each(halves["offset"]) & (halves["known"] == Known.UNDECIDED)',
+        'undecided = first_of_each(halves["offset"])',
+    ),
+    "scheduled ones forgotten": ("        scheduled=_scheduled(halves),\n", ""),
+    "message without a transaction pending": (
+        'halves[first & (halves["kind"] == Kind.MESSAGE)]',
+        'halves[first & (halves["kind"] == 99)]',
+    ),
 }
 
 
@@ -95,6 +136,13 @@ def broken_restore(fault: str) -> Iterator[None]:
     """Inside, a rebuild restores segments by a restore.py with this fault."""
     module = _broken(state_restore, *RESTORE_FAULTS[fault])
     with patch.object(rebuild, "restore", module.restore):
+        yield
+
+
+@contextmanager
+def broken_schedule(fault: str) -> Iterator[None]:
+    """Inside, scheduled messages are those of a scheduled.py with this fault."""
+    with patch.object(segment, "scheduling", _broken(scheduled, *SCHEDULED_FAULTS[fault])):
         yield
 
 
@@ -133,22 +181,29 @@ class ReplaysAtAnotherTime(Reconcile):
 class TakesTheSettingsOfTheDay(Reconcile):
     """A batch that is done again is done by the settings that there are by now."""
 
-    def begun_with(self, planned: Planned) -> tuple[Rules, int | None]:  # noqa: ARG002 - that is the fault
-        return self.rules, self.max_checks
+    def begun_with(self, planned: Planned) -> tuple[Rules, int | None, int | None]:  # noqa: ARG002 - that is the fault
+        return self.rules, self.max_checks, self.max_deliveries
 
 
 class TakesTheRulesOfTheDay(Reconcile):
-    """Only max_checks is kept with a batch."""
+    """Only the limits are kept with a batch."""
 
-    def begun_with(self, planned: Planned) -> tuple[Rules, int | None]:
-        return self.rules, planned.max_checks
+    def begun_with(self, planned: Planned) -> tuple[Rules, int | None, int | None]:
+        return self.rules, planned.max_checks, planned.max_deliveries
 
 
 class TakesTheLimitOfTheDay(Reconcile):
-    """Only the rules are kept with a batch."""
+    """max_checks is not kept with a batch."""
 
-    def begun_with(self, planned: Planned) -> tuple[Rules, int | None]:
-        return planned.rules, self.max_checks
+    def begun_with(self, planned: Planned) -> tuple[Rules, int | None, int | None]:
+        return planned.rules, self.max_checks, planned.max_deliveries
+
+
+class TakesTheDeliveriesOfTheDay(Reconcile):
+    """max_deliveries is not kept with a batch."""
+
+    def begun_with(self, planned: Planned) -> tuple[Rules, int | None, int | None]:
+        return planned.rules, planned.max_checks, self.max_deliveries
 
 
 class WritesAgain(Reconcile):
@@ -184,6 +239,7 @@ ENGINES: dict[str, type[Reconcile]] = {
     "settings not kept with a batch": TakesTheSettingsOfTheDay,
     "rules not kept with a batch": TakesTheRulesOfTheDay,
     "max_checks not kept with a batch": TakesTheLimitOfTheDay,
+    "max_deliveries not kept with a batch": TakesTheDeliveriesOfTheDay,
     "tables written again": WritesAgain,
     "looked up by numbers alone": LooksUpByNumbersAlone,
     "one application for all checkpoints": OneApplication,

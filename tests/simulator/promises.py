@@ -1,6 +1,7 @@
 """The promises, checked after every step of a history from what the tables, the offset log and the state say.
 
-P1 a half message is pending, published, rolled back or discarded: one of them, and what is due is done.
+P1 a half message is pending, scheduled, published, rolled back, cancelled or discarded: one of them, and what is due is
+done: a scheduled one is published at its time, never before.
 P2 nothing is published twice. P3 what is published or rolled back, is so by its first op. P4 one decision.
 P5 at most check_max checks that count, none before the immunity ends, in or after the batch of the decision, or within
 check_interval of the last. P0: what is not obeyed is in `rejected`, once.
@@ -18,13 +19,18 @@ from checkback.reconcile.packed_events import parse_key
 from checkback.reconcile.records import Kind, Reason
 from checkback.reconcile.segment import WAITING_OF_GROUP
 from checkback.reconcile.state_codec import decode
+from checkback.reconcile.timer_encoding import due_timer
 from simulator.lives import LATER, UNKNOWN, Key, Life, Lives
 from simulator.steps import HOSTILE
 
 if TYPE_CHECKING:
     from checkback.reconcile.segment import Rules
-    from simulator.tables import Decision, Request
+    from simulator.tables import Decision, Delivery, Request
     from simulator.world import World
+
+
+#: longest time for which a batch puts off a delivery: `timer_encoding.put_off_delivery`
+_PUT_OFF = 1 + 4 * 60 + 3
 
 
 class BrokenError(AssertionError):
@@ -37,7 +43,10 @@ class Promises:
 
     world: World
     lives: Lives = field(init=False)
-    _decoded: dict[tuple[str, bytes], tuple[list[int], Counter[tuple[int, int]]]] = field(default_factory=dict)
+    _decoded: dict[tuple[str, bytes], tuple[list[int], list[int], Counter[tuple[int, int]]]] = field(
+        default_factory=dict
+    )
+    _in_state: set[Key] = field(default_factory=set)
     _judged: int = 0
     _size: int = -1
 
@@ -53,12 +62,16 @@ class Promises:
         if size == self._size:
             return  # nothing has happened but time
         self._size = size
-        decisions = _by_key(tables["decisions"])
+        decisions = _by_key([row for row in tables["decisions"] if row.state != "CANCEL"])
+        cancelled = _by_key([row for row in tables["decisions"] if row.state == "CANCEL"])
+        deliveries = _by_key(tables["deliveries"])
         published, discarded = _by_key(tables["topics"]), _by_key(tables["discarded"])
         requests = _by_key(tables["check_requests"])
         _once("P2", "published", published)
         _once("P4", "decided", decisions)
         _once("P4", "discarded", discarded)
+        _once("P4", "cancelled", cancelled)
+        _once("P2", "delivered", deliveries)
         for key in published:
             _keep("P1", key not in discarded, key, "is published and discarded")
         for key in {*decisions, *published, *discarded, *requests}:
@@ -71,12 +84,19 @@ class Promises:
         if self._judged < query.committed and not query.under_way and not query.rebuilding:
             self._judged = query.committed
             self._whole(decisions, published, discarded, requests)
+            self._scheduled(decisions, published, deliveries, cancelled)
 
     def end(self) -> bool:
         """Checks, and tells whether each half message that has landed is decided. Raises BrokenError."""
         self.check()
         landed = {(half.queue, half.offset) for half in self.world.tables.rows["half"]}
-        return landed == {(row.queue, row.offset) for row in self.world.tables.rows["decisions"]}
+        tables = self.world.tables.rows
+        decided = {(row.queue, row.offset) for row in tables["decisions"]}
+        waiting = {(row.queue, row.offset) for row in tables["decisions"] if row.deliver_at}
+        waiting -= {(row.queue, row.offset) for row in tables["deliveries"]}
+        return landed == decided and not waiting - {
+            (row.queue, row.offset) for row in tables["decisions"] if row.state == "CANCEL"
+        }
 
     def _one(
         self, key: Key, life: Life, decided: list[Decision] | None, published: list[Any] | None, asked: list[Request]
@@ -178,14 +198,17 @@ class Promises:
         query = self.world.reconcile
         last, now = query.committed - 1, query.offsets[query.committed - 1].time
         pending: set[Key] = set()
+        self._in_state = set()
         for name, block in query.state.blocks.items():
             queue, base = parse_key(name, query.size)
             if (name, block) not in self._decoded:
                 segment, _ = decode(block, base, query.size)
                 early = zip(segment.early["offset"].tolist(), segment.early["group"].tolist(), strict=True)
-                self._decoded[name, block] = segment.pending["offset"].tolist(), Counter(early)
-            offsets, waiting = self._decoded[name, block]
+                places = segment.pending["offset"].tolist(), segment.scheduled["offset"].tolist()
+                self._decoded[name, block] = *places, Counter(early)
+            offsets, scheduled, waiting = self._decoded[name, block]
             pending |= {(queue, offset) for offset in offsets}
+            self._in_state |= {(queue, offset) for offset in scheduled}
             for (offset, group), number in waiting.items() if self.lives.applied(last) else ():
                 _keep("P0", number <= WAITING_OF_GROUP, (queue, offset), f"has {number} ops of group {group} waiting")
         overdue = [at for at, _ in query.state.timers if at <= now]
@@ -196,11 +219,66 @@ class Promises:
             decided = decisions.get(key)
             _keep("P1", (decided is None) == (key in pending), key, "is not just one of pending and decided")
             state = decided[0].state if decided else ""
-            _keep("P1", (state == "COMMIT") == (key in published), key, f"is {state or 'pending'}; published?")
-            _keep("P1", (state == "DISCARD") == (key in discarded), key, f"is {state or 'pending'}; discarded?")
+            if state != "COMMIT":
+                _keep("P1", key not in published, key, f"is {state or 'pending'}, and published")
+                _keep("P1", (state == "DISCARD") == (key in discarded), key, f"is {state or 'pending'}; discarded?")
             if not decided and self.lives.applied(last):
                 self._waits(key, life, requests.get(key, []), now)
         self._rejections(last)
+
+    def _scheduled(
+        self,
+        decisions: dict[Key, list[Decision]],
+        published: dict[Key, Any],
+        deliveries: dict[Key, list[Delivery]],
+        cancelled: dict[Key, list[Decision]],
+    ) -> None:
+        """P1: what is committed is published at once, or scheduled, and then delivered or cancelled."""
+        query = self.world.reconcile
+        last = query.committed - 1
+        now = query.offsets[last].time
+        discarded = _by_key(self.world.tables.rows["discarded"])
+        for key in self._in_state | set(deliveries) | set(cancelled):
+            _keep("P1", bool(decisions.get(key)), key, "is scheduled without a decision")
+        for key, rows in decisions.items():
+            row, half = rows[0], self.lives.by_key[key].half
+            due = row.at - half.delay if half.delay < 0 else half.delay
+            expected = due if row.state == "COMMIT" and due > row.at else 0
+            _keep("P1", row.deliver_at == expected, key, f"is scheduled for {row.deliver_at}, not {expected}")
+            delivered = deliveries.get(key, [])
+            ended = len(delivered) + len(cancelled.get(key, []))
+            _keep("P4", ended <= bool(expected), key, f"is delivered and cancelled: {delivered}")
+            is_scheduled = bool(expected) and not ended
+            _keep("P1", is_scheduled == (key in self._in_state), key, f"scheduled is {is_scheduled}; in the state?")
+            out = row.state == "COMMIT" and (not expected or bool(delivered))
+            _keep("P1", out == (key in published), key, f"published should be {out}")
+            _keep("P1", (key in discarded) == (row.state == "DISCARD" or key in cancelled), key, "kept in discarded?")
+            for one in delivered:
+                message = published[key][0]
+                _keep("P1", one.at >= row.deliver_at == one.deliver_at, key, f"is delivered early: {one}")
+                _keep("P1", (message.at, message.batch) == (one.at, one.batch), key, f"{message} is not {one}")
+            put_off = any(
+                planned.max_deliveries is not None and planned.time + _PUT_OFF >= now for planned in query.offsets
+            )
+            if is_scheduled and self.lives.applied(last) and not put_off:
+                _keep("P1", row.deliver_at + 3 > now, key, f"is due since {row.deliver_at}, and it is {now}")
+        self._cancels(last, cancelled)
+
+    def _cancels(self, last: int, cancelled: dict[Key, list[Decision]]) -> None:
+        """P0: each CANCEL that was read has cancelled something, or is in `rejected`."""
+        if not self.lives.applied(last):
+            return
+        rejected = {row.row._replace(store=0) for row in self.world.tables.rows["rejected"]}
+        taken = set()
+        for batch, op in self.lives.cancels:
+            key = op.queue, op.offset
+            life = self.lives.by_key.get(key)
+            fits = key in cancelled and life is not None and life.fits(op)
+            taken |= {key} if fits else set()
+            known = batch > last or batch in self.world.reconcile.void
+            _keep("P0", known or fits or op._replace(store=0) in rejected, key, "{} is lost", op)
+        for key in cancelled:
+            _keep("P3", key in taken, key, "is cancelled, and nobody wanted it")
 
     def _waits(self, key: Key, life: Life, asked: list[Request], now: int) -> None:
         """P1: what is pending is so rightly."""
@@ -213,7 +291,9 @@ class Promises:
         else:
             due = life.immune(self.lives.in_force(life.taken, last)) + 1
         put_off = [planned.time + LATER for planned in query.offsets[: last + 1] if planned.max_checks is not None]
-        _keep("P1", (due | 1) > now or max(put_off, default=-1) >= now, key, f"is due since {due}, and it is {now}")
+        _keep(
+            "P1", due_timer(due) > now or max(put_off, default=-1) >= now, key, f"is due since {due}, and it is {now}"
+        )
 
     def _rejections(self, last: int) -> None:
         """P0: rule 2."""

@@ -10,8 +10,8 @@ from checkback.reconcile.packed_events import segment_key
 from checkback.reconcile.records import NOT_STATED, Kind
 from checkback.reconcile.state_codec import encode
 from checkback.reconcile.state_restore import ROW, Known, restore
-from simulator.reconcile import CrashError
-from simulator.tables import Decision, Discarded, Published
+from simulator.reconcile import CrashError, kind_of
+from simulator.tables import Decision, Delivery, Discarded, Published
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ Key = tuple[int, int]
 #: a place, group and transaction
 Checked = tuple[int, int, int, int]
 #: crash points before those of its batch, and in it
-STEPS, _BATCH = 6, 6
+STEPS, _BATCH = 8, 7
 POINTS = STEPS + _BATCH + 1
 
 
@@ -107,8 +107,28 @@ class Rebuild:
             [
                 Decision(row.queue, row.offset, half.group, half.transaction, "DISCARD", *row[3:])
                 for row in rows["discarded"]
-                if (row.queue, row.offset) not in decided()
+                if row.reason != "CANCELLED" and (row.queue, row.offset) not in decided()
                 for half in [next(half for half in rows["half"] if half.body == row.body)]
+            ],
+        )
+        yield (
+            "decisions",
+            [
+                Decision(row.queue, row.offset, half.group, half.transaction, "CANCEL", "", *row[4:])
+                for row in rows["discarded"]
+                if row.reason == "CANCELLED" and (row.queue, row.offset) not in self.cancelled()
+                for half in [next(half for half in rows["half"] if half.body == row.body)]
+            ],
+        )
+        delivered = {(row.queue, row.offset) for row in rows["deliveries"]}
+        yield (
+            "deliveries",
+            [
+                Delivery(*row[:4], row.deliver_at, message.at, message.batch)
+                for row in rows["decisions"]
+                if row.deliver_at and (row.queue, row.offset) not in delivered
+                for message in rows["topics"]
+                if (message.queue, message.offset) == (row.queue, row.offset)
             ],
         )
         published = {(row.queue, row.offset) for row in rows["topics"]}
@@ -117,16 +137,20 @@ class Rebuild:
             "topics",
             [
                 Published(row.queue, row.offset, halves[row[:4]].body, row.at, row.batch)
-                for row in rows["decisions"]
-                if row.state == "COMMIT" and (row.queue, row.offset) not in published
+                for row in [
+                    *(row for row in rows["decisions"] if row.state == "COMMIT" and not row.deliver_at),
+                    *rows["deliveries"],
+                ]
+                if (row.queue, row.offset) not in published
             ],
         )
         yield (
             "discarded",
             [
-                Discarded(row.queue, row.offset, halves[row[:4]].body, row.reason, row.times, row.at, row.batch)
+                Discarded(row.queue, row.offset, halves[row[:4]].body, reason, row.times, row.at, row.batch)
                 for row in rows["decisions"]
-                if row.state == "DISCARD" and (row.queue, row.offset) not in discarded
+                for reason in ["CANCELLED" if row.state == "CANCEL" else row.reason]
+                if row.state in ("DISCARD", "CANCEL") and (row.queue, row.offset) not in discarded
             ],
         )
 
@@ -149,16 +173,25 @@ class Rebuild:
     def halves(self, until: int, now: int) -> Iterator[tuple[Any, ...]]:
         """As rebuild._halves: queue, then ROW."""
         decided = {(row.queue, row.offset): row.at for row in self.tables.rows["decisions"]}
+        scheduled = {row[:4]: row.deliver_at for row in self.tables.rows["decisions"] if row.deliver_at}
+        ended = self.cancelled() | {(row.queue, row.offset) for row in self.tables.rows["deliveries"]}
         checks = self.checks()
         since = now - self.query.rules.reserved
         for half in self.tables.rows["half"][:until]:
             key = half.queue, half.offset
             times, asked, at = checks.get((*key, half.group, half.transaction), (0, 0, 0))
             known = Known.DECIDED if key in decided else Known.UNDECIDED
-            at = decided.get(key, at)
-            if known == Known.UNDECIDED or half.store >= since * 1000 or at >= since:
-                event = Kind.HALF, 0, half.born, half.store, half.immunity, half.group, half.transaction, 0
+            at, delay = decided.get(key, at), half.delay
+            if key not in ended and (*key, half.group, half.transaction) in scheduled:
+                known, delay = Known.SCHEDULED, scheduled[(*key, half.group, half.transaction)]
+            if known != Known.DECIDED or half.store >= since * 1000 or at >= since:
+                named = half.group, half.transaction
+                event = kind_of(half), 0, half.born, half.store, half.immunity, *named, delay
                 yield (*key, known, *event, times, asked, at)
+
+    def cancelled(self) -> set[Key]:
+        """Where there is a decision CANCEL."""
+        return {(row.queue, row.offset) for row in self.tables.rows["decisions"] if row.state == "CANCEL"}
 
     def checks(self) -> dict[Checked, tuple[int, int, int]]:
         """As checks.checks_so_far: how many count, how many there were, and when the last one was."""
@@ -191,7 +224,11 @@ class Rebuild:
         for op in rows["op"][:until]:
             owner = owners.get((op.queue, op.offset))
             own = owner is not None and op.group == owner[0] and op.transaction in (owner[1], NOT_STATED)
-            if _raw(op) not in dealt and not own and op.kind < Kind.UNDELIVERED:
+            if op.kind == Kind.CANCEL:
+                own = own and (op.queue, op.offset) in self.cancelled()
+            elif op.kind >= Kind.UNDELIVERED:
+                continue
+            if _raw(op) not in dealt and not own:
                 event = op.kind, op.source, op.born, op.store, -1, op.group, op.transaction, 0
                 yield (op.queue, op.offset, Known.OP, *event, 0, 0, 0)
 

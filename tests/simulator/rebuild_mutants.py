@@ -33,6 +33,22 @@ class FinishesNoMessages(Rebuild):
         return ((name, rows if name == "decisions" else []) for name, rows in super().finish())
 
 
+class ForgetsDeliveries(Rebuild):
+    """What was delivered is scheduled again."""
+
+    def halves(self, until: int, now: int) -> Iterator[tuple[Any, ...]]:
+        deliveries, self.tables.rows["deliveries"] = self.tables.rows["deliveries"], []
+        yield from super().halves(until, now)
+        self.tables.rows["deliveries"] = deliveries
+
+
+class FinishesNoDeliveries(Rebuild):
+    """What a batch has published, and not noted as delivered, stays so."""
+
+    def finish(self) -> Iterator[tuple[str, list[Any]]]:
+        return ((name, [] if name == "deliveries" else rows) for name, rows in super().finish())
+
+
 class CountsChecksAnew(Rebuild):
     """Checks start at 0."""
 
@@ -89,6 +105,8 @@ REBUILDS: dict[str, type[Rebuild]] = {
     "decided offsets not seen": ForgetsWhatIsDecided,
     "nothing finished": FinishesNothing,
     "no messages finished": FinishesNoMessages,
+    "deliveries forgotten": ForgetsDeliveries,
+    "no deliveries finished": FinishesNoDeliveries,
     "checks counted anew": CountsChecksAnew,
     "checked again at once": ChecksAtOnce,
     "waiting ops forgotten": ForgetsWaitingOps,

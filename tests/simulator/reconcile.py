@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from checkback.reconcile.actions import Actions
+from checkback.reconcile.actions import KEPT, PUBLISHED, Actions
 from checkback.reconcile.actions import pack as pack_actions
 from checkback.reconcile.half_lookup import HalfLookup
 from checkback.reconcile.packed_events import EVENT_COLUMNS, pack
 from checkback.reconcile.processor import SegmentProcessor
 from checkback.reconcile.records import EVENT, NOT_STATED, Action, Kind, Reason, Records
 from simulator.store import BatchTime, Handle, State
-from simulator.tables import Decision, Discarded, Half, Op, Published, Rejected, Request, Tables
+from simulator.tables import Decision, Delivery, Discarded, Half, Op, Published, Rejected, Request, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,8 +37,8 @@ class StuckError(Exception):
 class Planned(NamedTuple):
     """An entry of the offset log: rows of `half` and `op` from .. until, and the batch's time.
 
-    ``rules``, ``max_checks``: what it was begun with. ``restored``: no batch, but what a rebuild takes from the tables
-    instead: all rows until there.
+    ``rules``, ``max_checks``, ``max_deliveries``: what it was begun with. ``restored``: no batch, but what a rebuild
+    takes from the tables instead: all rows until there.
     """
 
     half: tuple[int, int]
@@ -46,6 +46,7 @@ class Planned(NamedTuple):
     time: int
     rules: Rules
     max_checks: int | None
+    max_deliveries: int | None
     restored: bool = False
 
 
@@ -74,6 +75,7 @@ class Reconcile:
         self.tables = tables
         self.rules = rules
         self.max_checks: int | None = None
+        self.max_deliveries: int | None = None
         self.size = SIZE
         self.offsets: list[Planned] = []
         self.committed = 0
@@ -125,7 +127,7 @@ class Reconcile:
         """A new checkpoint with these segments instead of what landed ``until`` then, and its batch 0 under way."""
         broken_off = self.rebuilt and self.committed == self.first  # a rebuild before this one, with what it restored
         self.void |= {*range(self.committed - broken_off, len(self.offsets))}
-        settings = self.rules, self.max_checks
+        settings = self.rules, self.max_checks, self.max_deliveries
         self.offsets.append(Planned((0, until[0]), (0, until[1]), clock, *settings, restored=True))
         half, op = (len(self.tables.rows[name]) for name in ("half", "op"))
         self.offsets.append(Planned((read_from[0], half), (read_from[1], op), clock, *settings))
@@ -141,11 +143,12 @@ class Reconcile:
     def plan(self, clock: int, halves: int) -> None:
         """Write the next batch's entry of the offset log: all ops that there are, and some half messages."""
         (half, op), (halves_read, ops_read) = self.news(halves), self._read()
-        self.offsets.append(Planned((halves_read, half), (ops_read, op), clock, self.rules, self.max_checks))
+        settings = self.rules, self.max_checks, self.max_deliveries
+        self.offsets.append(Planned((halves_read, half), (ops_read, op), clock, *settings))
 
-    def begun_with(self, planned: Planned) -> tuple[Rules, int | None]:
+    def begun_with(self, planned: Planned) -> tuple[Rules, int | None, int | None]:
         """A batch that is done again is done by what it was begun with, whatever the settings are by now."""
-        return planned.rules, planned.max_checks
+        return planned.rules, planned.max_checks, planned.max_deliveries
 
     def replay_time(self, planned: Planned, clock: int) -> int:  # noqa: ARG002 - what a broken engine would take
         """A batch that is done again has the time of the offset log."""
@@ -180,8 +183,8 @@ class Reconcile:
     def _decide(self, planned: Planned, time: int, before: int) -> tuple[State, Records]:
         """Data first, then the timers after the last batch's time and up to this one's, as Spark 4.2 looks for them."""
         handle = Handle(self.states[self.committed])
-        rules, max_checks = self.begun_with(planned)
-        processor = Processor(rules, self.size, max_checks)
+        rules, max_checks, max_deliveries = self.begun_with(planned)
+        processor = Processor(rules, self.size, max_checks, max_deliveries)
         processor.init(handle)  # type: ignore[arg-type]
         frames: list[Any] = []
         for key, block in self._initial.items() if self.committed == self.first else ():
@@ -207,7 +210,7 @@ class Reconcile:
         ops: list[Op] = self.tables.rows["op"][slice(*planned.op)]
         rows = [
             *(
-                (h.queue, h.offset, Kind.HALF, 0, h.born, h.store, h.immunity, h.group, h.transaction, 0)
+                (h.queue, h.offset, kind_of(h), 0, h.born, h.store, h.immunity, h.group, h.transaction, h.delay)
                 for h in halves
             ),
             *((o.queue, o.offset, o.kind, o.source, o.born, o.store, o.number, o.group, o.transaction, 0) for o in ops),
@@ -224,6 +227,7 @@ class Reconcile:
         wanted = HalfLookup.of(actions, batch)
         topics: list[Any] = []
         decisions: list[Any] = []
+        deliveries: list[Any] = []
         discarded: list[Any] = []
         requests: list[Any] = []
         for half, record in self._found(halves, actions, wanted):
@@ -231,15 +235,21 @@ class Reconcile:
             if action == Action.CHECK:
                 requests.append(Request(*key, half.group, half.transaction, times, actions.batch_time, batch))
                 continue
-            reason = Reason(record["detail"]).name if action == Action.DISCARD else ""
-            at = actions.batch_time
-            decisions.append(Decision(*key, half.group, half.transaction, action.name, reason, times, at, batch))
-            if action == Action.COMMIT:
+            at, due = actions.batch_time, int(record["due"])
+            if action in PUBLISHED:
                 topics.append(Published(*key, half.body, at, batch))
-            elif action == Action.DISCARD:
-                discarded.append(Discarded(*key, half.body, reason, times, at, batch))
+            if action == Action.DELIVER:
+                deliveries.append(Delivery(*key, half.group, half.transaction, due, at, batch))
+                continue
+            reason = Reason(record["detail"]).name if action == Action.DISCARD else ""
+            state = "COMMIT" if action == Action.SCHEDULE else action.name
+            due = due if action == Action.SCHEDULE else 0
+            decisions.append(Decision(*key, half.group, half.transaction, state, reason, times, at, batch, due))
+            if action in KEPT:
+                discarded.append(Discarded(*key, half.body, reason or "CANCELLED", times, at, batch))
         yield "topics", topics
         yield "decisions", decisions
+        yield "deliveries", deliveries
         yield "discarded", discarded
         yield "check_requests", requests
         yield "rejected", list(self._rejected(actions, halves, batch))
@@ -287,13 +297,13 @@ class Reconcile:
                 alike = [h for h in halves if (h.queue, h.offset, h.store, h.group, h.transaction) == row]
                 yield Rejected(alike[0], "repeated", batch)
                 continue
-            bad = action == Action.REJECT_OP and record["detail"] == Reason.UNKNOWN_STATE
+            reason = Reason(record["detail"]) if action == Action.REJECT_OP else None
             for op in self.tables.rows["op"]:
                 same = (op.queue, op.offset, op.store, op.group, op.transaction) == row
-                if same and (op.kind == Kind.UNKNOWN) == bad:
-                    reason = self._reason(action, record, op, halves)
-                    if reason:
-                        yield Rejected(op, reason, batch)
+                if same and _is_about(reason, op):
+                    why = self._reason(action, record, op, halves)
+                    if why:
+                        yield Rejected(op, why, batch)
 
     def _reason(self, action: Action, record: Any, op: Op, halves: list[Half]) -> str:
         if action == Action.REJECT_OP:
@@ -302,3 +312,15 @@ class Reconcile:
         if op.group != owner.group:
             return Reason.WRONG_GROUP.name
         return "" if op.transaction in (owner.transaction, NOT_STATED) else Reason.WRONG_TRANSACTION_ID.name
+
+
+def kind_of(half: Half) -> Kind:
+    """As event_columns.half_events."""
+    return Kind.MESSAGE if half.committed else Kind.HALF
+
+
+def _is_about(reason: Reason | None, op: Op) -> bool:
+    """As rejected._is_about: ops that landed together may differ only in their state."""
+    if op.kind == Kind.CANCEL:
+        return reason in (Reason.NOT_SCHEDULED, Reason.WRONG_GROUP, Reason.WRONG_TRANSACTION_ID)
+    return (reason is Reason.UNKNOWN_STATE) == (op.kind == Kind.UNKNOWN) and reason is not Reason.NOT_SCHEDULED

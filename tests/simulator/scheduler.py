@@ -15,6 +15,7 @@ from simulator.steps import (
     Ask,
     Decide,
     Drain,
+    LandCancel,
     LandHalves,
     LandJunk,
     LandOps,
@@ -94,8 +95,8 @@ def _restart(random: Random, rules: Rules) -> list[Step]:
     }
     names = random.sample(sorted(values), random.randrange(len(values)))
     changes = tuple((name, random.choice(values[name])) for name in names)
-    restart = Restart(changes, random.choice([None, None, 1, 2]))
-    dies = Decide(1 << 30, random.randrange(24), random.randrange(7))
+    restart = Restart(changes, random.choice([None, None, 1, 2]), random.choice([None, None, 1]))
+    dies = Decide(1 << 30, random.randrange(24), random.randrange(8))
     return random.choice([[restart], [dies, restart], [dies, restart, Decide(1 << 30, 0, None)]])
 
 
@@ -122,6 +123,8 @@ def _sent(random: Random, transactions: int, repeats: bool) -> list[Step]:
             steps += [LandHalves(again), LandHalves(again[:1])][: random.randrange(1, 3)]
         for _ in range(random.choice([0, 0, 1, 1, 2, 3])):
             steps.append(LandOps(tuple(_op(random, number) for _ in range(random.choice([1, 1, 2])))))
+        for _ in range(random.choice([0, 0, 1, 2])):
+            steps.append(LandCancel(number, random.choice(["", "", "", "", "group", "id"])))
     for _ in range(random.choice([0, 0, 0, 1, 3])):
         steps.append(LandJunk(random.randrange(transactions), random.choice([1, 6, 12])))
     if random.random() < 0.3:
@@ -133,7 +136,9 @@ def _sent(random: Random, transactions: int, repeats: bool) -> list[Step]:
 
 def _half(random: Random, number: int, other: bool = False) -> Sent:
     ago = random.choice([0, 0, 0, 1, 5, 20, 300, 5000, -30])
-    return Sent(number, ago, random.choice([-1, -1, -1, 0, 3, 25, 500]), other)
+    immunity, committed = random.choice([-1, -1, -1, 0, 3, 25, 500]), random.random() < 0.15
+    delay, at = random.choice([(0, 0), (0, 0), (0, 0), (1, 0), (9, 0), (40, 0), (300, 0), (0, -5), (0, 3), (0, 60)])
+    return Sent(number, ago, immunity, other, delay, at, committed)
 
 
 def _op(random: Random, number: int) -> Said:
@@ -143,7 +148,7 @@ def _op(random: Random, number: int) -> Said:
 
 
 def _happening(random: Random, rules: Rules) -> Step:  # noqa: PLR0911 - one for each kind
-    crash = random.randrange(7) if random.random() < 0.25 else None
+    crash = random.randrange(8) if random.random() < 0.25 else None
     halves = random.choice([1, 2, 1 << 30, 1 << 30])
     match random.choices(range(7), (30, 16, 4, 10, 16, 4, 2))[0]:
         case 0:

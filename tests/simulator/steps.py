@@ -18,12 +18,18 @@ HOSTILE = 900
 
 
 class Sent(NamedTuple):
-    """A half message as it lands: of which transaction, how long ago it was born, and whether under another id."""
+    """A half message as it lands: of which transaction, how long ago it was born, and whether under another id.
+
+    ``delay``: ms after its COMMIT, or ``at`` ms from now. ``committed``: without a transaction.
+    """
 
     transaction: int
     ago: int
     immunity: int
     other: bool
+    delay: int = 0
+    at: int = 0
+    committed: bool = False
 
 
 class Said(NamedTuple):
@@ -48,7 +54,10 @@ class LandHalves(NamedTuple):
             of = world.producers.transactions[sent.transaction]
             name = of.transaction + 100 if sent.other else of.transaction
             body = len(world.tables.rows["half"]) + number
-            halves.append(Half(of.queue, of.offset, store, world.clock - sent.ago, sent.immunity, of.group, name, body))
+            named = of.group, name, body
+            delay = max(1, world.clock + sent.at) if sent.at else -sent.delay
+            born = world.clock - sent.ago
+            halves.append(Half(of.queue, of.offset, store, born, sent.immunity, *named, delay, sent.committed))
         world.land_halves(halves)
 
 
@@ -69,6 +78,20 @@ class LandOps(NamedTuple):
         world.land_ops(ops)
 
 
+class LandCancel(NamedTuple):
+    """An operator cancels a transaction, scheduled or not. ``wrong``: as of Said."""
+
+    transaction: int
+    wrong: str
+
+    def apply(self, world: World) -> None:
+        of = world.producers.transactions[self.transaction]
+        group = of.group + 50 if self.wrong == "group" else of.group
+        name = of.transaction + 200 if self.wrong == "id" else of.transaction
+        named = Kind.CANCEL, Source.OPERATOR, world.stored(), world.clock, group, name
+        world.land_ops([Op(of.queue, of.offset, *named)])
+
+
 class LandJunk(NamedTuple):
     """Ops of a hostile group land, in one commit: for the place of a transaction, each with an id of its own."""
 
@@ -87,9 +110,11 @@ class Restart(NamedTuple):
 
     changes: tuple[tuple[str, Any], ...]
     max_checks: int | None
+    max_deliveries: int | None
 
     def apply(self, world: World) -> None:
-        world.restart(replace(world.reconcile.rules, **dict(self.changes)), self.max_checks)
+        rules = replace(world.reconcile.rules, **dict(self.changes))
+        world.restart(rules, self.max_checks, self.max_deliveries)
 
 
 class MoveClock(NamedTuple):
@@ -165,4 +190,16 @@ class LoseCheckpoint(NamedTuple):
         world.build_anew(self.size, self.order, self.crash, int if landing is None else lambda: landing.apply(world))
 
 
-Step = LandHalves | LandOps | LandJunk | Restart | MoveClock | WaitForTimer | Decide | Ask | Drain | LoseCheckpoint
+Step = (
+    LandHalves
+    | LandOps
+    | LandCancel
+    | LandJunk
+    | Restart
+    | MoveClock
+    | WaitForTimer
+    | Decide
+    | Ask
+    | Drain
+    | LoseCheckpoint
+)

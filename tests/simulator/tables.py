@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 
 
 class Half(NamedTuple):
-    """A row of `half`. born and immunity in ms, store in µs; group and transaction are their hashes."""
+    """A row of `half`. born and immunity in ms, store in µs; group and transaction are their hashes.
+
+    delay as in an EVENT. committed: without a transaction.
+    """
 
     queue: int
     offset: int
@@ -16,6 +19,8 @@ class Half(NamedTuple):
     group: int
     transaction: int
     body: int
+    delay: int = 0
+    committed: bool = False
 
 
 class Op(NamedTuple):
@@ -33,7 +38,10 @@ class Op(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """A row of `decisions`. reason: of a DISCARD, else empty. batch: of all queries there were, by number."""
+    """A row of `decisions`. reason: of a DISCARD, else empty. batch: of all queries there were, by number.
+
+    deliver_at: 0 = at once.
+    """
 
     queue: int
     offset: int
@@ -42,6 +50,19 @@ class Decision(NamedTuple):
     state: str
     reason: str
     times: int
+    at: int
+    batch: int
+    deliver_at: int = 0
+
+
+class Delivery(NamedTuple):
+    """A row of `deliveries`."""
+
+    queue: int
+    offset: int
+    group: int
+    transaction: int
+    deliver_at: int
     at: int
     batch: int
 
@@ -102,7 +123,7 @@ class Rejected(NamedTuple):
     batch: int
 
 
-NAMES = ("half", "op", "topics", "decisions", "discarded", "check_requests", "check_answers", "rejected")
+NAMES = ("half", "op", "topics", "decisions", "deliveries", "discarded", "check_requests", "check_answers", "rejected")
 
 
 class Tables:

@@ -8,7 +8,15 @@ from random import Random
 import pytest
 
 from simulator.history import happen, report, shorter
-from simulator.mutants import ENGINES, FAULTS, RESTORE_FAULTS, broken_restore, broken_segment
+from simulator.mutants import (
+    ENGINES,
+    FAULTS,
+    RESTORE_FAULTS,
+    SCHEDULED_FAULTS,
+    broken_restore,
+    broken_schedule,
+    broken_segment,
+)
 from simulator.rebuild import Rebuild
 from simulator.rebuild_mutants import REBUILDS
 from simulator.reconcile import Reconcile
@@ -45,6 +53,12 @@ def test_promises_hold_in_histories_at_random() -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault_in_the_protocol_is_found(fault: str) -> None:
     with broken_segment(fault):
+        print(f"{fault}: history {' '.join(map(str, _first_broken()))}")
+
+
+@pytest.mark.parametrize("fault", SCHEDULED_FAULTS)
+def test_fault_in_what_is_scheduled_is_found(fault: str) -> None:
+    with broken_schedule(fault):
         print(f"{fault}: history {' '.join(map(str, _first_broken()))}")
 
 

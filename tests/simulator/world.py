@@ -56,21 +56,23 @@ class World:
         self.tables.append("half", list(halves))
         for half in halves:
             immunity = "" if half.immunity < 0 else f", immune for {half.immunity} ms"
-            self.tell(f"half {half.queue}/{half.offset} lands: id {half.transaction}, born {half.born}{immunity}")
+            more = f"{immunity}{f', delay {half.delay}' if half.delay else ''}{', committed' if half.committed else ''}"
+            self.tell(f"half {half.queue}/{half.offset} lands: id {half.transaction}, born {half.born}{more}")
 
     def land_ops(self, ops: Sequence[Op]) -> None:
         """Append to `op`."""
         self.tables.append("op", list(ops))
         for op in ops:
-            name = ("", "ROLLBACK", "COMMIT", "unknown state")[op.kind]
+            name = {1: "ROLLBACK", 2: "COMMIT", 6: "CANCEL"}.get(op.kind, "unknown state")
             self.tell(f"{name} for {op.queue}/{op.offset} lands: group {op.group}, id {op.transaction}")
 
-    def restart(self, rules: Rules, max_checks: int | None) -> None:
+    def restart(self, rules: Rules, max_checks: int | None, max_deliveries: int | None) -> None:
         """The application is started anew, with other settings."""
         was = self.reconcile.rules
         self.reconcile.rules, self.reconcile.max_checks = rules, max_checks
+        self.reconcile.max_deliveries = max_deliveries
         found = [f"{name} {value}" for name, value in vars(rules).items() if value != getattr(was, name)]
-        self.tell(f"started again with {', '.join(found) or 'the same rules'}, max_checks {max_checks}")
+        self.tell(f"started again with {', '.join(found) or 'the same rules'}, at most {max_checks}, {max_deliveries}")
 
     def decide(self, halves: int = _ALL, order: int = 0, crash: int | None = None) -> bool:
         """One batch of the reconcile query, or the one again that was under way; False = it crashed."""
