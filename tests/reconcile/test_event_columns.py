@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from checkback.reconcile.event_columns import half_events, op_events
@@ -37,6 +38,9 @@ def test_delivered_is_taken_from_the_check_query_only(spark: SparkSession) -> No
         ("UNDELIVERED", "producer", "check 12"),
         ("COMMIT", "check", "check 12"),
         ("?", "check", "check 12"),
+        ("CANCEL", "operator", "check 12"),
+        ("CANCEL", "producer", None),
+        ("CANCEL", None, None),
     ]
     rows = [(0, 1, "tx-1", "orders", state, source, remark, T0, T0) for state, source, remark in said]
     found = op_events(spark.createDataFrame(rows, OP)).select("kind", "immunity").collect()
@@ -50,7 +54,34 @@ def test_delivered_is_taken_from_the_check_query_only(spark: SparkSession) -> No
         (Kind.UNKNOWN, -1),
         (Kind.COMMIT, -1),
         (Kind.UNKNOWN, -1),
+        (Kind.CANCEL, -1),
+        (Kind.UNKNOWN, -1),
+        (Kind.UNKNOWN, -1),
     ]
+
+
+def test_delay_is_one_number_and_never_too_short(spark: SparkSession) -> None:
+    """Other writers may set anything: no sum of a time and a delay overflows, no time is rounded down."""
+    told: list[tuple[int | None, datetime | None, bool | None]] = [
+        (None, None, None),
+        (5_000, None, True),
+        (0, None, False),
+        (-5, None, None),
+        (2**63 - 1, None, None),
+        (-(2**63), None, None),
+        (None, T1, None),
+        (None, T1 + timedelta(microseconds=1), None),
+        (None, datetime(1960, 1, 1, tzinfo=timezone.utc), None),
+        (None, datetime(9999, 12, 31, tzinfo=timezone.utc), None),
+        (7, T1, None),
+    ]
+    rows = [half(1) | dict(zip(("delay_ms", "deliver_at", "committed"), more, strict=True)) for more in told]
+    found = half_events(half_frame(spark, *rows)).select("kind", "delay").collect()
+    kinds = [Kind.MESSAGE if committed else Kind.HALF for _, _, committed in told]
+    century = 100 * 366 * 86_400_000
+    end = round(datetime(9999, 12, 31, tzinfo=timezone.utc).timestamp() * 1000)
+    delays = [0, -5_000, 0, 0, -century, 0, T1_US // 1000, T1_US // 1000 + 1, 1, end, T1_US // 1000]
+    assert [(Kind(row["kind"]), row["delay"]) for row in found] == list(zip(kinds, delays, strict=True))
 
 
 def test_rows_that_are_no_messages_are_left_out_and_those_beside_them_keep_every_bit(spark: SparkSession) -> None:

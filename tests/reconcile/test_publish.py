@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +22,15 @@ from checkback.storage.parquet_files import FileWriter
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 from reconcile.frames import half_frame
-from reconcile.messages import BATCH_ID, T0, T0_US, T1, action, actions, half, halves
+from reconcile.messages import BATCH_ID, BATCH_MS, T0, T0_US, T1, action, actions, half, halves
 from support.rows import count_of, records_of, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 APP = "query"
-OUTPUTS = ("topics/a", "topics/b", "decisions", "discarded", "check_requests")
+OUTPUTS = ("topics/a", "topics/b", "decisions", "deliveries", "discarded", "check_requests")
+_DUE_MS = BATCH_MS + 60_000
 
 
 class Lakehouse:
@@ -69,6 +71,11 @@ _BATCH = (
     action(Action.DISCARD, 4, detail=Reason.CHECK_MAX),
     action(Action.CHECK, 5),
 )
+_DELAYED = (
+    action(Action.SCHEDULE, 6, detail=Source.PRODUCER, due=_DUE_MS),
+    action(Action.DELIVER, 0, due=BATCH_MS - 5),
+    action(Action.CANCEL, 7, detail=Source.OPERATOR, due=_DUE_MS),
+)
 
 
 def _messages() -> list[dict[str, Any]]:
@@ -80,15 +87,26 @@ def test_batch_is_published_once(lake: Lakehouse) -> None:
     lake.land(*_messages()[:3])
     lake.land(*_messages()[3:])
     for _ in range(2):
-        lake.publish(*_BATCH)
+        lake.publish(*_BATCH, *_DELAYED)
         found = {name: lake.offsets(name) for name in OUTPUTS}
         assert found == {
-            "topics/a": [2],
+            "topics/a": [0, 2],
             "topics/b": [1],
-            "decisions": [1, 2, 3, 4],
-            "discarded": [4],
+            "decisions": [1, 2, 3, 4, 6, 7],
+            "deliveries": [0],
+            "discarded": [4, 7],
             "check_requests": [5],
         }
+    names = "queue_offset", "state", "source", "reason", "deliver_at"
+    found = {row[0]: row[1:] for row in rows_of(lake.files.root, "decisions", *names)}
+    due = datetime.fromtimestamp(_DUE_MS / 1000, timezone.utc)
+    assert found[6] == ("COMMIT", "producer", None, due)
+    assert found[7] == ("CANCEL", "operator", None, None)
+    assert found[2][-1] is None
+    assert dict(rows_of(lake.files.root, "discarded", "queue_offset", "reason")) == {4: "CHECK_MAX", 7: "CANCELLED"}
+    assert dict(rows_of(lake.files.root, "discarded", "queue_offset", "body"))[7] == bytes([7])
+    (delivery,) = rows_of(lake.files.root, "deliveries", "transaction_id", "deliver_at", "delivered_at", "batch_id")
+    assert delivery == ("tx-0", T1 - timedelta(milliseconds=5), T1, BATCH_ID)
 
 
 def test_both_ways_write_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -96,7 +114,7 @@ def test_both_ways_write_the_same_rows(spark: SparkSession, tmp_path: Path) -> N
     houses = [Lakehouse(spark, tmp_path / str(by_files), by_files) for by_files in (True, False)]
     for lake in houses:
         lake.land(*_messages())
-        lake.publish(*_BATCH)
+        lake.publish(*_BATCH, *_DELAYED)
     for name in OUTPUTS:
         one, other = (lake.files.read(spark, name).orderBy("transaction_id") for lake in houses)
         assert_df_equality(one, other)

@@ -144,12 +144,14 @@ class Queries:
             if wakes is not None and not asked and wakes.wants_to_know:
                 asked = True
                 self._learn(wakes)
-            if wakes is not None and wakes.due(round(time.time() * 1000)):
-                tick(self.spark, self.tables)
             if meanwhile is not None:
                 meanwhile(self.stopper)
 
-        self.stopper.wait(each_second)
+        def wake() -> None:
+            if wakes is not None and wakes.due(round(time.time() * 1000)):
+                tick(self.spark, self.tables)
+
+        self.stopper.wait(each_second, often=wake)
 
     def _learn(self, wakes: WakeTimers) -> None:
         """Load the checkpoint's timers of the last run into ``wakes``. Until then any may be due at any time."""

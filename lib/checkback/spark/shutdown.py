@@ -84,10 +84,10 @@ class GracefulShutdown:
         self._queries.append(query)
         return query
 
-    def wait(self, meanwhile: Callable[[], object] | None = None) -> None:
+    def wait(self, meanwhile: Callable[[], object] | None = None, often: Callable[[], object] | None = None) -> None:
         """Return when all queries have ended, or a stop was requested and each has finished its batch.
 
-        ``meanwhile`` is also called once a second; if it raises, the queries are stopped first.
+        ``meanwhile`` is also called once a second, ``often`` five times; if one raises, the queries are stopped first.
         Raises CheckbackError if a query fails, after the others were stopped after their batch.
         """
         try:
@@ -99,6 +99,8 @@ class GracefulShutdown:
                     if meanwhile is not None:
                         meanwhile()
                     due = time.monotonic() + 1
+                if often is not None:
+                    often()
                 _pause(self._queries)
             self._raise_failure()
         except LOST as error:

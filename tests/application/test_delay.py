@@ -1,0 +1,167 @@
+"""Delayed messages and messages without a transaction on real tables: each published once, at its time, or cancelled.
+
+What is due "later" here is due a millisecond after its decision, and so in the next run; "never" is an hour away.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from application.test_rebuild import breaking
+from checkback.application.rebuild import rebuild
+from checkback.application.run import reconcile
+from checkback.errors import CheckbackError
+from checkback.settings import Settings
+from checkback.storage.schemas import SCHEMAS, arrow_schema
+from checkback.storage.tables import Tables
+from reconcile.messages import half
+from support.rows import rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AT_ONCE, LATER, NEVER = {}, {"delay_ms": 1}, {"delay_ms": 3_600_000}
+
+
+class Lake:
+    """Tables, and what lands in them."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.spark, self.root = spark, root / "data"
+        self.settings = Settings.model_validate(
+            {
+                "storage": {"root": str(self.root)},
+                "transaction": {"timeout": "1h"},
+                "reconcile": {"partitions": 2, "segment_size": 64},
+            }
+        )
+        self.tables = Tables.of(self.settings.storage)
+        self.tables.create(spark, *SCHEMAS)
+
+    def land(self, *rows: dict[str, Any]) -> None:
+        """Half messages."""
+        self._append("half", [row | {"store_timestamp": _now(), "born_timestamp": _now()} for row in rows])
+
+    def end(self, state: str, *offsets: int, source: str = "producer") -> None:
+        """Ops."""
+        names = ("queue_id", "half_offset", "transaction_id", "producer_group", "state", "source", "remark")
+        rows = [(0, offset, f"tx-{offset}", "orders", state, source, None) for offset in offsets]
+        times = {"born_timestamp": _now(), "store_timestamp": _now()}
+        self._append("op", [dict(zip(names, row, strict=True)) | times for row in rows])
+
+    def _append(self, name: str, rows: list[dict[str, Any]]) -> None:
+        self.tables.append_arrow(self.spark, pa.Table.from_pylist(rows, arrow_schema(name)), name)
+
+    def reconcile(self) -> None:
+        """A scheduled run."""
+        reconcile(self.spark, self.settings, available_now=True)
+
+    def lose_checkpoint(self) -> dict[str, int]:
+        """Rebuild it; the rows that the rebuild has added by table."""
+        shutil.rmtree(Path(self.settings.storage.checkpoints_root) / "reconcile")
+        rebuilt = rebuild(self.spark, self.settings, lambda _: None)
+        assert rebuilt is not None
+        return rebuilt.finished
+
+    def offsets(self, name: str, where: str = "") -> list[int]:
+        """Offsets in a table, of decisions with a state."""
+        column = "half_queue_offset" if name.startswith("topics/") else "queue_offset"
+        if where:
+            return sorted(offset for offset, state in rows_of(self.root, name, column, "state") if state == where)
+        return sorted(offset for (offset,) in rows_of(self.root, name, column))
+
+    def assert_published_in_time(self) -> None:
+        """Each delivery, and its message, in one batch, and not before its time."""
+        messages = rows_of(self.root, "topics/a", "half_queue_offset", "committed_at", "batch_id")
+        published = {offset: (at, batch) for offset, at, batch in messages}
+        assert len(published) == len(messages)
+        for offset, due, at, batch in rows_of(
+            self.root, "deliveries", "queue_offset", "deliver_at", "delivered_at", "batch_id"
+        ):
+            assert at >= due
+            assert published[offset] == (at, batch)
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    """Empty tables."""
+    return Lake(spark, tmp_path)
+
+
+def test_scheduled_messages_are_published_at_their_time_or_cancelled(lake: Lake) -> None:
+    """COMMIT decides at once; a message without a transaction needs no op, and both kinds may be delayed."""
+    hour = timedelta(hours=1)
+    lake.land(
+        half(0),
+        half(1) | LATER,
+        half(2) | {"deliver_at": _now() - hour},
+        half(3) | {"deliver_at": _now() + hour},
+        half(4) | NEVER,
+        half(5) | NEVER | {"committed": True},
+        half(6) | {"committed": True},
+        half(7) | LATER,
+    )
+    lake.end("COMMIT", 0, 1, 2, 3, 4)
+    lake.end("ROLLBACK", 7)
+    lake.reconcile()
+    assert lake.offsets("decisions", "COMMIT") == [0, 1, 2, 3, 4, 5, 6]
+    assert lake.offsets("decisions", "ROLLBACK") == [7]
+    assert lake.offsets("topics/a") == [0, 2, 6]
+    due = dict(rows_of(lake.root, "decisions", "queue_offset", "deliver_at"))
+    decided = dict(rows_of(lake.root, "decisions", "queue_offset", "decided_at"))
+    assert [offset for offset, at in sorted(due.items()) if at is not None] == [1, 3, 4, 5]
+    assert due[4] - decided[4] == due[5] - decided[5] == hour
+    lake.end("CANCEL", 4, 0, 7, source="operator")
+    lake.end("CANCEL", 5)
+    lake.reconcile()
+    assert lake.offsets("topics/a") == [0, 1, 2, 6]
+    assert lake.offsets("deliveries") == [1]
+    assert lake.offsets("decisions", "CANCEL") == lake.offsets("discarded") == [4]
+    assert sorted(reason.split(":")[0] for (reason,) in rows_of(lake.root, "rejected", "reason")) == [
+        "not scheduled",
+        "not scheduled",
+        "unknown state",
+    ]
+    lake.assert_published_in_time()
+    counts = "committed", "rolled_back", "scheduled", "delivered", "cancelled", "rejected"
+    told = rows_of(lake.root, "batches", *counts)
+    assert [sum(column) for column in zip(*told, strict=True)] == [7, 1, 4, 1, 1, 3]
+
+
+@pytest.mark.parametrize("survives", ["topics/", "decisions", "deliveries", "discarded", "nothing"])
+def test_nothing_is_lost_or_doubled_by_a_rebuild(lake: Lake, monkeypatch: pytest.MonkeyPatch, survives: str) -> None:
+    """A batch that schedules, delivers and cancels is broken off with one of its tables written."""
+    lake.land(half(0) | LATER, half(1) | NEVER, half(2) | LATER, half(3))
+    lake.end("COMMIT", 0, 1, 2, 3)
+    lake.reconcile()
+    lake.end("CANCEL", 1, source="operator")
+    lake.land(half(4) | LATER, half(5) | {"committed": True}, half(6) | NEVER | {"committed": True})
+    lake.end("COMMIT", 4)
+    with monkeypatch.context() as patch:
+        breaking(patch, lambda name: name.startswith(survives))
+        with pytest.raises(CheckbackError):
+            lake.reconcile()
+    lake.lose_checkpoint()
+    for _ in range(2):
+        lake.reconcile()
+    assert lake.offsets("topics/a") == [0, 2, 3, 4, 5]
+    assert lake.offsets("deliveries") == [0, 2, 4]
+    assert lake.offsets("decisions", "COMMIT") == [0, 1, 2, 3, 4, 5, 6]
+    assert lake.offsets("decisions", "CANCEL") == lake.offsets("discarded") == [1]
+    lake.assert_published_in_time()
+    assert lake.lose_checkpoint() == {}
+    lake.end("CANCEL", 6, source="operator")
+    lake.reconcile()
+    assert lake.offsets("decisions", "CANCEL") == [1, 6]
+    assert lake.offsets("topics/a") == [0, 2, 3, 4, 5]
+
+
+def _now() -> datetime:
+    return datetime.fromtimestamp(time.time(), timezone.utc)
