@@ -12,6 +12,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from checkback.delay import delay_of
 from checkback.errors import CheckbackError
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ class Rejected(CheckbackError):  # noqa: N818 - a verdict on a message, the name
 class Half(NamedTuple):
     """A half message: the columns of schemas.HALF except ``store_timestamp``.
 
-    ``born_timestamp`` is in ms since the epoch, ``check_immunity_s`` in seconds (None = transaction.timeout).
+    ``born_timestamp`` is in ms since the epoch, ``check_immunity_s`` in seconds (None = transaction.timeout); delay_ms
+    and deliver_at as in `delay.Delay`; ``committed``: True = without a transaction, else None.
     """
 
     queue_id: int
@@ -89,6 +91,9 @@ class Half(NamedTuple):
     body: bytes
     born_timestamp: int
     check_immunity_s: int | None
+    delay_ms: int | None = None
+    deliver_at: int | None = None
+    committed: bool | None = None
 
 
 class Op(NamedTuple):
@@ -126,6 +131,10 @@ def half_of(fields: Mapping[str, Any], queue_id: int, queue_offset: int) -> Half
     """
     tags, keys = _optional_text(fields, "tags"), _optional_text(fields, "keys")
     properties = _properties(fields, tags, keys)
+    try:
+        delay = delay_of(fields, properties)
+    except ValueError as error:
+        raise Rejected(str(error)) from None
     return Half(
         queue_id=queue_id,
         queue_offset=queue_offset,
@@ -139,6 +148,9 @@ def half_of(fields: Mapping[str, Any], queue_id: int, queue_offset: int) -> Half
         body=_body(fields),
         born_timestamp=_integer(fields, "born_timestamp", MS_MAX),
         check_immunity_s=_immunity(fields, properties),
+        delay_ms=delay.delay_ms,
+        deliver_at=delay.deliver_at,
+        committed=_committed(fields),
     )
 
 
@@ -351,6 +363,13 @@ def _body(fields: Mapping[str, Any]) -> bytes:
         return base64.b64decode(encoded, validate=True)
     except ValueError:
         raise Rejected("body: not base64") from None
+
+
+def _committed(fields: Mapping[str, Any]) -> bool | None:
+    value = fields.get("committed")
+    if value is not None and type(value) is not bool:
+        raise Rejected(f"committed: {_quoted(value)} is not a boolean")
+    return value or None
 
 
 def _immunity(fields: Mapping[str, Any], properties: Mapping[str, str]) -> int | None:

@@ -27,7 +27,7 @@ from support.rows import rows_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-AT_ONCE, LATER, NEVER = {}, {"delay_ms": 1}, {"delay_ms": 3_600_000}
+LATER, NEVER = {"delay_ms": 1}, {"delay_ms": 3_600_000}
 
 
 class Lake:

@@ -13,6 +13,8 @@ from landing.fixtures import half, op
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
 TIME = pa.timestamp("us", tz="UTC")
 
+_MAX_DELAY = 40 * 86_400_000
+
 
 def batch_of(*texts: bytes, file: str = "file:///in/a%20b.jsonl") -> pa.RecordBatch:
     number = len(texts)
@@ -30,7 +32,7 @@ def batch_of(*texts: bytes, file: str = "file:///in/a%20b.jsonl") -> pa.RecordBa
 
 
 def parse(kind: Kind, *batches: pa.RecordBatch) -> list[dict[str, object]]:
-    return [row for batch in parser(kind, LINES[kind])(iter(batches)) for row in batch.to_pylist()]
+    return [row for batch in parser(kind, LINES[kind], _MAX_DELAY)(iter(batches)) for row in batch.to_pylist()]
 
 
 def test_half_row() -> None:
@@ -80,7 +82,7 @@ def test_rejected_line_keeps_its_text_up_to_a_limit() -> None:
 
 def test_batches_are_cut_and_empty_ones_left_out(monkeypatch: object) -> None:
     blank, full = batch_of(b"", b" "), batch_of(*[half(number).encode() for number in range(25_000)])
-    batches = [*parser("half", LINES["half"])(iter([blank, full]))]
+    batches = [*parser("half", LINES["half"], _MAX_DELAY)(iter([blank, full]))]
     assert [batch.num_rows for batch in batches] == [module._ROWS_MAX, module._ROWS_MAX, 5_000]
 
 

@@ -52,7 +52,9 @@ class _Application:
     def publish(self, *segments: tuple[int, int, int, int], kinds: tuple[Action, ...] = _KINDS) -> None:
         records = np.zeros(len(kinds), QUEUED)
         records["action"] = kinds
-        self.observer.published(Actions(records, 5), 1, np.array([(*told, -1, 0) for told in segments], SEGMENT))
+        self.observer.published(
+            Actions(records, 5), 1, np.array([(*told[:3], 0, told[3], -1, 0) for told in segments], SEGMENT)
+        )
 
     def ask(self, *outcomes: tuple[str, str]) -> None:
         schema = arrow_schema("check_answers")

@@ -98,11 +98,11 @@ def test_batch_is_published_once(lake: Lakehouse) -> None:
             "check_requests": [5],
         }
     names = "queue_offset", "state", "source", "reason", "deliver_at"
-    found = {row[0]: row[1:] for row in rows_of(lake.files.root, "decisions", *names)}
+    decided = {row[0]: row[1:] for row in rows_of(lake.files.root, "decisions", *names)}
     due = datetime.fromtimestamp(_DUE_MS / 1000, timezone.utc)
-    assert found[6] == ("COMMIT", "producer", None, due)
-    assert found[7] == ("CANCEL", "operator", None, None)
-    assert found[2][-1] is None
+    assert decided[6] == ("COMMIT", "producer", None, due)
+    assert decided[7] == ("CANCEL", "operator", None, None)
+    assert decided[2][-1] is None
     assert dict(rows_of(lake.files.root, "discarded", "queue_offset", "reason")) == {4: "CHECK_MAX", 7: "CANCELLED"}
     assert dict(rows_of(lake.files.root, "discarded", "queue_offset", "body"))[7] == bytes([7])
     (delivery,) = rows_of(lake.files.root, "deliveries", "transaction_id", "deliver_at", "delivered_at", "batch_id")

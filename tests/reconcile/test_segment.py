@@ -304,6 +304,7 @@ def test_wake_at_names_the_next_time_that_anything_happens() -> None:
     run.at(1, half(0), half(1, immunity=500), commit(9))
     while not run.segment.forgettable(10**6) and (len(run.segment.pending) or len(run.segment.early)):
         wake = run.segment.wake_at(RULES)
+        assert wake is not None
         assert run.at(wake - 1) == []
         assert run.at(wake) != []
 

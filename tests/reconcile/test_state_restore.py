@@ -192,4 +192,4 @@ def test_op_of_a_pending_half_is_applied_at_once() -> None:
     assert restored.wake_at(RULES) == 0
     waiting = restore(0, SIZE, rows_of((Known.OP, commit(3))), 5, RULES)
     assert waiting is not None
-    assert waiting.wake_at(RULES) > 5
+    assert (waiting.wake_at(RULES) or 0) > 5

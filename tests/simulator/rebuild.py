@@ -124,7 +124,7 @@ class Rebuild:
         yield (
             "deliveries",
             [
-                Delivery(*row[:4], row.deliver_at, message.at, message.batch)
+                Delivery(row.queue, row.offset, row.group, row.transaction, row.deliver_at, message.at, message.batch)
                 for row in rows["decisions"]
                 if row.deliver_at and (row.queue, row.offset) not in delivered
                 for message in rows["topics"]
@@ -182,11 +182,11 @@ class Rebuild:
             times, asked, at = checks.get((*key, half.group, half.transaction), (0, 0, 0))
             known = Known.DECIDED if key in decided else Known.UNDECIDED
             at, delay = decided.get(key, at), half.delay
-            if key not in ended and (*key, half.group, half.transaction) in scheduled:
-                known, delay = Known.SCHEDULED, scheduled[(*key, half.group, half.transaction)]
+            named = (*key, half.group, half.transaction)
+            if key not in ended and named in scheduled:
+                known, delay = Known.SCHEDULED, scheduled[named]
             if known != Known.DECIDED or half.store >= since * 1000 or at >= since:
-                named = half.group, half.transaction
-                event = kind_of(half), 0, half.born, half.store, half.immunity, *named, delay
+                event = kind_of(half), 0, half.born, half.store, half.immunity, half.group, half.transaction, delay
                 yield (*key, known, *event, times, asked, at)
 
     def cancelled(self) -> set[Key]:

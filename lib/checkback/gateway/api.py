@@ -128,6 +128,16 @@ def _messages() -> APIRouter:
     async def halves(batch: Annotated[models.Halves, _example({"messages": [_HALF]})]) -> None:
         """Send several half messages. Each has its own result, in order; the batch is not atomic."""
 
+    @router.post("/message", responses=_responses(models.Stored, _STORED, 403, 409, 422))
+    async def message(message: Annotated[models.HalfMessage, _example(_HALF)]) -> None:
+        """Send a message without a transaction: it is committed as it is stored. Idempotent, as a half message is."""
+
+    @router.post(
+        "/messages", responses=_responses(models.StoredResults, {"results": [{"status": 200, **_STORED}]}, 422)
+    )
+    async def messages(batch: Annotated[models.Halves, _example({"messages": [_HALF]})]) -> None:
+        """Send several messages without a transaction. Each has its own result, in order; the batch is not atomic."""
+
     @router.post("/op", responses=_responses(models.Ended, _ENDED, 403, 404, 409, 422))
     async def op(message: Annotated[models.Op, _example(_OP)]) -> None:
         """End a transaction. The first op stands."""

@@ -6,10 +6,11 @@ message, with the reasons for refusals. A test keeps both consistent. It takes a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from checkback import delay
 from checkback.messages import (
     BODY_MAX,
     IMMUNITY_PROPERTY,
@@ -35,6 +36,8 @@ REMARK_MAX = 1024
 #: an op and its remark
 RemarkedOp = tuple[Op, str | None]
 
+#: properties that `messages` parses
+_PARSED = frozenset({IMMUNITY_PROPERTY, *delay.PROPERTIES})
 _NOTHING: dict[str, str] = {}
 #: characters of tags, keys and properties: in UTF-8, with separators, they stay within PROPERTIES_MAX
 _SMALL = PROPERTIES_MAX // 8
@@ -51,6 +54,9 @@ class _Half(msgspec.Struct, gc=False):
     properties: dict[str, str] | None = None
     born_timestamp: int | None = None
     check_immunity_s: int | None = None
+    delay_level: Any = None
+    delay: Any = None
+    deliver_at: Any = None
 
 
 class _Halves(msgspec.Struct, gc=False):
@@ -75,8 +81,11 @@ _HALVES = msgspec.json.Decoder(_Halves)
 _OPS = msgspec.json.Decoder(_Ops)
 
 
-def halves(body: bytes, now: int) -> list[Half] | None:
-    """The half messages of a body, without offsets, if all are valid; else None. ``now`` as in `json_decoder`."""
+def halves(body: bytes, now: int, committed: bool | None = None) -> list[Half] | None:
+    """The half messages of a body, without offsets, if all are valid and without a delay; else None.
+
+    ``now`` and ``committed`` as in `json_decoder`.
+    """
     if not _is_utf8(body):
         return None
     try:
@@ -98,7 +107,7 @@ def halves(body: bytes, now: int) -> list[Half] | None:
             and len(one.body) <= BODY_MAX
             and 0 <= real_queue_id <= INT_MAX
             and 0 <= born <= MS_MAX
-            and one.check_immunity_s is None
+            and one.check_immunity_s is one.delay_level is one.delay is one.deliver_at is None
             and _small(one)
         ):
             return None
@@ -116,6 +125,7 @@ def halves(body: bytes, now: int) -> list[Half] | None:
                 one.body,
                 born,
                 None,
+                committed=committed,
             )
         )
     return taken
@@ -170,10 +180,10 @@ def _is_utf8(body: bytes) -> bool:
 
 
 def _small(one: _Half) -> bool:
-    """Are tags, keys and properties far below their limit, and without the immunity property, the only one parsed?"""
+    """Are tags, keys and properties far below their limit, and without a property that is parsed?"""
     characters = len(one.tags or "") + len(one.keys or "")
     if one.properties:
-        if len(one.properties) > _SMALL // 8 or IMMUNITY_PROPERTY in one.properties:
+        if len(one.properties) > _SMALL // 8 or not _PARSED.isdisjoint(one.properties):
             return False
         characters += sum(map(len, one.properties)) + sum(map(len, one.properties.values()))
     return characters <= _SMALL // 2

@@ -93,6 +93,9 @@ def fingerprint(half: Half) -> int:
             half.tags,
             half.keys,
             half.check_immunity_s,
+            half.delay_ms,
+            half.deliver_at,
+            half.committed,
             *(sorted(properties.items()) if properties else ()),
         )
     )

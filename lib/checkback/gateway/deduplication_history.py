@@ -33,7 +33,7 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _KEY = ("queue_id", "queue_offset")
 _OP_KEY = ("queue_id", "half_offset")
 _IDENTITY = ("producer_group", "transaction_id")
-_ABOUT = (*_KEY, *_IDENTITY, "real_topic", "born_timestamp", "store_timestamp")
+_ABOUT = (*_KEY, *_IDENTITY, "real_topic", "born_timestamp", "store_timestamp", "committed")
 _WHOLE = tuple(dict.fromkeys((*Half._fields, "store_timestamp")))
 _OP = (*_OP_KEY, *first_op.COLUMNS)
 _DECISION = (*_KEY, *_IDENTITY, "state", "reason", "check_times", "decided_at")
@@ -147,7 +147,7 @@ class DeduplicationHistory:
         )
         states = _first_ops(ops, newest)
         self._flush()
-        return [replace(half, state=states.get((half.queue_id, half.queue_offset))) for half in newest]
+        return [replace(half, state=half.state or states.get((half.queue_id, half.queue_offset))) for half in newest]
 
     def find(self, places: Collection[Place]) -> dict[Place, CachedHalf]:
         """The half messages at these positions, with their state but no fingerprint. Raises StorageError."""
@@ -162,9 +162,11 @@ class DeduplicationHistory:
         """How these ended, by `decisions`, else by the first op that fits. Raises StorageError."""
         by_place = {(half.queue_id, half.queue_offset): half for half in halves}
         states = _first_ops(self._rows_at("op", _OP_KEY, _OP, by_place), halves)
+        states |= {place: half.state for place, half in by_place.items() if half.state is not None}
         ended = {place: TransactionEnd(state) for place, state in states.items()}
         for rows in self._rows_at("decisions", _KEY, _DECISION, by_place):
-            for row in rows.to_pylist():
+            # A CANCEL comes after the COMMIT, and does not end the transaction.
+            for row in rows.filter(pc.field("state") != "CANCEL").to_pylist():
                 place = (row["queue_id"], row["queue_offset"])
                 if (
                     first_op.misfit(row["producer_group"], short(row["transaction_id"]), *whose(by_place[place]))
@@ -265,8 +267,14 @@ def _greatest(file: DataFile, column: str) -> float:
 
 def _half(row: Mapping[str, Any]) -> Half:
     """The message of a row, for `fingerprint`."""
-    fields = {name: row[name] for name in Half._fields if name not in ("properties", "born_timestamp")}
-    return Half(**fields, properties=dict(row["properties"] or ()), born_timestamp=0)
+    fields = {name: row[name] for name in Half._fields}
+    at = row["deliver_at"]
+    own = {
+        "properties": dict(row["properties"] or ()),
+        "born_timestamp": 0,
+        "deliver_at": None if at is None else _ms(at),
+    }
+    return Half(**fields | own)
 
 
 def _kept(row: Mapping[str, Any], content: int = 0) -> CachedHalf:
@@ -280,6 +288,7 @@ def _kept(row: Mapping[str, Any], content: int = 0) -> CachedHalf:
         real_topic=row["real_topic"] or "",
         born_timestamp=_ms(row["born_timestamp"] or stored),
         stored=_ms(stored),
+        state="COMMIT" if row["committed"] else None,
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from checkback.delay import too_late
 from checkback.gateway.deduplication import CachedHalf, Verdict, fingerprint, judge_half, name_of
 from checkback.gateway.group_commit import GroupCommit
 from checkback.gateway.health import now_ms, steady_ms
@@ -62,8 +64,11 @@ class HalfMessageWriter:
         table: Appender,
         metrics: Metrics,
         health: HealthState,
+        max_delay: timedelta,
     ) -> None:
+        """``max_delay``: delay.max."""
         self._rejecting = gateway.reject_transactions
+        self._max_delay = max_delay // timedelta(milliseconds=1)
         self._tokens = tokens
         self._cache = cache
         self._table = table
@@ -95,6 +100,9 @@ class HalfMessageWriter:
         problem = self._tokens.refused(half.producer_group, groups)
         if problem is None and self._rejecting:
             problem = Problem("transactions_rejected", "gateway.reject_transactions is on: only ops are taken")
+        if problem is None and (half.delay_ms or half.deliver_at):
+            reason = too_late(half.delay_ms, half.deliver_at, now_ms(), self._max_delay)
+            problem = Problem("unfit", reason, {"field": reason.partition(":")[0]}) if reason else None
         return problem or half
 
     def _admit(self, half: Half, new: _New, groups: Groups) -> Answer | tuple[_Entry, int]:
@@ -141,6 +149,7 @@ class HalfMessageWriter:
                 entry.half.real_topic,
                 entry.half.born_timestamp,
                 stored,
+                "COMMIT" if entry.half.committed else None,
             )
             for entry in batch
         )

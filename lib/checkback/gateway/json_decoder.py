@@ -41,19 +41,22 @@ def items_of(body: bytes, name: str) -> list[Any] | Problem:
     return items
 
 
-def half_of_body(body: bytes, now: int) -> Half | Problem:
-    """The half message of a request, without its offset. ``now`` (ms): the default born_timestamp."""
+def half_of_body(body: bytes, now: int, committed: bool | None = None) -> Half | Problem:
+    """The half message of a request, without its offset. ``now`` (ms): the default born_timestamp.
+
+    ``committed``: True for a message without a transaction.
+    """
     fields = object_of(body)
-    return fields if isinstance(fields, Problem) else half(fields, now)
+    return fields if isinstance(fields, Problem) else half(fields, now, committed)
 
 
-def halves_of_body(body: bytes, now: int) -> Sequence[Half | Problem] | Problem:
+def halves_of_body(body: bytes, now: int, committed: bool | None = None) -> Sequence[Half | Problem] | Problem:
     """The half messages of a request, each validated individually."""
-    taken = batch_decoder.halves(body, now)
+    taken = batch_decoder.halves(body, now, committed)
     if taken is not None:
         return taken
     items = items_of(body, "messages")
-    return items if isinstance(items, Problem) else [half(fields, now) for fields in items]
+    return items if isinstance(items, Problem) else [half(fields, now, committed) for fields in items]
 
 
 def op_of_body(body: bytes, now: int) -> RemarkedOp | Problem:
@@ -71,7 +74,7 @@ def ops_of_body(body: bytes, now: int) -> Sequence[RemarkedOp | Problem] | Probl
     return items if isinstance(items, Problem) else [op(fields, now) for fields in items]
 
 
-def half(fields: object, now: int) -> Half | Problem:
+def half(fields: object, now: int, committed: bool | None = None) -> Half | Problem:
     """A half message without its offset. ``now`` (ms): the default born_timestamp."""
     if type(fields) is not dict:
         return Problem("malformed", "not a JSON object")
@@ -79,6 +82,7 @@ def half(fields: object, now: int) -> Half | Problem:
         fields["real_queue_id"] = 0
     if fields.get("born_timestamp") is None:
         fields["born_timestamp"] = now
+    fields["committed"] = committed  # the route says it, not the message
     try:
         return half_of(fields, -1, -1)
     except Rejected as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -28,6 +29,8 @@ def message_routes(service: GatewayService) -> dict[str, Direct]:
     return {
         "/v1/half": _one(json_decoder.half_of_body, service.halves.take),
         "/v1/halves": _many(json_decoder.halves_of_body, service.halves.take),
+        "/v1/message": _one(partial(json_decoder.half_of_body, committed=True), service.halves.take),
+        "/v1/messages": _many(partial(json_decoder.halves_of_body, committed=True), service.halves.take),
         "/v1/op": _one(json_decoder.op_of_body, service.ops.take),
         "/v1/ops": _many(json_decoder.ops_of_body, service.ops.take),
     }

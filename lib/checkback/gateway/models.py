@@ -15,6 +15,7 @@ from checkback.gateway.batch_decoder import BATCH_MAX, REMARK_MAX
 _NAME = r"^[a-zA-Z0-9_-]+$"
 _TOPIC = r"^[a-zA-Z0-9-][a-zA-Z0-9_-]*$"
 _BASE64 = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_DURATION = "^[0-9]{1,9}(ms|s|m|h|d)$"
 QueueId = Annotated[int, Field(strict=True, ge=0, le=messages.INT_MAX, description="half queue")]
 Offset = Annotated[int, Field(strict=True, ge=0, le=messages.LONG_MAX, description="offset in the half queue")]
 TransactionId = Annotated[
@@ -49,6 +50,16 @@ class HalfMessage(_Request):
     born_timestamp: Born | None = Field(default=None, description="ms since the epoch; null = when it came")
     check_immunity_s: Annotated[int, Field(strict=True, le=messages.INT_MAX)] | None = Field(
         default=None, description="seconds without checks; null or negative = transaction.timeout"
+    )
+    delay_level: Annotated[int, Field(strict=True)] | None = Field(
+        default=None,
+        description="RocketMQ's level, 1 to 18 (more is 18); at most one of delay_level, delay, deliver_at",
+    )
+    delay: (
+        Annotated[int, Field(strict=True, ge=0, le=messages.MS_MAX)] | Annotated[str, Field(pattern=_DURATION)] | None
+    ) = Field(default=None, description="from COMMIT to delivery: ms, or text such as 30s; at most delay.max")
+    deliver_at: Annotated[int, Field(strict=True, ge=0, le=messages.MS_MAX)] | None = Field(
+        default=None, description="earliest delivery, ms since the epoch; at most delay.max from now"
     )
 
 

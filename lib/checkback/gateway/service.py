@@ -58,7 +58,9 @@ class GatewayService:
         self.health = HealthState(stop)
         self._remember_max = gateway.remember_max
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="older")
-        self.halves = HalfMessageWriter(gateway, self.tokens, self.cache, half, metrics, self.health)
+        self.halves = HalfMessageWriter(
+            gateway, self.tokens, self.cache, half, metrics, self.health, settings.delay.max
+        )
         self.ops = OpWriter(gateway, self.tokens, self.cache, op, metrics, self.health, history.find, self._thread)
         self.questions = TransactionQueries(
             DeduplicationHistory(tables.root, tables.sync), self.cache, self.tokens, self.health

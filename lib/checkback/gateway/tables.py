@@ -148,6 +148,7 @@ def half_rows(halves: Sequence[Half], queue_id: int, first: int, stored: int) ->
     columns["queue_id"] = np.full(len(halves), queue_id)
     columns["queue_offset"] = first + np.arange(len(halves))
     columns["properties"] = _maps(columns["properties"])
+    columns["deliver_at"] = [None if at is None else at * 1000 for at in columns["deliver_at"]]
     return _table(arrow_schema("half"), columns, stored)
 
 

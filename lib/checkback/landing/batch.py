@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
@@ -57,9 +58,14 @@ class Landing:
         confirm: Callable[[], object],
         seen: SeenCommits,
         flush: QueryFlush | None = None,
+        max_delay: timedelta = timedelta(days=40),
     ) -> None:
-        """``flush``: of the query's checkpoint. ``seen``: the commits of the target table noted in the checkpoint."""
+        """``flush``: of the query's checkpoint. ``seen``: the commits of the target table noted in the checkpoint.
+
+        ``max_delay``: delay.max.
+        """
         self._flush = flush
+        self._max_delay = max_delay // timedelta(milliseconds=1)
         self._seen = seen
         self.tables = tables
         self.kind = kind
@@ -82,7 +88,7 @@ class Landing:
         lines = found.withColumn("row", F.monotonically_increasing_id())
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         before = self.rejected
-        with _kept(lines.mapInArrow(parser(self.kind, self.reader), SCHEMAS[self.kind])) as parsed:
+        with _kept(lines.mapInArrow(parser(self.kind, self.reader, self._max_delay), SCHEMAS[self.kind])) as parsed:
             for left in reversed(range(_TRIES)):
                 try:
                     self._take(lines, parsed, f"land/{query}", batch_id)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
+from checkback.delay import too_late
 from checkback.landing.chunked_reader import plain_path
 from checkback.messages import Half, Op, Rejected, is_blank, parse_half, parse_ops
 from checkback.storage.spark_schemas import HALF, OP
@@ -85,27 +86,31 @@ _TYPES = {
     "body": pa.binary(),
     "born_timestamp": _TIME,
     "check_immunity_s": pa.int32(),
+    "delay_ms": pa.int64(),
+    "deliver_at": _TIME,
+    "committed": pa.bool_(),
 }
 
 
-def parser(kind: Kind, reader: Reader) -> Callable[[Batches], Batches]:
+def parser(kind: Kind, reader: Reader, max_delay: int) -> Callable[[Batches], Batches]:
     """For ``mapInArrow``: batches of (line BINARY, PLACE, the reader's columns) -> batches of SCHEMAS[kind].
 
-    A rejected input has one row, one with several messages as many, a skipped one none.
+    ``max_delay``: delay.max in ms, from the time of the batch. A rejected input has one row, one with several messages
+    as many, a skipped one none.
     """
-    return partial(_parse, kind, reader)
+    return partial(_parse, kind, reader, max_delay)
 
 
-def _parse(kind: Kind, reader: Reader, batches: Batches) -> Batches:
+def _parse(kind: Kind, reader: Reader, max_delay: int, batches: Batches) -> Batches:
     for batch in batches:
-        yield from _Rows(kind, reader, batch).parsed()
+        yield from _Rows(kind, reader, max_delay, batch).parsed()
 
 
 class _Rows:
     """Rows of one batch of inputs, in their order."""
 
-    def __init__(self, kind: Kind, reader: Reader, lines: pa.RecordBatch) -> None:
-        self.kind, self.reader, self.lines = kind, reader, lines
+    def __init__(self, kind: Kind, reader: Reader, max_delay: int, lines: pa.RecordBatch) -> None:
+        self.kind, self.reader, self.max_delay, self.lines = kind, reader, max_delay, lines
         self.empty = (None,) * len(_FIELDS[kind])
         self.clear()
 
@@ -120,6 +125,7 @@ class _Rows:
         for place, given in enumerate(inputs):
             try:
                 messages = self.reader.read(*given)
+                self.refuse_late(messages, place)
             except Rejected as error:
                 self.messages.append(self.empty)
                 self.raws.append(self.raw(place))
@@ -135,6 +141,15 @@ class _Rows:
                 self.clear()
         if self.places:
             yield self.batch()
+
+    def refuse_late(self, messages: Sequence[Message], place: int) -> None:
+        """Raises Rejected if a half message's delay is too long."""
+        for message in messages:
+            if isinstance(message, Half) and (message.delay_ms or message.deliver_at):
+                stored = self.lines.column("store_timestamp")[place].cast(pa.int64()).as_py() // 1000
+                reason = too_late(message.delay_ms, message.deliver_at, stored, self.max_delay)
+                if reason is not None:
+                    raise Rejected(reason)
 
     def raw(self, place: int) -> str | None:
         line: bytes | None = self.lines.column("line")[place].as_py()

@@ -80,8 +80,14 @@ def run(
     for kind, inlet in inlets.items():
         recover_query(tables, inlet.query)
         _refuse_misfit(spark, tables, kind, inlet.query)
+
+    def queues(kind: Kind) -> Queues:
+        return Queues(tables, kind, door, settings.operator.queue, mark)
+
     landings = {
-        kind: _landing(tables, kind, inlet, Queues(tables, kind, door, settings.operator.queue, mark))
+        kind: _landing(
+            tables, kind, inlet, Queues(tables, kind, door, settings.operator.queue, mark), settings.delay.max
+        )
         for kind, inlet in inlets.items()
     }
     writers = {kind: _writer(inlet, tables) for kind, inlet in inlets.items()}
@@ -108,9 +114,9 @@ def _refuse_misfit(spark: SparkSession, tables: Tables, kind: Kind, query: str) 
         raise StateError(why.what, tables.checkpoint(query), ANEW)
 
 
-def _landing(tables: Tables, kind: Kind, inlet: LandingStream, queues: Queues) -> Landing:
+def _landing(tables: Tables, kind: Kind, inlet: LandingStream, queues: Queues, max_delay: timedelta) -> Landing:
     flush, seen = tables.flush_of(inlet.query, "half"), SeenCommits(tables, inlet.query, ANEW)
-    return Landing(tables, kind, inlet.reader, queues, inlet.lines, inlet.confirm, seen, flush)
+    return Landing(tables, kind, inlet.reader, queues, inlet.lines, inlet.confirm, seen, flush, max_delay)
 
 
 def _writer(inlet: LandingStream, tables: Tables) -> DataStreamWriter:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError, SettingsError
-from checkback.producer.gateway_address import HALF, OP, Address, certificates
+from checkback.producer.gateway_address import HALF, MESSAGE, OP, Address, certificates
 from checkback.producer.listener import (
     AsyncTransactionListener,
     LocalTransactionState,
@@ -18,7 +18,7 @@ from checkback.producer.listener import (
 from checkback.producer.message import Message, half_json, identified, op_json
 from checkback.producer.request_errors import describe
 from checkback.producer.responses import MAX_REPLY, GatewayError, GatewayReply, read_place, read_reply
-from checkback.producer.result import TransactionSendResult, not_stored, stored
+from checkback.producer.result import SendResult, TransactionSendResult, not_sent, not_stored, sent, stored
 from checkback.producer.retry import Attempts, Patience
 
 if TYPE_CHECKING:
@@ -94,6 +94,19 @@ class AsyncTransactionProducer:
         """Close the keep-alive connections."""
         for client in self._clients:
             await client.aclose()
+
+    async def send(self, message: Message) -> SendResult:
+        """Send a message without a transaction: it is committed as it is stored (RocketMQ: DefaultMQProducer.send).
+
+        Idempotent by its transaction id. Raises messages.Rejected for an invalid message, before anything is sent.
+        """
+        message = identified(message)
+        body = half_json(self._address.group, message, self._now_ms())
+        try:
+            place = read_place(await self._post(MESSAGE, body, message.transaction_id), MESSAGE)
+        except GatewayError as error:
+            return not_sent(message.transaction_id, error)
+        return sent(message.transaction_id, place)
 
     async def send_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
         """See TransactionProducer.send_in_transaction; the steps are the same."""

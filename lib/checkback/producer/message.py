@@ -7,8 +7,13 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
-from checkback.messages import parse_half
+from checkback.delay import FIELDS
+from checkback.messages import Rejected, parse_half
+
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,9 @@ class Message:
     ``check_immunity_s``: how long the local transaction may take before the first check, in seconds (None: the server's
     transaction.timeout). ``real_queue_id``: the queue of the topic. ``transaction_id``: if empty, the producer
     generates a unique one (RocketMQ's UNIQ_KEY); or an idempotency key, unique in the producer group, with which a
-    message sent again after a crash lands only once. The limits are RocketMQ's, see docs/protocol.md.
+    message sent again after a crash lands only once. At most one of ``delay_level`` (RocketMQ's, 1 to 18), ``delay``
+    (from COMMIT) and ``deliver_at`` (with a time zone) says when it is delivered, see docs/delay.md. The limits are
+    RocketMQ's, see docs/protocol.md.
     """
 
     topic: str
@@ -29,6 +36,9 @@ class Message:
     check_immunity_s: int | None = None
     real_queue_id: int = 0
     transaction_id: str = ""
+    delay_level: int | None = None
+    delay: timedelta | None = None
+    deliver_at: datetime | None = None
 
 
 def identified(message: Message) -> Message:
@@ -41,7 +51,7 @@ def half_json(group: str, message: Message, born_ms: int) -> bytes:
 
     Raises messages.Rejected, before anything is sent, if the gateway would (RocketMQ: Validators.checkMessage).
     """
-    fields = {
+    fields: dict[str, Any] = {
         "transaction_id": message.transaction_id,
         "producer_group": group,
         "real_topic": message.topic,
@@ -52,10 +62,21 @@ def half_json(group: str, message: Message, born_ms: int) -> bytes:
         "body": base64.b64encode(message.body).decode("ascii"),
         "born_timestamp": born_ms,
         "check_immunity_s": message.check_immunity_s,
+        "delay_level": message.delay_level,
+        "delay": None if message.delay is None else -(-message.delay // timedelta(milliseconds=1)),
+        "deliver_at": None if message.deliver_at is None else _ms(message.deliver_at),
     }
+    fields = {name: value for name, value in fields.items() if value is not None or name not in FIELDS}
     # The same validation as in `land`, with placeholders for the queue and offset that the gateway assigns.
     parse_half(json.dumps({**fields, "queue_id": 0, "queue_offset": 0}).encode())
     return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _ms(at: datetime) -> int:
+    """A time in ms since the epoch, rounded up: never before it. Raises messages.Rejected."""
+    if at.tzinfo is None:
+        raise Rejected("deliver_at: without a time zone")
+    return -((_EPOCH - at) // timedelta(milliseconds=1))
 
 
 def op_json(group: str, transaction_id: str, queue_id: int, queue_offset: int, state: str, born_ms: int) -> bytes:

@@ -12,12 +12,12 @@ from urllib3 import Timeout
 from urllib3.exceptions import HTTPError
 
 from checkback.errors import CheckbackError
-from checkback.producer.gateway_address import HALF, OP, Address, not_pem
+from checkback.producer.gateway_address import HALF, MESSAGE, OP, Address, not_pem
 from checkback.producer.listener import LocalTransactionState, TransactionListener, failed, state_of
 from checkback.producer.message import Message, half_json, identified, op_json
 from checkback.producer.request_errors import describe
 from checkback.producer.responses import MAX_REPLY, GatewayError, GatewayReply, read_place, read_reply
-from checkback.producer.result import TransactionSendResult, not_stored, stored
+from checkback.producer.result import SendResult, TransactionSendResult, not_sent, not_stored, sent, stored
 from checkback.producer.retry import Attempts, Patience
 from checkback.producer.timeouts import DeadlineAdapter
 
@@ -61,7 +61,7 @@ class TransactionProducer:
         self._address = Address(group, gateway_url, token)
         self._templates = {
             path: requests.Request("POST", self._address.url(path), headers=self._address.headers()).prepare()
-            for path in (HALF, OP)
+            for path in (HALF, MESSAGE, OP)
         }
         self._listener = listener
         self._patience = patience
@@ -82,6 +82,19 @@ class TransactionProducer:
     def close(self) -> None:
         """Close the keep-alive connections."""
         self._adapter.close()
+
+    def send(self, message: Message) -> SendResult:
+        """Send a message without a transaction: it is committed as it is stored (RocketMQ: DefaultMQProducer.send).
+
+        Idempotent by its transaction id. Raises messages.Rejected for an invalid message, before anything is sent.
+        """
+        message = identified(message)
+        body = half_json(self._address.group, message, self._now_ms())
+        try:
+            place = read_place(self._post(MESSAGE, body, message.transaction_id), MESSAGE)
+        except GatewayError as error:
+            return not_sent(message.transaction_id, error)
+        return sent(message.transaction_id, place)
 
     def send_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
         """Send a half message, run the local transaction, and send its op.

@@ -51,6 +51,38 @@ class TransactionSendResult:
         return self
 
 
+@dataclass(frozen=True)
+class SendResult:
+    """RocketMQ's SendResult: of a message without a transaction.
+
+    ``queue_id`` and ``queue_offset``: its place in `half`, None if it is not known to be stored. ``error``: why not;
+    with NO_ANSWER it may be stored all the same, and sending it again under the same transaction_id changes nothing.
+    """
+
+    send_status: SendStatus
+    transaction_id: str
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    error: GatewayError | None = None
+
+    def raise_for_status(self) -> SendResult:
+        """Return self if the message is stored, else raise ``error``."""
+        if self.error is not None:
+            raise self.error
+        return self
+
+
+def sent(transaction_id: str, place: tuple[int, int]) -> SendResult:
+    """The result for a message stored at ``place``."""
+    return SendResult(SendStatus.SEND_OK, transaction_id, *place)
+
+
+def not_sent(transaction_id: str, error: GatewayError) -> SendResult:
+    """The result for a message whose storage the gateway did not confirm."""
+    status = SendStatus.REJECTED if error.refused else SendStatus.NO_ANSWER
+    return SendResult(status, transaction_id, error=error)
+
+
 def not_stored(transaction_id: str, error: GatewayError) -> TransactionSendResult:
     """The result for a half message whose storage the gateway did not confirm."""
     return TransactionSendResult(

@@ -252,6 +252,12 @@ class Producer(_Section):
     checks_burst: Count = 1
 
 
+class Delay(_Section):
+    """Delayed messages. ``max``: longest delay of a message; one that states more is refused."""
+
+    max: PositiveDuration = timedelta(days=40)
+
+
 class Settings(_Section):
     """All settings. The constructor takes plain values only; ``load`` reads the layers."""
 
@@ -259,6 +265,7 @@ class Settings(_Section):
     transaction: Transaction = Transaction()
     reconcile: Reconcile = Reconcile()
     check: Check = Check()
+    delay: Delay = Delay()
     gateway: Gateway = Gateway()
     kafka: Kafka = Kafka()
     operator: Operator = Operator()

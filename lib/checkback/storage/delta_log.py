@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from checkback.errors import StorageError
 from checkback.storage import compatibility, table_files
@@ -27,8 +27,8 @@ from checkback.storage.delta_errors import DELTA_ERRORS, storage_error, unreadab
 from checkback.storage.fsync import LOG, LogFlush
 from checkback.storage.lease import boot_time
 from checkback.storage.object_store import is_registered, options_of
-from checkback.storage.optimistic_transaction import OptimisticTransaction, fenced, update
-from checkback.storage.schemas import SOURCES, properties_of
+from checkback.storage.optimistic_transaction import HOOKS, OptimisticTransaction, fenced, update
+from checkback.storage.schemas import ADDED, SOURCES, properties_of
 from checkback.storage.timestamps import python_times
 from checkback.storage.torn_commits import last_checkpoint, recover_log, refuse_torn
 from checkback.storage.transaction_versions import TransactionVersions
@@ -46,6 +46,8 @@ _OF_LOG = re.compile(r"[0-9]{20}\.(?:json|checkpoint\..*)")
 _STREAMED = frozenset(name for names in SOURCES.values() for name in names)
 #: time after which a log in an object store is listed for new versions (s); its retention is days
 _LIST_S = 600.0
+#: attempts at adding columns while others commit
+_ATTEMPTS = 100
 #: commits between checkpoints if the table does not set delta.checkpointInterval
 _INTERVAL = 100
 
@@ -112,6 +114,8 @@ class DeltaLog:
         else:
             refuse_torn(place, sync)
         if DeltaLog.exists(place):
+            if name in ADDED:
+                DeltaLog(name, place, sync).add_columns()
             return
         try:
             DeltaTable.create(
@@ -132,6 +136,27 @@ class DeltaLog:
         """Flush all versions seen so far to disk. Raises UnflushedError."""
         if self._sync is not None:
             self._sync.to(int(self._table.version()))
+
+    def add_columns(self) -> None:
+        """Add the columns that a table of the release before lacks: all are nullable. Other commits may come between.
+
+        Raises StorageError.
+        """
+        declared = {field.name: field for field in declared_schema(self._name).fields}
+        for _ in range(_ATTEMPTS):
+            there = {field.name for field in self._table.schema().fields}
+            lacking = [declared[name] for name in sorted(ADDED[self._name] - there)]
+            if not lacking:
+                break
+            try:
+                self._table.alter.add_columns(lacking, post_commithook_properties=HOOKS)
+            except CommitFailedError:  # another commit came first: perhaps this one
+                update(self._table, self._place)
+            except DELTA_ERRORS as error:
+                what = f"the columns {', '.join(field.name for field in lacking)} cannot be added"
+                raise storage_error(what, self._place, error) from error
+        self._checksum = None
+        self.flush()
 
     def appendable(self) -> bool:
         """True if whole files can be appended unchanged: the table was not clustered, partitioned or altered.

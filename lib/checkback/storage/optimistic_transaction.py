@@ -31,7 +31,7 @@ _PAUSE_S = 0.2
 #: key in a commit's commitInfo: unique for each attempt at a commit
 _COMMIT = "checkback.commit"
 #: No checkpoint in the post-commit hook: it is written once the commit is flushed, as it must not outlive the commit.
-_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class OptimisticTransaction:
                 "append",
                 self.table.schema(),
                 commit_properties=CommitProperties(about, 0, list(transactions) or None),
-                post_commithook_properties=_HOOKS,
+                post_commithook_properties=HOOKS,
             )
         except CommitFailedError as error:
             update(self.table, self.place)

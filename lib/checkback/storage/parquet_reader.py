@@ -11,7 +11,7 @@ from pyarrow.fs import LocalFileSystem
 
 from checkback.errors import StorageError
 from checkback.storage import table_files
-from checkback.storage.schemas import arrow_schema
+from checkback.storage.schemas import ADDED, arrow_schema
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import pyarrow.compute as pc
 
+_NONE: frozenset[str] = frozenset()
 #: For `row_batches`: bytes and rows of a piece (a repeated body is small in the file but not in memory), and the read
 #: buffer in bytes.
 _PIECE, _PIECE_ROWS, _STREAMED = 8 << 20, 2048, 1 << 20
@@ -34,11 +35,16 @@ def read_rows(
     """
     schema = arrow_schema(name)
     names = list(columns or schema.names)
+    read = source or table_files.source(path)
     try:
-        rows = pq.read_table(source or table_files.source(path), columns=names, filters=wanted, partitioning=None)
+        there = names if ADDED.get(name, _NONE).isdisjoint(names) else pq.read_schema(read).names
+        if hasattr(read, "seek"):
+            read.seek(0)
+        known = [name for name in names if name in there]
+        rows = pq.read_table(read, columns=known, filters=wanted, partitioning=None)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
-    return python_times(rows.select(names).cast(pa.schema([schema.field(name) for name in names])))
+    return python_times(_in_schema(rows, pa.schema([schema.field(name) for name in names])))
 
 
 def row_batches(
@@ -55,8 +61,18 @@ def row_batches(
                 group = file.metadata.row_group(number)
                 rows = group.num_rows * _PIECE // max(1, group.total_byte_size)
                 for batch in file.iter_batches(min(max(1, rows), _PIECE_ROWS), [number], columns, use_threads=False):
-                    piece = pa.Table.from_batches([batch]).select(columns).cast(schema).filter(wanted)
+                    piece = _in_schema(pa.Table.from_batches([batch]), schema).filter(wanted)
                     if piece.num_rows:
                         yield python_times(piece)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
+
+
+def _in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows in these columns and types; columns that an old file lacks are null."""
+    there = set(rows.schema.names)
+    columns = [
+        rows.column(field.name).cast(field.type) if field.name in there else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -259,6 +259,14 @@ SCHEMAS: Mapping[str, Columns] = {
 TOPIC_PREFIX = "topics/"
 GROUP_PREFIX = "consumer_groups/"
 _BY_PREFIX: Mapping[str, Columns] = {TOPIC_PREFIX: TOPIC, GROUP_PREFIX: CONSUMER_GROUP}
+_DELAYED = frozenset({"delay_ms", "deliver_at", "committed"})
+#: by table, the columns that tables of the release before lack: they are added where they are missing (`Tables.create`)
+ADDED: Mapping[str, frozenset[str]] = {
+    "half": _DELAYED,
+    "discarded": _DELAYED,
+    "decisions": frozenset({"deliver_at"}),
+    "batches": frozenset({"delivered", "cancelled"}),
+}
 #: by table, the column with the time of the batch that wrote the row; in topic tables it is committed_at
 BATCH_TIMES: Mapping[str, str] = {
     "decisions": "decided_at",

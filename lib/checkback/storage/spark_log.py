@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.errors import StorageError
+from checkback.storage.schemas import ADDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -54,6 +55,22 @@ def create(spark: SparkSession, table: str, name: str, properties: Mapping[str, 
         lacking = error.getCondition() == "SCHEMA_NOT_FOUND"
         fix = "make the schema first: CREATE SCHEMA" if lacking else ""
         raise StorageError(f"the table cannot be created: {str(error).splitlines()[0]}", table, fix) from error
+    if name in ADDED:
+        _add_columns(spark, table, name)
+
+
+def _add_columns(spark: SparkSession, table: str, name: str) -> None:
+    """Add the columns that a table of the release before lacks."""
+    from checkback.storage.spark_schemas import schema_of
+
+    lacking = ADDED[name].difference(spark.sql(f"SELECT * FROM {table} LIMIT 0").columns)  # noqa: S608 - quoted
+    columns = ", ".join(
+        f"`{field.name}` {field.dataType.simpleString()} COMMENT {_text(field.metadata.get('comment', ''))}"
+        for field in schema_of(name).fields
+        if field.name in lacking
+    )
+    if columns:
+        spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({columns})")
 
 
 def exists(spark: SparkSession, table: str) -> bool:

@@ -17,7 +17,7 @@ from checkback.storage.object_store import canonical, check_place, options_of, r
 from checkback.storage.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter, TableRoot, files_of, to_files
 from checkback.storage.paths import local_path
 from checkback.storage.recent import Recent
-from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX, arrow_schema, properties_of
+from checkback.storage.schemas import ADDED, SCHEMAS, TOPIC_PREFIX, arrow_schema, properties_of
 from checkback.storage.torn_commits import refuse_torn
 
 if TYPE_CHECKING:
@@ -202,13 +202,15 @@ class Tables:
         return named
 
     def read(self, spark: SparkSession, name: str, version: int | None = None) -> DataFrame:
-        """The table's current snapshot, or that of ``version`` (time travel)."""
+        """The table's current snapshot, or that of ``version`` (time travel); a column of ADDED may be null."""
         place = self._sound(name)
         if version is None:
-            return spark.read.table(place) if self.catalog else spark.read.format("delta").load(place)
-        if self.catalog:
-            return spark.sql(f"SELECT * FROM {place} VERSION AS OF {version}")  # noqa: S608 - a quoted name, a number
-        return spark.read.format("delta").option("versionAsOf", version).load(place)
+            rows = spark.read.table(place) if self.catalog else spark.read.format("delta").load(place)
+        elif self.catalog:
+            rows = spark.sql(f"SELECT * FROM {place} VERSION AS OF {version}")  # noqa: S608 - a quoted name, a number
+        else:
+            rows = spark.read.format("delta").option("versionAsOf", version).load(place)
+        return _with_added(rows, name) if name in ADDED else rows
 
     def committed_version(self, spark: SparkSession, name: str) -> int:
         """The version of this process's last commit to the table, or a later one. Raises StorageError."""
@@ -380,3 +382,15 @@ class Tables:
         if not self.readable:
             raise StorageError("its log is Spark's", self.location(name))
         return self._logs.get(name, lambda: DeltaLog(name, self.location(name), self.sync))
+
+
+def _with_added(rows: DataFrame, name: str) -> DataFrame:
+    """The rows with the columns that tables of the release before lack."""
+    lacking = ADDED[name].difference(rows.columns)
+    if not lacking:
+        return rows
+    from pyspark.sql import functions as F
+
+    from checkback.storage.spark_schemas import schema_of
+
+    return rows.withColumns({name_: F.lit(None).cast(schema_of(name)[name_].dataType) for name_ in sorted(lacking)})
