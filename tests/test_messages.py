@@ -84,6 +84,9 @@ HALVES = st.builds(
     body=st.binary(max_size=1000),
     born_timestamp=st.integers(0, 253_402_300_799_999),
     check_immunity_s=st.integers(0, 2**31 - 1),
+    delay_ms=st.none(),
+    deliver_at=st.none() | st.integers(0, 253_402_300_799_999),
+    committed=st.sampled_from([None, True]),
 )
 
 

@@ -93,9 +93,9 @@ class Load:
             "body": self._bodies(n),
             "born_timestamp": now if born is None else _microseconds(born, n),
             "store_timestamp": now,
-            "check_immunity_s": pa.nulls(n, pa.int32()),
         }
-        return pa.table(columns).cast(arrow_schema("half"))
+        schema = arrow_schema("half")
+        return pa.table({one.name: columns.get(one.name, pa.nulls(n, one.type)) for one in schema}).cast(schema)
 
     def _op(self, offsets: Offsets) -> pa.Table:
         n = len(offsets)

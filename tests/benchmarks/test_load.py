@@ -13,13 +13,18 @@ from checkback.storage.schemas import arrow_schema
 
 
 def test_load_lands_halves_and_their_ops(tmp_path: Path) -> None:
-    """All columns but the immunity are filled; every twentieth has no op; each op names its half."""
+    """All columns but the immunity and the delay are filled; every twentieth has no op; each op names its half."""
     load = Load(str(tmp_path), body_bytes=64, topics=2, pending_every=20, queue_id=3)
     assert load.land(0, 40) == 38
     half = DeltaTable(tmp_path / "half").to_pyarrow_table().sort_by("queue_offset")
     op = DeltaTable(tmp_path / "op").to_pyarrow_table().sort_by("half_offset")
     assert half.schema.names == arrow_schema("half").names
-    assert [name for name in half.schema.names if half.column(name).null_count] == ["check_immunity_s"]
+    assert [name for name in half.schema.names if half.column(name).null_count] == [
+        "check_immunity_s",
+        "delay_ms",
+        "deliver_at",
+        "committed",
+    ]
     assert set(half.column("real_topic").to_pylist()) == {"topic_0", "topic_1"}
     bodies = half.column("body").to_pylist()
     assert {len(body) for body in bodies} == {64}

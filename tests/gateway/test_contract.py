@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -45,6 +46,31 @@ def sent(gateway: Gateway, transaction_id: str, **fields: Any) -> int:
     return int(answer.json()["queue_offset"])
 
 
+def test_message_without_a_transaction_is_its_own_commit(gateway: Gateway) -> None:
+    """Stored once under its transaction id, in one row; an op COMMIT repeats it, a ROLLBACK contradicts."""
+    sent_at = int(time.time() * 1000)
+    message = half("alone", delay="2s")
+    answers = [gateway.post("/v1/message", message) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert answers[0].json() == answers[1].json()
+    offset = answers[0].json()["queue_offset"]
+    row = rows(gateway.root, "half")[offset]
+    assert (row["committed"], row["delay_ms"], row["deliver_at"]) == (True, 2_000, None)
+    ended = {"queue_id": 0, "half_offset": offset, "transaction_id": "alone", "producer_group": "orders"}
+    assert gateway.post("/v1/op", ended | {"state": "COMMIT"}).json()["repeated"] is True
+    assert gateway.post("/v1/op", ended | {"state": "ROLLBACK"}).status_code == 409
+    assert gateway.post("/v1/half", message).status_code == 409
+    batch = [half("b1", deliver_at=sent_at + 60_000), half("b2", committed=False), half("b3", delay="41d")]
+    results = gateway.post("/v1/messages", {"messages": batch}).json()["results"]
+    assert [result["status"] for result in results] == [200, 200, 422]
+    stored = [rows(gateway.root, "half")[result["queue_offset"]] for result in results[:2]]
+    assert [row["committed"] for row in stored] == [True, True]
+    assert stored[0]["deliver_at"] == datetime.fromtimestamp((sent_at + 60_000) / 1000, timezone.utc)
+    plain = gateway.post("/v1/halves", {"messages": [half("c1", delay_level=99), half("c2", committed=True)]})
+    stored = [rows(gateway.root, "half")[result["queue_offset"]] for result in plain.json()["results"]]
+    assert [(row["committed"], row["delay_ms"]) for row in stored] == [(None, 7_200_000), (None, None)]
+
+
 def test_half_is_in_the_table_when_it_is_answered(gateway: Gateway) -> None:
     """With all its fields, what is not said being RocketMQ's defaults."""
     before = datetime.now(timezone.utc)
@@ -69,6 +95,9 @@ def test_half_is_in_the_table_when_it_is_answered(gateway: Gateway) -> None:
         "body": b"body of whole",
         "born_timestamp": datetime.fromtimestamp(1795227064.579, timezone.utc),
         "check_immunity_s": 30,
+        "delay_ms": None,
+        "deliver_at": None,
+        "committed": None,
     }
     offset = sent(gateway, "least", properties=None, real_queue_id=None)
     least = rows(gateway.root, "half")[offset]

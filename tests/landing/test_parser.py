@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pyarrow as pa
 
@@ -51,6 +51,9 @@ def test_half_row() -> None:
         "body": b"hello",
         "born_timestamp": datetime(2023, 11, 14, 22, 13, 20, tzinfo=timezone.utc),
         "check_immunity_s": 9,
+        "delay_ms": None,
+        "deliver_at": None,
+        "committed": None,
         "raw": None,
         "reason": None,
         "file": "/in/a b.jsonl",
@@ -59,6 +62,36 @@ def test_half_row() -> None:
         "row": 0,
         "store_timestamp": AT,
     }
+
+
+def test_delay_is_kept_unless_it_is_too_long() -> None:
+    """The longest counts from when it lands; in RocketMQ's properties, too."""
+    now = int(AT.timestamp() * 1000)
+    told: list[dict[str, Any]] = [
+        {"delay_level": 3, "committed": True},
+        {"delay": _MAX_DELAY},
+        {"deliver_at": now + _MAX_DELAY, "committed": False},
+        {"properties": {"TIMER_DELAY_SEC": "7"}},
+        {"delay": "41d"},
+        {"deliver_at": now + _MAX_DELAY + 1},
+        {"properties": {"TIMER_DELAY_MS": str(2**63)}},
+        {"committed": "yes"},
+    ]
+    rows = parse("half", batch_of(*(half(number, **more).encode() for number, more in enumerate(told))))
+    assert [(row["delay_ms"], row["committed"]) for row in rows[:4]] == [
+        (10_000, True),
+        (_MAX_DELAY, None),
+        (None, None),
+        (7_000, None),
+    ]
+    assert rows[2]["deliver_at"] == AT + timedelta(milliseconds=_MAX_DELAY)
+    assert [str(row["reason"]).partition(":")[0] for row in rows] == [
+        *["None"] * 4,
+        "delay",
+        "deliver_at",
+        "TIMER_DELAY_MS",
+        "committed",
+    ]
 
 
 def test_rows_keep_the_places_of_their_lines() -> None:

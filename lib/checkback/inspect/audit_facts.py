@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from checkback.inspect.check_intervals import timed
 from checkback.inspect.pending_transactions import born
-from checkback.reconcile.event_columns import identity_columns, store_us, transaction_key
+from checkback.reconcile.event_columns import identity_columns, is_cancel, store_us, transaction_key
 from checkback.reconcile.records import NOT_STATED, Reason, Source
 from checkback.reconcile.rejected import REJECTION
 from checkback.storage.dataframes import union
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 KEY = ("queue_id", "queue_offset")
 #: names in a topic table and in `unpublished` -> names in `half`, and of the topic's queue
 _OF_HALF = {"queue_id": "real_queue_id", "half_queue_id": "queue_id", "half_queue_offset": "queue_offset"}
-#: Bits of op_states and decision_states: COMMIT by source, ROLLBACK by source, DISCARD.
-COMMITS, ROLLBACKS, DISCARD = 0x0F, 0xF0, 0x100
+#: Bits of op_states and decision_states: COMMIT by source, ROLLBACK by source, DISCARD; SCHEDULED: COMMIT for later.
+COMMITS, ROLLBACKS, DISCARD, SCHEDULED = 0x0F, 0xF0, 0x100, 0x200
 #: Bits of rejected.
 REJECTED_HALF, REJECTED_OP, REJECTED_EARLY = 1, 2, 4
 
@@ -47,10 +47,15 @@ OVER, AGAIN = 1, 2
     _GIVEN_UP,
     _REJECTED,
     _UNPUBLISHED,
-) = range(12)
+    _DELIVERY,
+    _CANCEL,
+    _CANCELLED,
+    _CANCEL_OP,
+) = range(16)
 #: The columns by kind of row; null if not applicable.
 #: at, until: ms. Half: born, its own immunity (a duration); check: when it was requested, how long after it was due;
 #: discard (given up): from which landing on a half is too young for it, how long after it was due.
+#: Delivery: at, and until: when it was due. Decision SCHEDULED: until: when it is due.
 #: store: half or op: when it landed, us; check: when the next one is due; decision: its turn.
 #: number: bits; check: its turn; discard: the number of checks it lacks; received check: its number. `at` of a
 #: decision: its check_times. who, content: hashes; check: check_times, bits. content of a discard: its check_times if
@@ -68,12 +73,16 @@ def facts(fixed: FixedTables, rules: DataFrame, ever: RulesHistory) -> DataFrame
     first), alien_landed (us, last); decision_states, decided_checks (max), decided_turn (first); checks (rows),
     repeated_checks, over_limit (bit), last_check, last_turn, first_check_at (ms), next_check_at (ms, by the last
     check), least_slack (ms); of discards: least_end_slack, too_young (ms: halves that landed then or later), lacking
-    (checks), unreceived (check_times, if all had to be received); rejected (bits).
+    (checks), unreceived (check_times, if all had to be received); rejected (bits); deliver_at (ms), deliveries, cancels,
+    cancelled (rows), least_delay (ms from deliver_at to the delivery).
     """
     half = fixed.read("half")
     rows = [
         _half_rows(half, fixed.ignores_case),
         _op_rows(fixed.read("op"), half),
+        # A message without a transaction is its own COMMIT.
+        _rows(half.where("committed"), _OP, store=store_us(), number=F.lit(1 << Source.PRODUCER)),
+        _rows(fixed.read("deliveries"), _DELIVERY, at=F.unix_millis("delivered_at"), until=F.unix_millis("deliver_at")),
         _decision_rows(fixed.read("decisions"), rules),
         _discarded_rows(fixed.read("discarded"), fixed.ignores_case),
         _timed_rows(timed(fixed.read("check_requests"), fixed.read("decisions"), rules, ever)),
@@ -119,13 +128,20 @@ def _other_facts() -> list[Column]:
         _count(_UNPUBLISHED).alias("unpublished"),
         _span("content", _TOPIC).alias("topic_contents"),
         _count(_DISCARDED).alias("discarded"),
-        _span("content", _DISCARDED).alias("discarded_contents"),
+        F.array(
+            *(pick(F.coalesce(_of("content", _DISCARDED), _of("content", _CANCELLED))) for pick in (F.min, F.max))
+        ).alias("discarded_contents"),
         _count(_DECISION).alias("decisions"),
         _bits(_DECISION).alias("decision_states"),
         F.max(_of("at", _DECISION)).alias("decided_checks"),
         F.min(_of("store", _DECISION)).alias("decided_turn"),
         _span("who", _DECISION).alias("decision_owners"),
         _bits(_REJECTED).alias("rejected"),
+        F.max(_of("until", _DECISION)).alias("deliver_at"),
+        _count(_DELIVERY).alias("deliveries"),
+        F.min(_of("at", _DELIVERY) - _of("until", _DELIVERY)).alias("least_delay"),
+        _count(_CANCEL).alias("cancels"),
+        _count(_CANCELLED).alias("cancelled"),
     ]
 
 
@@ -199,7 +215,8 @@ def _half_rows(half: DataFrame, ignore_case: bool) -> DataFrame:
 
 def _discarded_rows(discarded: DataFrame, ignore_case: bool) -> DataFrame:
     content = _content(F.col("real_topic"), "real_queue_id", "store_timestamp", ignore_case)
-    return _rows(discarded, _DISCARDED, content=content)
+    kind = F.when(F.col("reason") == "CANCELLED", _CANCELLED).otherwise(_DISCARDED)
+    return _rows(discarded, kind, content=content)
 
 
 def _topic_rows(topics: DataFrame, ignore_case: bool) -> DataFrame:
@@ -244,7 +261,7 @@ def _op_rows(op: DataFrame, half: DataFrame) -> DataFrame:
     own_id = (F.col("transaction_hash") == NOT_STATED) | (F.col("transaction_hash") == F.col("own_transaction"))
     received, by_check = F.col("state") == "DELIVERED", F.col("source") == "check"
     kind = F.when(F.col("state") == "UNDELIVERED", _UNDELIVERED).when(received & by_check, _RECEIVED)
-    kind = kind.when(own_group & own_id, _OP).otherwise(_ALIEN_OP)
+    kind = kind.when(own_group & own_id & is_cancel(), _CANCEL_OP).when(own_group & own_id, _OP).otherwise(_ALIEN_OP)
     number = F.regexp_extract("remark", "^check ([0-9]{1,9})$", 1).try_cast("bigint")
     number = F.when(kind == _RECEIVED, number).otherwise(F.col("bits"))
     return _rows(judged, kind, store=F.col("store_us"), number=number)
@@ -253,8 +270,15 @@ def _op_rows(op: DataFrame, half: DataFrame) -> DataFrame:
 def _decision_rows(decisions: DataFrame, rules: DataFrame) -> DataFrame:
     of_batch = decisions.withColumn("ms", F.unix_millis("decided_at"))
     of_batch = of_batch.join(rules.select("batch_id", "ms", "turn"), on=["batch_id", "ms"], how="left")
+    scheduled = F.when(F.col("deliver_at").isNotNull(), SCHEDULED).otherwise(0)
     return _rows(
-        of_batch, _DECISION, at=F.col("check_times"), number=_state_bits(), who=transaction_key(), store=F.col("turn")
+        of_batch,
+        F.when(F.col("state") == "CANCEL", _CANCEL).otherwise(_DECISION),
+        at=F.col("check_times"),
+        until=F.unix_millis("deliver_at"),
+        number=_state_bits().bitwiseOR(scheduled),
+        who=transaction_key(),
+        store=F.col("turn"),
     )
 
 

@@ -8,7 +8,8 @@ from typing import Literal
 Level = Literal["broken", "warning", "figure"]
 
 PROMISES = {
-    "P1": "every half message that landed ends as exactly one of published, rolled back, discarded, pending",
+    "P1": "every half message that landed ends as exactly one of published, scheduled, rolled back, discarded, "
+    "cancelled, pending; what is scheduled is published at its time, never before",
     "P2": "no transaction is published twice, nor by a rebuild (P7)",
     "P3": "nothing is published without a COMMIT of its own group",
     "P4": "one decision per transaction, for ever",
@@ -38,6 +39,8 @@ _ALL = (
     Finding("rolled_back", "figure", "", "decided ROLLBACK"),
     Finding("discarded", "figure", "", "in `discarded`"),
     Finding("pending", "figure", "", "not decided yet; the oldest first"),
+    Finding("scheduled", "figure", "", "decided COMMIT, and published later"),
+    Finding("cancelled", "figure", "", "decided COMMIT, and cancelled before its time"),
     Finding("half_repeated", "figure", "", "a later half message took an offset once more, and is in `rejected`"),
     Finding("op_rejected", "figure", "", "an op that is not the half message's own, and is in `rejected`"),
     Finding("offset_gap", "figure", "", "offsets that no half message has, between a queue's first and last"),
@@ -55,6 +58,14 @@ _ALL = (
     Finding("published_differs", "broken", "P1", "published in other words, or another topic, than it landed"),
     Finding("discarded_differs", "broken", "P1", "in `discarded` in other words than it landed"),
     Finding("pending_overdue", "broken", "P1", "has its own op, or outlived transaction.reserved, and was skipped"),
+    Finding("published_while_scheduled", "broken", "P1", "published, but not in `deliveries`: perhaps early"),
+    Finding("delivered_early", "broken", "P1", "published before its deliver_at"),
+    Finding("delivery_without_commit", "broken", "P1", "in `deliveries`, but no COMMIT has scheduled it"),
+    Finding("delivery_not_published", "broken", "P1", "in `deliveries`, but in no topic nor in `unpublished`: lost"),
+    Finding("delivered_and_cancelled", "broken", "P1", "delivered, and cancelled"),
+    Finding("cancel_without_commit", "broken", "P1", "decided CANCEL, but no COMMIT has scheduled it"),
+    Finding("delivery_overdue", "broken", "P1", "scheduled, and due long before the newest batch"),
+    Finding("delivered_twice", "broken", "P2", "more than one row of `deliveries`"),
     Finding("published_twice", "broken", "P2", "more than one row of the topics"),
     Finding("resumed_twice", "broken", "P2", "one discarded message was resumed twice, and both are published"),
     Finding("published_without_commit", "broken", "P3", "published, but not decided COMMIT"),

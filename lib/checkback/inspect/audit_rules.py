@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from checkback.inspect.audit_facts import COMMITS, DISCARD, REJECTED_EARLY, REJECTED_HALF, REJECTED_OP, ROLLBACKS
+from checkback.inspect.audit_facts import (
+    COMMITS,
+    DISCARD,
+    REJECTED_EARLY,
+    REJECTED_HALF,
+    REJECTED_OP,
+    ROLLBACKS,
+    SCHEDULED,
+)
 from checkback.inspect.batches import UNKNOWN
 
 if TYPE_CHECKING:
@@ -47,6 +55,7 @@ def conditions(known: RulesInForce) -> dict[str, Column]:
     return {
         **_states(),
         **_publishing(),
+        **_scheduling(known),
         **_deciding(),
         **_checking(known),
         **_discarding(),
@@ -96,15 +105,39 @@ def _publishing() -> dict[str, Column]:
         "published_without_half": _there("published") & ~_there("halves"),
         "published_without_commit": _there("published") & ~_decided(COMMITS),
         "published_twice": F.col("published") > 1,
-        "published_and_discarded": _there("published") & _there("discarded"),
+        "published_and_discarded": _there("published") & (_there("discarded") | _there("cancelled")),
         "published_differs": _unlike("topic_contents", "content", "half_contents"),
-        "commit_not_published": _decided(COMMITS) & ~_there("published") & ~_there("unpublished"),
+        "commit_not_published": _decided(COMMITS) & ~_there("published") & ~_there("unpublished") & ~_waiting(),
         "unpublished": _decided(COMMITS) & ~_there("published") & _there("unpublished"),
-        "discarded_without_half": _there("discarded") & ~_there("halves"),
-        "discarded_without_decision": _there("discarded") & ~_decided(DISCARD),
-        "discarded_twice": F.col("discarded") > 1,
+        "discarded_without_half": (_there("discarded") | _there("cancelled")) & ~_there("halves"),
+        "discarded_without_decision": (_there("discarded") & ~_decided(DISCARD))
+        | (_there("cancelled") & ~_there("cancels")),
+        "discarded_twice": F.col("discarded") + F.col("cancelled") > 1,
         "discarded_differs": _unlike("discarded_contents", "content", "half_contents"),
-        "discard_not_kept": _decided(DISCARD) & ~_there("discarded"),
+        "discard_not_kept": (_decided(DISCARD) & ~_there("discarded")) | (_there("cancels") & ~_there("cancelled")),
+    }
+
+
+def _waiting() -> Column:
+    """Whether the message is scheduled, or was cancelled."""
+    return _decided(SCHEDULED) & ~_there("deliveries")
+
+
+def _scheduling(known: RulesInForce) -> dict[str, Column]:
+    scheduled = _waiting() & ~_there("cancels")
+    out = _there("published") | _there("unpublished")
+    late = F.lit(False) if known.batch_time is None else F.col("deliver_at") < known.batch_time - _MARGIN_MS
+    return {
+        "scheduled": scheduled,
+        "cancelled": _there("cancels"),
+        "published_while_scheduled": out & _waiting(),
+        "delivered_early": F.coalesce(F.col("least_delay") < 0, F.lit(False)),
+        "delivered_twice": F.col("deliveries") > 1,
+        "delivery_without_commit": _there("deliveries") & ~_decided(SCHEDULED),
+        "delivery_not_published": _there("deliveries") & ~out,
+        "delivered_and_cancelled": _there("deliveries") & _there("cancels"),
+        "cancel_without_commit": _there("cancels") & ~_decided(SCHEDULED),
+        "delivery_overdue": scheduled & late,
     }
 
 
@@ -113,7 +146,7 @@ def _deciding() -> dict[str, Column]:
     rollback_said = _has("op_states", ROLLBACKS) & ~_decided(ROLLBACKS)
     return {
         "decision_without_half": _there("decisions") & ~_there("halves"),
-        "decided_twice": F.col("decisions") > 1,
+        "decided_twice": (F.col("decisions") > 1) | (F.col("cancels") > 1),
         "decision_of_another": _unlike("decision_owners", "who", "half_owners"),
         "commit_without_op": _lacks_op(COMMITS),
         "rollback_without_op": _lacks_op(ROLLBACKS),

@@ -30,6 +30,9 @@ _COUNTS = {
     "committed": ("decisions", "state = 'COMMIT'"),
     "rolled_back": ("decisions", "state = 'ROLLBACK'"),
     "discarded": ("decisions", "state = 'DISCARD'"),
+    "scheduled": ("decisions", "state = 'COMMIT' AND deliver_at IS NOT NULL"),
+    "delivered": ("deliveries", "true"),
+    "cancelled": ("decisions", "state = 'CANCEL'"),
     "checks": ("check_requests", "true"),
 }
 _RULES = ("check_interval_ms", "check_max", "reserved_ms", "check_jitter_ms", "count_undelivered")
@@ -97,7 +100,8 @@ def rules(fixed: FixedTables) -> DataFrame:
 
 def _rows(fixed: FixedTables) -> DataFrame:
     """`batches` with batch_time as ms."""
-    return fixed.all_rows(NAME).withColumn("ms", F.unix_millis("batch_time"))
+    rows = fixed.all_rows(NAME).withColumn("ms", F.unix_millis("batch_time"))
+    return rows.fillna(0, ["delivered", "cancelled"])  # null in rows of releases without delays
 
 
 def _compared(fixed: FixedTables) -> DataFrame:
