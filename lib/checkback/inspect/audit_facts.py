@@ -73,8 +73,8 @@ def facts(fixed: FixedTables, rules: DataFrame, ever: RulesHistory) -> DataFrame
     first), alien_landed (us, last); decision_states, decided_checks (max), decided_turn (first); checks (rows),
     repeated_checks, over_limit (bit), last_check, last_turn, first_check_at (ms), next_check_at (ms, by the last
     check), least_slack (ms); of discards: least_end_slack, too_young (ms: halves that landed then or later), lacking
-    (checks), unreceived (check_times, if all had to be received); rejected (bits); deliver_at (ms), deliveries, cancels,
-    cancelled (rows), least_delay (ms from deliver_at to the delivery).
+    (checks), unreceived (check_times, if all had to be received); rejected (bits); deliver_at (ms), deliveries,
+    cancels, cancelled (rows), least_delay (ms from deliver_at to the delivery).
     """
     half = fixed.read("half")
     rows = [
