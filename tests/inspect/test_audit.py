@@ -139,6 +139,8 @@ def test_figures_add_up(spark: SparkSession, tmp_path: Path) -> None:
         "rolled_back": (1, ((1, 9),)),
         "discarded": (1, ((2, 0),)),
         "pending": (3, ((2, last), (2, 5), (2, 1))),
+        "scheduled": (0, ()),
+        "cancelled": (0, ()),
         "half_repeated": (0, ()),
         "op_rejected": (0, ()),
         "offset_gap": (3 + last + 1 - 4, ()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from checkback.reconcile.records import Reason
@@ -37,12 +37,40 @@ def _long_pending(t: Transaction, last: timedelta) -> list[Row]:
     return [old.half(), *old.checks(CHECK_MAX - 1), old.check(CHECK_MAX, last)]
 
 
+_DUE, _SOON = DECIDED + timedelta(seconds=1), UNDER_WAY + timedelta(hours=1)
+
+
+def _delivery(t: Transaction, at: datetime = DECIDED, due: datetime = DECIDED, **more: Any) -> Row:
+    """A row of `deliveries`: of a message that was due, and published by the batch of the decisions here."""
+    _, row = t.decision()
+    names = ("queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic", "batch_id")
+    return "deliveries", {name: row[name] for name in names} | {"deliver_at": due, "delivered_at": at} | more
+
+
+def _scheduled(t: Transaction, due: datetime = _SOON) -> list[Row]:
+    return [t.half(), t.op(), t.decision(deliver_at=due)]
+
+
+def _cancelled(t: Transaction) -> list[Row]:
+    return [*_scheduled(t), t.op("CANCEL", source="operator"), t.decision("CANCEL", source="operator")]
+
+
+_CANCELLED: dict[str, Any] = {"reason": "CANCELLED"}
+
+
 #: What breaks nothing.
 CLEAN: dict[str, Story] = {
     "committed": Transaction.committed,
     "published late": lambda t: [*t.committed(), t.unpublished()],
     "rolled back": Transaction.rolled_back,
     "given up": Transaction.given_up,
+    "scheduled": _scheduled,
+    "delivered": lambda t: [*_scheduled(t, DECIDED), _delivery(t), t.published()],
+    "delivered, and its topic's table cannot be written": lambda t: [
+        *(*_scheduled(t, DECIDED), _delivery(t), t.unpublished(), t.published()),
+    ],
+    "cancelled": lambda t: [*_cancelled(t), t.discarded(**_CANCELLED)],
+    "without a transaction": lambda t: [t.half(committed=True), t.decision(), t.published()],
     "pending": lambda t: [t.half(), *t.checks(2)],
     "pending for long, and never checked": lambda t: [replace(t, born=LONG_AGO).half()],
     "pending for long, and last checked before it was too old": lambda t: _long_pending(t, timedelta(hours=71)),
@@ -108,6 +136,35 @@ BROKEN: dict[str, tuple[set[str], Story]] = {
         lambda t: [t.half(), t.op(), t.decision(), t.unpublished(), t.published(committed_at=UNDER_WAY, batch_id=1)],
     ),
     "decided by nobody's ROLLBACK": ({"rollback_without_op"}, lambda t: [t.half(), t.decision("ROLLBACK")]),
+    "delivered early": (
+        {"delivered_early"},
+        lambda t: [*_scheduled(t, _DUE), _delivery(t, due=_DUE), t.published()],
+    ),
+    "published, not delivered": ({"published_while_scheduled"}, lambda t: [*_scheduled(t), t.published()]),
+    "delivered, not published": ({"delivery_not_published"}, lambda t: [*_scheduled(t, DECIDED), _delivery(t)]),
+    "delivered, not scheduled": ({"delivery_without_commit"}, lambda t: [*t.committed(), _delivery(t)]),
+    "delivered twice": (
+        {"delivered_twice"},
+        lambda t: [*_scheduled(t, DECIDED), _delivery(t), _delivery(t), t.published()],
+    ),
+    "delivered and cancelled": (
+        {"delivered_and_cancelled", "published_and_discarded"},
+        lambda t: [*_cancelled(t), t.discarded(**_CANCELLED), _delivery(t, due=DECIDED), t.published()],
+    ),
+    "cancelled, never scheduled": (
+        {"cancel_without_commit", "published_and_discarded"},
+        lambda t: [*t.committed(), t.decision("CANCEL", source="operator"), t.discarded(**_CANCELLED)],
+    ),
+    "cancelled twice": (
+        {"decided_twice"},
+        lambda t: [*_cancelled(t), t.decision("CANCEL", source="operator"), t.discarded(**_CANCELLED)],
+    ),
+    "cancelled, not kept": ({"discard_not_kept"}, _cancelled),
+    "kept as cancelled, not decided": (
+        {"discarded_without_decision"},
+        lambda t: [*_scheduled(t), t.discarded(**_CANCELLED)],
+    ),
+    "scheduled, and left behind": ({"delivery_overdue"}, lambda t: _scheduled(t, DECIDED)),
     "not kept": ({"discard_not_kept"}, lambda t: t.given_up()[:-1]),
     "discarded, not decided": ({"discarded_without_decision"}, lambda t: [t.half(), t.discarded()]),
     "published and discarded": (

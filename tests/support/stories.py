@@ -32,11 +32,12 @@ DECIDED = BORN + timedelta(minutes=30)
 LONG_AGO = DONE - timedelta(hours=73)
 CHECK_MAX = 3
 #: the column of `batches` that counts decisions of a state
-COUNTED = {"COMMIT": "committed", "ROLLBACK": "rolled_back", "DISCARD": "discarded"}
+COUNTED = {"COMMIT": "committed", "ROLLBACK": "rolled_back", "DISCARD": "discarded", "CANCEL": "cancelled"}
 #: by table, the column with the time of the batch
 BATCH_TIME = {
     "decisions": "decided_at",
     "discarded": "discarded_at",
+    "deliveries": "delivered_at",
     "check_requests": "requested_at",
     "unpublished": "unpublished_at",
 }
@@ -205,6 +206,9 @@ def in_batches(rows: list[Row], **rules: Any) -> tuple[list[Row], int]:
         found.append((name, row if time is None else row | {"batch_id": numbers.get(time, len(times))}))
         if time is not None and name == "decisions":
             counts[time][COUNTED[row["state"]]] += 1
+            counts[time]["scheduled"] += row.get("deliver_at") is not None
+        elif time is not None and name == "deliveries":
+            counts[time]["delivered"] += 1
         elif time is not None and name == "check_requests":
             counts[time]["checks"] += 1
     found += [batch(number, time, **{**rules, **counts[time]}) for time, number in numbers.items()]

@@ -101,7 +101,7 @@ def rules(fixed: FixedTables) -> DataFrame:
 def _rows(fixed: FixedTables) -> DataFrame:
     """`batches` with batch_time as ms."""
     rows = fixed.all_rows(NAME).withColumn("ms", F.unix_millis("batch_time"))
-    return rows.fillna(0, ["delivered", "cancelled"])  # null in rows of releases without delays
+    return rows.fillna(0, ["scheduled", "delivered", "cancelled"])  # null in rows of releases without delays
 
 
 def _compared(fixed: FixedTables) -> DataFrame:
