@@ -9,6 +9,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from checkback.operate.action import Outcome, act
+from checkback.operate.cancel import cancelling
 from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.resolve import resolving
 from checkback.operate.resume import resuming
@@ -71,14 +72,25 @@ class Lakehouse:
         own = {"queue_id": place.queue_id, "half_offset": place.queue_offset}
         self._append("op", own | row | self._times() | more)
 
-    def decide(self, place: Place, state: str, source: str = "producer") -> None:
+    def decide(self, place: Place, state: str, source: str = "producer", deliver_at: datetime | None = None) -> None:
         """`reconcile` decides; a discarded message goes to `discarded`."""
         half = next(row for row in self.rows("half") if (row["queue_id"], row["queue_offset"]) == place)
         reason = "CHECK_MAX" if state == "DISCARD" else None
         more = {"state": state, "source": source, "reason": reason, "check_times": 15, "batch_id": 1}
-        self._append("decisions", self._own(half) | more | {"decided_at": self.clock()})
-        if state == "DISCARD":
+        self._append("decisions", self._own(half) | more | {"decided_at": self.clock(), "deliver_at": deliver_at})
+        if state in ("DISCARD", "CANCEL"):
+            more |= {"reason": "CANCELLED"} if state == "CANCEL" else {}
             self._append("discarded", half | more | {"discarded_at": self.clock()})
+
+    def deliver(self, place: Place) -> None:
+        """`reconcile` publishes a scheduled message."""
+        half = next(row for row in self.rows("half") if (row["queue_id"], row["queue_offset"]) == place)
+        DeltaLog.create("deliveries", self.tables.location("deliveries"))
+        self._append("deliveries", self._own(half) | {"delivered_at": self.clock(), "batch_id": 2})
+
+    def cancel(self, asked: Asked | None = None, signed: OperatorSignature = ALICE, **more: Any) -> Outcome:
+        """As the command with --yes."""
+        return act(self._store(**more), asked or Asked("tx"), QUEUE, cancelling(signed, self.clock))
 
     def discarded(self) -> Place:
         """A discarded message, at 0/12."""

@@ -141,7 +141,7 @@ BROKEN: dict[str, tuple[set[str], Story]] = {
         lambda t: [*_scheduled(t, _DUE), _delivery(t, due=_DUE), t.published()],
     ),
     "published, not delivered": ({"published_while_scheduled"}, lambda t: [*_scheduled(t), t.published()]),
-    "delivered, not published": ({"delivery_not_published"}, lambda t: [*_scheduled(t, DECIDED), _delivery(t)]),
+    "delivered, not published": ({"commit_not_published"}, lambda t: [*_scheduled(t, DECIDED), _delivery(t)]),
     "delivered, not scheduled": ({"delivery_without_commit"}, lambda t: [*t.committed(), _delivery(t)]),
     "delivered twice": (
         {"delivered_twice"},

@@ -1,4 +1,4 @@
-"""`checkback pending`, `lineage` and `audit`: read-only views of the tables."""
+"""`checkback pending`, `scheduled`, `lineage` and `audit`: read-only views of the tables."""
 
 from __future__ import annotations
 
@@ -61,6 +61,44 @@ def _pending_table(rows: list[dict[str, Any]]) -> None:
             answer or "-",
             shown(row["next_check_at"]),
             shown(row["why"]),
+        )
+    console().print(table)
+
+
+@app.command()
+def scheduled(
+    as_of: AsOf = None,
+    group: Group = None,
+    as_json: Json = False,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+) -> None:
+    """Show the committed messages whose time is yet to come, or was at a time."""
+    settings = prepared_for_tables(config, overrides, debug)
+    from checkback.inspect.as_of import parse_as_of
+
+    moment = parse_as_of(as_of)
+    from pyspark.sql import functions as F
+
+    from checkback.inspect.scheduled_messages import scheduled as inspected
+
+    with running_session(settings, "checkback-scheduled", short=True) as spark:
+        rows = inspected(spark, settings, moment).drop("as_of")
+        if group is not None:
+            rows = rows.where(F.col("producer_group") == group)
+        whose = "Nothing" if group is None else f"Nothing of the group {group}"
+        nothing = f"{whose} is scheduled." if moment is None else f"{whose} was."
+        _show(rows, as_json, SHOWN, _scheduled_table, nothing)
+
+
+def _scheduled_table(rows: list[dict[str, Any]]) -> None:
+    table = table_of("queue", "offset", "transaction", "group", "topic", "committed", "by", "deliver at", "due in")
+    for row in rows:
+        table.add_row(
+            *(str(row[name]) for name in ("queue_id", "queue_offset", "transaction_id", "producer_group")),
+            *(shown(row[name]) for name in ("real_topic", "decided_at", "source", "deliver_at")),
+            f"{int(row['due_in_s'])}s",
         )
     console().print(table)
 

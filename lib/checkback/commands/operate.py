@@ -1,4 +1,4 @@
-"""`checkback resolve` and `checkback resume`: operator actions."""
+"""`checkback resolve`, `cancel` and `resume`: operator actions."""
 
 from __future__ import annotations
 
@@ -45,6 +45,29 @@ def resolve(
 
     state = command.state_of(commit, rollback)
     request = command.Request.of(transaction_id, group, queue_id, queue_offset, actor, reason, state)
+    settings = prepared_for_tables(config, overrides, debug)
+    command.run(settings, request, yes, as_json, print_table)
+
+
+@app.command()
+def cancel(
+    transaction_id: Tx,
+    actor: Actor,
+    reason: Reason,
+    group: OneGroup = None,
+    queue_id: QueueId = None,
+    queue_offset: QueueOffset = None,
+    yes: Yes = False,
+    as_json: Json = False,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+) -> None:
+    """End a scheduled message before its time: it is kept in `discarded`, and not published."""
+    from checkback.operate import command
+    from checkback.operate.operations import CANCEL
+
+    request = command.Request.of(transaction_id, group, queue_id, queue_offset, actor, reason, CANCEL)
     settings = prepared_for_tables(config, overrides, debug)
     command.run(settings, request, yes, as_json, print_table)
 

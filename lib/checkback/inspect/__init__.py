@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from checkback.inspect.notebook import busiest, notebook_settings, table
     from checkback.inspect.outage import damage, outages, what_endpoints_said, worst_outage
     from checkback.inspect.pending_transactions import pending
+    from checkback.inspect.scheduled_messages import scheduled
     from checkback.inspect.state_store import state_differences, state_pending
     from checkback.inspect.timeline import (
         check_outcomes,
@@ -39,6 +40,7 @@ __all__ = [
     "pending",
     "pending_over_time",
     "pick_every",
+    "scheduled",
     "snapshot",
     "state_differences",
     "state_pending",
@@ -61,6 +63,7 @@ _MODULES = {
     "pending": "pending_transactions",
     "pending_over_time": "timeline",
     "pick_every": "timeline",
+    "scheduled": "scheduled_messages",
     "snapshot": "batch_snapshot",
     "state_differences": "state_store",
     "state_pending": "state_store",

@@ -61,7 +61,6 @@ _ALL = (
     Finding("published_while_scheduled", "broken", "P1", "published, but not in `deliveries`: perhaps early"),
     Finding("delivered_early", "broken", "P1", "published before its deliver_at"),
     Finding("delivery_without_commit", "broken", "P1", "in `deliveries`, but no COMMIT has scheduled it"),
-    Finding("delivery_not_published", "broken", "P1", "in `deliveries`, but in no topic nor in `unpublished`: lost"),
     Finding("delivered_and_cancelled", "broken", "P1", "delivered, and cancelled"),
     Finding("cancel_without_commit", "broken", "P1", "decided CANCEL, but no COMMIT has scheduled it"),
     Finding("delivery_overdue", "broken", "P1", "scheduled, and due long before the newest batch"),

@@ -134,7 +134,6 @@ def _scheduling(known: RulesInForce) -> dict[str, Column]:
         "delivered_early": F.coalesce(F.col("least_delay") < 0, F.lit(False)),
         "delivered_twice": F.col("deliveries") > 1,
         "delivery_without_commit": _there("deliveries") & ~_decided(SCHEDULED),
-        "delivery_not_published": _there("deliveries") & ~out,
         "delivered_and_cancelled": _there("deliveries") & _there("cancels"),
         "cancel_without_commit": _there("cancels") & ~_decided(SCHEDULED),
         "delivery_overdue": scheduled & late,

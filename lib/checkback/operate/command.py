@@ -1,4 +1,4 @@
-"""The commands `resolve` and `resume`: show, confirm, perform, report."""
+"""The commands `resolve`, `cancel` and `resume`: show, confirm, perform, report."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import typer
 
 from checkback.errors import SettingsError, printable
 from checkback.operate.action import act, look
+from checkback.operate.cancel import cancelling
+from checkback.operate.operations import CANCEL
 from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.preview import (
     consequence,
@@ -50,7 +52,7 @@ def state_of(commit: bool, rollback: bool) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """The options of a command. ``state``: COMMIT or ROLLBACK to resolve with; None = resume."""
+    """The options of a command. ``state``: COMMIT or ROLLBACK to resolve with, or CANCEL; None = resume."""
 
     asked: Asked
     signed: OperatorSignature
@@ -75,13 +77,15 @@ class Request:
 
 
 def run(settings: Settings, request: Request, yes: bool, as_json: bool, table: Print) -> None:
-    """Resolve or resume. Without ``yes`` it only shows the action; on a terminal it asks for confirmation.
+    """Resolve, cancel or resume. Without ``yes`` it only shows the action; on a terminal it asks for confirmation.
 
     Raises SettingsError, RefusedError, StorageError.
     """
     queue = settings.operator.queue
     if request.state is None:
         action = resuming(queue, request.signed, _now)
+    elif request.state == CANCEL:
+        action = cancelling(request.signed, _now)
     else:
         action = resolving(request.state, request.signed, _now)
     with open_tables(settings) as store:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.errors import SettingsError
 from checkback.messages import RESUMED_BY, RESUMED_FROM
-from checkback.operate.transaction import Decision, LandedOp, Place, Transaction
-from checkback.storage.first_op import is_own, turn
+from checkback.operate.transaction import OPERATOR, Decision, LandedOp, Place, Transaction
+from checkback.storage.first_op import is_own, misfit, turn
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -122,13 +122,21 @@ def _transaction(row: Row, resumable: bool) -> Transaction:
 def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> list[Transaction]:
     """The transactions with their ops, decisions and checks."""
     ops: dict[Place, list[Row]] = {}
+    cancels: dict[Place, list[Row]] = {}
     for place, row in _rows_at(store, "op", "half_offset", found):
-        if is_own(row, found[place].producer_group, found[place].transaction_id):
+        whose = found[place].producer_group, found[place].transaction_id
+        if is_own(row, *whose):
             ops.setdefault(place, []).append(row)
+        elif (row["state"], row["source"]) == ("CANCEL", OPERATOR):
+            if misfit(row["producer_group"], row["transaction_id"], *whose) is None:
+                cancels.setdefault(place, []).append(row)
+    decided = _rows_at(store, "decisions", "queue_offset", found)
     decisions = {
         place: Decision(row["state"], row["source"], row["reason"], row[_TIMES] or 0, row["decided_at"])
-        for place, row in _rows_at(store, "decisions", "queue_offset", found)
+        for place, row in sorted(decided, key=lambda item: item[1]["state"] == "CANCEL")  # it comes after the COMMIT
     }
+    due = {place: row["deliver_at"] for place, row in decided if row["deliver_at"] is not None}
+    delivered = {place: row["delivered_at"] for place, row in _rows_at(store, "deliveries", "queue_offset", found)}
     checks: dict[Place, int] = {}
     for place, row in _rows_at(store, "check_requests", "queue_offset", found, ["queue_id", "queue_offset", _TIMES]):
         checks[place] = max(checks.get(place, 0), row[_TIMES] or 0)
@@ -144,6 +152,9 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
             check_times=decisions[place].check_times if place in decisions else checks.get(place, 0),
             last_outcome=answers.get(place, {}).get("outcome"),
             last_error=answers.get(place, {}).get("error"),
+            deliver_at=due.get(place),
+            delivered_at=delivered.get(place),
+            cancels=tuple(_landed(row) for row in sorted(cancels.get(place, ()), key=turn)),
         )
         for place, transaction in sorted(found.items())
     ]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from checkback.operate.transaction import Place, Transaction
 
-RESUME = "RESUME"
+RESUME, CANCEL = "RESUME", "CANCEL"
 RESOLVE = {"COMMIT": "RESOLVE_COMMIT", "ROLLBACK": "RESOLVE_ROLLBACK"}
 
 
@@ -47,4 +47,8 @@ def operations_of(family: Iterable[Transaction]) -> list[Operation]:
         op = one.operators_op
         if op is not None:
             found.append(Operation(op.stored, RESOLVE[op.state], OperatorSignature.parse(op.remark), one.place, *names))
+        found += [
+            Operation(op.stored, CANCEL, OperatorSignature.parse(op.remark), one.place, *names)
+            for op in one.cancels[:1]
+        ]
     return sorted(found, key=lambda operation: operation.at)

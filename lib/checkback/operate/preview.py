@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from checkback.operate.operations import RESUME
+from checkback.operate.operations import CANCEL, RESUME
 from checkback.operate.transaction import stamp
 
 if TYPE_CHECKING:
@@ -39,10 +39,16 @@ def transaction_card(transaction: Transaction, now: datetime) -> list[tuple[str,
 def consequence(action: str, transaction: Transaction, queue: int) -> str:
     """What the action will do, and its consequences."""
     if action == RESUME:
+        state = "DISCARD" if transaction.decision is None else transaction.decision.state
         return (
             f"The message becomes a new half message of queue {queue}, born now, with its checks at 0. When "
             f"`checkback reconcile` runs and its immunity has passed, the group {transaction.producer_group} is asked "
-            f"anew. The decision {transaction.place} DISCARD stays."
+            f"anew. The decision {transaction.place} {state} stays."
+        )
+    if action == CANCEL:
+        return (
+            "An op CANCEL of source operator is appended. When `checkback reconcile` next runs, before it publishes what "
+            "is due, the message is moved to `discarded`, and never published. `checkback resume` sends it anew."
         )
     state = action.rpartition("_")[2]
     fate = f"publishes the message in topics/{transaction.real_topic}" if state == "COMMIT" else "never publishes it"

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from checkback.operate.transaction import Transaction
 
 
+#: decisions whose message is in `discarded`
+_KEPT = ("DISCARD", "CANCEL")
+
+
 class RefusedError(CheckbackError):
     """The transaction is not in a state that allows the action."""
 
@@ -28,7 +32,7 @@ def judge_resolve(transaction: Transaction) -> None:
         fix = "a decision is final"
         if transaction.resumed_as is not None:
             fix = f"it goes on as {transaction.resumed_as}"
-        elif transaction.decision.state == "DISCARD":
+        elif transaction.decision.state in _KEPT:
             fix = "`checkback resume` makes a new half message of it"
         raise RefusedError(f"is decided: {_decision(transaction)}", where, fix)
     if transaction.ops:
@@ -38,6 +42,27 @@ def judge_resolve(transaction: Transaction) -> None:
             f"{op.state} by {op.source}{signed} has landed at {stamp(op.stored)}",
             where,
             "`checkback reconcile` decides by it when it next runs",
+        )
+
+
+def judge_cancel(transaction: Transaction) -> None:
+    """Verify that it may be cancelled. Raises RefusedError unless it is scheduled, and no CANCEL of it has landed."""
+    where, decision = _name(transaction), transaction.decision
+    if decision is None:
+        raise RefusedError("is not scheduled but pending", where, "`checkback resolve --rollback` ends it")
+    if decision.state == "CANCEL":
+        raise RefusedError(f"is cancelled already: {_decision(transaction)}", where, "a decision is final")
+    if decision.state != "COMMIT" or transaction.deliver_at is None:
+        raise RefusedError(f"is not scheduled but decided: {_decision(transaction)}", where, "a decision is final")
+    if transaction.delivered_at is not None:
+        what = f"was published at {stamp(transaction.delivered_at)}, when its time had come"
+        raise RefusedError(what, where, "tell its consumers")
+    if transaction.cancels:
+        op = transaction.cancels[0]
+        raise RefusedError(
+            f"CANCEL by {OperatorSignature.parse(op.remark).actor} has landed at {stamp(op.stored)}",
+            where,
+            "`checkback reconcile` applies it when it next runs",
         )
 
 
@@ -56,10 +81,10 @@ def judge_resume(transaction: Transaction) -> None:
         )
     if transaction.decision is None:
         raise RefusedError("is not discarded but pending", where, "wait for its decision, or `checkback resolve` it")
-    if transaction.decision.state == "DISCARD" and (why := reserved(transaction.real_topic)) is not None:
+    if transaction.decision.state in _KEPT and (why := reserved(transaction.real_topic)) is not None:
         what = f"is meant for the topic {transaction.real_topic}, which {why}"
         raise RefusedError(what, where, "no table can be created for it")
-    if transaction.decision.state != "DISCARD":
+    if transaction.decision.state not in _KEPT:
         raise RefusedError(f"is not discarded but decided: {_decision(transaction)}", where, "a decision is final")
 
 

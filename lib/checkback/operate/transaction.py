@@ -58,7 +58,8 @@ class Transaction:
     """A half message and its outcome. ``ops`` are in the order in which the protocol considers them.
 
     ``resumed_from``, ``resumed_by``: of a resumed message, its discarded original, and "ACTOR: REASON". ``resumed_as``:
-    of a discarded message that was resumed, the new half message.
+    of a discarded message that was resumed, the new half message. ``deliver_at``: of a COMMIT that has scheduled it;
+    ``delivered_at``: when it was published then. ``cancels``: ops CANCEL of operators.
     """
 
     place: Place
@@ -76,6 +77,9 @@ class Transaction:
     check_times: int = 0
     last_outcome: str | None = None
     last_error: str | None = None
+    deliver_at: datetime | None = None
+    delivered_at: datetime | None = None
+    cancels: tuple[LandedOp, ...] = ()
 
     @property
     def operators_op(self) -> LandedOp | None:
@@ -91,13 +95,19 @@ class Transaction:
         if self.decision is not None:
             why = f", {self.decision.reason}" if self.decision.reason else ""
             resumed = f"; resumed as {self.resumed_as}" if self.resumed_as else ""
-            return (
-                f"{self.decision.state} since {stamp(self.decision.decided_at)} by {self.decision.source}{why}{resumed}"
-            )
+            since = f"{self.decision.state} since {stamp(self.decision.decided_at)} by {self.decision.source}"
+            return f"{since}{why}{self._delivery()}{resumed}"
         if self.ops:
             op = self.ops[0]
             return f"pending; {op.state} by {op.source} landed at {stamp(op.stored)}, not yet decided"
         return "pending"
+
+    def _delivery(self) -> str:
+        if self.deliver_at is None or self.decision is None or self.decision.state != "COMMIT":
+            return ""
+        if self.delivered_at is not None:
+            return f"; delivered at {stamp(self.delivered_at)}"
+        return f"; scheduled for {stamp(self.deliver_at)}"
 
 
 def stamp(time: datetime) -> str:

@@ -1,0 +1,65 @@
+"""A scheduled message is cancelled: by one op, and only while it is scheduled."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from checkback.cli import main
+from checkback.operate.rules import RefusedError
+from operate.fixtures import BOB, T0, Lakehouse
+
+DUE = T0 + timedelta(hours=1)
+
+
+def test_scheduled_message_is_cancelled_once(lake: Lakehouse) -> None:
+    """One op, also of an operator who had committed it before, and a row in the ledger; then `reconcile` applies it."""
+    place = lake.half(12)
+    lake.resolve("COMMIT")
+    lake.decide(place, "COMMIT", "operator", DUE)
+    assert lake.cancel().operation.action == "CANCEL"
+    op = lake.rows("op")[-1]
+    assert (op["state"], op["source"], op["transaction_id"], op["half_offset"]) == ("CANCEL", "operator", "tx", 12)
+    assert [row["action"] for row in lake.rows("operations")] == ["RESOLVE_COMMIT", "CANCEL"]
+    with pytest.raises(RefusedError, match="CANCEL by alice has landed at"):
+        lake.cancel(signed=BOB)
+    lake.decide(place, "CANCEL", "operator")
+    with pytest.raises(RefusedError, match="is cancelled already: CANCEL since"):
+        lake.cancel(signed=BOB)
+    with pytest.raises(RefusedError, match="is decided: CANCEL since .* `checkback resume` makes"):
+        lake.resolve("COMMIT")
+    resumed = lake.resume().operation.new_place
+    assert resumed is not None
+    assert lake.rows("half")[-1]["body"] == lake.rows("half")[0]["body"]
+
+
+def test_what_is_not_scheduled_is_not_cancelled(lake: Lakehouse) -> None:
+    place = lake.half(12)
+    with pytest.raises(RefusedError, match="is not scheduled but pending; `checkback resolve --rollback` ends it"):
+        lake.cancel()
+    lake.decide(place, "ROLLBACK")
+    with pytest.raises(RefusedError, match="is not scheduled but decided: ROLLBACK since"):
+        lake.cancel()
+    at_once = lake.half(13, "at once")
+    lake.op(at_once, transaction_id="at once")
+    lake.decide(at_once, "COMMIT")
+    before = lake.versions()
+    assert main(["cancel", "at once", "--actor", "a", "--reason", "b", "--set", f"storage.root={lake.root}"]) == 1
+    later = lake.half(14, "later")
+    lake.decide(later, "COMMIT", deliver_at=DUE)
+    lake.deliver(later)
+    assert main(["cancel", "later", "--actor", "a", "--reason", "b", "--set", f"storage.root={lake.root}"]) == 1
+    assert lake.versions()["op"] == before["op"]
+
+
+def test_preview_says_when_it_is_due(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
+    """Without --yes nothing is written."""
+    lake.decide(lake.half(12), "COMMIT", deliver_at=DUE)
+    before = lake.versions()
+    assert main(["cancel", "tx", "--actor", "a", "--reason", "b", "--set", f"storage.root={lake.root}"]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert "scheduled for 2026-01-01T01:00:00.000Z" in out
+    assert "Nothing was done" in out
+    assert lake.versions() == before
