@@ -27,7 +27,7 @@ def test_scheduled_message_is_cancelled_once(lake: Lakehouse) -> None:
     lake.decide(place, "CANCEL", "operator")
     with pytest.raises(RefusedError, match="is cancelled already: CANCEL since"):
         lake.cancel(signed=BOB)
-    with pytest.raises(RefusedError, match="is decided: CANCEL since .* `checkback resume` makes"):
+    with pytest.raises(RefusedError, match=r"is decided: CANCEL since .* `checkback resume` makes"):
         lake.resolve("COMMIT")
     resumed = lake.resume().operation.new_place
     assert resumed is not None

@@ -127,9 +127,8 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
         whose = found[place].producer_group, found[place].transaction_id
         if is_own(row, *whose):
             ops.setdefault(place, []).append(row)
-        elif (row["state"], row["source"]) == ("CANCEL", OPERATOR):
-            if misfit(row["producer_group"], row["transaction_id"], *whose) is None:
-                cancels.setdefault(place, []).append(row)
+        elif _is_cancel(row) and misfit(row["producer_group"], row["transaction_id"], *whose) is None:
+            cancels.setdefault(place, []).append(row)
     decided = _rows_at(store, "decisions", "queue_offset", found)
     decisions = {
         place: Decision(row["state"], row["source"], row["reason"], row[_TIMES] or 0, row["decided_at"])
@@ -166,6 +165,10 @@ _ANSWER = ("queue_id", "queue_offset", _TIMES, "answered_at", "outcome", "error"
 
 def _order(answer: Row) -> tuple[Any, ...]:
     return answer[_TIMES], answer["answered_at"]
+
+
+def _is_cancel(row: Row) -> bool:
+    return bool(row["state"] == "CANCEL" and row["source"] == OPERATOR)
 
 
 def _landed(row: Row) -> LandedOp:

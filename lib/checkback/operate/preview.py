@@ -47,8 +47,8 @@ def consequence(action: str, transaction: Transaction, queue: int) -> str:
         )
     if action == CANCEL:
         return (
-            "An op CANCEL of source operator is appended. When `checkback reconcile` next runs, before it publishes what "
-            "is due, the message is moved to `discarded`, and never published. `checkback resume` sends it anew."
+            "An op CANCEL of source operator is appended. When `checkback reconcile` next runs, before it publishes "
+            "what is due, the message is moved to `discarded`, and never published. `checkback resume` sends it anew."
         )
     state = action.rpartition("_")[2]
     fate = f"publishes the message in topics/{transaction.real_topic}" if state == "COMMIT" else "never publishes it"
