@@ -215,7 +215,21 @@ def half(spark: SparkSession, folder: Path) -> Path:
     tables.create(spark, "half", "decisions", "check_requests", "check_answers")
     born = [datetime(2026, 3, 29, 0, 59, number, 250_000, tzinfo=timezone.utc) for number in range(60)]
     rows: list[tuple[object, ...]] = [
-        (0, offset, f"tx[red]{offset}", "pay" if offset % 2 else "orders", "t", 0, "", "", {}, b"", time, time, None)
+        (
+            0,
+            offset,
+            f"tx[red]{offset}",
+            "pay" if offset % 2 else "orders",
+            "t",
+            0,
+            "",
+            "",
+            {},
+            b"",
+            time,
+            time,
+            *(None,) * 4,
+        )
         for offset, time in enumerate(born)
     ]
     tables.append(spark.createDataFrame(rows, HALF).coalesce(1), "half", "test", 0)

@@ -41,7 +41,7 @@ def _land(spark: SparkSession, root: Path) -> None:
     tables.create(spark, *SCHEMAS)
     schema = arrow_schema("half")
     half: tuple[Any, ...] = (0, 1, "tx-1", "orders", "payments", 0, None, None, [], b"42", BORN, BORN, None)
-    row = dict(zip(schema.names, half, strict=True))
+    row = dict(zip(schema.names, half, strict=False))  # the last columns are null
     tables.append_arrow(spark, pa.Table.from_pylist([row], schema), "half")
 
 

@@ -14,7 +14,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
 from checkback.errors import NO_SPACE, NO_SPACE_FIX, CheckbackError, causes, one_line
 from checkback.spark.connect import query_id
@@ -76,11 +76,17 @@ class GracefulShutdown:
         self._wanted.set()
 
     def start(self, writer: DataStreamWriter, write: Write) -> StreamingQuery | None:
-        """Start a query with ``write`` as its batch function; None if a stop was requested."""
+        """Start a query with ``write`` as its batch function; None if a stop was requested.
+
+        Raises CheckbackError if Spark cannot start it.
+        """
         if self.wanted:
             return None
         # The gate works in this process only; Spark Connect's batches run in another.
-        query = writer.foreachBatch(write if is_connect(writer) else self._gated(write)).start()
+        try:
+            query = writer.foreachBatch(write if is_connect(writer) else self._gated(write)).start()
+        except Py4JJavaError as error:  # such as a full disk, before the query has a name
+            raise failure(None, error) from error
         self._queries.append(query)
         return query
 
