@@ -209,7 +209,8 @@ def test_every_python_block_is_run() -> None:
     }
     here |= {("docs/producer.md", heading) for heading in ("The check endpoint", "The consumer")}
     here |= {("docs/consumer-commands.md", heading) for heading in ("consumers", "Metrics")}
-    there = {("docs/producer.md", "A service in one page")}  # tests/producer/test_docs.py, tests/consumer/test_docs.py
+    there = {("docs/producer.md", "A service in one page"), ("docs/delay.md", "Messages without a transaction")}
+    # tests/producer/test_docs.py, tests/consumer/test_docs.py
     there |= {("docs/consumer.md", "Consuming a topic"), ("docs/consumer.md", "Exactly once")}
     there.add(("docs/rocketmq-consumer.md", "A listener moved"))
     assert {(block.page, block.heading) for block in blocks("python") if not block.needs_spark} == here | there

@@ -23,8 +23,11 @@ FAULTS = (OK, DROPPED, BROKEN, CUT, FULL, BAD_GATEWAY, FAILED, REFUSED, REDIRECT
 class StubGateway:
     """What landed, and what was said. Each request takes the next of ``halves`` or ``ops``; then all is well."""
 
-    def __init__(self, halves: Iterable[str] = (), ops: Iterable[str] = ()) -> None:
+    def __init__(self, halves: Iterable[str] = (), ops: Iterable[str] = (), full: Iterable[int] = ()) -> None:
         self._faults = {"/v1/half": list(halves), "/v1/op": list(ops)}
+        self._faults |= {"/v1/message": self._faults["/v1/half"], "/v1/messages": self._faults["/v1/half"]}
+        #: numbers of a batch's messages for which there is no room yet, one for each request
+        self._full = list(full)
         self._lock = threading.Lock()
         self.halves: list[dict[str, Any]] = []
         self.ops: list[dict[str, Any]] = []
@@ -48,7 +51,7 @@ class StubGateway:
         with self._lock:
             faults = self._faults[received.path]
             fault = faults.pop(0) if faults else OK
-            landing = {"/v1/half": self._half, "/v1/op": self._op}[received.path]
+            landing = {"/v1/op": self._op, "/v1/messages": self._messages}.get(received.path, self._half)
             said = landing(received.json) if fault in {OK, DROPPED, CUT} else b""
         if fault in {DROPPED, BROKEN}:
             # Reset, not closed: what a proxy does that restarts.
@@ -67,6 +70,18 @@ class StubGateway:
                 return self._placed(fields, offset) if same else problem(409, "contradiction")
         self.halves.append(fields)
         return self._placed(fields, len(self.halves) - 1)
+
+    def _messages(self, fields: dict[str, Any]) -> bytes:
+        full = self._full.pop(0) if self._full else None
+        results = []
+        for number, message in enumerate(fields["messages"]):
+            if number == full:
+                results.append({"status": 503, "code": "queue_full"})
+            elif message["tags"] == "refused":
+                results.append({"status": 422, "code": "unfit", "detail": "tags: refused"})
+            else:
+                results.append({"status": 200, **json.loads(self._half(message).partition(b"\r\n\r\n")[2])})
+        return _json({"results": results})
 
     def _placed(self, fields: dict[str, Any], offset: int) -> bytes:
         return _json({"transaction_id": fields["transaction_id"], "queue_id": 3, "queue_offset": offset})

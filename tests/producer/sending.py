@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from checkback.producer import (
     LocalTransactionState,
     Message,
     Patience,
+    SendResult,
     TransactionListener,
     TransactionProducer,
     TransactionSendResult,
@@ -101,6 +102,20 @@ class Sender:
         own = AsyncListener(listener) if self.kind == "async" else listener
         async with AsyncTransactionProducer(group, url, own, sleep=sleep, **options) as producer:
             return await producer.send_in_transaction(message, arg)
+
+    def send_batch(self, url: str, messages: Sequence[Message], *, token: str | None = None) -> list[SendResult]:
+        """The results of messages without a transaction, sent by a producer without a listener."""
+        if self.kind == "sync":
+            with TransactionProducer("orders", url, token=token, sleep=self.slept.append) as producer:
+                return producer.send_batch(messages) if len(messages) != 1 else [producer.send(messages[0])]
+        return asyncio.run(self._send_batch(url, messages, token))
+
+    async def _send_batch(self, url: str, messages: Sequence[Message], token: str | None) -> list[SendResult]:
+        async def sleep(seconds: float) -> None:
+            self.slept.append(seconds)
+
+        async with AsyncTransactionProducer("orders", url, token=token, sleep=sleep) as producer:
+            return await producer.send_batch(messages) if len(messages) != 1 else [await producer.send(messages[0])]
 
 
 #: "async, thread": a TransactionListener with AsyncTransactionProducer

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from check.servers import request
 from checkback.check.client import CheckClient, Group
-from checkback.producer import LocalTransactionState, SendStatus
+from checkback.producer import LocalTransactionState, Message, SendStatus, TransactionProducer
 from producer.gateways import StubGateway
 
 if TYPE_CHECKING:
     import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "producer.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "producer.md"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
@@ -41,3 +42,15 @@ def test_service_in_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert client.ask(request(transaction_id=result.transaction_id)).outcome == "COMMIT"
         assert client.ask(request(transaction_id="never seen", offset=8)).outcome == "ROLLBACK"
     assert names["barrier"].check("never seen") is LocalTransactionState.ROLLBACK
+
+
+def test_messages_without_a_transaction() -> None:
+    found = re.search(r"```python\n(.*?)```", (DOCS / "delay.md").read_text(), re.DOTALL)
+    assert found is not None
+    with StubGateway() as gateway:
+        code = found.group(1).replace("http://127.0.0.1:8900", gateway.url)
+        names: dict[str, Any] = {"TOKEN": "token", "TransactionProducer": TransactionProducer, "Message": Message}
+        exec(compile(code, "delay.md", "exec"), names)  # noqa: S102 - the page's own code
+        assert len(gateway.halves) == 2501
+    assert [half.get("delay_level") for half in gateway.halves[:2]] == [3, None]
+    assert [len(received.json.get("messages", [1])) for received in gateway.server.received] == [1, 1000, 1000, 500]

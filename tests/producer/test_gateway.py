@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,27 @@ def test_what_was_sent_is_what_has_landed(gateway: Gateway, kind: str, state: Lo
     assert [op["state"] for op in ops] == ([] if state is UNKNOWN else [state.value])
     assert [op["half_offset"] for op in ops] == [result.queue_offset] * len(ops)
     assert len(listener.calls) == 1
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_messages_without_a_transaction_are_stored_committed(gateway: Gateway, kind: str) -> None:
+    at = datetime(2026, 12, 24, 18, tzinfo=timezone.utc)
+    delays: list[dict[str, Any]] = [{}, {"delay_level": 3}, {"delay": timedelta(minutes=3)}, {"deliver_at": at}]
+    sent = [Message("receipts", b"%d" % number, **delay) for number, delay in enumerate(delays)]
+    twice = Message("receipts", b"twice", transaction_id=f"receipt-{kind}")
+    refused = Message("receipts", b"other", transaction_id=f"receipt-{kind}")
+    results = Sender(kind).send_batch(gateway.url, [*sent, twice, twice, refused], token=TOKEN)
+    (alone,) = Sender(kind).send_batch(gateway.url, [twice], token=TOKEN)
+    assert [result.send_status.value for result in results] == ["SEND_OK"] * 6 + ["REJECTED"]
+    assert results[4] == results[5] == alone
+    assert results[6].error is not None
+    assert results[6].error.code == "contradiction"
+    rows = {row["queue_offset"]: row for row in gateway.rows("half")}
+    found = [rows[result.queue_offset] for result in results[:5]]
+    assert [row["body"] for row in found] == [b"0", b"1", b"2", b"3", b"twice"]
+    assert [row["delay_ms"] for row in found] == [None, 10_000, 180_000, None, None]
+    assert [row["deliver_at"] for row in found] == [None, None, None, at, None]
+    assert all(row["committed"] for row in found)
 
 
 @pytest.mark.parametrize("kind", SENDERS)

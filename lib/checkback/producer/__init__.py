@@ -18,7 +18,7 @@ from checkback.producer.listener import AsyncTransactionListener, LocalTransacti
 from checkback.producer.message import Message
 from checkback.producer.producer import TransactionProducer
 from checkback.producer.responses import GatewayError
-from checkback.producer.result import SendStatus, TransactionSendResult
+from checkback.producer.result import SendResult, SendStatus, TransactionSendResult
 from checkback.producer.retry import Patience
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ __all__ = [
     "Message",
     "MessageApply",
     "Patience",
+    "SendResult",
     "SendStatus",
     "TransactionListener",
     "TransactionProducer",

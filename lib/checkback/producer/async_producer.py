@@ -13,16 +13,18 @@ from checkback.producer.listener import (
     LocalTransactionState,
     TransactionListener,
     failed,
+    no_listener,
     state_of,
 )
 from checkback.producer.message import Message, half_json, identified, op_json
+from checkback.producer.posts import BatchPost, Post, SinglePost, batches, unsent
 from checkback.producer.request_errors import describe
-from checkback.producer.responses import MAX_REPLY, GatewayError, GatewayReply, read_place, read_reply
+from checkback.producer.responses import GatewayError, GatewayReply
 from checkback.producer.result import SendResult, TransactionSendResult, not_sent, not_stored, sent, stored
 from checkback.producer.retry import Attempts, Patience
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
     from types import TracebackType
 
     import httpx
@@ -41,7 +43,7 @@ class AsyncTransactionProducer:
         self,
         group: str,
         gateway_url: str,
-        listener: AsyncTransactionListener | TransactionListener,
+        listener: AsyncTransactionListener | TransactionListener | None = None,
         *,
         token: str | None = None,
         patience: Patience = _PATIENCE,
@@ -103,25 +105,50 @@ class AsyncTransactionProducer:
         message = identified(message)
         body = half_json(self._address.group, message, self._now_ms())
         try:
-            place = read_place(await self._post(MESSAGE, body, message.transaction_id), MESSAGE)
+            place = await self._place(MESSAGE, body, message.transaction_id)
         except GatewayError as error:
             return not_sent(message.transaction_id, error)
         return sent(message.transaction_id, place)
 
+    async def send_batch(self, messages: Iterable[Message]) -> list[SendResult]:
+        """Send messages without a transaction, up to 1,000 or 4 MiB in one request; one result for each, in order.
+
+        Each is stored or refused on its own; topics may differ, as may delays, which RocketMQ's batches must not have.
+        After a request without an answer the rest is not sent. Raises messages.Rejected for an invalid message, before
+        anything is sent.
+        """
+        results: list[SendResult] = []
+        silent = False
+        for batch in batches(self._address.group, messages, self._now_ms()):
+            if silent:
+                results += unsent(batch)
+                continue
+            post = BatchPost(batch)
+            try:
+                await self._post(post)
+                results += post.results()
+            except GatewayError as error:
+                results += post.results(error)
+                silent = error.status is None
+        return results
+
     async def send_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
         """See TransactionProducer.send_in_transaction; the steps are the same."""
+        listener = self._listener
+        if listener is None:
+            raise no_listener()
         message = identified(message)
         transaction_id = message.transaction_id
         half = half_json(self._address.group, message, self._now_ms())
         # Step 1
         try:
-            place = read_place(await self._post(HALF, half, transaction_id), HALF)
+            place = await self._place(HALF, half, transaction_id)
         except GatewayError as error:
             return not_stored(transaction_id, error)
         # Step 2
         local_error: Exception | None = None
         try:
-            state = state_of(await self._execute(message, arg), transaction_id)
+            state = state_of(await _execute(listener, message, arg), transaction_id)
         except Exception as error:  # noqa: BLE001 - as in RocketMQ: any error is resolved by the check-back
             state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
         # Step 3
@@ -129,48 +156,48 @@ class AsyncTransactionProducer:
         if state is not LocalTransactionState.UNKNOWN:
             try:
                 op = op_json(self._address.group, transaction_id, *place, state.value, self._now_ms())
-                await self._post(OP, op, transaction_id)
+                await self._post(SinglePost(OP, op, transaction_id))
             except GatewayError as error:
                 op_error = error
         return stored(transaction_id, place, state, local_error, op_error)
 
-    async def _execute(self, message: Message, arg: Any) -> LocalTransactionState | None:
-        if isinstance(self._listener, AsyncTransactionListener):
-            return await self._listener.execute_local_transaction(message, arg)
-        return await asyncio.to_thread(self._listener.execute_local_transaction, message, arg)
-
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 
-    async def _post(self, path: str, body: bytes, transaction_id: str) -> dict[str, Any]:
-        """POST with retries; returns the JSON object of a 200. Raises GatewayError."""
+    async def _place(self, path: str, body: bytes, transaction_id: str) -> tuple[int, int]:
+        """POST a half message or message; returns its (queue_id, queue_offset). Raises GatewayError."""
+        post = SinglePost(path, body, transaction_id)
+        await self._post(post)
+        return post.place()
+
+    async def _post(self, post: Post) -> None:
+        """POST until a reply is final. Raises GatewayError."""
+        url = self._address.url(post.path)
         attempts = Attempts(self._patience, self._timer())
         while True:
             timeout_s = self._patience.timeout_s
             try:
                 async with self._connections:
                     timeout_s = attempts.timeout(self._timer())
-                    reply = await asyncio.wait_for(self._send(path, body), timeout_s)
+                    reply = await asyncio.wait_for(self._send(post), timeout_s)
             except self._lost as error:
                 wait = attempts.after_failure(self._timer())
                 if wait is None:
-                    raise GatewayError(
-                        describe(error, timeout_s), self._address.url(path), "check that the gateway runs"
-                    ) from error
+                    raise GatewayError(describe(error, timeout_s), url, "check that the gateway runs") from error
             else:
-                wait = attempts.after_reply(reply, self._timer())
+                wait = post.after(reply, url, attempts, self._timer())
                 if wait is None:
-                    return read_reply(reply, self._address.url(path), transaction_id, attempts.lost)
+                    return
             await self._sleep(wait)
 
-    async def _send(self, path: str, body: bytes) -> GatewayReply:
+    async def _send(self, post: Post) -> GatewayReply:
         client = self._clients.pop() if self._clients else self._client()
         try:
-            async with client.stream("POST", self._address.url(path), content=body) as response:
+            async with client.stream("POST", self._address.url(post.path), content=post.body()) as response:
                 content = b""
                 async for part in response.aiter_raw():
                     content += part
-                    if len(content) > MAX_REPLY:
+                    if len(content) > post.most:
                         break
                 headers = response.headers
                 return GatewayReply(
@@ -178,3 +205,11 @@ class AsyncTransactionProducer:
                 )
         finally:
             self._clients.append(client)
+
+
+async def _execute(
+    listener: AsyncTransactionListener | TransactionListener, message: Message, arg: Any
+) -> LocalTransactionState | None:
+    if isinstance(listener, AsyncTransactionListener):
+        return await listener.execute_local_transaction(message, arg)
+    return await asyncio.to_thread(listener.execute_local_transaction, message, arg)

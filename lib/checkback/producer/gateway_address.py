@@ -11,7 +11,7 @@ from checkback.errors import SettingsError
 from checkback.producer.message import Message, half_json
 from checkback.urls import postable
 
-HALF, OP, MESSAGE = "/v1/half", "/v1/op", "/v1/message"
+HALF, OP, MESSAGE, MESSAGES = "/v1/half", "/v1/op", "/v1/message", "/v1/messages"
 _PROBE = Message("probe", b"", transaction_id="probe")
 
 

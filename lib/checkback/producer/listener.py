@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from checkback.errors import CheckbackError
+
 if TYPE_CHECKING:
     from checkback.check.wire import CheckRequest
     from checkback.producer.message import Message
@@ -53,6 +55,11 @@ class AsyncTransactionListener(ABC):
     @abstractmethod
     async def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
         """See TransactionListener.check_local_transaction."""
+
+
+def no_listener() -> CheckbackError:
+    """The error of a transaction without a listener."""
+    return CheckbackError("the producer has no listener", "send_in_transaction", "construct it with one, or use send")
 
 
 def state_of(said: object, transaction_id: str) -> LocalTransactionState:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib3 import Retry
 from urllib3.exceptions import HTTPError, InvalidHeader, MaxRetryError
 
-from checkback.producer.responses import TRY_AGAIN, GatewayReply
+from checkback.producer.responses import TRY_AGAIN, GatewayReply, may_have_landed
 
 _LEAST = 0.001
 
@@ -58,7 +58,7 @@ class Attempts:
         """Seconds to wait after a reply; None: it is final."""
         if reply.status not in TRY_AGAIN:
             return None
-        if reply.status == 502:  # from a proxy: the gateway behind it may have accepted the request
+        if may_have_landed(reply):
             self.lost = True
         return self._wait(self._asked(reply), now)
 
