@@ -15,9 +15,12 @@ import pyarrow as pa
 import pytest
 
 from application.test_rebuild import breaking
+from checkback import inspect
 from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
 from checkback.errors import CheckbackError
+from checkback.inspect.state_store import state_segments
+from checkback.inspect.status import read_status
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
@@ -133,6 +136,39 @@ def test_scheduled_messages_are_published_at_their_time_or_cancelled(lake: Lake)
     counts = "committed", "rolled_back", "scheduled", "delivered", "cancelled", "rejected"
     told = rows_of(lake.root, "batches", *counts)
     assert [sum(column) for column in zip(*told, strict=True)] == [7, 1, 4, 1, 1, 3]
+
+
+def test_inspection_tells_of_delays(lake: Lake) -> None:
+    """What is scheduled and until when; the status, the lineage, the state store and a snapshot agree."""
+    hour = {"delay_ms": 3_600_000}
+    lake.land(half(0) | LATER, half(1) | NEVER, half(2) | hour | {"committed": True})
+    lake.end("COMMIT", 0, 1)
+    lake.reconcile()
+    lake.end("CANCEL", 1, source="operator")
+    lake.reconcile()
+    (row,) = inspect.scheduled(lake.spark, lake.settings).collect()
+    assert (row["queue_offset"], row["source"]) == (2, "producer")
+    assert 3_000 < row["due_in_s"] <= 3_600
+    status = read_status(lake.settings, datetime.now(timezone.utc), lake.spark)
+    assert status.facts is not None
+    assert status.facts.scheduled == (1, round(row["deliver_at"].timestamp() * 1000))
+    assert {state: recent for state, _, recent in status.facts.decisions} == {"COMMIT": 3, "CANCEL": 1}
+    stories = {
+        offset: [event["event"] for event in inspect.lineage(lake.spark, lake.settings, f"tx-{offset}").collect()]
+        for offset in range(3)
+    }
+    assert stories == {
+        0: ["HALF", "OP", "DECISION", "DELIVERED", "PUBLISHED"],
+        1: ["HALF", "OP", "DECISION", "OP", "DECISION", "DISCARDED"],
+        2: ["HALF", "DECISION"],
+    }
+    latency = inspect.decision_latency(lake.spark, lake.settings).agg({"decisions": "sum"}).first()
+    assert latency is not None
+    assert latency[0] == 3
+    (segment,) = state_segments(lake.spark, lake.settings).collect()
+    assert (segment["pending"], segment["scheduled"], segment["oldest"]) == (0, 1, 0)
+    snapshot = inspect.snapshot(lake.spark, lake.settings)
+    assert (snapshot.decisions.count(), snapshot.deliveries.count()) == (4, 1)
 
 
 @pytest.mark.parametrize("survives", ["topics/", "decisions", "deliveries", "discarded", "nothing"])

@@ -215,6 +215,8 @@ def test_transaction_tells_its_state(gateway: Gateway) -> None:
         "check_times": 0,
         "born_timestamp": 1795227064579,
         "decided_at": None,
+        "deliver_at": None,
+        "delivered_at": None,
     }
     assert (answer.status_code, answer.json()) == (200, expected)
     gateway.post("/v1/op", op(offset, name, "ROLLBACK"))

@@ -95,6 +95,23 @@ def test_decision_of_somebody_else_is_not_told(tmp_path: Path) -> None:
     assert (found.queue_offset, found.stored) == (0, T0_MS + 1000)
 
 
+def test_delivery_and_cancel_of_a_scheduled_message(tmp_path: Path) -> None:
+    """They do not end the transaction: it is committed. Those of another transaction at the offset are not its own."""
+    land(tmp_path, "half", half(0), half(1))
+    row = half(0) | {"state": "COMMIT", "source": "producer", "check_times": 0, "decided_at": T0}
+    due = T0 + timedelta(hours=1)
+    rows = [row | {"deliver_at": due}, row | {"queue_offset": 1, "deliver_at": due}]
+    rows.append(row | {"queue_offset": 1, "state": "CANCEL", "decided_at": T0 + timedelta(minutes=1)})
+    for table, told in (("decisions", rows), ("deliveries", [row | {"deliver_at": due, "delivered_at": due}])):
+        land(tmp_path, table, *({name: one.get(name) for name in arrow_schema(table).names} for one in told))
+    history = DeduplicationHistory(str(tmp_path))
+    end = TransactionEnd("COMMIT", decided_at=T0_MS, deliver_at=T0_MS + 3_600_000)
+    assert history.ended([kept(0), kept(1)]) == {(0, 0): end, (0, 1): end}
+    assert [history.cancelled(kept(offset)) for offset in (0, 1)] == [None, T0_MS + 60_000]
+    assert [history.delivered(kept(offset)) for offset in (0, 1)] == [T0_MS + 3_600_000, None]
+    assert history.delivered(kept(0, "late")) is None
+
+
 def test_rows_that_no_door_lets_in_stop_nothing(tmp_path: Path) -> None:
     """Whoever writes the tables by other means may leave out what he likes."""
     nothing = dict.fromkeys(arrow_schema("half").names)

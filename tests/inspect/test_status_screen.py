@@ -59,8 +59,8 @@ def test_lines() -> None:
         "lag": "half 12 rows, oldest 2s; op 0 rows",
         "pending": "4",
         "decisions": (
-            "last minute: COMMIT 2, ROLLBACK 0, DISCARD 0; last 5 minutes: COMMIT 5, ROLLBACK 0, DISCARD 1; "
-            "discarded today: 7"
+            "last minute: COMMIT 2, ROLLBACK 0, DISCARD 0, CANCEL 0; "
+            "last 5 minutes: COMMIT 5, ROLLBACK 0, DISCARD 1, CANCEL 0; discarded today: 7"
         ),
     }
     assert not any(line.bad for line in lines(_STATUS))
@@ -135,6 +135,22 @@ def test_tables() -> None:
     assert check_rows(_LEDGER) == [("pay", "http://a/", "NO_ANSWER 3, UNKNOWN 1"), ("none", "-", "NO_ANSWER 2")]
 
 
+def test_scheduled_messages_and_whether_they_are_overdue() -> None:
+    def line(messages: int, due: int | None) -> list[Line]:
+        status = replace(_STATUS, facts=replace(_LEDGER, scheduled=(messages, due)))
+        return [each for each in lines(status) if each.name == "scheduled"]
+
+    assert line(0, None) == []
+    assert line(3, _NOW + 90_000) == [Line("scheduled", "3; the next in 1m 30s")]
+    assert line(3, _NOW - 30_000) == [Line("scheduled", "3; overdue by 30s")]
+    assert line(3, _NOW - 90_000) == [Line("scheduled", "3; overdue by 1m 30s", bad=True)]
+    facts = replace(_LEDGER, scheduled=(3, _NOW + 90_000))
+    assert as_json(replace(_STATUS, facts=facts))["scheduled"] == {
+        "messages": 3,
+        "next_at": "2026-11-21T14:16:30.000Z",
+    }
+
+
 def test_json_has_the_documented_keys() -> None:
     told = json.loads(json.dumps(as_json(_STATUS)))
     assert told["at"] == "2026-11-21T14:15:00.000Z"
@@ -146,7 +162,7 @@ def test_json_has_the_documented_keys() -> None:
         "half": {"rows": 12, "oldest": "2026-11-21T14:14:58.000Z", "age_s": 2.0},
         "op": {"rows": 0, "oldest": None, "age_s": None},
     }
-    assert told["decisions"]["last_5_minutes"] == {"COMMIT": 5, "ROLLBACK": 0, "DISCARD": 1}
+    assert told["decisions"]["last_5_minutes"] == {"COMMIT": 5, "ROLLBACK": 0, "DISCARD": 1, "CANCEL": 0}
     assert (told["pending"], told["decisions"]["discarded_today"]) == (4, 7)
     assert told["groups"][0]["silent_since"] == "2026-11-21T14:05:00.000Z"
     assert set(told["groups"][0]) == {name.removesuffix("_ms") for name in GROUP}

@@ -90,6 +90,21 @@ def test_decisions_checks_and_what_is_pending(application: _Application) -> None
     assert (found["checkback_pending"], found["checkback_oldest_pending_seconds"]) == (0, 0)
 
 
+def test_scheduled_messages(application: _Application) -> None:
+    """A COMMIT that schedules is a COMMIT; the lateness is that of the latest delivery."""
+    records = np.zeros(4, QUEUED)
+    records["action"] = (Action.SCHEDULE, Action.DELIVER, Action.DELIVER, Action.CANCEL)
+    records["due"] = (90_000, 7_000, 9_500, 80_000)
+    told = np.array([(0, 0, 0, 3, 0, -1, 0), (0, 1, 1, 2, 900_000, -1, 0)], SEGMENT)
+    application.observer.published(Actions(records, 10_000), 1, told)
+    found = application.scrape()
+    assert found["checkback_scheduled"] == 5
+    assert (found["checkback_pending"], found["checkback_oldest_pending_seconds"]) == (1, 100)
+    assert (found["checkback_deliveries_total"], found["checkback_delivery_lateness_seconds"]) == (2, 3)
+    states = {state: found[f"checkback_decisions_total{{state={state}}}"] for state in ("COMMIT", "CANCEL")}
+    assert states == {"COMMIT": 1, "CANCEL": 1}
+
+
 def test_groups_that_are_not_configured_are_one_label(application: _Application) -> None:
     """A half message may name any group: labels must not grow with them."""
     application.ask(("COMMIT", "orders"), ("NO_ANSWER", "x1"), ("NO_ANSWER", "x2"))

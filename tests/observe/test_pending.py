@@ -11,21 +11,22 @@ from checkback.reconcile.actions import AS_BEFORE, SEGMENT
 
 _PENDING = st.integers(0, 5) | st.just(AS_BEFORE)
 _TOLD = st.tuples(
-    st.integers(0, 2), st.integers(0, 3), _PENDING, st.just(0), st.integers(1, 100), st.just(-1), st.just(0)
+    st.integers(0, 2), st.integers(0, 3), _PENDING, st.integers(0, 3), st.integers(1, 100), st.just(-1), st.just(0)
 )
 
 
 @given(st.lists(st.lists(_TOLD, unique_by=lambda told: told[:2], max_size=6), max_size=10))
 def test_the_last_word_of_each_segment_counts(batches: list[list[tuple[int, int, int, int, int, int, int]]]) -> None:
     found = PendingCount()
-    last: dict[tuple[int, int], tuple[int, int]] = {}
+    last: dict[tuple[int, int], tuple[int, int, int]] = {}
     for batch in batches:
         found.update(np.array(batch, SEGMENT))
         last |= {
-            (queue, segment): (pending, oldest)
-            for queue, segment, pending, _, oldest, _, _ in batch
+            (queue, segment): (pending, oldest, scheduled)
+            for queue, segment, pending, scheduled, oldest, _, _ in batch
             if pending != AS_BEFORE
         }
-    there = [(pending, oldest) for pending, oldest in last.values() if pending]
+    there = [(pending, oldest) for pending, oldest, _ in last.values() if pending]
     assert found.pending == sum(pending for pending, _ in there)
     assert found.oldest == min((oldest for _, oldest in there), default=None)
+    assert found.scheduled == sum(scheduled for _, _, scheduled in last.values())

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pyspark.sql import functions as F
 
 from checkback.errors import CheckbackError, SettingsError, reason
 from checkback.observe.lag import Lag
@@ -30,15 +29,10 @@ _log = logging.getLogger(__name__)
 
 def _seed(spark: SparkSession, settings: Settings, pending: PendingCount) -> None:
     """Initialise ``pending`` from the state store: batches report only the segments that they touch."""
-    from checkback.inspect import state_pending
+    from checkback.inspect.state_store import state_segments
 
-    segment = F.expr(f"queue_offset div {settings.reconcile.segment_size}").alias("segment")
     try:
-        rows = state_pending(spark, settings).groupBy("queue_id", segment)
-        told = rows.agg(
-            F.count("*").cast("int").alias("pending"),
-            F.unix_millis(F.min("born_timestamp")).alias("oldest"),
-        ).toArrow()
+        told = state_segments(spark, settings).toArrow()
     except CheckbackError as error:  # first start: no completed batch yet
         _log.debug("what is pending is not known before its segments' next batch: %s", error)
         return

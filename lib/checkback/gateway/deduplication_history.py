@@ -36,7 +36,7 @@ _IDENTITY = ("producer_group", "transaction_id")
 _ABOUT = (*_KEY, *_IDENTITY, "real_topic", "born_timestamp", "store_timestamp", "committed")
 _WHOLE = tuple(dict.fromkeys((*Half._fields, "store_timestamp")))
 _OP = (*_OP_KEY, *first_op.COLUMNS)
-_DECISION = (*_KEY, *_IDENTITY, "state", "reason", "check_times", "decided_at")
+_DECISION = (*_KEY, *_IDENTITY, "state", "reason", "check_times", "decided_at", "deliver_at")
 #: Offsets that a queue must have left when a gateway starts: more than a process ever uses.
 LEFT = 2**32
 #: A file whose queue_id range is at most this wide is not read: all queues in the range are candidates.
@@ -47,12 +47,16 @@ _OF_ONE_NAME = 100
 
 @dataclass(frozen=True)
 class TransactionEnd:
-    """How a transaction ended: ``state`` and, once `reconcile` has decided, when (ms), why, after how many checks."""
+    """How a transaction ended: ``state`` and, once `reconcile` has decided, when (ms), why, after how many checks.
+
+    ``deliver_at``: of a COMMIT that has scheduled the message (ms).
+    """
 
     state: str
     reason: str | None = None
     check_times: int = 0
     decided_at: int | None = None
+    deliver_at: int | None = None
 
 
 class DeduplicationHistory:
@@ -173,8 +177,30 @@ class DeduplicationHistory:
                     is None
                 ):
                     decided_at = _ms(row["decided_at"] or _EPOCH)
-                    ended[place] = TransactionEnd(row["state"], row["reason"], row["check_times"] or 0, decided_at)
+                    deliver_at = None if row["deliver_at"] is None else _ms(row["deliver_at"])
+                    ended[place] = TransactionEnd(
+                        row["state"], row["reason"], row["check_times"] or 0, decided_at, deliver_at
+                    )
         return ended
+
+    def cancelled(self, half: CachedHalf) -> int | None:
+        """When the message, having been scheduled, was cancelled (ms). Raises StorageError."""
+        return self._time_of("decisions", "decided_at", half, state="CANCEL")
+
+    def delivered(self, half: CachedHalf) -> int | None:
+        """When the message, having been scheduled, was published (ms). Raises StorageError."""
+        return self._time_of("deliveries", "delivered_at", half)
+
+    def _time_of(self, table: str, column: str, half: CachedHalf, **values: str) -> int | None:
+        columns, place = (*_KEY, *_IDENTITY, column, *values), (half.queue_id, half.queue_offset)
+        times = [
+            _ms(row[column] or _EPOCH)
+            for rows in self._rows_at(table, _KEY, columns, [place])
+            for row in rows.to_pylist()
+            if all(row[name] == value for name, value in values.items())
+            and (row["producer_group"], short(row["transaction_id"])) == whose(half)
+        ]
+        return min(times, default=None)
 
     def check_times(self, half: CachedHalf) -> int:
         """How often the transaction was checked. Raises StorageError."""

@@ -149,13 +149,15 @@ class Transaction(BaseModel):
     real_topic: Topic
     queue_id: QueueId
     queue_offset: Offset
-    state: Literal["PENDING", "COMMIT", "ROLLBACK", "DISCARD"] = Field(
-        description="the decision; before it the first op, or PENDING"
+    state: Literal["PENDING", "COMMIT", "ROLLBACK", "DISCARD", "CANCEL"] = Field(
+        description="the last decision; before it the first op, or PENDING"
     )
     reason: str | None = Field(description="CHECK_MAX or EXPIRED for a DISCARD")
     check_times: int = Field(description="checks sent so far")
     born_timestamp: Born
     decided_at: int | None = Field(description="ms since the epoch; null = not decided yet")
+    deliver_at: int | None = Field(description="of a COMMIT with a delay: when it is delivered, ms since the epoch")
+    delivered_at: int | None = Field(description="when it was delivered then; null = not yet")
 
 
 class Health(BaseModel):

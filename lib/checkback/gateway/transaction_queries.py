@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from checkback.gateway.authentication import BearerTokens, Groups
     from checkback.gateway.health import HealthState
 
+#: a half message, how its transaction ended, and when it was delivered if it had a delay (ms)
+_Described = tuple[CachedHalf, TransactionEnd, int | None]
 #: Limit of waiting queries. Each may scan all of `half`, and continues even if its client disconnects.
 #: The share of one token leaves capacity to others.
 WAITING_MAX = 16
@@ -30,7 +33,7 @@ class TransactionQueries:
         """``history``: not shared with ops."""
         self._history, self._cache, self._tokens, self._health = history, cache, tokens, health
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="questions")
-        self._asked: dict[asyncio.Future[tuple[CachedHalf, TransactionEnd] | None], Groups] = {}
+        self._asked: dict[asyncio.Future[_Described | None], Groups] = {}
 
     async def transaction(self, transaction_id: str, producer_group: str, groups: Groups) -> Answer:
         """The state of a transaction."""
@@ -52,7 +55,7 @@ class TransactionQueries:
             return self._health.failed(error)
         if found is None:
             return Problem("unknown_transaction", "the group has sent no half message of this transaction_id")
-        half, ended = found
+        half, ended, delivered_at = found
         return {
             "transaction_id": transaction_id,
             "producer_group": producer_group,
@@ -64,6 +67,8 @@ class TransactionQueries:
             "check_times": ended.check_times,
             "born_timestamp": half.born_timestamp,
             "decided_at": ended.decided_at,
+            "deliver_at": ended.deliver_at,
+            "delivered_at": delivered_at,
         }
 
     def close(self) -> None:
@@ -81,9 +86,7 @@ class TransactionQueries:
             return Problem("queue_full", f"{len(self._asked)} questions wait to be answered; ask again")
         return None
 
-    def _described(
-        self, known: CachedHalf | None, group: str, transaction_id: str
-    ) -> tuple[CachedHalf, TransactionEnd] | None:
+    def _described(self, known: CachedHalf | None, group: str, transaction_id: str) -> _Described | None:
         half = known or self._history.named(group, transaction_id)
         if half is None:
             return None
@@ -92,7 +95,12 @@ class TransactionQueries:
         if ended is None or ended.decided_at is None:
             state = ended.state if ended else half.state or "PENDING"
             ended = TransactionEnd(state, check_times=self._history.check_times(half))
-        return half, ended
+        if ended.deliver_at is None:
+            return half, ended, None
+        cancelled_at = self._history.cancelled(half)
+        if cancelled_at is not None:
+            return half, replace(ended, state="CANCEL", decided_at=cancelled_at), None
+        return half, ended, self._history.delivered(half)
 
 
 _STOPPING = Problem("stopping", "the gateway is to end; ask again")

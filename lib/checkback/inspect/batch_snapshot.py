@@ -33,6 +33,7 @@ class Snapshot:
     batch: WholeBatch
     topics: Mapping[str, DataFrame]
     decisions: DataFrame
+    deliveries: DataFrame
     discarded: DataFrame
     check_requests: DataFrame
     unpublished: DataFrame | None = None
@@ -75,4 +76,5 @@ def snapshot(spark: SparkSession, settings: Settings, at: datetime | str | None 
 
     topics = {name.removeprefix(TOPIC_PREFIX): read(name) for name in names if name.startswith(TOPIC_PREFIX)}
     unpublished = read("unpublished") if versions.get("unpublished") else None
-    return Snapshot(cut.batch, topics, read("decisions"), read("discarded"), read("check_requests"), unpublished)
+    ledger = {name: read(name) for name in ("decisions", "deliveries", "discarded", "check_requests")}
+    return Snapshot(cut.batch, topics, **ledger, unpublished=unpublished)

@@ -232,7 +232,8 @@ def _asked_in_vain(view: View, since: datetime | str | None) -> DataFrame:
 
 
 def _with_decisions(view: View, asked: DataFrame) -> DataFrame:
-    decisions = view.read("decisions").select(*KEY, "state", "reason", "source", "decided_at")
+    decisions = view.read("decisions").where("state != 'CANCEL'")  # it follows the COMMIT
+    decisions = decisions.select(*KEY, "state", "reason", "source", "decided_at")
     late = F.greatest(_seconds("decided_at") - _seconds("first_at"), F.lit(0.0))
     delay = F.when(F.col("state") != "DISCARD", late)
     return asked.join(decisions, on=KEY, how="left").withColumn("delay_s", delay)

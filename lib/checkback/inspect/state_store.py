@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 
 #: index of `half` among the sources of the query
 _HALF = 0
+_COUNTED = pa.schema(
+    [
+        ("queue_id", pa.int32()),
+        ("segment", pa.int64()),
+        ("pending", pa.int32()),
+        ("scheduled", pa.int32()),
+        ("oldest", pa.int64()),
+    ]
+)
 _DECODED = "queue_id INT, queue_offset BIGINT, born BIGINT, due BIGINT, check_times INT, timer BIGINT"
 
 
@@ -40,15 +49,8 @@ def state_pending(spark: SparkSession, settings: Settings, batch_id: int | None 
     SettingsError if there are no tables, StateError if no batch is completed or the state cannot be read.
     """
     view = View.of(spark, settings)
-    place = view.tables.checkpoint(NAME)
-    if batch_id is None:
-        done = FixedTables.take(spark, view.tables).done
-        if done is None:
-            raise StateError("no batch of reconcile is done yet", place, "run `checkback reconcile`")
-        batch_id = done.batch_id
-    registered = registered_timers(spark, place, batch_id).withColumn("registered", F.lit(True))
-    options = {"batchId": str(batch_id), "stateVarName": STATE_NAME}
-    blocks = spark.read.format("statestore").options(**options).load(place)
+    rows, batch_id = _blocks(spark, view, batch_id)
+    registered = registered_timers(spark, view.tables.checkpoint(NAME), batch_id).withColumn("registered", F.lit(True))
     size = settings.reconcile.segment_size
 
     def pending_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -56,7 +58,6 @@ def state_pending(spark: SparkSession, settings: Settings, batch_id: int | None 
             for segment, block in zip(batch.column("segment"), batch.column("block"), strict=True):
                 yield _decoded(segment.as_py(), block.as_py(), size)
 
-    rows = blocks.select(F.col("key.*"), F.col("value.block")).toDF("segment", "block")
     decoded = rows.mapInArrow(pending_of, f"segment STRING, {_DECODED}")
     return decoded.join(registered, on=["segment", "timer"], how="left").select(
         *KEY,
@@ -67,6 +68,29 @@ def state_pending(spark: SparkSession, settings: Settings, batch_id: int | None 
         F.coalesce("registered", F.lit(False)).alias("registered"),
         F.lit(batch_id).cast("bigint").alias("batch_id"),
     )
+
+
+def state_segments(spark: SparkSession, settings: Settings) -> DataFrame:
+    """The segments in the state store after the last completed batch.
+
+    Columns: queue_id INT, segment BIGINT, pending INT, scheduled INT, oldest BIGINT (born_timestamp of the oldest
+    pending half message, ms; 0 = none). Raises as `state_pending`.
+    """
+    view = View.of(spark, settings)
+    blocks, _ = _blocks(spark, view, None)
+    size = settings.reconcile.segment_size
+
+    def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = []
+            for segment, block in zip(batch.column("segment"), batch.column("block"), strict=True):
+                queue_id, base = parse_key(segment.as_py(), size)
+                found, _ = decode(block.as_py(), base, size)
+                oldest = int(found.pending["born"].min()) if len(found.pending) else 0
+                rows.append((queue_id, base // size, len(found.pending), len(found.scheduled), oldest))
+            yield pa.RecordBatch.from_pylist([dict(zip(_COUNTED.names, row, strict=True)) for row in rows], _COUNTED)
+
+    return blocks.mapInArrow(counted, "queue_id INT, segment BIGINT, pending INT, scheduled INT, oldest BIGINT")
 
 
 def state_differences(spark: SparkSession, settings: Settings) -> DataFrame:
@@ -100,6 +124,19 @@ def state_differences(spark: SparkSession, settings: Settings) -> DataFrame:
         .union(surplus.withColumns({"in_state": F.lit(True), "in_tables": F.lit(False)}))
         .withColumn("batch_id", F.lit(fixed.done.batch_id).cast("bigint"))
     )
+
+
+def _blocks(spark: SparkSession, view: View, batch_id: int | None) -> tuple[DataFrame, int]:
+    """The segments' state after a batch, or the last completed one: segment STRING, block BINARY; and that batch."""
+    place = view.tables.checkpoint(NAME)
+    if batch_id is None:
+        done = FixedTables.take(spark, view.tables).done
+        if done is None:
+            raise StateError("no batch of reconcile is done yet", place, "run `checkback reconcile`")
+        batch_id = done.batch_id
+    options = {"batchId": str(batch_id), "stateVarName": STATE_NAME}
+    blocks = spark.read.format("statestore").options(**options).load(place)
+    return blocks.select(F.col("key.*"), F.col("value.block")).toDF("segment", "block"), batch_id
 
 
 def _decoded(segment: str, block: bytes, size: int) -> pa.RecordBatch:

@@ -14,7 +14,7 @@ from checkback.storage.tables import Tables
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from checkback.inspect.unpublished_messages import Topic
     from checkback.settings import Settings
@@ -57,6 +57,7 @@ class Engine:
 class TableFacts:
     """Facts from the tables. ``decisions``: (state, in the last minute, in the last RECENT).
 
+    ``scheduled``: messages that wait for their deliver_at, and the next of these times (ms).
     ``groups``: rows with the columns GROUP. ``checks``: (group, endpoint, outcome, number) in the last RECENT.
     ``unpublished``: messages waiting for their topic's table.
     """
@@ -64,6 +65,7 @@ class TableFacts:
     groups: tuple[Mapping[str, Any], ...] = ()
     decisions: tuple[tuple[str, int, int], ...] = ()
     discarded_today: int = 0
+    scheduled: tuple[int, int | None] = (0, None)
     checks: tuple[tuple[str, str | None, str, int], ...] = ()
     unpublished: tuple[Topic, ...] = ()
 
@@ -138,10 +140,11 @@ def _unread(tables: Tables, name: str, source: int, done: Batch | None, spark: S
 
 
 def _facts(spark: SparkSession, settings: Settings, tables: Tables, now: datetime) -> TableFacts:
-    """Three queries: one row per group, per state, and per endpoint and outcome."""
+    """Four queries: one row per group, per state, of what is scheduled, and per endpoint and outcome."""
     from pyspark.sql import functions as F
 
     from checkback.inspect.groups import group_summary
+    from checkback.inspect.scheduled_messages import scheduled
     from checkback.inspect.timeline import check_outcomes
     from checkback.inspect.unpublished_messages import topics
     from checkback.inspect.view import View, moment_column
@@ -167,9 +170,17 @@ def _facts(spark: SparkSession, settings: Settings, tables: Tables, now: datetim
         groups=tuple(row.asDict() for row in groups),
         decisions=tuple(sorted((state, minute, recent) for state, minute, recent, _ in decided)),
         discarded_today=sum(today for state, _, _, today in decided if state == "DISCARD"),
+        scheduled=_scheduled(scheduled(spark, settings)),
         checks=tuple((row["producer_group"], row["endpoint"], row["outcome"], row["checks"]) for row in checks),
         unpublished=tuple(topics(View(spark, tables))),
     )
+
+
+def _scheduled(rows: DataFrame) -> tuple[int, int | None]:
+    from pyspark.sql import functions as F
+
+    found = rows.agg(F.count("*").alias("messages"), F.unix_millis(F.min("deliver_at")).alias("next")).first()
+    return (0, None) if found is None else (found["messages"], found["next"])
 
 
 _AGES = {"minute": timedelta(minutes=1), "recent": RECENT}

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from checkback.inspect.status import ConsumerFacts, Status, TableFacts
     from checkback.storage.commit_reader import Unread
 
-_STATES = ("COMMIT", "ROLLBACK", "DISCARD")
+_STATES = ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL")
+#: a scheduled message so long after its deliver_at needs attention
+_OVERDUE_MS = 60_000
 GROUPS = ("group", "pending", "overdue", "oldest", "why")
 CHECKS = ("group", "endpoint", "outcomes of the last 5 minutes")
 
@@ -27,8 +29,8 @@ class Line(NamedTuple):
 
 def lines(status: Status) -> list[Line]:
     """The lines above the tables."""
-    about = [_at_work(status), *_batch(status), *_lag(status), *_decisions(status.facts), *_unpublished(status)]
-    return [*about, *map(_consumers, status.consumers or ())]
+    about = [_at_work(status), *_batch(status), *_lag(status), *_decisions(status.facts, status.now)]
+    return [*about, *_unpublished(status), *map(_consumers, status.consumers or ())]
 
 
 def group_rows(facts: TableFacts) -> list[tuple[tuple[str, ...], bool]]:
@@ -87,6 +89,7 @@ def as_json(status: Status) -> dict[str, Any]:
             "last_5_minutes": _of_states(facts, 2),
             "discarded_today": facts.discarded_today,
         },
+        "scheduled": None if facts is None else _scheduled_json(facts),
         "unpublished": None
         if facts is None
         else [one._asdict() | {"since": iso(one.since)} for one in facts.unpublished],
@@ -157,13 +160,23 @@ def _lag(status: Status) -> list[Line]:
     return [Line("lag", "; ".join(parts))] if parts else []
 
 
-def _decisions(facts: TableFacts | None) -> list[Line]:
+def _decisions(facts: TableFacts | None, now: int) -> list[Line]:
     if facts is None:
         return []
     parts = [f"{name}: {_counts(_of_states(facts, at))}" for name, at in (("last minute", 1), ("last 5 minutes", 2))]
     today = f"discarded today: {facts.discarded_today}"
     pending = sum(row["pending"] for row in facts.groups)
-    return [Line("pending", str(pending)), Line("decisions", "; ".join([*parts, today]))]
+    return [Line("pending", str(pending)), *_scheduled(facts, now), Line("decisions", "; ".join([*parts, today]))]
+
+
+def _scheduled(facts: TableFacts, now: int) -> list[Line]:
+    """What is scheduled; bad if a delivery is overdue by more than a batch may take."""
+    messages, due = facts.scheduled
+    if due is None:
+        return []
+    late = now - due
+    when = f"overdue by {span(late / 1000)}" if late > 0 else f"the next in {span(-late / 1000)}"
+    return [Line("scheduled", f"{messages}; {when}", bad=late > _OVERDUE_MS)]
 
 
 def _unpublished(status: Status) -> list[Line]:
@@ -203,6 +216,11 @@ def _group_json(row: dict[str, Any]) -> dict[str, Any]:
         at = row.pop(f"{name}_ms")
         row[name] = None if at is None else iso(at)
     return row
+
+
+def _scheduled_json(facts: TableFacts) -> dict[str, Any]:
+    messages, due = facts.scheduled
+    return {"messages": messages, "next_at": None if due is None else iso(due)}
 
 
 def _unread_json(unread: Unread, now: int) -> dict[str, Any]:

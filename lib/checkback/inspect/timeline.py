@@ -41,7 +41,8 @@ def decisions_by_minute(
 ) -> DataFrame:
     """Number of decisions per minute.
 
-    Columns: minute TIMESTAMP (its beginning), producer_group, state (COMMIT, ROLLBACK, DISCARD), decisions BIGINT. A
+    Columns: minute TIMESTAMP (its beginning), producer_group, state (COMMIT, ROLLBACK, DISCARD; CANCEL of scheduled
+    messages), decisions BIGINT. A
     minute without decisions has no row. Reads `decisions` once; with ``since`` only the files of that time.
     """
     view = View.of(spark, settings, as_of)
@@ -101,9 +102,8 @@ def decision_latency(
     `decisions` (with ``since``: its files of that time) with the times of `half`, which is read once.
     """
     view = View.of(spark, settings, as_of)
-    decided = since_moment(view.read("decisions"), "decided_at", since).select(
-        *KEY, "producer_group", "real_topic", "decided_at"
-    )
+    decisions = view.read("decisions").where("state != 'CANCEL'")  # it follows the COMMIT
+    decided = since_moment(decisions, "decided_at", since).select(*KEY, "producer_group", "real_topic", "decided_at")
     halves = (
         view.read("half")
         .groupBy(*KEY)

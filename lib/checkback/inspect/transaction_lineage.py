@@ -34,7 +34,7 @@ COLUMNS = (
 #: events with equal times, in causal order
 _ORDER = (
     *("HALF", "RESUMED", "OP", "CHECK", "ANSWER"),
-    *("DECISION", "UNPUBLISHED", "PUBLISHED", "DISCARDED", "REJECTED", "OPERATION"),
+    *("DECISION", "DELIVERED", "UNPUBLISHED", "PUBLISHED", "DISCARDED", "REJECTED", "OPERATION"),
 )
 _ACTIONS = (
     "add STRUCT<path: STRING, dataChange: BOOLEAN>, commitInfo STRUCT<timestamp: BIGINT, inCommitTimestamp: BIGINT>"
@@ -51,10 +51,11 @@ def lineage(
     """Everything that the tables record of a transaction id, in chronological order, of one group or of all.
 
     Columns: at TIMESTAMP; event (HALF; RESUMED: a half message that an operator created from a discarded one; OP,
-    CHECK, ANSWER, DECISION; UNPUBLISHED: it waits for its topic's table; PUBLISHED, DISCARDED, REJECTED, OPERATION);
-    table; table_version BIGINT (Delta version that added the row, null = not in the log), version_exact BOOLEAN (false:
-    OPTIMIZE has rewritten the file, the row was added in that version or an earlier one), committed_at (of that
-    version); batch_id; queue_id, queue_offset, producer_group; detail (a text, without body, properties and keys).
+    CHECK, ANSWER, DECISION; DELIVERED: a scheduled message; UNPUBLISHED: it waits for its topic's table; PUBLISHED,
+    DISCARDED, REJECTED, OPERATION); table; table_version BIGINT (Delta version that added the row, null = not in the
+    log), version_exact BOOLEAN (false: OPTIMIZE has rewritten the file, the row was added in that version or an earlier
+    one), committed_at (of that version); batch_id; queue_id, queue_offset, producer_group; detail (a text, without
+    body, properties and keys).
 
     Scans every table for the id, topics included: there are no file statistics for it. Spark also reads the tables'
     logs. Raises as `pending`.
@@ -107,7 +108,10 @@ def _rejected(rejected: DataFrame, places: DataFrame, transaction_id: str, group
 
 #: tables searched by more than the id
 _SEARCHED = {"op": _ops, "rejected": _rejected}
-_TABLES = ("half", "decisions", "discarded", "check_requests", "check_answers", "operations", "unpublished", *_SEARCHED)
+_TABLES = (
+    *("half", "decisions", "deliveries", "discarded", "check_requests", "check_answers", "operations", "unpublished"),
+    *_SEARCHED,
+)
 _RAW = "queue_id INT, queue_offset BIGINT, half_offset BIGINT, producer_group STRING, transaction_id STRING"
 
 
@@ -139,6 +143,10 @@ def _after(word: str, column: str) -> Column:
     return F.concat(F.lit(f"{word} "), F.col(column).cast("string"))
 
 
+def _time(column: str) -> Column:
+    return F.date_format(column, "yyyy-MM-dd HH:mm:ss.SSS")
+
+
 def _half_event() -> Column:
     return F.when(F.col("properties")["CHECKBACK_RESUMED_FROM"].isNotNull(), "RESUMED").otherwise("HALF")
 
@@ -147,8 +155,13 @@ def _half_detail() -> Column:
     resumed = F.concat(F.lit(", resumed from "), F.col("properties")["CHECKBACK_RESUMED_FROM"])
     by = F.concat(F.lit(" by "), F.col("properties")["CHECKBACK_RESUMED_BY"])
     immunity = F.concat(F.lit(", immunity "), F.col("check_immunity_s").cast("string"), F.lit(" s"))
-    born = F.date_format("born_timestamp", "yyyy-MM-dd HH:mm:ss.SSS")
-    parts = (F.lit("for "), F.col("real_topic"), F.concat(F.lit(", born "), born), immunity, resumed, by)
+    born = F.concat(F.lit(", born "), _time("born_timestamp"))
+    delay = F.coalesce(
+        F.concat(F.lit(", to be delivered at "), _time("deliver_at")),
+        F.concat(F.lit(", delay "), (F.col("delay_ms") / 1000).cast("string"), F.lit(" s")),
+    )
+    alone = F.when(F.col("committed"), F.lit(", without a transaction"))
+    parts = (F.lit("for "), F.col("real_topic"), born, immunity, delay, alone, resumed, by)
     return F.concat_ws("", *parts)
 
 
@@ -180,7 +193,13 @@ _EVENTS = {
             _after("by", "source"),
             F.col("reason"),
             F.concat(F.lit("after "), F.col("check_times"), F.lit(" checks")),
+            F.when(F.col("state") == "COMMIT", F.concat(F.lit("scheduled for "), _time("deliver_at"))),
         ),
+    ),
+    "deliveries": (
+        lambda: F.lit("DELIVERED"),
+        "delivered_at",
+        lambda: F.concat(F.lit("was scheduled for "), _time("deliver_at")),
     ),
     "discarded": (lambda: F.lit("DISCARDED"), "discarded_at", lambda: _text("kept in discarded:", F.col("reason"))),
     "rejected": (

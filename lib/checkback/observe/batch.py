@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 #: label for groups without one of their own: messages may contain any group name
 OTHER = "other"
 _NAMES = {
-    "commit": (Action.COMMIT,),
+    "commit": (Action.COMMIT, Action.SCHEDULE),
     "rollback": (Action.ROLLBACK,),
     "discard": (Action.DISCARD,),
+    "cancel": (Action.CANCEL,),
+    "schedule": (Action.SCHEDULE,),
+    "deliver": (Action.DELIVER,),
     "check": (Action.CHECK,),
     "rejected_op": (Action.REJECT_OP,),
     "rejected_half": (Action.REJECT_HALF,),
@@ -27,11 +30,18 @@ _NAMES = {
 
 
 def counts(actions: Actions) -> dict[str, int]:
-    """Actions of a batch of `reconcile`: commit, rollback, discard, check, rejected_op, rejected_half.
+    """Actions of a batch of `reconcile`, by the names of _NAMES.
 
-    An op after the decision does not count as rejected, whatever its content.
+    A COMMIT that schedules its message counts as both. An op after the decision does not count as rejected, whatever
+    its content.
     """
     return {name: actions.count(*kinds) for name, kinds in _NAMES.items()}
+
+
+def lateness(actions: Actions) -> float:
+    """How late the latest delivery of a batch was, in seconds from its deliver_at to the batch; 0 without one."""
+    delivered = actions.only(Action.DELIVER).records
+    return max(0.0, (actions.batch_time - int(delivered["due"].min())) / 1000) if len(delivered) else 0.0
 
 
 def outcomes(answers: pa.Table) -> dict[tuple[str, str], int]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _BATCH_SECONDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
 _OUTCOMES = (COMMIT, ROLLBACK, UNKNOWN, NO_ANSWER, "SKIPPED")
-_STATES = ("COMMIT", "ROLLBACK", "DISCARD")
+_STATES = ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL")
 
 
 class Metrics:
@@ -41,6 +41,8 @@ class Metrics:
         self._clock = clock
         self._backlog = backlog
         self._decisions = self._counter("decisions", "Transactions decided", "state")
+        self._deliveries = self._counter("deliveries", "Scheduled messages published")
+        self._lateness = self._gauge("delivery_lateness_seconds", "From deliver_at to the last batch that delivered")
         self._requests = self._counter("check_requests", "Checks that came due")
         self._rejected = self._counter("rejected", "Ops and half messages that were not taken", "table")
         self._checks = self._counter("checks", "Outcomes of checks", "outcome", "producer_group")
@@ -60,6 +62,7 @@ class Metrics:
         self._state = self._gauge("state_bytes", "Size of the state store, in memory and on disk")
         self._gauge("build_info", "1; the version is the label", "version").labels(__version__).set(1)
         self._gauge("pending", "Half messages without a decision").set_function(lambda: pending.pending)
+        self._gauge("scheduled", "Messages that wait for their deliver_at").set_function(lambda: pending.scheduled)
         self._gauge("oldest_pending_seconds", "Age of the oldest of them; 0 = none").set_function(
             lambda: 0.0 if pending.oldest is None else self._clock() - pending.oldest / 1000
         )
@@ -85,10 +88,13 @@ class Metrics:
     def _gauge(self, name: str, says: str, *labels: str) -> Gauge:
         return Gauge(f"checkback_{name}", says, labels, registry=self.registry)
 
-    def published(self, counts: Mapping[str, int]) -> None:
-        """A batch's tables are committed; ``counts`` has the keys of `batch.counts`."""
+    def published(self, counts: Mapping[str, int], lateness: float = 0.0) -> None:
+        """A batch's tables are committed; ``counts`` and ``lateness`` as in `batch`."""
         for state in _STATES:
             self._decisions.labels(state).inc(counts.get(state.lower(), 0))
+        if counts.get("deliver"):
+            self._deliveries.inc(counts["deliver"])
+            self._lateness.set(lateness)
         self._requests.inc(counts.get("check", 0))
         self._rejected.labels("op").inc(counts.get("rejected_op", 0))
         self._rejected.labels("half").inc(counts.get("rejected_half", 0))

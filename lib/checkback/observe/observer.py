@@ -42,7 +42,7 @@ class Observer:
             counts = batches.counts(actions)
             self._pending.update(segments)
             if self._metrics is not None:
-                self._metrics.published(counts)
+                self._metrics.published(counts, batches.lateness(actions))
             if any(counts.values()):
                 event("batch_published", batch_id=batch_id, batch_time=actions.batch_time, **counts)
 
