@@ -65,6 +65,25 @@ def test_further_column_that_may_be_null_is_no_hindrance(tmp_path: Path) -> None
     assert DeltaTable(str(tmp_path / "op")).to_pyarrow_table().column("note").null_count == 2
 
 
+def test_append_follows_a_column_that_came_between(tmp_path: Path) -> None:
+    """Another process adds what the release before lacked, at the very version that this one tries to commit."""
+    _log(tmp_path)
+    table = DeltaTable(str(tmp_path / "op"))
+    DeltaTable(str(tmp_path / "op")).alter.add_columns([_NOTE])
+    OptimisticTransaction(table, str(tmp_path / "op")).append([_file(tmp_path, 1)], {"app": 1})
+    assert _queues(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("change", [{"delta.enableChangeDataFeed": "true"}, {"delta.appendOnly": "false"}])
+def test_append_does_not_follow_another_change_that_came_between(tmp_path: Path, change: dict[str, str]) -> None:
+    _log(tmp_path)
+    table = DeltaTable(str(tmp_path / "op"))
+    DeltaTable(str(tmp_path / "op")).alter.set_table_properties(change)
+    with pytest.raises(StorageError, match="altered meanwhile"):
+        OptimisticTransaction(table, str(tmp_path / "op")).append([_file(tmp_path, 1)], {"app": 1})
+    assert _queues(tmp_path) == []
+
+
 def _altered(table: DeltaTable) -> None:
     table.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
 

@@ -20,7 +20,7 @@ from checkback.reconcile.start_facts import facts
 from checkback.settings import Settings
 from checkback.storage.catalog_names import TOPIC_PROPERTY
 from checkback.storage.parquet_files import MOST_ROWS
-from checkback.storage.schemas import SCHEMAS, arrow_schema, properties_of
+from checkback.storage.schemas import ADDED, SCHEMAS, arrow_schema, properties_of
 from checkback.storage.spark_log import properties
 from checkback.storage.spark_schemas import TOPIC, schema_of
 from checkback.storage.tables import Tables
@@ -255,3 +255,27 @@ def test_check_requests_lie_in_small_files(lake: Lakehouse, monkeypatch: pytest.
         lake.tables.append_arrow(lake.spark, table.combine_chunks(), name, "a", 1)
     assert len(lake.tables.read(lake.spark, "check_requests").inputFiles()) >= 3
     assert len(lake.tables.read(lake.spark, "decisions").inputFiles()) <= 2
+
+
+def test_columns_that_the_release_before_lacked_are_added(lake: Lakehouse) -> None:
+    """By Spark, in a catalog and in folders; rows of before have nulls, also for a reader that comes first."""
+    for name, added in ADDED.items():
+        place = lake.tables.in_sql(name)
+        kept = [field for field in schema_of(name).fields if field.name not in added]
+        columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in kept)
+        if lake.tables.catalog:
+            lake.spark.sql(f"DROP TABLE {place}")
+        else:
+            shutil.rmtree(lake.tables.location(name))
+        lake.spark.sql(f"CREATE TABLE {place} ({columns}) USING delta")
+        assert set(lake.tables.read(lake.spark, name).columns) == {field.name for field in schema_of(name).fields}
+    for _ in range(2):
+        lake.tables.create(lake.spark, *SCHEMAS)
+    for name, added in ADDED.items():
+        fields = lake.tables.read(lake.spark, name).schema.fields
+        assert {field.name for field in fields[-len(added) :]} == added
+        assert max(lake.tables.history(lake.spark, name, 5)) == 1
+    lake.land(0, 1)
+    lake.end("COMMIT", 0)
+    lake.run()
+    assert lake.decisions() == {0: "COMMIT"}

@@ -138,9 +138,12 @@ def _conclude(spark: SparkSession, tables: Tables, found: InterruptedBatch | Non
 def _first_unread(spark: SparkSession, tables: Tables, name: str) -> int:
     """The first version that the new query reads: no query has seen its rows. Earlier versions are restored.
 
-    It is an empty commit made here, or a later one. The lost query may have read up to the newest version before it.
+    It is an empty commit made here, or a later one. The lost query may have read up to the newest version before it,
+    which is made here, too: Delta reads no version but the newest that is older than a week
+    (delta.deletedFileRetentionDuration), and nothing may have been committed for as long.
     """
-    tables.mark(spark, name)
+    for _ in range(2):
+        tables.mark(spark, name)
     return max(tables.history(spark, name, 1))
 
 

@@ -44,6 +44,7 @@ _FIXES = {
     NO_SPACE: NO_SPACE_FIX,
     "[CANNOT_WRITE_STATE_STORE": "check that the checkpoint's disk has space and is writable, then run again",
     "[DELTA_SCHEMA_CHANGED": "a table that it reads was altered, as by a new column: run again, and it goes on",
+    "[DELTA_STREAMING_SCHEMA_MISMATCH": "a table that it reads was altered, as by a new column: run again",
     "[CONCURRENT_STREAM_LOG_UPDATE]": "another process runs this query: stop one of the two, then run again",
 }
 #: errors of a call after Spark has died

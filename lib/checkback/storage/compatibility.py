@@ -13,7 +13,7 @@ from deltalake import Schema
 from checkback.storage.schemas import delta_schema, kind_of
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Metadata
 
 #: table features that allow plain file appends and need no further fields in the checksum
 _PLAIN_FEATURES = frozenset({"appendOnly", "invariants"})
@@ -49,6 +49,18 @@ def takes_files(table: DeltaTable, name: str) -> bool:
 def has_columns(table: DeltaTable, name: str) -> bool:
     """True if the table has all columns of the table ``name``."""
     return set(_columns(declared_schema(name))) <= set(_columns(table.schema()))
+
+
+def adds_columns(before: tuple[Metadata, Schema], after: tuple[Metadata, Schema]) -> bool:
+    """True if a table was altered only by adding nullable columns: what was written for it before still fits."""
+    old, new = before[1].fields, after[1].fields
+    more = [field for field in new if field.name not in {one.name for one in old}]
+    return (
+        after[0].partition_columns == before[0].partition_columns
+        and after[0].configuration == before[0].configuration
+        and [field for field in new if field not in more] == old
+        and not any(not field.nullable or any(key.startswith(_RULES) for key in field.metadata) for field in more)
+    )
 
 
 def declared_schema(name: str) -> Schema:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from checkback.errors import StorageError
@@ -30,7 +30,7 @@ from checkback.storage.object_store import is_registered, options_of
 from checkback.storage.optimistic_transaction import HOOKS, OptimisticTransaction, fenced, update
 from checkback.storage.schemas import ADDED, SOURCES, properties_of
 from checkback.storage.timestamps import python_times
-from checkback.storage.torn_commits import last_checkpoint, recover_log, refuse_torn
+from checkback.storage.torn_commits import ACTIONS, last_checkpoint, recover_log, refuse_torn
 from checkback.storage.transaction_versions import TransactionVersions
 
 if TYPE_CHECKING:
@@ -149,7 +149,11 @@ class DeltaLog:
             if not lacking:
                 break
             try:
-                self._table.alter.add_columns(lacking, post_commithook_properties=HOOKS)
+                self._table.alter.add_columns(
+                    lacking,
+                    post_commithook_properties=HOOKS,
+                    commit_properties=CommitProperties(custom_metadata={ACTIONS: "1"}),  # metaData
+                )
             except CommitFailedError:  # another commit came first: perhaps this one
                 update(self._table, self._place)
             except DELTA_ERRORS as error:

@@ -16,6 +16,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from checkback.errors import FencedError, StorageError
 from checkback.storage import table_files
 from checkback.storage.commit_reader import read_actions, removed_by
+from checkback.storage.compatibility import adds_columns
 from checkback.storage.delta_errors import DELTA_ERRORS, storage_error, unreadable
 from checkback.storage.torn_commits import ACTIONS
 
@@ -54,10 +55,11 @@ class OptimisticTransaction:
         additions, transactions = _additions(files, now), [Transaction(*last, now) for last in versions.items()]
         apps = {*versions, *expected}
         for attempt in range(_ATTEMPTS):
-            seen = int(self.table.version())
+            seen, before = int(self.table.version()), (self.table.metadata(), self.table.schema())
             if self._commit_next(additions, transactions):
                 return
-            self._refuse_conflicts(range(seen + 1, int(self.table.version()) + 1), apps)
+            widened = adds_columns(before, (self.table.metadata(), self.table.schema()))
+            self._refuse_conflicts(range(seen + 1, int(self.table.version()) + 1), apps, widened)
             time.sleep(random.uniform(0, min(0.002 * attempt, _PAUSE_S)))  # noqa: S311 - spreads the writers
         raise self._starved()
 
@@ -115,12 +117,16 @@ class OptimisticTransaction:
             raise storage_error("the commit failed", self.place, error) from error
         return True
 
-    def _refuse_conflicts(self, versions: Iterable[int], apps: Collection[str]) -> None:
-        """Check that an append may follow these concurrent commits (PROTOCOL.md of delta-io/delta, transactions)."""
+    def _refuse_conflicts(self, versions: Iterable[int], apps: Collection[str], widened: bool) -> None:
+        """Check that an append may follow these concurrent commits (PROTOCOL.md of delta-io/delta, transactions).
+
+        ``widened``: the table has the same columns as before them, or only more: another process of this release may
+        have added those that the release before lacked. Delta itself refuses any change of metadata.
+        """
         for version in versions:
             if any(action["appId"] in apps for action in read_actions(self.place, version, "txn")):
                 raise fenced(self.place)
-            for kind in ("metaData", "protocol"):
+            for kind in ("protocol",) if widened else ("metaData", "protocol"):
                 if any(True for _ in read_actions(self.place, version, kind)):
                     raise StorageError("the table was altered meanwhile", self.place, "run it again")
 

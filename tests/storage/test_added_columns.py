@@ -1,0 +1,77 @@
+"""Tables of the release before get the columns that this one adds: once, by whoever writes first, losing nothing."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, Schema, write_deltalake
+
+from checkback.storage.commit_reader import read_actions
+from checkback.storage.compatibility import declared_schema
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.object_store import options_of
+from checkback.storage.parquet_reader import read_rows
+from checkback.storage.schemas import ADDED, arrow_schema, properties_of
+from checkback.storage.torn_commits import is_torn
+
+if TYPE_CHECKING:
+    from checkback.storage.tables import Tables
+
+
+def table_of_the_release_before(tables: Tables, name: str) -> DeltaTable:
+    """The table with two rows."""
+    fields = [field for field in declared_schema(name).fields if field.name not in ADDED[name]]
+    place, options = tables.location(name), options_of(tables.location(name)) or None
+    DeltaTable.create(place, Schema(fields), configuration=properties_of(name), storage_options=options)
+    kept = [field.name for field in fields]
+    rows: dict[str, Any] = {"queue_id": [1, 2]} if "queue_id" in kept else {"batch_id": [1, 2]}
+    schema = pa.schema([arrow_schema(name).field(column) for column in kept])
+    table = pa.table({column: rows.get(column, [None, None]) for column in kept}, schema)
+    write_deltalake(place, table, mode="append", storage_options=options)
+    return DeltaTable(place, storage_options=options)
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_columns_are_added_once(tables: Tables, name: str) -> None:
+    """By several at once; the table keeps its id, its rows and its properties, and takes this release's files."""
+    before = table_of_the_release_before(tables, name)
+    assert not DeltaLog(name, tables.location(name), tables.sync).appendable()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: DeltaLog.create(name, tables.location(name), tables.sync), range(4)))
+    after = DeltaTable(tables.location(name), storage_options=options_of(tables.location(name)) or None)
+    old, new = before.schema().fields, after.schema().fields
+    assert new[: len(old)] == old
+    assert {field.name for field in new[len(old) :]} == ADDED[name]
+    assert all(field.nullable and field.metadata["comment"] for field in new[len(old) :])
+    assert (after.metadata().id, after.metadata().configuration) == (before.metadata().id, properties_of(name))
+    assert after.version() == before.version() + 1
+    log = DeltaLog(name, tables.location(name), tables.sync)
+    assert log.appendable()
+    key = "queue_id" if "queue_id" in arrow_schema(name).names else "batch_id"
+    with tables.table_root.writer() as writer:
+        writer.write(name, pa.Table.from_pylist([{key: 3}], arrow_schema(name)))
+        log.commit(writer.close(), "app", 1)
+    rows = [
+        read_rows(file.path, name, [key, *sorted(ADDED[name])], pc.field(key).is_valid()) for file in log.data_files()
+    ]
+    assert sorted(row[key] for part in rows for row in part.to_pylist()) == [1, 2, 3]
+
+
+def test_added_columns_torn_by_a_power_cut_are_known_as_torn(tmp_path: Path) -> None:
+    """The commit says how many actions it has: half of it is not taken for all."""
+    from checkback.settings import Storage
+    from checkback.storage.tables import Tables
+
+    tables = Tables.of(Storage.model_validate({"root": str(tmp_path)}))
+    version = table_of_the_release_before(tables, "half").version() + 1
+    DeltaLog.create("half", tables.location("half"))
+    assert len(list(read_actions(tables.location("half"), version, "metaData"))) == 1
+    file = Path(tables.location("half")) / "_delta_log" / f"{version:020}.json"
+    assert not is_torn(str(file), version)
+    file.write_text(file.read_text().splitlines(keepends=True)[0])
+    assert is_torn(str(file), version)
