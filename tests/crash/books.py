@@ -12,12 +12,14 @@ from typing import Any
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from crash.fates import CHECK_MAX, COMMIT, DISCARD, GROUP, TOPICS, body, ended_by_op, state
+from crash.fates import CHECK_MAX, COMMIT, DISCARD, GROUP, TOPICS, body, ended_by_op, fate, state
 
 #: between the look at what has landed and the time of the batch
 _PLANNING = timedelta(seconds=2)
+_MS = timedelta(milliseconds=1)
 #: state of an op that says that a check counts
 _DELIVERED = "DELIVERED"
+CANCEL = "CANCEL"
 
 
 def rows(root: str, table: str, *columns: str) -> list[dict[str, Any]]:
@@ -47,6 +49,11 @@ def decided(root: str) -> set[int]:
     return {row["queue_offset"] for row in rows(root, "decisions", "queue_offset")}
 
 
+def cancelled(root: str) -> set[int]:
+    """The offsets whose scheduled message was cancelled."""
+    return {row["queue_offset"] for row in rows(root, "decisions", "queue_offset", "state") if row["state"] == CANCEL}
+
+
 @dataclass
 class Books:
     """What is wrong. lost: not decided, or committed and not published; duplicated: decided or published twice."""
@@ -71,10 +78,12 @@ def audit(
     born = {row["queue_offset"]: row["born_timestamp"] for row in rows(root, "half", "queue_offset", "born_timestamp")}
     books.transactions = len(halves)
     decisions: dict[int, dict[str, Any]] = {}
-    for row in rows(root, "decisions", "queue_offset", "state", "check_times", "decided_at"):
-        if row["queue_offset"] in decisions:
+    cancels: dict[int, dict[str, Any]] = {}
+    for row in rows(root, "decisions", "queue_offset", "state", "check_times", "decided_at", "deliver_at"):
+        of_kind = cancels if row["state"] == CANCEL else decisions
+        if row["queue_offset"] in of_kind:
             books.duplicated.append(row["queue_offset"])
-        decisions[row["queue_offset"]] = row
+        of_kind[row["queue_offset"]] = row
     published: Counter[int] = Counter()
     for topic in TOPICS:
         for row in rows(root, f"topics/{topic}", "half_queue_offset", "body", "producer_group"):
@@ -90,14 +99,15 @@ def audit(
             books.lost.append(offset)
         if end not in (None, state(offset)) and (end != DISCARD or ended_by_op(offset)):
             books.faults.append(f"{offset} is decided {end}, not {state(offset)}")
-        if finished and end == COMMIT and offset not in published:
+        if finished and end == COMMIT and decisions[offset]["deliver_at"] is None and offset not in published:
             books.lost.append(offset)
         if end not in (None, COMMIT) and offset in published:
             books.faults.append(f"{offset} is {end} and published")
-        if finished and (end == DISCARD) != (offset in discarded):
+        if finished and (end == DISCARD or offset in cancels) != (offset in discarded):
             books.faults.append(f"{offset} is {end} and {'' if offset in discarded else 'not '}in discarded")
     books.faults += [f"{offset} is decided without a half" for offset in decisions if offset not in halves]
     _in_time(root, books, decisions)
+    _scheduled(root, books, decisions, cancels, published, finished)
     _checks(root, books, decisions, born, timeout, interval, check_max)
     _answers(root, books, finished, check_max)
     _rejections(root, books, finished)
@@ -106,12 +116,61 @@ def audit(
     return books
 
 
+def _scheduled(
+    root: str,
+    books: Books,
+    decisions: dict[int, Any],
+    cancels: dict[int, Any],
+    published: Counter[int],
+    finished: bool,
+) -> None:
+    """A delayed message is published by the first batch at or after its time, once, unless it was cancelled before."""
+    due = {offset: row["deliver_at"] for offset, row in decisions.items() if row["deliver_at"] is not None}
+    wanted = {
+        offset: row["decided_at"] + delay_ms * _MS
+        for offset, row in decisions.items()
+        if (delay_ms := fate(offset).delay_ms) is not None and row["state"] == COMMIT
+    }
+    if due != wanted:
+        books.faults.append(f"scheduled for times that are not their own: {dict(due.items() ^ wanted.items())}")
+    delivered = _delivered(root, books, due)
+    for topic in TOPICS:
+        for row in rows(root, f"topics/{topic}", "half_queue_offset", "committed_at"):
+            offset = row["half_queue_offset"]
+            if offset in due and row["committed_at"] < due[offset]:
+                books.faults.append(f"{offset} is published before its time")
+    for offset, row in cancels.items():
+        if offset in published or offset in delivered:
+            books.faults.append(f"{offset} is cancelled and published")
+        if not fate(offset).cancelled or row["decided_at"] <= decisions[offset]["decided_at"]:
+            books.faults.append(f"{offset} is cancelled by nobody, or before it was scheduled")
+    if finished:
+        out = {offset for offset in due if offset in published}
+        books.faults += [f"{offset} is published, not delivered" for offset in out - delivered]
+        batches = [row["batch_time"] for row in rows(root, "batches", "batch_time") if row["batch_time"] is not None]
+        overdue = {offset for offset, at in due.items() if batches and at <= max(batches)}
+        books.lost += sorted((overdue - delivered - set(cancels)) | (delivered - set(published)))
+
+
+def _delivered(root: str, books: Books, due: dict[int, Any]) -> set[int]:
+    """The offsets in `deliveries`."""
+    found: set[int] = set()
+    for row in rows(root, "deliveries", "queue_offset", "deliver_at", "delivered_at"):
+        offset = row["queue_offset"]
+        if offset in found:
+            books.duplicated.append(offset)
+        found.add(offset)
+        if offset not in due or row["deliver_at"] != due[offset] or row["delivered_at"] < due[offset]:
+            books.faults.append(f"{offset} is delivered, and was not scheduled for then")
+    return found
+
+
 def _in_time(root: str, books: Books, decisions: dict[int, Any]) -> None:
     """No discard although an answer had landed: while the application is down, checks that nobody got do count."""
     for row in rows(root, "op", "half_offset", "producer_group", "state", "store_timestamp"):
         end = decisions.get(row["half_offset"])
         own = end is not None and end["state"] == DISCARD and row["producer_group"] == GROUP
-        own = own and row["state"] != _DELIVERED
+        own = own and row["state"] not in (_DELIVERED, CANCEL)
         if own and end is not None and row["store_timestamp"] < end["decided_at"] - _PLANNING:
             books.faults.append(f"{row['half_offset']} is discarded, and its op had landed")
 
@@ -129,6 +188,7 @@ def _checks(
     checks: dict[int, list[dict[str, Any]]] = {}
     for row in rows(root, "check_requests", "queue_offset", "check_times", "requested_at"):
         checks.setdefault(row["queue_offset"], []).append(row)
+    books.faults += [f"{offset} is checked, and has no transaction" for offset in checks if fate(offset).committed]
     for offset, found in checks.items():
         found.sort(key=lambda row: (row["check_times"], row["requested_at"]))
         if [row["check_times"] for row in found] != [min(number, check_max) for number in range(1, len(found) + 1)]:
@@ -177,11 +237,11 @@ def _answers(root: str, books: Books, finished: bool, check_max: int) -> None:
 
 
 def _rejections(root: str, books: Books, finished: bool) -> None:
-    """Each op of another group is rejected, once; nothing else is."""
+    """Each op of another group is rejected, once, and each CANCEL that found nothing scheduled; nothing else is."""
     rejected = Counter(row["raw"] for row in rows(root, "rejected", "raw"))
     books.faults += [f"rejected {times} times: {raw}" for raw, times in rejected.items() if times > 1]
-    ops = rows(root, "op", "half_offset", "producer_group")
-    foreign = sum(row["producer_group"] != GROUP for row in ops)
+    ops = rows(root, "op", "half_offset", "producer_group", "state")
+    foreign = sum(row["producer_group"] != GROUP or row["state"] == CANCEL for row in ops) - len(cancelled(root))
     if len(rejected) > foreign or (finished and len(rejected) < foreign):
         books.faults.append(f"{len(rejected)} ops are rejected, of {foreign}")
 
@@ -194,7 +254,11 @@ def _batches(root: str, books: Books, finished: bool) -> None:
     for row in rows(root, "batches", "batch_id", "checks", "table_versions"):
         if row["checks"] and "check_requests" not in dict(row["table_versions"]):
             books.faults.append(f"batch {row['batch_id']} is concluded before its checks are written")
-    for table, column in (("decisions", "decided_at"), ("check_requests", "requested_at")):
+    for table, column in (
+        ("decisions", "decided_at"),
+        ("deliveries", "delivered_at"),
+        ("check_requests", "requested_at"),
+    ):
         written = {(row["batch_id"], row[column]) for row in rows(root, table, "batch_id", column)}
         if finished and written - concluded:
             books.faults.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -20,19 +20,54 @@ TOPICS = ("a", "b")
 CHECK_MAX = 3
 COMMIT, ROLLBACK, UNKNOWN, DISCARD = "COMMIT", "ROLLBACK", "UNKNOWN", "DISCARD"
 
-#: by offset modulo their number: ops (state, group), answers to the checks, and the state in the end
-FATES: tuple[tuple[tuple[tuple[str, str], ...], tuple[str, ...], str], ...] = (
-    (((COMMIT, GROUP),), (UNKNOWN,), COMMIT),
-    (((COMMIT, GROUP),), (UNKNOWN,), COMMIT),
-    (((ROLLBACK, GROUP),), (UNKNOWN,), ROLLBACK),
-    (((COMMIT, GROUP), (COMMIT, GROUP)), (UNKNOWN,), COMMIT),
-    (((ROLLBACK, GROUP), (COMMIT, GROUP)), (UNKNOWN,), ROLLBACK),
-    (((COMMIT, "others"), (COMMIT, GROUP)), (UNKNOWN,), COMMIT),
-    (((COMMIT, "others"),), (UNKNOWN, ROLLBACK), ROLLBACK),
-    ((), (COMMIT,), COMMIT),
-    ((), (UNKNOWN, UNKNOWN, COMMIT), COMMIT),
-    ((), (UNKNOWN,), DISCARD),
+
+class Fate(NamedTuple):
+    """``ops`` (state, group), ``answers`` to the checks, and the ``state`` in the end.
+
+    ``delay_ms``, ``committed``: as in `half`. ``cancelled``: an operator tries to cancel it.
+    """
+
+    ops: tuple[tuple[str, str], ...]
+    answers: tuple[str, ...]
+    state: str
+    delay_ms: int | None = None
+    committed: bool = False
+    cancelled: bool = False
+
+
+_BY_OP = ((COMMIT, GROUP),)
+HOUR_MS = 3_600_000
+#: by offset modulo their number, in three of four tens of offsets
+FATES = (
+    Fate(_BY_OP, (UNKNOWN,), COMMIT),
+    Fate(_BY_OP, (UNKNOWN,), COMMIT),
+    Fate(((ROLLBACK, GROUP),), (UNKNOWN,), ROLLBACK),
+    Fate(((COMMIT, GROUP), (COMMIT, GROUP)), (UNKNOWN,), COMMIT),
+    Fate(((ROLLBACK, GROUP), (COMMIT, GROUP)), (UNKNOWN,), ROLLBACK),
+    Fate(((COMMIT, "others"), (COMMIT, GROUP)), (UNKNOWN,), COMMIT),
+    Fate(((COMMIT, "others"),), (UNKNOWN, ROLLBACK), ROLLBACK),
+    Fate((), (COMMIT,), COMMIT),
+    Fate((), (UNKNOWN, UNKNOWN, COMMIT), COMMIT),
+    Fate((), (UNKNOWN,), DISCARD),
 )
+#: likewise, in every fourth ten: with a delay, without a transaction, or both
+DELAYED = (
+    Fate(_BY_OP, (UNKNOWN,), COMMIT, 1),
+    Fate((), (UNKNOWN,), COMMIT, committed=True),
+    Fate((), (UNKNOWN,), COMMIT, 1, committed=True),
+    Fate(_BY_OP, (UNKNOWN,), COMMIT, HOUR_MS, cancelled=True),
+    Fate((), (UNKNOWN, COMMIT), COMMIT, 1500, cancelled=True),
+    Fate(((ROLLBACK, GROUP),), (UNKNOWN,), ROLLBACK, 1, cancelled=True),
+    Fate((), (UNKNOWN,), COMMIT, 1500, committed=True, cancelled=True),
+    Fate(_BY_OP, (UNKNOWN,), COMMIT, 3000),
+    Fate((), (UNKNOWN,), DISCARD, 1),
+    Fate(((COMMIT, "others"), (COMMIT, GROUP)), (UNKNOWN,), COMMIT, 1),
+)
+
+
+def fate(offset: int) -> Fate:
+    """What is sent of a transaction, and what must become of it."""
+    return (DELAYED if offset // 10 % 4 == 3 else FATES)[offset % 10]
 
 
 def name(offset: int) -> str:
@@ -42,17 +77,17 @@ def name(offset: int) -> str:
 
 def answers(offsets: Iterable[int]) -> dict[str, Sequence[str]]:
     """The script of the producer that is asked."""
-    return {name(offset): FATES[offset % len(FATES)][1] for offset in offsets}
+    return {name(offset): fate(offset).answers for offset in offsets}
 
 
 def state(offset: int) -> str:
-    """How it must end."""
-    return FATES[offset % len(FATES)][2]
+    """How it must end; a scheduled message may be cancelled then."""
+    return fate(offset).state
 
 
 def ended_by_op(offset: int) -> bool:
     """Is it decided without any check?"""
-    return any(group == GROUP for _, group in FATES[offset % len(FATES)][0])
+    return fate(offset).committed or any(group == GROUP for _, group in fate(offset).ops)
 
 
 class Lander:
@@ -73,6 +108,13 @@ class Lander:
         for table, rows in writes if (self.landed // number) % 2 else reversed(writes):
             self._append(table, rows)
         self.landed += number
+
+    def cancel(self, offsets: Iterable[int]) -> None:
+        """An operator's ops CANCEL of those among the offsets whose fate it is."""
+        now = datetime.fromtimestamp(time.time(), timezone.utc)
+        rows = [_op(offset, "CANCEL", GROUP, now, "operator") for offset in offsets if fate(offset).cancelled]
+        if rows:
+            self._append("op", rows)
 
     def _append(self, table: str, rows: list[dict[str, Any]]) -> None:
         with FileWriter(self.root) as writer:
@@ -95,6 +137,8 @@ def _half(offset: int, now: datetime) -> dict[str, Any]:
         "real_topic": TOPICS[offset % len(TOPICS)],
         "real_queue_id": 0,
         "body": body(offset),
+        "delay_ms": fate(offset).delay_ms,
+        "committed": fate(offset).committed or None,
         "born_timestamp": now,
         "store_timestamp": now,
     }
@@ -102,14 +146,19 @@ def _half(offset: int, now: datetime) -> dict[str, Any]:
 
 def _ops(offsets: Iterable[int], now: datetime) -> Iterable[dict[str, Any]]:
     for offset in offsets:
-        for number, (said, group) in enumerate(FATES[offset % len(FATES)][0]):
-            yield {
-                "queue_id": 0,
-                "half_offset": offset,
-                "transaction_id": name(offset),
-                "producer_group": group,
-                "state": said,
-                "source": "producer",
-                "born_timestamp": datetime.fromtimestamp(now.timestamp() + number / 1000, timezone.utc),
-                "store_timestamp": now,
-            }
+        for number, (said, group) in enumerate(fate(offset).ops):
+            born = datetime.fromtimestamp(now.timestamp() + number / 1000, timezone.utc)
+            yield _op(offset, said, group, now) | {"born_timestamp": born}
+
+
+def _op(offset: int, said: str, group: str, now: datetime, source: str = "producer") -> dict[str, Any]:
+    return {
+        "queue_id": 0,
+        "half_offset": offset,
+        "transaction_id": name(offset),
+        "producer_group": group,
+        "state": said,
+        "source": source,
+        "born_timestamp": now,
+        "store_timestamp": now,
+    }

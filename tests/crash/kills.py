@@ -12,8 +12,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from checkback.demo.producer import ExampleProducer
-from crash.books import Books, audit, count, decided
-from crash.fates import Lander, answers, ended_by_op
+from crash.books import Books, audit, cancelled, count, decided, rows
+from crash.fates import HOUR_MS, Lander, answers, ended_by_op, fate
 from crash.process import INTERVAL_S, PATIENCE_S, TIMEOUT_S, Application, Shape, Tuning
 
 if TYPE_CHECKING:
@@ -45,9 +45,15 @@ class Load:
         self._thread.join(PATIENCE_S)
 
     def _run(self) -> None:
+        cancelled = 0
         while not self._stop.is_set():
+            # Of the last three seconds: some are scheduled by then, some delivered, some not even decided.
+            landed = self.lander.landed
             self.lander.land(_TRANSACTIONS)
             self._stop.wait(_EVERY_S)
+            if landed - cancelled > 3 * _TRANSACTIONS:
+                self.lander.cancel(range(cancelled, cancelled + _TRANSACTIONS))
+                cancelled += _TRANSACTIONS
 
 
 @dataclass(frozen=True)
@@ -161,12 +167,23 @@ def run(root: str, rounds: int, random: Random, tell: Callable[[str], object]) -
                 tell(f"round {number} of {rounds}: {told}; {books.transactions} landed, faults: {_faults(books)}")
         with all_rounds.start() as application:
             all_rounds.caught_up(application)
-            application.until(lambda: count(root, "decisions") >= lander.landed)
+            application.until(lambda: len(decided(root)) >= lander.landed)
+            lander.cancel(range(lander.landed))  # those that were not scheduled yet when it was tried
+            application.until(lambda: len(cancelled(root)) >= sum(map(_must_be_cancelled, range(lander.landed))))
+            application.until(lambda: count(root, "deliveries") + len(cancelled(root)) >= _scheduled(root))
             application.stop()
             code, said = application.wait()
             assert code == 0, said
     books = all_rounds.audit(finished=True)
     return Figures(rounds, books, all_rounds.catch_up, all_rounds.rebuilds, all_rounds.kills)
+
+
+def _must_be_cancelled(offset: int) -> bool:
+    return fate(offset).delay_ms == HOUR_MS
+
+
+def _scheduled(root: str) -> int:
+    return sum(row["deliver_at"] is not None for row in rows(root, "decisions", "deliver_at"))
 
 
 def _says(application: Application, words: str) -> bool:

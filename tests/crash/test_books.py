@@ -12,7 +12,7 @@ from checkback.storage.delta_log import DeltaLog
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from crash.books import audit
-from crash.fates import CHECK_MAX, COMMIT, DISCARD, FATES, GROUP, TOPICS, Lander, body, state
+from crash.fates import CHECK_MAX, COMMIT, DISCARD, GROUP, HOUR_MS, TOPICS, Lander, body, fate, state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-_NUMBER = 10
+_NUMBER = 40
 _SECOND = timedelta(seconds=1)
 
 
 class Tables:
-    """Tables of ten transactions, each ended as its fate says, and checked as often as it must be."""
+    """Tables of 40 transactions, each ended as its fate says, and checked as often as it must be."""
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
@@ -36,15 +36,18 @@ class Tables:
             for times in range(1, asked + 1):
                 self.check(offset, times)
             self.decide(offset, state(offset), asked)
-            if state(offset) == COMMIT:
+            if fate(offset).delay_ms == HOUR_MS:
+                self.cancel(offset)
+            elif state(offset) == COMMIT:
                 self.publish(offset)
             if state(offset) == DISCARD:
                 self.add("discarded", queue_offset=offset)
-            if any(group != GROUP for _, group in FATES[offset][0]):
+            if any(group != GROUP for _, group in fate(offset).ops):
                 self.reject(offset)
         for times in range(1, CHECK_MAX + 1):
             self.conclude(times, self.begun + times * 5 * _SECOND)
         self.conclude(99, self.begun + 60 * _SECOND)
+        self.conclude(100, self.begun + 120 * _SECOND)
 
     def add(self, table: str, **row: Any) -> None:
         """Append a row."""
@@ -56,10 +59,33 @@ class Tables:
 
     def decide(self, offset: int, end: str, asked: int) -> None:
         at = self.begun + 60 * _SECOND
-        self.add("decisions", queue_offset=offset, state=end, check_times=asked, decided_at=at, batch_id=99)
+        due = self.due(offset) if end == COMMIT else None
+        row = {"state": end, "check_times": asked, "decided_at": at, "deliver_at": due, "batch_id": 99}
+        self.add("decisions", queue_offset=offset, **row)
 
-    def publish(self, offset: int) -> None:
-        self.add(f"topics/{TOPICS[offset % len(TOPICS)]}", half_queue_offset=offset, body=body(offset))
+    def due(self, offset: int) -> datetime | None:
+        delay_ms = fate(offset).delay_ms
+        return None if delay_ms is None else self.begun + 60 * _SECOND + timedelta(milliseconds=delay_ms)
+
+    def cancel(self, offset: int) -> None:
+        """By an op of an operator: decided, and kept."""
+        self.op(offset, "CANCEL")
+        at = self.begun + 120 * _SECOND
+        self.add("decisions", queue_offset=offset, state="CANCEL", decided_at=at, batch_id=100)
+        self.add("discarded", queue_offset=offset)
+
+    def op(self, offset: int, said: str) -> None:
+        self.add("op", half_offset=offset, producer_group=GROUP, state=said, store_timestamp=self.begun)
+
+    def publish(self, offset: int, seconds: float = 120) -> None:
+        at, due = self.begun + seconds * _SECOND, self.due(offset)
+        self.add(f"topics/{TOPICS[offset % len(TOPICS)]}", half_queue_offset=offset, body=body(offset), committed_at=at)
+        if due is not None:
+            self.deliver(offset)
+
+    def deliver(self, offset: int) -> None:
+        at = self.begun + 120 * _SECOND
+        self.add("deliveries", queue_offset=offset, deliver_at=self.due(offset), delivered_at=at, batch_id=100)
 
     def reject(self, offset: int) -> None:
         self.add("rejected", raw=f"the op of {offset}")
@@ -92,6 +118,18 @@ def _answered(tables: Tables) -> None:
         tables.add("op", **row, store_timestamp=now)
 
 
+def _published_early(tables: Tables) -> None:
+    """Offset 70 in place of one of the forty."""
+    _later(tables, 70).land(1)
+    tables.decide(70, COMMIT, 0)
+    tables.publish(70, 60)
+
+
+def _never_delivered(tables: Tables) -> None:
+    _later(tables, 72).land(1)
+    tables.decide(72, COMMIT, 0)
+
+
 _FAULTS: dict[str, Callable[[Tables], object]] = {
     "lost": lambda tables: Lander.land(_later(tables), 1),
     "decided twice": lambda tables: tables.decide(0, COMMIT, 0),
@@ -105,15 +143,24 @@ _FAULTS: dict[str, Callable[[Tables], object]] = {
     "discarded with its op there": _op,
     "unpublished twice": _unpublished,
     "one answer sent to op twice": _answered,
-    "concluded too early": lambda tables: tables.add("batches", batch_id=100, checks=1, table_versions=[]),
+    "delivered twice": lambda tables: tables.deliver(30),
+    "delivered without a delay": lambda tables: tables.deliver(31),
+    "cancelled and published": lambda tables: tables.publish(33),
+    "cancelled and delivered": lambda tables: tables.deliver(33),
+    "cancelled twice": lambda tables: tables.cancel(33),
+    "cancelled, and nobody asked for it": lambda tables: tables.cancel(37),
+    "a CANCEL that nothing came of": lambda tables: tables.op(33, "CANCEL"),
+    "published early": _published_early,
+    "never delivered": _never_delivered,
+    "concluded too early": lambda tables: tables.add("batches", batch_id=101, checks=1, table_versions=[]),
     "concluded twice": lambda tables: tables.conclude(99, tables.begun),
     "checked by a batch that is not concluded": lambda tables: tables.check(9, CHECK_MAX, 20),
 }
 
 
-def _later(tables: Tables) -> Lander:
+def _later(tables: Tables, landed: int = _NUMBER) -> Lander:
     lander = Lander(tables.root)
-    lander.landed = _NUMBER
+    lander.landed = landed
     return lander
 
 

@@ -19,8 +19,8 @@ from checkback.inspect.audit import audit as audit_promises
 from checkback.reconcile.publish import Publisher
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
-from crash.books import audit, count
-from crash.fates import CHECK_MAX, GROUP, Lander, answers
+from crash.books import audit, cancelled, decided
+from crash.fates import CHECK_MAX, GROUP, HOUR_MS, Lander, answers, fate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ _INTERVAL = timedelta(milliseconds=1)
 class Point:
     """Dies around the commit of a table; ``others`` that are committed side by side with it are not committed.
 
-    ``lost``: then the checkpoint is lost, too, and built anew.
+    ``lost``: then the checkpoint is lost, too, and built anew. ``cancels``: an operator cancels messages before.
     """
 
     query: type[Publisher | CheckBatches]
@@ -44,6 +44,7 @@ class Point:
     others: bool = True
     slow: bool = False
     lost: bool = False
+    cancels: bool = False
 
     def __str__(self) -> str:
         return f"{'after' if self.after else 'before'} {self.table}{'' if self.others else ', and nothing else'}"
@@ -63,6 +64,11 @@ POINTS = (
     Point(Publisher, "batches"),
     Point(Publisher, "batches", after=True, slow=True),
     Point(Publisher, _END, after=True),
+    # A batch that delivers and cancels what the one before has scheduled.
+    Point(Publisher, "deliveries", cancels=True),
+    Point(Publisher, "deliveries", after=True, others=False),
+    Point(Publisher, "discarded", after=True, others=False, slow=True),
+    Point(Publisher, "batches", slow=True),
     Point(CheckBatches, _START, slow=True),
     Point(CheckBatches, "check_answers", slow=True),  # tests/check has this one and the next
     Point(CheckBatches, "op", slow=True),
@@ -144,6 +150,8 @@ def test_crash_at_each_point_loses_and_doubles_nothing(
         for point in POINTS:
             if point.slow and not os.environ.get("CHECKBACK_SLOW"):
                 continue
+            if point.cancels:
+                lander.cancel(range(_NUMBER))
             _dies_at(point, spark, running(), monkeypatch)
             if point.lost:
                 checkpoint = tmp_path / "_checkpoints/reconcile"
@@ -157,8 +165,10 @@ def test_crash_at_each_point_loses_and_doubles_nothing(
         for late in (Point(Publisher, "topics/b"), Point(Publisher, "topics/b", after=True)):
             _dies_at(late, spark, running(), monkeypatch)
         for _ in range(CHECK_MAX + 1):
-            if count(root, "decisions") < _NUMBER:
+            if len(decided(root)) < _NUMBER:
                 reconcile(spark, running(), available_now=True)
+        reconcile(spark, running(), available_now=True)
     books = audit(root, timedelta(0), _INTERVAL)
+    assert {offset for offset in range(_NUMBER) if fate(offset).delay_ms == HOUR_MS} <= cancelled(root)
     assert (books.transactions, books.lost, books.duplicated, books.faults) == (_NUMBER, [], [], [])
     assert audit_promises(spark, settings).broken == 0
