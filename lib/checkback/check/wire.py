@@ -59,6 +59,11 @@ class CheckRequest:
     message: Message | None = None
 
     @property
+    def place(self) -> tuple[int, int]:
+        """(queue_id, queue_offset): the half message that is asked about. Compare it with `producer.Message.place`."""
+        return self.queue_id, self.queue_offset
+
+    @property
     def webhook_id(self) -> str:
         """The id of this check, the same for every retry: an idempotency key."""
         return webhook_id(self.queue_id, self.queue_offset, self.check_times)

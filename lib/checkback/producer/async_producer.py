@@ -148,7 +148,7 @@ class AsyncTransactionProducer:
         # Step 2
         local_error: Exception | None = None
         try:
-            state = state_of(await _execute(listener, message, arg), transaction_id)
+            state = state_of(await _execute(listener, message.stored_at(*place), arg), transaction_id)
         except Exception as error:  # noqa: BLE001 - as in RocketMQ: any error is resolved by the check-back
             state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
         # Step 3

@@ -1,23 +1,28 @@
 """The barrier: once a check was answered ROLLBACK, the local transaction cannot commit any more.
 
 The idea is DTM's branch barrier. A check that finds nothing cannot tell whether the local transaction failed or is only
-late. Instead of reading it inserts a rollback mark under the transaction id, unless there is a commit mark. The local
-transaction first inserts its commit mark, in the same database transaction as the business changes. The key is unique,
-so the database decides which of the two wins.
+late. Instead of reading it inserts a rollback mark, unless there is a commit mark. The local transaction first inserts
+its commit mark, in the same database transaction as the business changes. The key is unique, so the database decides
+which of the two wins.
+
+A mark is that of a half message, identified by its place (docs/protocol.md, rule 13): the row "@0/12 order-4711". The
+row "order-4711", beside it, stands for the transaction as a whole: it commits at one place only. There it excludes
+marks of the bare transaction id, too, which an earlier release, or a service with one gateway, makes under that key.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from checkback.errors import CheckbackError
-from checkback.producer.deduplication import fit, insert_once
+from checkback.producer.barrier_marks import CHECKED, PLACED, MarkKey, MarkStates, Statements
+from checkback.producer.deduplication import fit, refuse_autocommit
 from checkback.producer.listener import LocalTransactionState
 
 # isort: split
-from sqlalchemy import Column, Connection, DateTime, MetaData, String, Table, delete, select, text
+from sqlalchemy import Column, Connection, DateTime, MetaData, String, Table, delete, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.schema import CreateTable
@@ -25,22 +30,26 @@ from sqlalchemy.schema import CreateTable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Engine, TextClause
+
+    from checkback.producer.barrier_marks import Transaction
 
 #: PostgreSQL: lock_not_available, serialization_failure, deadlock_detected
 _PG_BUSY = frozenset({"55P03", "40001", "40P01"})
 
 
 class BarrierError(CheckbackError):
-    """The transaction already has a mark. ``state``: that mark's, which the listener should return.
+    """The transaction already has a mark. ``state``: what the listener should return.
 
-    ROLLBACK: a check was answered so, and nothing may commit. COMMIT: it has committed before.
+    ROLLBACK: a check of this half message was answered so, or the transaction has committed as another half message.
+    COMMIT: it has committed before, as this one. ``committed``: it has committed, as this one or another.
     """
 
-    def __init__(self, what: str, where: str = "", fix: str = "", state: str = "") -> None:
+    def __init__(self, what: str, where: str = "", fix: str = "", state: str = "", committed: bool = False) -> None:
         super().__init__(what, where, fix)
-        self.args = (what, where, fix, state)
+        self.args = (what, where, fix, state, committed)
         self.state = LocalTransactionState(state)
+        self.committed = committed
 
 
 class Barrier:
@@ -61,7 +70,7 @@ class Barrier:
             )
         self._bind = bind
         self._wait_ms = max(1, round(wait_s * 1000))  # 0 means no timeout in PostgreSQL
-        #: for migrations: one row for each transaction
+        #: for migrations: a row for each transaction, and one for each place at which it was marked
         self.table = Table(
             table,
             MetaData(),
@@ -69,6 +78,7 @@ class Barrier:
             Column("state", String(8), nullable=False),
             Column("marked_at", DateTime(timezone=True), nullable=False),
         )
+        self._statements = Statements.of(bind.dialect.identifier_preparer.format_table(self.table))
 
     def create_table(self) -> None:
         """Create the table if it does not exist; call it at deployment, before the first transaction."""
@@ -76,52 +86,87 @@ class Barrier:
             connection.execute(CreateTable(self.table, if_not_exists=True))
 
     @contextmanager
-    def local_transaction(self, transaction_id: str) -> Iterator[Connection]:
+    def local_transaction(self, transaction: Transaction) -> Iterator[Connection]:
         """A connection in a transaction that begins with the commit mark; the end of the block commits both.
 
-        Raises BarrierError, before the block runs, if there is a mark already.
+        ``transaction``: the message that ``execute_local_transaction`` was given, or a transaction id, which is enough
+        with one gateway. Raises BarrierError, before the block runs, if there is a mark already.
         """
         with self._begin() as connection:
-            self.mark(connection, transaction_id)
+            self.mark(connection, transaction)
             yield connection
 
-    def mark(self, connection: Connection, transaction_id: str) -> None:
+    def mark(self, connection: Connection, transaction: Transaction) -> None:
         """Insert the commit mark in the connection's current transaction: for an ORM session or asyncio's run_sync.
 
         Call it before the business's statements, so that their lock waits do not delay it. Raises BarrierError if there
         is a mark already; the transaction must then be rolled back.
         """
-        if insert_once(connection, self.table, _row(transaction_id, LocalTransactionState.COMMIT)):
+        key = MarkKey.of(transaction)
+        statements = self._statements
+        changed = self._execute(connection, statements.mark if key.place is None else statements.mark_place, key)
+        if changed == key.rows:
             return
-        state = self._state(connection, transaction_id)
-        told = "a check was told ROLLBACK" if state is LocalTransactionState.ROLLBACK else "it has committed before"
-        raise BarrierError(told, f"transaction {transaction_id}", "do nothing, and say what state says", state.value)
+        found = self._states(connection, key)
+        if changed:
+            found = self._undo(connection, key, found)
+        told = "it has committed before" if found.state is LocalTransactionState.COMMIT else "a check was told ROLLBACK"
+        raise BarrierError(
+            "it has committed as another half message" if found.elsewhere else told,
+            f"transaction {key.whole}",
+            "do nothing, and say what state says",
+            found.state.value,
+            found.elsewhere or found.state is LocalTransactionState.COMMIT,
+        )
 
-    def check(self, transaction_id: str) -> LocalTransactionState:
+    def check(self, transaction: Transaction) -> LocalTransactionState:
         """The answer for ``check_local_transaction``: COMMIT, or ROLLBACK, after which it can never commit.
 
-        UNKNOWN if the local transaction is in progress and does not end within ``wait_s``. The rollback mark is
-        committed before this returns.
+        ``transaction``: the check, or a transaction id, which is enough with one gateway. ROLLBACK holds for the half
+        message that is asked about: the transaction may commit, or have committed, as another one. UNKNOWN if the local
+        transaction is in progress and does not end within ``wait_s``. The rollback mark is committed before this
+        returns.
         """
+        key = MarkKey.of(transaction)
+        statements = self._statements
         try:
             with self._begin() as connection, self._patience(connection):
-                insert_once(connection, self.table, _row(transaction_id, LocalTransactionState.ROLLBACK))
-                state = self._state(connection, transaction_id)
+                self._execute(connection, statements.check if key.place is None else statements.check_place, key)
+                return self._states(connection, key).state
         except DBAPIError as error:
             if not _busy(error):
                 raise
             return LocalTransactionState.UNKNOWN
-        return state
 
     def purge(self, older_than: timedelta = timedelta(days=7)) -> int:
-        """Delete older marks; returns their number. Keep them longer than transaction.reserved, 72 hours by default."""
+        """Delete older marks; returns their number.
+
+        Keep them longer than transaction.reserved, 72 hours by default, and than a gateway that is down may keep
+        acknowledged half messages to itself (docs/gateway.md).
+        """
         before = datetime.now(timezone.utc) - older_than
         with self._begin() as connection:
             return connection.execute(delete(self.table).where(self.table.c.marked_at < before)).rowcount
 
-    def _state(self, connection: Connection, transaction_id: str) -> LocalTransactionState:
-        found = select(self.table.c.state).where(self.table.c.transaction_id == transaction_id)
-        return LocalTransactionState(connection.execute(found).scalar_one())
+    def _execute(self, connection: Connection, statement: TextClause, key: MarkKey) -> int:
+        """Insert marks; the number of rows that were inserted or changed."""
+        refuse_autocommit(connection, self.table.name)
+        return connection.execute(statement, {**key.values(), "now": datetime.now(timezone.utc)}).rowcount
+
+    def _states(self, connection: Connection, key: MarkKey) -> MarkStates:
+        rows = connection.execute(self._statements.states, {"whole": key.whole, "place": key.place})
+        states = {str(row[0]): str(row[1]) for row in rows}
+        return MarkStates(states[key.whole], None if key.place is None else states[key.place])
+
+    def _undo(self, connection: Connection, key: MarkKey, found: MarkStates) -> MarkStates:
+        """Undo the change of one row when the other had a mark, lest the caller commits it; the states without it."""
+        rollback = LocalTransactionState.ROLLBACK.value
+        if found.whole == PLACED and found.place == rollback:
+            undone, row, state = found._replace(whole=CHECKED), key.whole, CHECKED
+        else:
+            undone, row, state = found._replace(place=rollback), str(key.place), rollback
+        connection.execute(self._statements.undo, {"row": row, "state": state})
+        return undone
 
     @contextmanager
     def _begin(self) -> Iterator[Connection]:
@@ -145,10 +190,6 @@ class Barrier:
             yield
         finally:
             connection.execute(text(f"PRAGMA busy_timeout = {before}"))
-
-
-def _row(transaction_id: str, state: LocalTransactionState) -> dict[str, Any]:
-    return {"transaction_id": transaction_id, "state": state.value, "marked_at": datetime.now(timezone.utc)}
 
 
 def _busy(error: DBAPIError) -> bool:

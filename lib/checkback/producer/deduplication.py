@@ -29,13 +29,18 @@ def insert_once(connection: Connection, table: Table, values: dict[str, Any]) ->
     Waits for an uncommitted transaction that inserted the key: PostgreSQL for the row, SQLite for the database's write
     lock. Raises CheckbackError in autocommit mode, where a mark would outlive its transaction.
     """
-    if _autocommits(connection):
-        raise CheckbackError(
-            "the connection commits by itself", table.name, "use one with transactions, not isolation_level=AUTOCOMMIT"
-        )
+    refuse_autocommit(connection, table.name)
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement = insert(table).values(values).on_conflict_do_nothing()
     return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
+
+
+def refuse_autocommit(connection: Connection, where: str) -> None:
+    """Raise CheckbackError in autocommit mode."""
+    if _autocommits(connection):
+        raise CheckbackError(
+            "the connection commits by itself", where, "use one with transactions, not isolation_level=AUTOCOMMIT"
+        )
 
 
 def _autocommits(connection: Connection) -> bool:

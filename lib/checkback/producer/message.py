@@ -6,6 +6,7 @@ import base64
 import json
 import uuid
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -26,6 +27,10 @@ class Message:
     message sent again after a crash lands only once. At most one of ``delay_level`` (RocketMQ's, 1 to 18), ``delay``
     (from COMMIT) and ``deliver_at`` (with a time zone) says when it is delivered, see docs/delay.md. The limits are
     RocketMQ's, see docs/protocol.md.
+
+    ``queue_id`` and ``queue_offset``: the place at which its half message was acknowledged, set in the message that
+    ``execute_local_transaction`` is given, else None. The place is the half message's identity (docs/protocol.md, rule
+    13): with several gateways one transaction id may have several half messages.
     """
 
     topic: str
@@ -39,6 +44,20 @@ class Message:
     delay_level: int | None = None
     delay: timedelta | None = None
     deliver_at: datetime | None = None
+    queue_id: int | None = field(default=None, init=False, compare=False)
+    queue_offset: int | None = field(default=None, init=False, compare=False)
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """(queue_id, queue_offset); None = not acknowledged. Compare it with `CheckRequest.place`."""
+        return None if self.queue_id is None or self.queue_offset is None else (self.queue_id, self.queue_offset)
+
+    def stored_at(self, queue_id: int, queue_offset: int) -> Message:
+        """A copy with this place: the message for ``execute_local_transaction``, also in a listener's unit test."""
+        stored = copy(self)
+        object.__setattr__(stored, "queue_id", queue_id)
+        object.__setattr__(stored, "queue_offset", queue_offset)
+        return stored
 
 
 def identified(message: Message) -> Message:

@@ -146,7 +146,7 @@ class TransactionProducer:
         # Step 2
         local_error: Exception | None = None
         try:
-            state = state_of(listener.execute_local_transaction(message, arg), transaction_id)
+            state = state_of(listener.execute_local_transaction(message.stored_at(*place), arg), transaction_id)
         except Exception as error:  # noqa: BLE001 - as in RocketMQ: any error is resolved by the check-back
             state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
         # Step 3

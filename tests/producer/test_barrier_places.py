@@ -1,0 +1,281 @@
+"""The barrier with several gateways: a mark is that of a half message, which its place identifies."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, event, text
+
+from checkback.errors import CheckbackError
+from checkback.producer import Barrier, BarrierError, CheckRequest, LocalTransactionState, Message
+
+if TYPE_CHECKING:
+    from checkback.producer.barrier_marks import Transaction
+
+COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN
+#: longer than anything here takes, in seconds
+DEADLINE = 20
+A, B, C = (0, 7), (1, 7), (1, 8)
+#: stands for the bare transaction id
+BARE = None
+_names = count()
+
+
+@pytest.fixture
+def barrier(engine: Engine) -> Barrier:
+    made = Barrier(engine)
+    made.create_table()
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE account (transaction_id VARCHAR(40), place VARCHAR(40))"))
+    return made
+
+
+def message(name: str, place: tuple[int, int]) -> Message:
+    return Message("payments", b"", transaction_id=name).stored_at(*place)
+
+
+def check(name: str, place: tuple[int, int]) -> CheckRequest:
+    return CheckRequest(*place, name, "orders", "payments", 1, None)
+
+
+def pay(barrier: Barrier, name: str, place: tuple[int, int] | None, fails: bool = False) -> None:
+    """The local transaction of the half message at this place; None = by the bare transaction id."""
+    with barrier.local_transaction(name if place is BARE else message(name, place)) as connection:
+        row = {"id": name, "place": str(place)}
+        connection.execute(text("INSERT INTO account VALUES (:id, :place)"), row)
+        if fails:
+            raise ZeroDivisionError
+
+
+def ask(barrier: Barrier, name: str, place: tuple[int, int] | None) -> LocalTransactionState:
+    return barrier.check(name if place is BARE else check(name, place))
+
+
+def paid(engine: Engine) -> Counter[tuple[str, str]]:
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT transaction_id, place FROM account"))
+        return Counter((str(row[0]), str(row[1])) for row in rows)
+
+
+def test_commit_holds_at_the_place_that_was_acknowledged_only(barrier: Barrier, engine: Engine) -> None:
+    """Stored at A without an answer, acknowledged at B: A's half message is rolled back, before and after."""
+    assert ask(barrier, "t1", A) is ROLLBACK
+    pay(barrier, "t1", B)
+    assert [ask(barrier, "t1", place) for place in (A, B, C, B, A)] == [ROLLBACK, COMMIT, ROLLBACK, COMMIT, ROLLBACK]
+    assert paid(engine) == {("t1", str(B)): 1}
+
+
+def test_transaction_told_rollback_may_be_sent_anew(barrier: Barrier) -> None:
+    """Its mark is that half message's alone; the half message itself never commits."""
+    assert ask(barrier, "t1", A) is ROLLBACK
+    with pytest.raises(BarrierError, match="a check was told ROLLBACK") as refused:
+        pay(barrier, "t1", A)
+    assert (refused.value.state, refused.value.committed) == (ROLLBACK, False)
+    pay(barrier, "t1", B)
+    assert [ask(barrier, "t1", place) for place in (A, B)] == [ROLLBACK, COMMIT]
+
+
+def test_transaction_sent_again_after_its_commit_is_not_done_again(barrier: Barrier, engine: Engine) -> None:
+    """As the same half message it has committed; as another one it must be rolled back, and has committed as well."""
+    pay(barrier, "t1", A)
+    with pytest.raises(BarrierError, match="committed before") as same:
+        pay(barrier, "t1", A)
+    with pytest.raises(BarrierError, match="committed as another half message") as other:
+        pay(barrier, "t1", B)
+    assert [(error.value.state, error.value.committed) for error in (same, other)] == [(COMMIT, True), (ROLLBACK, True)]
+    copied = pickle.loads(pickle.dumps(other.value))  # noqa: S301 - made here
+    assert (copied.state, copied.committed) == (ROLLBACK, True)
+    assert [ask(barrier, "t1", place) for place in (A, B)] == [COMMIT, ROLLBACK]
+    assert paid(engine) == {("t1", str(A)): 1}
+
+
+@pytest.mark.parametrize("state", [COMMIT, ROLLBACK])
+def test_marks_of_the_release_before_hold_for_every_place(
+    barrier: Barrier, engine: Engine, state: LocalTransactionState
+) -> None:
+    """Its table has a row for each transaction id, without places, and needs no migration."""
+    with engine.begin() as connection:
+        connection.execute(barrier.table.insert().values(transaction_id="t1", state=state.value, marked_at=_now()))
+    assert ask(barrier, "t1", A) is state
+    with pytest.raises(BarrierError) as refused:
+        pay(barrier, "t1", A)
+    assert refused.value.state is state
+    assert [ask(barrier, "t1", place) for place in (B, A, BARE)] == [state] * 3
+
+
+def test_release_before_beside_this_one_is_barred_by_a_check(barrier: Barrier, engine: Engine) -> None:
+    """During an update: an instance that marks the bare id is still at it, a new one has told ROLLBACK."""
+    assert ask(barrier, "t1", A) is ROLLBACK
+    with pytest.raises(BarrierError, match="a check was told ROLLBACK"):
+        pay(barrier, "t1", BARE)
+    assert ask(barrier, "t1", BARE) is ROLLBACK
+    with pytest.raises(BarrierError, match="a check was told ROLLBACK"):
+        pay(barrier, "t1", B)
+    assert not paid(engine)
+
+
+def test_mark_is_one_round_trip(barrier: Barrier, engine: Engine) -> None:
+    """As many statements as with a bare transaction id."""
+    seen: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda _c, _cursor, statement, *_: seen.append(statement[:6]))
+    counts = []
+    for place in (BARE, A):
+        seen.clear()
+        pay(barrier, f"t{place}", place)
+        counts.append(list(seen))
+        seen.clear()
+        ask(barrier, f"t{place}", place)
+        counts.append(list(seen))
+    assert counts[0] == ["INSERT"] * 2
+    assert counts[:2] == counts[2:]
+
+
+def test_mark_refused_and_committed_nevertheless_changes_nothing(barrier: Barrier, engine: Engine) -> None:
+    """BarrierError is caught inside the transaction, which then commits: `return barred.state` in its block."""
+    ask(barrier, "told", A)
+    pay(barrier, "done", A)
+    ask(barrier, "bare", BARE)
+    for name, place in (("told", A), ("done", B), ("done", A), ("bare", A)):
+        with engine.begin() as connection, pytest.raises(BarrierError):
+            barrier.mark(connection, message(name, place))
+    assert [ask(barrier, "told", place) for place in (A, B)] == [ROLLBACK, ROLLBACK]
+    assert [ask(barrier, "done", place) for place in (A, B)] == [COMMIT, ROLLBACK]
+    assert [ask(barrier, "bare", place) for place in (A, B)] == [ROLLBACK, ROLLBACK]
+    pay(barrier, "told", C)
+
+
+def test_message_without_a_place_is_refused(barrier: Barrier) -> None:
+    """A listener that kept the message it sent: it has no place, which must not be taken for any."""
+    with pytest.raises(CheckbackError, match="no queue_id and queue_offset"):
+        barrier.check(Message("payments", b"", transaction_id="t1"))  # type: ignore[arg-type, unused-ignore]
+
+
+def test_id_that_looks_like_a_mark_is_refused(barrier: Barrier) -> None:
+    """Chosen by somebody else it could stand for another transaction's mark."""
+    pay(barrier, "t1", A)
+    for place in (BARE, A):
+        with pytest.raises(CheckbackError, match="use another id"):
+            pay(barrier, "@0/7 t1", place)
+    for name in ("@0/7", "@x/7 t1", "@", "0/7 t1"):
+        pay(barrier, name, A)
+
+
+@pytest.mark.parametrize("length", [900, 901, 1024])
+def test_long_ids_fit_with_their_place(barrier: Barrier, length: int) -> None:
+    last = (2**31 - 1, 2**63 - 1)
+    names = ["x" * (length - 1) + last for last in "yz"]
+    pay(barrier, names[0][:40], last)
+    with barrier.local_transaction(message(names[0], last)):
+        pass
+    assert [ask(barrier, name, last) for name in names] == [COMMIT, ROLLBACK]
+
+
+def _now() -> object:
+    from datetime import datetime, timezone
+
+    return datetime.now(timezone.utc)
+
+
+@dataclass
+class Told:
+    """What the barrier may do after what it has said: of one transaction."""
+
+    committed: list[tuple[int, int] | None] = field(default_factory=list)
+    rolled_back: set[tuple[int, int] | None] = field(default_factory=set)
+
+    def may_commit(self, place: tuple[int, int] | None) -> bool:
+        """A place of its own is barred by its own checks, and by those of the bare id; the bare id by any."""
+        barred = self.rolled_back & {place, BARE} if place is not BARE else self.rolled_back
+        return not self.committed and not barred
+
+    def answer(self, place: tuple[int, int] | None) -> LocalTransactionState:
+        """The answer to a check now."""
+        if BARE in self.rolled_back or not self.committed:
+            return ROLLBACK
+        everywhere = place is BARE or self.committed == [BARE]
+        return COMMIT if everywhere or self.committed == [place] else ROLLBACK
+
+
+_PLACES = st.sampled_from([A, B, C, BARE])
+_STEPS = st.lists(st.tuples(st.sampled_from(["check", "local", "fails", "marks anyway"]), _PLACES), max_size=12)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+@given(_STEPS)
+def test_whatever_was_told_holds(
+    barrier: Barrier, engine: Engine, steps: list[tuple[str, tuple[int, int] | None]]
+) -> None:
+    """Checks and local transactions of any places, and of the bare id, one after the other: as Told has it."""
+    name, told = f"t{next(_names)}", Told()
+    for what, place in steps:
+        if what == "check":
+            expected = told.answer(place)
+            assert ask(barrier, name, place) is expected
+            if expected is ROLLBACK:
+                told.rolled_back.add(place)
+        elif told.may_commit(place):
+            if what == "fails":
+                with pytest.raises(ZeroDivisionError):
+                    pay(barrier, name, place, fails=True)
+            elif what == "local":
+                pay(barrier, name, place)
+                told.committed.append(place)
+        elif what == "marks anyway":
+            with engine.begin() as connection, pytest.raises(BarrierError):
+                barrier.mark(connection, _transaction(name, place))
+        else:
+            with pytest.raises(BarrierError) as refused:
+                pay(barrier, name, place)
+            assert refused.value.committed == bool(told.committed)
+            assert refused.value.state is told.answer(place)
+    assert sum(times for (who, _), times in paid(engine).items() if who == name) == len(told.committed)
+
+
+def _transaction(name: str, place: tuple[int, int] | None) -> Transaction:
+    return name if place is BARE else message(name, place)
+
+
+def test_half_messages_of_a_transaction_raced_by_checks(barrier: Barrier, engine: Engine) -> None:
+    """Sent again by another process: a transaction commits once, and its checks know as which half message."""
+    names = [f"t{number}" for number in range(100)]
+    told: dict[tuple[str, tuple[int, int]], set[LocalTransactionState]] = {}
+
+    def local(name: str, place: tuple[int, int]) -> None:
+        try:
+            pay(barrier, name, place)
+        except BarrierError as refused:
+            told[name, place].add(refused.state)
+
+    def checked(name: str, place: tuple[int, int]) -> None:
+        told[name, place].add(ask(barrier, name, place))
+
+    with ThreadPoolExecutor(6) as pool:
+        work = []
+        for number, name in enumerate(names):
+            for place in (A, B):
+                told[name, place] = set()
+            first, then = (A, B) if number % 2 else (B, A)
+            work += [pool.submit(checked, name, first) for _ in range(number % 3)]
+            work += [pool.submit(local, name, place) for place in (first, then)]
+            work += [pool.submit(checked, name, place) for place in (then, first)]
+        for done in work:
+            done.result(DEADLINE)
+    committed = paid(engine)
+    assert set(committed.values()) <= {1}
+    for name in names:
+        places = [place for place in (A, B) if (name, str(place)) in committed]
+        assert len(places) <= 1
+        for place in (A, B):
+            own = COMMIT if place in places else ROLLBACK
+            assert told[name, place] - {UNKNOWN} <= {own}
+            assert ask(barrier, name, place) is own
+    # All of it has happened, else nothing was tested.
+    assert {place for _, place in committed} == {str(A), str(B)}
