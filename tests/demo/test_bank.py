@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COUNT = 40
-_SEND = Message(topic=TOPIC, body=b"", transaction_id="transfer-1")
+_SEND = Message(topic=TOPIC, body=b"", transaction_id="transfer-1").stored_at(0, 0)
 
 
 def _check(name: str) -> CheckRequest:

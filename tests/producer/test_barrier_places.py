@@ -6,6 +6,7 @@ import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,9 @@ def test_marks_of_the_release_before_hold_for_every_place(
 ) -> None:
     """Its table has a row for each transaction id, without places, and needs no migration."""
     with engine.begin() as connection:
-        connection.execute(barrier.table.insert().values(transaction_id="t1", state=state.value, marked_at=_now()))
+        connection.execute(
+            barrier.table.insert().values(transaction_id="t1", state=state.value, marked_at=datetime.now(timezone.utc))
+        )
     assert ask(barrier, "t1", A) is state
     with pytest.raises(BarrierError) as refused:
         pay(barrier, "t1", A)
@@ -155,7 +158,7 @@ def test_mark_refused_and_committed_nevertheless_changes_nothing(barrier: Barrie
 def test_message_without_a_place_is_refused(barrier: Barrier) -> None:
     """A listener that kept the message it sent: it has no place, which must not be taken for any."""
     with pytest.raises(CheckbackError, match="no queue_id and queue_offset"):
-        barrier.check(Message("payments", b"", transaction_id="t1"))  # type: ignore[arg-type, unused-ignore]
+        barrier.check(Message("payments", b"", transaction_id="t1"))
 
 
 def test_id_that_looks_like_a_mark_is_refused(barrier: Barrier) -> None:
@@ -176,12 +179,6 @@ def test_long_ids_fit_with_their_place(barrier: Barrier, length: int) -> None:
     with barrier.local_transaction(message(names[0], last)):
         pass
     assert [ask(barrier, name, last) for name in names] == [COMMIT, ROLLBACK]
-
-
-def _now() -> object:
-    from datetime import datetime, timezone
-
-    return datetime.now(timezone.utc)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,11 @@ def test_service_in_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     # The listener on its own, asked by Checkback's client.
     app = names["check_app"]({"orders": names["orders"]}, secret=SECRET)
     with names["CheckServer"](app) as server, CheckClient({"orders": Group((server.url,), SECRET)}, 5) as client:
-        assert client.ask(request(transaction_id=result.transaction_id)).outcome == "COMMIT"
+        asked = replace(
+            request(transaction_id=result.transaction_id), queue_id=result.queue_id, queue_offset=result.queue_offset
+        )
+        assert client.ask(asked).outcome == "COMMIT"
+        assert client.ask(replace(asked, queue_offset=result.queue_offset + 1)).outcome == "ROLLBACK"
         assert client.ask(request(transaction_id="never seen", offset=8)).outcome == "ROLLBACK"
     assert names["barrier"].check("never seen") is LocalTransactionState.ROLLBACK
 

@@ -91,7 +91,7 @@ class Debit(TransactionListener):
         if arg.fate is Fate.KILLED_BEFORE:
             _die()
         try:
-            with self._barrier.local_transaction(message.transaction_id) as connection:
+            with self._barrier.local_transaction(message) as connection:
                 _debit(connection, message.transaction_id, arg)
         except TooLittleMoneyError:
             return LocalTransactionState.ROLLBACK
@@ -103,7 +103,7 @@ class Debit(TransactionListener):
 
     def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
         """COMMIT if the debit exists; otherwise ROLLBACK, and the barrier prevents a later debit."""
-        return self._barrier.check(check.transaction_id)
+        return self._barrier.check(check)
 
 
 def _debit(connection: Connection, transaction_id: str, transfer: Transfer) -> None:

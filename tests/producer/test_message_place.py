@@ -1,0 +1,48 @@
+"""The place at which a half message was acknowledged, in the message for the listener."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from checkback.producer import LocalTransactionState, Message
+from producer.gateways import StubGateway
+from producer.sending import MESSAGE, SENDERS, Sender
+
+
+@pytest.mark.parametrize("kind", SENDERS)
+def test_listener_knows_the_place_before_it_begins(kind: str) -> None:
+    """It is the one that the gateway has acknowledged, and the result has it, too."""
+    places = []
+
+    def local(message: Message, _: Any) -> LocalTransactionState:
+        places.append((message.queue_id, message.queue_offset, message.place))
+        return LocalTransactionState.COMMIT
+
+    with StubGateway() as gateway:
+        results = [Sender(kind).send(gateway.url, local)[0] for _ in range(2)]
+    assert places == [(3, 0, (3, 0)), (3, 1, (3, 1))]
+    assert [(result.queue_id, result.queue_offset) for result in results] == [(3, 0), (3, 1)]
+    assert MESSAGE.place is None
+
+
+def test_message_for_the_listener_is_the_one_sent() -> None:
+    """Also of a class of one's own; what is made of it is another message, which nobody has acknowledged."""
+
+    @dataclass(frozen=True)
+    class Order(Message):
+        number: int = 0
+
+    order = Order("payments", b"", transaction_id="t1", number=7)
+    stored = order.stored_at(0, 12)
+    assert isinstance(stored, Order)
+    assert (stored, stored.number, stored.place, order.place) == (order, 7, (0, 12), None)
+    assert replace(stored, tags="eu").place is None
+
+
+def test_place_is_not_an_argument() -> None:
+    """The topic's queue is real_queue_id: it would be taken for it."""
+    with pytest.raises(TypeError, match="queue_id"):
+        Message("payments", b"", queue_id=3)  # type: ignore[call-arg]
