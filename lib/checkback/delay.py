@@ -7,12 +7,16 @@ ScheduleMessageService.parseDelayLevel and MessageStoreConfig.messageDelayLevel 
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from checkback.durations import LONGEST, format_duration, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
+_MS = timedelta(milliseconds=1)
+_SECOND, _MINUTE, _HOUR = 1_000, 60_000, 3_600_000
 #: ms by level, from level 1 on: MessageStoreConfig.messageDelayLevel
 LEVELS = (
     *(seconds * _SECOND for seconds in (1, 5, 10, 30)),
@@ -24,11 +28,9 @@ LEVEL_PROPERTY = "DELAY"
 TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 PROPERTIES = (LEVEL_PROPERTY, *TIMER_PROPERTIES)
 FIELDS = ("delay_level", "delay", "deliver_at")
-_UNITS = {"ms": 1, "s": _SECOND, "m": _MINUTE, "h": _HOUR, "d": _DAY}
-_DURATION = re.compile(r"([0-9]{1,15})(ms|s|m|h|d)")
 _LONG = re.compile(r"[+-]?[0-9]{1,19}")
-#: longest delay, and latest time, in ms: the end of the year 9999 is a time in every engine
-_MOST = 253_402_300_799_999
+#: latest time in ms: the end of the year 9999 is a time in every engine
+_LATEST = 253_402_300_799_999
 
 
 class Delay(NamedTuple):
@@ -95,10 +97,11 @@ def _level(name: str, value: object) -> Delay:
 
 def _duration(name: str, value: object) -> Delay:
     if isinstance(value, str):
-        match = _DURATION.fullmatch(value)
-        if match is None or not value.isascii():
-            raise ValueError(f"{name}: neither ms nor a duration such as 500ms, 30s, 10m, 2h, 1d")
-        return _after(name, int(match[1]) * _UNITS[match[2]])
+        try:
+            return _after(name, parse_duration(value) // _MS)
+        except ValueError:  # it quotes the text, which may be megabytes
+            most = format_duration(LONGEST)
+            raise ValueError(f"{name}: neither ms nor a duration such as 500ms, 30s, 10m, 2h, 1d, {most}") from None
     number = _whole(name, value)
     if number < 0:
         raise ValueError(f"{name}: negative")
@@ -106,14 +109,14 @@ def _duration(name: str, value: object) -> Delay:
 
 
 def _after(name: str, ms: int) -> Delay:
-    if ms > _MOST:
-        raise ValueError(f"{name}: longer than {_MOST} ms")
+    if ms > LONGEST // _MS:
+        raise ValueError(f"{name}: longer than {format_duration(LONGEST)}")
     return Delay(delay_ms=ms) if ms > 0 else _NONE
 
 
 def _at(name: str, ms: int) -> Delay:
-    if ms > _MOST:
-        raise ValueError(f"{name}: over {_MOST}")
+    if ms > _LATEST:
+        raise ValueError(f"{name}: over {_LATEST}")
     return Delay(deliver_at=max(ms, 0))
 
 

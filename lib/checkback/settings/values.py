@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SecretStr, StrictInt
 from pydantic_core import PydanticCustomError
 
-from checkback.settings.durations import LONGEST, format_duration, parse_duration
+from checkback.durations import LONGEST, format_duration, parse_duration
 
 ENV_REFERENCE = "env:"
 #: Keys of a producer group that are only allowed in the environment.

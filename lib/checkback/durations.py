@@ -1,4 +1,4 @@
-"""Durations in settings: 500ms, 6s, 1m, 72h, 2d."""
+"""Durations as text, in settings and messages: 500ms, 6s, 1m, 72h, 2d."""
 
 from __future__ import annotations
 
