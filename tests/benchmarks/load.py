@@ -58,6 +58,12 @@ class Load:
             offsets = np.arange(begin, min(begin + COMMIT, first + n))
             self._append("half", (self._half(part, born) for part in _parts(offsets)))
 
+    def land_scheduled(self, first: int, deliver_at: Offsets) -> None:
+        """Append messages without a transaction, offset ``first`` and following; ``deliver_at``: ms since the epoch."""
+        for begin in range(0, len(deliver_at), COMMIT):
+            offsets = first + np.arange(begin, min(begin + COMMIT, len(deliver_at)))
+            self._append("half", (self._half(part, None, deliver_at[part - first]) for part in _parts(offsets)))
+
     def land_op(self, offsets: Offsets) -> None:
         """Append a COMMIT for each offset, in commits."""
         for begin in range(0, len(offsets), COMMIT):
@@ -75,7 +81,7 @@ class Load:
                 files += writer.close()
         self._logs[name].commit(files)
 
-    def _half(self, offsets: Offsets, born: float | None) -> pa.Table:
+    def _half(self, offsets: Offsets, born: float | None, deliver_at: Offsets | None = None) -> pa.Table:
         n = len(offsets)
         now = _microseconds(None, n)
         names = pa.array([f"topic_{topic}" for topic in range(self.topics)])
@@ -94,6 +100,9 @@ class Load:
             "born_timestamp": now if born is None else _microseconds(born, n),
             "store_timestamp": now,
         }
+        if deliver_at is not None:
+            columns["deliver_at"] = pa.array(deliver_at * 1000, pa.timestamp("us", "UTC"))
+            columns["committed"] = pa.repeat(True, n)
         schema = arrow_schema("half")
         return pa.table({one.name: columns.get(one.name, pa.nulls(n, one.type)) for one in schema}).cast(schema)
 

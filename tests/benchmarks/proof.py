@@ -13,20 +13,25 @@ if TYPE_CHECKING:
     from benchmarks.processes import Lakehouse
 
 
-def prove(place: Lakehouse, published: int, pending: int) -> None:
-    """Raises CheckbackError unless the audit is clean, and so many are published, once each, and pending."""
+def prove(place: Lakehouse, published: int, pending: int, scheduled: int = 0) -> None:
+    """Raises CheckbackError unless the audit is clean, and so many are published, once each, pending and scheduled."""
     report = audit(place.spark, place.settings)
     found = {one.finding.name: one.count for one in report.found}
     broken = [f"{one.count} {one.finding.name}" for one in report.found if one.finding.level == "broken"]
     rows = sum(place.tables.read(place.spark, name).count() for name in place.tables.topics(place.spark))
-    if (rows, found["published"], found["pending"]) != (published, published, pending):
+    if (rows, *(found[name] for name in ("published", "pending", "scheduled"))) != (
+        published,
+        published,
+        pending,
+        scheduled,
+    ):
         broken.append(
-            f"{found['published']} published in {rows} rows and {found['pending']} pending, "
-            f"instead of {published} and {pending}"
+            f"{found['published']} published in {rows} rows, {found['pending']} pending and {found['scheduled']} "
+            f"scheduled, instead of {published}, {pending} and {scheduled}"
         )
     if broken:
         raise CheckbackError(f"the audit finds {', '.join(broken)}", place.root, "the figure does not count")
-    say(f"proof: {published} published, once each, {pending} pending; the audit is clean")
+    say(f"proof: {published} published, once each, {pending} pending, {scheduled} scheduled; the audit is clean")
 
 
 def prove_tables(root: str, published: int, pending: int, **transaction: str) -> None:

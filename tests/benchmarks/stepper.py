@@ -30,12 +30,14 @@ class _Counter(Observer):
 
     def __init__(self) -> None:
         self.count = PendingCount()
-        self.published_so_far = 0
+        self.published_so_far = self.scheduled_so_far = self.delivered_so_far = 0
         super().__init__(pending=self.count)
 
     def published(self, actions: Actions, batch_id: int, segments: Records) -> None:
         super().published(actions, batch_id, segments)
         self.published_so_far += actions.count(Action.COMMIT)
+        self.scheduled_so_far += actions.count(Action.SCHEDULE)
+        self.delivered_so_far += actions.count(Action.DELIVER)
 
 
 class Stepper:
@@ -52,7 +54,7 @@ class Stepper:
         )
         self._go, self._reached = threading.Event(), threading.Event()
         self._closing = False
-        self._goal = (0, 0)
+        self._goal: tuple[int, ...] = (0, 0, 0)
         self._query: StreamingQuery | None = None
         #: of the last round
         self.batches = 0
@@ -74,22 +76,27 @@ class Stepper:
 
     @property
     def published(self) -> int:
-        """Transactions that are published so far."""
+        """Transactions that are published so far, without those that were scheduled."""
         return self._counter.published_so_far
+
+    @property
+    def delivered(self) -> int:
+        """Scheduled messages that are published so far, each by the first batch after its time."""
+        return self._counter.delivered_so_far
 
     @property
     def pending(self) -> int:
         """Transactions that are pending."""
         return self._counter.count.pending
 
-    def step(self, land: Callable[[], object], published: int, pending: int = 0) -> float:
+    def step(self, land: Callable[[], object], published: int, pending: int = 0, scheduled: int = 0) -> float:
         """Seconds from letting the query go until what ``land`` has landed is decided; landing is not counted.
 
-        ``published``, ``pending``: by how many there are more of them then; it takes one batch or several.
-        Raises RuntimeError when the query ends before.
+        ``published``, ``pending``: by how many there are more of them then; ``scheduled``: how many have been. It takes
+        one batch or several. Raises RuntimeError when the query ends before.
         """
         land()
-        self._goal = (self.published + published, self.pending + pending)
+        self._goal = tuple(map(sum, zip(self._reached_so_far, (published, pending, scheduled), strict=True)))
         self._reached.clear()
         self.batches = 0
         began = time.perf_counter()
@@ -102,10 +109,14 @@ class Stepper:
                 raise RuntimeError(f"the query has ended: {self._query.exception()}")
         return time.perf_counter() - began
 
+    @property
+    def _reached_so_far(self) -> tuple[int, ...]:
+        return self.published, self.pending, self._counter.scheduled_so_far
+
     def _batch(self, batch: DataFrame, batch_id: int) -> None:
         self._publish(batch, batch_id)
         self.batches += 1
-        if not self._closing and (self.published, self.pending) == self._goal:
+        if not self._closing and self._reached_so_far == self._goal:
             self._reached.set()
             self._go.wait()
             self._go.clear()

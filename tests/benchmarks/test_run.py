@@ -63,7 +63,7 @@ def test_stepper_and_proof(place: Lakehouse) -> None:
         assert (stepper.published, stepper.pending) == (12, 4)
     again = place.tables.read(place.spark, "topics/topic_1").limit(1)
     place.tables.append(again, "topics/topic_1")
-    wrong = "1 published_twice, 12 published in 13 rows and 4 pending, instead of 12 and 4"
+    wrong = "1 published_twice, 12 published in 13 rows, 4 pending and 0 scheduled, instead of 12, 4 and 0"
     with pytest.raises(CheckbackError, match=wrong):
         prove(place, 12, 4)
 

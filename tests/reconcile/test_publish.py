@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from chispa import assert_df_equality
 from deltalake import DeltaTable
@@ -17,6 +19,8 @@ from checkback.reconcile.event_columns import identity_columns
 from checkback.reconcile.half_lookup import HalfLookup
 from checkback.reconcile.publish import Publisher
 from checkback.reconcile.records import Action, Reason, Source
+from checkback.storage import parquet_files
+from checkback.storage.delta_log import DataFile
 from checkback.storage.fsync import UnflushedError
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.schemas import SCHEMAS, arrow_schema
@@ -273,6 +277,31 @@ def test_large_batch_is_spread_over_tasks(spark: SparkSession, tmp_path: Path, m
     assert sorted(len(some) for some in half_reader.pieces(files, wanted)) == [1, 1, 1]
     monkeypatch.setattr(half_reader, "_LARGE", 0)
     assert all(piece.row_groups == (0,) for some in half_reader.pieces(files, wanted) for piece in some)
+
+
+def test_few_rows_of_large_files_are_little_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scheduled messages come due all over `half`: only their row groups are read, and a batch's tasks are few."""
+    monkeypatch.setattr(parquet_files, "MOST_GROUP_ROWS", {"half": 10})
+    monkeypatch.setattr(half_reader, "MOST_GROUP_ROWS", {"half": 10})
+    with FileWriter(str(tmp_path)) as writer:
+        writer.write("half", halves(*(half(offset) for offset in range(100))))
+        (file,) = writer.close()
+    path = f"{tmp_path}/half/{file.path}"
+    assert pq.read_metadata(path).num_row_groups == 10
+    spans = {"queue_id": (0, 0), "queue_offset": (0, 99)}
+    wanted = HalfLookup.of(actions(*(action(Action.DELIVER, offset) for offset in (5, 42, 43))), BATCH_ID)
+    ((piece,),) = half_reader.pieces([DataFile(path, file.size, spans, 100)], wanted)
+    assert piece.size == math.ceil(0.3 * file.size)
+    ((piece,),) = half_reader.pieces([DataFile(path, file.size, spans)], wanted)
+    assert piece.size == file.size
+    rows = [row["queue_offset"] for batch in half_reader.read(piece, path, wanted, True) for row in batch.to_pylist()]
+    assert rows == [*range(10), *range(40, 50)]
+    monkeypatch.setattr(half_reader, "_LARGE", 0)
+    ((piece,),) = half_reader.pieces([DataFile(path, file.size, spans, 100)], wanted)
+    assert piece.row_groups == (0, 4)
+    monkeypatch.setattr(half_reader, "_BYTES_A_TASK", 1)
+    both = half_reader.pieces([DataFile(path, file.size, spans, 100)], wanted)
+    assert sorted(piece.row_groups or () for some in both for piece in some) == [(0,), (4,)]
 
 
 def test_rows_without_statistics_are_found(spark: SparkSession, tmp_path: Path) -> None:

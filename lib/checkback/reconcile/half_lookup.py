@@ -97,15 +97,20 @@ class HalfLookup:
             return np.empty(0, np.intp), np.empty(0, np.intp)
         return np.concatenate(rows), np.concatenate(found)
 
-    def may_be_in(self, spans: Mapping[str, tuple[int, int]]) -> bool:
-        """Data skipping: may rows with these (min, max) of queue_id and queue_offset be wanted? Unknown = yes."""
+    def most_in(self, spans: Mapping[str, tuple[int, int]]) -> int:
+        """Data skipping: how many records rows with these (min, max) of queue_id and queue_offset may match at most.
+
+        Without them any may.
+        """
         queues, offsets = spans.get("queue_id"), spans.get("queue_offset")
         first, last = (0, len(self.records)) if queues is None else self._between("queue_id", *queues)
-        if offsets is None or queues is None or queues[0] != queues[1]:
-            rows = self.records["offset"][first:last]
-            return bool(len(rows)) and (offsets is None or bool(((rows >= offsets[0]) & (rows <= offsets[1])).any()))
-        begin, end = _run_of(self.records["offset"][first:last], *offsets)
-        return begin < end
+        if offsets is None:
+            return last - first
+        rows = self.records["offset"][first:last]
+        if queues is None or queues[0] != queues[1]:
+            return int(((rows >= offsets[0]) & (rows <= offsets[1])).sum())
+        begin, end = _run_of(rows, *offsets)
+        return end - begin
 
     def spans(self) -> dict[str, tuple[int, int]]:
         """(min, max) of queue_id and queue_offset."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkback.storage import table_files
+from checkback.storage.parquet_files import MOST_GROUP_ROWS
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 #: maximum rows, and on average bytes, of a decoded Arrow batch: a large body that repeats itself is small in the file
 _BATCH, _BATCH_BYTES = 25_000, 32 << 20
-#: files larger than this are split by row group among tasks
+#: of files larger than this the wanted row groups are found out first, and distributed among tasks
 _LARGE = 64 << 20
 #: wanted rows, and bytes of files, per task: fewer tasks write fewer files
 ROWS_A_TASK = 50_000
@@ -28,7 +30,7 @@ _BYTES_A_TASK = 32 << 20
 
 @dataclass(frozen=True)
 class RowGroups:
-    """A file, or some of its row groups; ``size`` in bytes."""
+    """A file, or some of its row groups; ``size``: about how many bytes of it are to be read."""
 
     path: str
     size: int
@@ -37,9 +39,7 @@ class RowGroups:
 
 def pieces(files: Sequence[DataFile], wanted: HalfLookup) -> list[list[RowGroups]]:
     """The files that may hold wanted rows, bin-packed into one list per task."""
-    found = [
-        piece for file in files if wanted.may_be_in(file.spans) for piece in _split(RowGroups(file.path, file.size))
-    ]
+    found = [piece for file in files if wanted.most_in(file.spans) for piece in _pieces_of(file, wanted)]
     size = sum(piece.size for piece in found)
     tasks = max(-(-len(wanted.records) // ROWS_A_TASK), -(-size // _BYTES_A_TASK))
     lists: list[list[RowGroups]] = [[] for _ in range(min(tasks, len(found)))]
@@ -60,7 +60,7 @@ def read(piece: RowGroups, source: Any, wanted: HalfLookup, with_body: bool) -> 
     schema = arrow_schema("half")
     with pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
         mine = piece.row_groups or range(file.metadata.num_row_groups)
-        groups = [group for group in mine if wanted.may_be_in(_spans(file.metadata.row_group(group)))]
+        groups = _wanted_groups(file.metadata, mine, wanted)
         names = [name for name in schema.names if with_body or name != "body"]
         for batch in file.iter_batches(_rows_at_once(file.metadata, groups), groups, names) if groups else ():
             yield _as_half(batch, schema)
@@ -82,22 +82,33 @@ def _as_half(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _split(piece: RowGroups) -> list[RowGroups]:
-    if piece.size <= _LARGE:
-        return [piece]
-    metadata = pq.read_metadata(table_files.source(piece.path))
-    return [
-        RowGroups(piece.path, metadata.row_group(group).total_byte_size, (group,))
-        for group in range(metadata.num_row_groups)
-    ]
+def _pieces_of(file: DataFile, wanted: HalfLookup) -> list[RowGroups]:
+    if file.size <= _LARGE:
+        # Of a few wanted rows each is in a row group of its own at worst.
+        share = 1.0 if not file.rows else wanted.most_in(file.spans) * MOST_GROUP_ROWS["half"] / file.rows
+        return [RowGroups(file.path, math.ceil(file.size * min(1.0, share)))]
+    metadata = pq.read_metadata(table_files.source(file.path))
+    found: list[RowGroups] = []
+    for group in _wanted_groups(metadata, range(metadata.num_row_groups), wanted):
+        size = metadata.row_group(group).total_byte_size
+        if found and found[-1].size + size <= _BYTES_A_TASK:
+            found[-1] = RowGroups(file.path, found[-1].size + size, (*(found[-1].row_groups or ()), group))
+        else:
+            found.append(RowGroups(file.path, size, (group,)))
+    return found
 
 
-def _spans(group: Any) -> dict[str, tuple[Any, Any]]:
-    """(min, max) of queue_id and queue_offset in a row group, if it has statistics."""
-    found = {}
-    for index in range(group.num_columns):
-        column = group.column(index)
-        known = column.statistics if column.path_in_schema in ("queue_id", "queue_offset") else None
-        if known is not None and known.has_min_max:
-            found[column.path_in_schema] = (known.min, known.max)
+def _wanted_groups(metadata: pq.FileMetaData, mine: Sequence[int], wanted: HalfLookup) -> list[int]:
+    """The row groups that may hold wanted rows, by their statistics of queue_id and queue_offset, if they have any."""
+    names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    keys = [(name, names.index(name)) for name in ("queue_id", "queue_offset") if name in names]
+    found = []
+    for number in mine:
+        group, spans = metadata.row_group(number), {}
+        for name, index in keys:
+            known = group.column(index).statistics
+            if known is not None and known.has_min_max:
+                spans[name] = (known.min, known.max)
+        if wanted.most_in(spans):
+            found.append(number)
     return found

@@ -58,11 +58,15 @@ class AlteredError(StorageError):
 
 @dataclass(frozen=True)
 class DataFile:
-    """A data file of a table: absolute path, size in bytes, and (min, max) of the columns that have statistics."""
+    """A data file of a table: absolute path, size in bytes, and (min, max) of the columns that have statistics.
+
+    ``rows``: None = no statistics.
+    """
 
     path: str
     size: int
     spans: dict[str, tuple[Any, Any]]
+    rows: int | None = None
 
 
 class DeltaLog:
@@ -210,6 +214,7 @@ class DeltaLog:
                 spans={
                     name: (row[f"min.{name}"], row[f"max.{name}"]) for name in names if row[f"min.{name}"] is not None
                 },
+                rows=row.get("num_records"),
             )
             for row in actions.to_pylist()
         ]

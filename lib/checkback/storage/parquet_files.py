@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 BUFFER = 64 << 20
 #: Maximum rows of a file, by table: a stream reads whole files, so this bounds the size of its batches.
 MOST_ROWS = {"check_requests": 10_000}
+#: Maximum rows of a row group, by table: whoever needs a row reads its row group, and scheduled messages that come due
+#: are spread over all of `half`. Two segments of the default size.
+MOST_GROUP_ROWS = {"half": 8_192}
 #: Maximum files being written at once: a process's limit of open files may be some hundreds.
 _OPEN = 64
 #: rows yielded by a task that writes files: a `ParquetFile` each, and optionally a note
@@ -230,7 +233,7 @@ class FileWriter:
                 write_statistics=list(statistics_of(name)),
                 store_schema=False,
             )
-        file.writer.write_table(pa.concat_tables(file.parts))
+        file.writer.write_table(pa.concat_tables(file.parts), MOST_GROUP_ROWS.get(name))
         file.parts, file.waiting = [], 0
 
     def _remove(self) -> None:
