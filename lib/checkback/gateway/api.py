@@ -11,12 +11,14 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
 from checkback import __version__
-from checkback.gateway import models
+from checkback.gateway import arrow_decoder, models
 from checkback.gateway.message_routes import message_routes
-from checkback.gateway.middleware import RequestMiddleware
+from checkback.gateway.middleware import ARROW, RequestMiddleware
 from checkback.gateway.problems import CODES, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from starlette.types import ASGIApp
 
     from checkback.gateway.metrics import Metrics
@@ -48,11 +50,25 @@ def _example(value: dict[str, Any]) -> Any:
     return Body(openapi_examples={"example": {"value": value}})
 
 
+def _arrow(columns: Iterable[str]) -> dict[str, Any]:
+    """The request body of a route that takes Arrow IPC streams, too."""
+    described = (
+        "An Arrow IPC stream (application/vnd.apache.arrow.stream) of 1 to 1,000 rows with the columns "
+        + ", ".join(columns)
+        + " in the types of docs/tables.md or ones that convert to them without loss; a null is a missing member. It is"
+        " answered by an Arrow IPC stream with one row for each row, in order: status, transaction_id, queue_id,"
+        " queue_offset, code, detail; for ops also state, repeated."
+    )
+    binary = {"schema": {"type": "string", "format": "binary", "description": described}}
+    return {"requestBody": {"content": {ARROW.decode(): binary}}}
+
+
 def _responses(model: type[Any], example: dict[str, Any], *statuses: int) -> dict[int | str, dict[str, Any]]:
     """The responses of a route: its model, and for each error status a problem with its possible codes."""
-    responses: dict[int | str, dict[str, Any]] = {
-        200: {"model": model, "content": {"application/json": {"example": example}}}
-    }
+    content: dict[str, Any] = {"application/json": {"example": example}}
+    if "results" in example:
+        content[ARROW.decode()] = {"schema": {"type": "string", "format": "binary"}}
+    responses: dict[int | str, dict[str, Any]] = {200: {"model": model, "content": content}}
     for status in sorted({*_ALWAYS, *statuses}):
         codes = [code for code, (of, _) in CODES.items() if of == status]
         responses[status] = {
@@ -110,7 +126,7 @@ def create_app(service: GatewayService, metrics: Metrics, settings: Gateway) -> 
         field = str(first["loc"][-1])
         return _answer(Problem("unfit", f"{field}: {first['msg']}", {"field": field}))
 
-    return RequestMiddleware(app, message_routes(service), service.tokens, metrics, settings)
+    return RequestMiddleware(app, message_routes(service, settings.max_body), service.tokens, metrics, settings)
 
 
 def _messages() -> APIRouter:
@@ -124,7 +140,11 @@ def _messages() -> APIRouter:
     async def half(message: Annotated[models.HalfMessage, _example(_HALF)]) -> None:
         """Send a half message. Idempotent: a retry gets the same offset, and the message is stored once."""
 
-    @router.post("/halves", responses=_responses(models.StoredResults, {"results": [{"status": 200, **_STORED}]}, 422))
+    @router.post(
+        "/halves",
+        responses=_responses(models.StoredResults, {"results": [{"status": 200, **_STORED}]}, 422),
+        openapi_extra=_arrow(arrow_decoder.HALF),
+    )
     async def halves(batch: Annotated[models.Halves, _example({"messages": [_HALF]})]) -> None:
         """Send several half messages. Each has its own result, in order; the batch is not atomic."""
 
@@ -133,7 +153,9 @@ def _messages() -> APIRouter:
         """Send a message without a transaction: it is committed as it is stored. Idempotent, as a half message is."""
 
     @router.post(
-        "/messages", responses=_responses(models.StoredResults, {"results": [{"status": 200, **_STORED}]}, 422)
+        "/messages",
+        responses=_responses(models.StoredResults, {"results": [{"status": 200, **_STORED}]}, 422),
+        openapi_extra=_arrow(arrow_decoder.HALF),
     )
     async def messages(batch: Annotated[models.Halves, _example({"messages": [_HALF]})]) -> None:
         """Send several messages without a transaction. Each has its own result, in order; the batch is not atomic."""
@@ -142,7 +164,11 @@ def _messages() -> APIRouter:
     async def op(message: Annotated[models.Op, _example(_OP)]) -> None:
         """End a transaction. The first op stands."""
 
-    @router.post("/ops", responses=_responses(models.EndedResults, {"results": [{"status": 200, **_ENDED}]}, 422))
+    @router.post(
+        "/ops",
+        responses=_responses(models.EndedResults, {"results": [{"status": 200, **_ENDED}]}, 422),
+        openapi_extra=_arrow(arrow_decoder.OP),
+    )
     async def ops(batch: Annotated[models.Ops, _example({"ops": [_OP]})]) -> None:
         """End several transactions. Each has its own result, in order."""
 

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from checkback.gateway import json_decoder
+from checkback.gateway.arrow_answers import ended_answers, stored_answers
+from checkback.gateway.arrow_decoder import halves_of_stream, ops_of_stream
 from checkback.gateway.health import now_ms
-from checkback.gateway.middleware import JSON, PROBLEM_JSON
+from checkback.gateway.middleware import ARROW, JSON, PROBLEM_JSON
 from checkback.gateway.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    import pyarrow as pa
+
     from checkback.gateway.authentication import Groups
-    from checkback.gateway.middleware import Direct, Reply
+    from checkback.gateway.middleware import Direct, Reply, Route
     from checkback.gateway.problems import Answer
     from checkback.gateway.service import GatewayService
 
@@ -24,15 +28,19 @@ if TYPE_CHECKING:
     Take = Callable[[Sequence[Any], Groups], Awaitable[list[Answer]]]
 
 
-def message_routes(service: GatewayService) -> dict[str, Direct]:
-    """The handlers of POST requests, by path."""
+def message_routes(service: GatewayService, max_body: int) -> dict[str, Route]:
+    """The handlers of POST requests, by path and media type. ``max_body``: bytes of a decoded Arrow stream, too."""
+    halves, ops = service.halves.take, service.ops.take
     return {
-        "/v1/half": _one(json_decoder.half_of_body, service.halves.take),
-        "/v1/halves": _many(json_decoder.halves_of_body, service.halves.take),
-        "/v1/message": _one(partial(json_decoder.half_of_body, committed=True), service.halves.take),
-        "/v1/messages": _many(partial(json_decoder.halves_of_body, committed=True), service.halves.take),
-        "/v1/op": _one(json_decoder.op_of_body, service.ops.take),
-        "/v1/ops": _many(json_decoder.ops_of_body, service.ops.take),
+        "/v1/half": {JSON: _one(json_decoder.half_of_body, halves)},
+        "/v1/halves": {JSON: _many(json_decoder.halves_of_body, halves), ARROW: _half_columns(halves, max_body)},
+        "/v1/message": {JSON: _one(partial(json_decoder.half_of_body, committed=True), halves)},
+        "/v1/messages": {
+            JSON: _many(partial(json_decoder.halves_of_body, committed=True), halves),
+            ARROW: _half_columns(halves, max_body, committed=True),
+        },
+        "/v1/op": {JSON: _one(json_decoder.op_of_body, ops)},
+        "/v1/ops": {JSON: _many(json_decoder.ops_of_body, ops), ARROW: _op_columns(ops, max_body)},
     }
 
 
@@ -50,6 +58,30 @@ def _many(read: Read, take: Take) -> Direct:
         return _at_once(messages) if isinstance(messages, Problem) else _each(take(messages, groups))
 
     return handle
+
+
+def _half_columns(take: Take, most: int, committed: bool | None = None) -> Direct:
+    def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
+        columns = halves_of_stream(body, now_ms(), most, committed)
+        if isinstance(columns, Problem):
+            return _at_once(columns)
+        return _in_rows(take(columns.messages(), groups), columns.transaction_ids, stored_answers)
+
+    return handle
+
+
+def _op_columns(take: Take, most: int) -> Direct:
+    def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
+        ops = ops_of_stream(body, now_ms(), most)
+        return _at_once(ops) if isinstance(ops, Problem) else _in_rows(take(ops[0], groups), ops[1], ended_answers)
+
+    return handle
+
+
+async def _in_rows(
+    answers: Awaitable[list[Answer]], ids: pa.Array, encode: Callable[[list[Answer], pa.Array], bytes]
+) -> Reply:
+    return 200, encode(await answers, ids), ARROW, None
 
 
 async def _at_once(problem: Problem) -> Reply:

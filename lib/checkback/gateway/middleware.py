@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     Reply = tuple[int, bytes, bytes, Mapping[str, str] | None]
     #: Handles a body sent with the token of these groups. The awaitable holds no reference to the body.
     Direct = Callable[[bytes, Groups], Awaitable[Reply]]
+    #: the handlers of a route, by the media type of the body
+    Route = Mapping[bytes, Direct]
 
 #: Most headers of a request; their total size is a setting.
 HEADERS_MAX = 64
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 JSON = b"application/json"
+ARROW = b"application/vnd.apache.arrow.stream"
 PROBLEM_JSON = b"application/problem+json"
 _log = logging.getLogger("checkback.gateway")
 
@@ -42,7 +45,7 @@ class RequestMiddleware:
     """
 
     def __init__(
-        self, app: ASGIApp, direct: Mapping[str, Direct], tokens: BearerTokens, metrics: Metrics, settings: Gateway
+        self, app: ASGIApp, direct: Mapping[str, Route], tokens: BearerTokens, metrics: Metrics, settings: Gateway
     ) -> None:
         self._app = app
         self._direct = direct
@@ -62,12 +65,13 @@ class RequestMiddleware:
                 await self._app(scope, receive, send)
             return
         sent, incoming = _Sent(send), RequestStream(receive)
-        direct = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
+        route = self._direct.get(scope["path"]) if scope["method"] == "POST" else None
         try:
-            problem = self._unfit_head(scope, json=direct is not None)
-            if problem is None and direct is not None:
+            direct = self._fit_head(scope, route)
+            problem = direct if isinstance(direct, Problem) else None
+            if direct is not None and not isinstance(direct, Problem):
                 problem = await self._directly(direct, scope, incoming, sent)
-            elif problem is None:
+            elif direct is None:
                 await self._app(scope, _no_body, sent)
             if problem is not None:
                 await sent.refuse(problem, lambda: self._receiving.rest(incoming))
@@ -77,8 +81,8 @@ class RequestMiddleware:
                 problem = Problem("internal", "an error of the gateway; its log says more")
                 await sent.answer(500, orjson.dumps(problem.members()), PROBLEM_JSON)
         finally:
-            route = scope["path"] if direct is not None else getattr(scope.get("route"), "path_format", "other")
-            self._metrics.answered(route, sent.status, sent.seconds())
+            name = scope["path"] if route is not None else getattr(scope.get("route"), "path_format", "other")
+            self._metrics.answered(name, sent.status, sent.seconds())
 
     async def _directly(self, direct: Direct, scope: Scope, incoming: RequestStream, sent: _Sent) -> Problem | None:
         """Answer, or return the problem; checks that need only the headers come before the body is read."""
@@ -100,7 +104,8 @@ class RequestMiddleware:
         finally:
             self._under_way -= 1
 
-    def _unfit_head(self, scope: Scope, json: bool) -> Problem | None:
+    def _fit_head(self, scope: Scope, route: Route | None) -> Direct | Problem | None:
+        """The handler of the body's media type, None without a ``route``, or the problem of the headers."""
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         size = len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"")
         kind = host = b""
@@ -117,9 +122,11 @@ class RequestMiddleware:
             return Problem("headers_too_large", limits)
         if not self._tokens.needed and _name_of(host) not in LOOPBACK:
             return Problem("wrong_host", "without tokens only requests for localhost are taken")
-        if json and kind.partition(b";")[0].strip().lower() != b"application/json":
-            return Problem("unsupported_media_type", "send Content-Type: application/json")
-        return None
+        if route is None:
+            return None
+        direct = route.get(kind) or route.get(kind.partition(b";")[0].strip().lower())
+        kinds = " or ".join(kind.decode() for kind in route)
+        return direct or Problem("unsupported_media_type", f"send Content-Type: {kinds}")
 
 
 async def _no_body() -> Message:

@@ -7,7 +7,7 @@ from typing import Any
 
 #: code -> (status, title). The codes are a contract: clients branch on them.
 CODES: dict[str, tuple[int, str]] = {
-    "malformed": (400, "The request is not well-formed JSON of the right shape"),
+    "malformed": (400, "The request is not well-formed, or not of the right shape"),
     "unauthorized": (401, "A valid token is needed"),
     "unknown_group": (403, "The producer group is not known here"),
     "forbidden_group": (403, "The token is another group's"),
@@ -18,7 +18,7 @@ CODES: dict[str, tuple[int, str]] = {
     "too_slow": (408, "The request took too long to arrive"),
     "contradiction": (409, "It contradicts what came first"),
     "body_too_large": (413, "The request's body is too large"),
-    "unsupported_media_type": (415, "The body must be application/json"),
+    "unsupported_media_type": (415, "The body's media type is not one of this route"),
     "wrong_host": (421, "The request is for another host"),
     "unfit": (422, "A field is not fit"),
     "wrong_group": (422, "The half message is another group's"),

@@ -1,0 +1,298 @@
+"""Decodes Arrow request bodies, by column: half messages and ops, with the same result as `json_decoder`.
+
+Rows that are clearly valid are validated and kept as columns. Any other row is decoded by the rules of `messages`, as
+a JSON object with its values; a null is a missing member. A property test keeps both consistent.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkback import delay
+from checkback.gateway import json_decoder
+from checkback.gateway.arrow_stream import UnreadableError, read_columns
+from checkback.gateway.batch_decoder import REMARK_MAX
+from checkback.gateway.problems import Problem
+from checkback.gateway.tables import half_rows
+from checkback.messages import (
+    BODY_MAX,
+    IMMUNITY_PROPERTY,
+    INT_MAX,
+    LONG_MAX,
+    MS_MAX,
+    PROPERTIES_MAX,
+    STATES,
+    TRANSACTION_ID_MAX,
+    Half,
+    Op,
+    is_group,
+    is_topic,
+)
+from checkback.storage.schemas import arrow_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from checkback.gateway.arrow_stream import Kind
+    from checkback.gateway.batch_decoder import RemarkedOp
+
+    Mask = NDArray[np.bool_]
+    Columns = dict[str, pa.Array]
+
+HALF: dict[str, Kind] = {
+    "transaction_id": "text",
+    "producer_group": "text",
+    "real_topic": "text",
+    "real_queue_id": "integer",
+    "tags": "text",
+    "keys": "text",
+    "properties": "properties",
+    "body": "bytes",
+    "born_timestamp": "time",
+    "check_immunity_s": "integer",
+    "delay_ms": "integer",
+    "deliver_at": "time",
+    "delay": "delay",
+    "delay_level": "integer",
+}
+OP: dict[str, Kind] = {
+    "queue_id": "integer",
+    "half_offset": "integer",
+    "transaction_id": "text",
+    "producer_group": "text",
+    "state": "text",
+    "remark": "text",
+    "born_timestamp": "time",
+}
+#: columns of `half` that the gateway assigns
+_ASSIGNED = ("queue_id", "queue_offset", "store_timestamp")
+_PARSED = pa.array([IMMUNITY_PROPERTY, *delay.PROPERTIES])
+#: bytes of tags, keys and properties, and properties of a message, that are far below the limit
+_SMALL, _FEW = PROPERTIES_MAX // 4, PROPERTIES_MAX // 64
+_US = 1000
+
+
+@dataclass(frozen=True)
+class HalfColumns:
+    """The half messages of a request: ``rows`` of `half` without what the gateway assigns, and their ``numbers``.
+
+    Numbers count the rows of the request, ascending; ``problems``: the other rows'; ``transaction_ids``: all rows'.
+    """
+
+    rows: pa.Table
+    numbers: NDArray[np.int64]
+    problems: dict[int, Problem]
+    transaction_ids: pa.Array
+
+    def messages(self) -> list[Half | Problem]:
+        """As `json_decoder` has them."""
+        columns = {name: self.rows.column(name).to_pylist() for name in _HALF_SCHEMA.names}
+        columns["properties"] = list(map(dict, columns["properties"]))
+        for name in ("born_timestamp", "deliver_at"):
+            columns[name] = (pc.divide(self.rows.column(name).cast(pa.int64()), _US)).to_pylist()
+        halves = zip(*(columns[name] for name in Half._fields[2:]), strict=True)
+        found: list[Half | Problem] = [Half(-1, -1, *half) for half in halves]
+        if not self.problems:
+            return found
+        by_number = dict(zip(self.numbers.tolist(), found, strict=True)) | self.problems
+        return [by_number[number] for number in sorted(by_number)]
+
+
+def halves_of_stream(body: bytes, now: int, most: int, committed: bool | None = None) -> HalfColumns | Problem:
+    """The half messages of a stream, each validated individually. ``now``, ``committed`` as in `json_decoder`.
+
+    ``most``: limit of the decoded stream in bytes.
+    """
+    try:
+        count, columns = read_columns(body, HALF, most)
+        if "delay" in columns and "delay_ms" in columns:
+            raise UnreadableError("unfit", "delay: delay_ms is there too, only one of them may be", "delay")  # noqa: TRY301
+    except UnreadableError as error:
+        return error.problem
+    if "delay_ms" in columns:
+        columns["delay"] = columns.pop("delay_ms")
+    ids = columns.get("transaction_id", pa.nulls(count, pa.string()))
+    valid = _valid_halves(columns, count)
+    rows = _half_rows(columns, count, now, committed)
+    if valid.all():
+        return HalfColumns(rows, np.arange(count), {}, ids)
+    problems: dict[int, Problem] = {}
+    others: dict[int, Half] = {}
+    for number in np.flatnonzero(~valid).tolist():
+        half = json_decoder.half(_half_fields(columns, number), now, committed)
+        if isinstance(half, Problem):
+            problems[number] = half
+        else:
+            others[number] = half
+    rows, numbers = rows.filter(pa.array(valid)), np.flatnonzero(valid)
+    if others:
+        more = half_rows(list(others.values()), 0, 0, 0).drop_columns(list(_ASSIGNED))
+        numbers = np.concatenate([numbers, np.array(list(others))])
+        order = np.argsort(numbers)
+        rows, numbers = pa.concat_tables([rows, more]).take(pa.array(order)), numbers[order]
+    return HalfColumns(rows, numbers, problems, ids)
+
+
+def ops_of_stream(body: bytes, now: int, most: int) -> tuple[Sequence[RemarkedOp | Problem], pa.Array] | Problem:
+    """The ops of a stream with their remarks, each validated individually, and their transaction ids."""
+    try:
+        count, columns = read_columns(body, OP, most)
+    except UnreadableError as error:
+        return error.problem
+    ids = columns.get("transaction_id", pa.nulls(count, pa.string()))
+    valid = _valid_ops(columns, count)
+    ops: list[RemarkedOp | Problem] = []
+    born = columns.get("born_timestamp", pa.nulls(count, pa.int64())).fill_null(now)
+    if valid.any():
+        lists = [columns[name].to_pylist() for name in ("queue_id", "half_offset", "transaction_id", "producer_group")]
+        named = map(Op, *lists, columns["state"].to_pylist(), born.to_pylist())
+        remarks = columns.get("remark", pa.nulls(count, pa.string())).to_pylist()
+        ops += zip(named, remarks, strict=True)
+    else:
+        ops += [Problem("malformed", "")] * count
+    for number in np.flatnonzero(~valid).tolist():
+        ops[number] = json_decoder.op(_fields(columns, number), now)
+    return ops, ids
+
+
+def _valid_halves(columns: Columns, count: int) -> Mask:
+    """Which rows are valid, simple half messages: without a delay, an immunity, or properties near their limit."""
+    if any(name not in columns for name in ("transaction_id", "producer_group", "real_topic", "body")):
+        return np.zeros(count, np.bool_)
+    valid = (
+        _long(pc.utf8_length(columns["transaction_id"]), 1, TRANSACTION_ID_MAX)
+        & _named(columns["producer_group"], is_group)
+        & _named(columns["real_topic"], is_topic)
+        & _long(pc.binary_length(columns["body"]), 0, BODY_MAX)
+    )
+    for name in ("check_immunity_s", "delay", "delay_level", "deliver_at"):
+        if name in columns:
+            valid &= _true(columns[name].is_null())
+    if "real_queue_id" in columns:
+        valid &= _within(columns["real_queue_id"], INT_MAX) | _true(columns["real_queue_id"].is_null())
+    if "born_timestamp" in columns:
+        valid &= _within(columns["born_timestamp"], MS_MAX) | _true(columns["born_timestamp"].is_null())
+    size = np.zeros(count, np.int64)
+    for name in ("tags", "keys"):
+        if name in columns:
+            size += _numbers(pc.binary_length(columns[name]))
+    if "properties" in columns:
+        valid &= _simple(columns["properties"], size)
+    return valid & (size <= _SMALL)
+
+
+def _simple(properties: pa.ListArray, size: NDArray[np.int64]) -> Mask:
+    """Which rows have few properties, none twice, null or parsed. Adds their bytes to ``size``."""
+    counts = _numbers(pc.list_value_length(properties))
+    entries = properties.flatten()
+    if not len(entries):
+        return np.ones(len(properties), np.bool_)
+    keys, items = entries.field(0), entries.field(1)
+    row = np.repeat(np.arange(len(properties)), counts)
+    bad = _true(pc.is_in(keys, _PARSED)) | _true(items.is_null()) | _true(keys.is_null())
+    code = keys.dictionary_encode()
+    _, first = np.unique(row * (len(code.dictionary) + 1) + _numbers(code.indices), return_index=True)
+    twice = np.ones(len(row), np.bool_)
+    twice[first] = False
+    lengths = _numbers(pc.binary_length(keys)) + _numbers(pc.binary_length(items))
+    np.add.at(size, row, lengths)
+    simple = counts <= _FEW
+    simple[row[bad | twice]] = False
+    return simple
+
+
+def _valid_ops(columns: Columns, count: int) -> Mask:
+    if any(name not in columns for name in list(OP)[:5]):
+        return np.zeros(count, np.bool_)
+    valid = (
+        _within(columns["queue_id"], INT_MAX)
+        & _within(columns["half_offset"], LONG_MAX)
+        & _long(pc.utf8_length(columns["transaction_id"]), 1, TRANSACTION_ID_MAX)
+        & _named(columns["producer_group"], is_group)
+        & _true(pc.is_in(columns["state"], pa.array(STATES)))
+    )
+    if "remark" in columns:
+        valid &= _numbers(pc.utf8_length(columns["remark"])) <= REMARK_MAX
+    if "born_timestamp" in columns:
+        valid &= _within(columns["born_timestamp"], MS_MAX) | _true(columns["born_timestamp"].is_null())
+    return valid
+
+
+def _half_rows(columns: Columns, count: int, now: int, committed: bool | None) -> pa.Table:
+    """Rows of `half`, without what the gateway assigns. Those of invalid messages have any values."""
+    made: dict[str, pa.Array] = {name: columns[name] for name in ("tags", "keys") if name in columns}
+    for name in ("transaction_id", "producer_group", "real_topic", "body"):
+        if name in columns:
+            made[name] = columns[name]
+    queue_ids = columns.get("real_queue_id")
+    queues = np.zeros(count) if queue_ids is None else _numbers(queue_ids)
+    made["real_queue_id"] = pa.array(queues.astype(np.int32))
+    born = np.full(count, now) if "born_timestamp" not in columns else _numbers(columns["born_timestamp"], now)
+    made["born_timestamp"] = pa.array(born * _US, pa.timestamp("us", "UTC"))
+    made["properties"] = _maps(columns.get("properties"), count)
+    if committed is not None:
+        made["committed"] = pa.repeat(committed, count)
+    schema = _HALF_SCHEMA
+    return pa.Table.from_arrays([made.get(field.name, pa.nulls(count, field.type)) for field in schema], schema=schema)
+
+
+def _maps(properties: pa.ListArray | None, count: int) -> pa.MapArray:
+    """The properties, none being null."""
+    if properties is None:
+        ends, empty = pa.array(np.zeros(count + 1, np.int32)), pa.nulls(0, pa.string())
+        return pa.MapArray.from_arrays(ends, empty, empty)
+    entries = properties.flatten()
+    ends = np.concatenate([[0], np.cumsum(_numbers(pc.list_value_length(properties)))])
+    return pa.MapArray.from_arrays(pa.array(ends, pa.int32()), entries.field(0), entries.field(1))
+
+
+def _half_fields(columns: Columns, number: int) -> dict[str, Any]:
+    fields = _fields(columns, number)
+    if "properties" in fields:
+        fields["properties"] = {one["key"]: one["value"] for one in fields["properties"]}
+    if "body" in fields:
+        fields["body"] = base64.b64encode(fields["body"]).decode()
+    return fields
+
+
+def _fields(columns: Columns, number: int) -> dict[str, Any]:
+    """A row as a JSON object, without its nulls."""
+    values = ((name, column[number].as_py()) for name, column in columns.items())
+    return {name: value for name, value in values if value is not None}
+
+
+def _named(names: pa.Array, fits: Callable[[str], bool]) -> Mask:
+    """Which names fit; null does not."""
+    code = names.dictionary_encode()
+    fit = np.array([fits(name) for name in code.dictionary.to_pylist()] + [False])
+    return fit[_numbers(code.indices, len(fit) - 1)]
+
+
+def _long(lengths: pa.Array, least: int, most: int) -> Mask:
+    numbers = _numbers(lengths, -1)
+    return (numbers >= least) & (numbers <= most)
+
+
+def _within(numbers: pa.Array, most: int) -> Mask:
+    return (_numbers(numbers, -1) >= 0) & (_numbers(numbers, -1) <= most)
+
+
+def _numbers(numbers: pa.Array, null: int = 0) -> NDArray[np.int64]:
+    """As int64; of uint64 those over LONG_MAX become negative."""
+    filled = numbers.cast(pa.int64(), safe=False).fill_null(null)
+    return np.asarray(filled)
+
+
+def _true(booleans: pa.Array) -> Mask:
+    return np.asarray(booleans)
+
+
+_HALF_SCHEMA = pa.schema([field for field in arrow_schema("half") if field.name not in _ASSIGNED])
