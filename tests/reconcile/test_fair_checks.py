@@ -32,10 +32,12 @@ class Partition:
         self.state = State()
         self.now = START
         self.committed: list[int] = []
+        #: of the last batch, by group
+        self.delivered = Counter[int]()
 
     def begin(self, segments: dict[str, Segment]) -> None:
         """A checkpoint that begins with these, as `rebuild` restores them."""
-        handle, processor = Handle(self.state), SegmentProcessor(RULES, SIZE, MOST)
+        handle, processor = Handle(self.state), SegmentProcessor(RULES, SIZE, MOST, MOST)
         processor.init(handle)  # type: ignore[arg-type]
         for handle.key, segment in segments.items():
             rows = pd.DataFrame({"block": [encode(segment)]})
@@ -45,7 +47,7 @@ class Partition:
     def batch(self, halves: dict[str, list[tuple[Any, ...]]] | None = None) -> Counter[tuple[int, int]]:
         """A batch a trigger later: how many checks, by (group, segment)."""
         self.now += TRIGGER
-        handle, processor = Handle(self.state), SegmentProcessor(RULES, SIZE, MOST)
+        handle, processor = Handle(self.state), SegmentProcessor(RULES, SIZE, MOST, MOST)
         processor.init(handle)  # type: ignore[arg-type]
         frames: list[Any] = []
         for key, rows in (halves or {}).items():
@@ -62,6 +64,7 @@ class Partition:
         blocks = pa.array([block for frame in frames for block in frame["block"]], pa.binary())
         records = Actions.of(pa.table({"block": blocks}))[0].records
         self.committed = records["offset"][records["action"] == Action.COMMIT].tolist()
+        self.delivered = Counter(records["group"][records["action"] == Action.DELIVER].tolist())
         checks = records[records["action"] == Action.CHECK]
         return Counter(zip(checks["group"].tolist(), (checks["offset"] // SIZE).tolist(), strict=True))
 

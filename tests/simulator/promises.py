@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 #: longest time for which a batch puts off a delivery: `timer_encoding.put_off_delivery`
-_PUT_OFF = 1 + 4 * 60 + 3
+_PUT_OFF = 1 + 7 + 8 * 30
 
 
 class BrokenError(AssertionError):
@@ -261,7 +261,7 @@ class Promises:
                 planned.max_deliveries is not None and planned.time + _PUT_OFF >= now for planned in query.offsets
             )
             if is_scheduled and self.lives.applied(last) and not put_off:
-                _keep("P1", row.deliver_at + 3 > now, key, f"is due since {row.deliver_at}, and it is {now}")
+                _keep("P1", row.deliver_at + 7 > now, key, f"is due since {row.deliver_at}, and it is {now}")
         self._cancels(last, cancelled)
 
     def _cancels(self, last: int, cancelled: dict[Key, list[Decision]]) -> None:

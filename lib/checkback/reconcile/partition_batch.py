@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -44,8 +44,45 @@ class _Turn(Enum):
 
     @property
     def share(self) -> int:
-        """Quarters of ``max_checks`` reserved for it."""
+        """Quarters of a limit reserved for it."""
         return 2 if self is _Turn.PUT_OFF else 1
+
+
+class _Turns(NamedTuple):
+    """Why the checks and the deliveries of a segment are processed."""
+
+    check: _Turn
+    delivery: _Turn
+
+    @classmethod
+    def of(cls, fired: int) -> _Turns:
+        """Those of a segment whose timer fired: what was not put off by it has just come due."""
+        kind = kind_of(fired)
+        return cls(
+            _Turn.PUT_OFF if kind is TimerKind.PUT_OFF else _Turn.DUE,
+            _Turn.PUT_OFF if kind is TimerKind.LATE_DELIVERY else _Turn.DUE,
+        )
+
+
+_AT_EVENTS = _Turns(_Turn.EVENTS, _Turn.EVENTS)
+
+
+class _Limit:
+    """An approximate maximum of actions in one batch and partition; None = unlimited."""
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._done = Counter[_Turn]()
+
+    def allows(self, turn: _Turn) -> bool:
+        """True if a segment that is processed for this reason may act."""
+        if self._most is None or self._done[turn] < self._most * turn.share // 4:
+            return True
+        return turn != _Turn.EVENTS and self._done.total() < self._most
+
+    def count(self, turn: _Turn, number: int) -> None:
+        """Add a segment's actions."""
+        self._done[turn] += number
 
 
 class PartitionBatch:
@@ -59,7 +96,8 @@ class PartitionBatch:
     segments that have just come due. Checks due in segments with events, such as those of half messages born long ago,
     get at most a quarter.
 
-    ``max_deliveries``: likewise for scheduled messages, which have timers of their own: neither waits for the other.
+    ``max_deliveries``: likewise, with the same shares, for scheduled messages, which have timers of their own: neither
+    waits for the other.
     """
 
     def __init__(
@@ -75,20 +113,17 @@ class PartitionBatch:
         """``handle`` registers timers. ``state``: the state variable of the current segment."""
         self._rules = rules
         self._size = segment_size
-        self._max_checks = max_checks
-        self._max_deliveries = max_deliveries
+        self._checks, self._deliveries = _Limit(max_checks), _Limit(max_deliveries)
         self._group_hash = group_hash
         self._handle = handle
         self._state = state
-        self._checks = Counter[_Turn]()
-        self._checked_segments = self._put_off_segments = 0
-        self._deliveries = self._put_off_deliveries = 0
+        self._checked_segments = self._put_off_segments = self._put_off_deliveries = 0
         self._unseen = EarlyOpLimit()
         self._told_of_others = False
 
     def events(self, key: str, blocks: list[bytes], now: int) -> Iterator[pd.DataFrame]:
         """Decide a segment with events: ``blocks`` of PACKED_SCHEMA."""
-        return self._step(key, unpack(blocks), now, _Turn.EVENTS)
+        return self._step(key, unpack(blocks), now, _AT_EVENTS)
 
     def restored(self, key: str, block: bytes, now: int) -> None:
         """Load the block of a segment restored by `rebuild`."""
@@ -102,21 +137,13 @@ class PartitionBatch:
 
     def timer(self, key: str, now: int, fired: int) -> Iterator[pd.DataFrame]:
         """Decide a segment whose timer ``fired`` (ms), or defer it."""
-        kind = kind_of(fired)
-        if kind is TimerKind.DELIVERY and not self._may_deliver():
-            return self._put_off(key, now, self._later_delivery(now))
-        turn = _Turn.PUT_OFF if kind is TimerKind.PUT_OFF else _Turn.DUE
-        if kind not in (TimerKind.WITH_OPS, TimerKind.DELIVERY) and not self._may_check(turn):
+        kind, turns = kind_of(fired), _Turns.of(fired)
+        if kind.of_delivery:
+            if not self._deliveries.allows(turns.delivery):
+                return self._put_off(key, now, self._later_delivery(now))
+        elif kind is not TimerKind.WITH_OPS and not self._checks.allows(turns.check):
             return self._put_off(key, now, self._later(now, fired))
-        return self._step(key, np.empty(0, EVENT), now, turn, fired)
-
-    def _may_check(self, turn: _Turn) -> bool:
-        if self._max_checks is None or self._checks[turn] < self._max_checks * turn.share // 4:
-            return True
-        return turn != _Turn.EVENTS and self._checks.total() < self._max_checks
-
-    def _may_deliver(self) -> bool:
-        return self._max_deliveries is None or self._deliveries < self._max_deliveries
+        return self._step(key, np.empty(0, EVENT), now, turns, fired)
 
     def _later_delivery(self, now: int) -> int:
         """The delivery timer of a deferred segment."""
@@ -140,7 +167,9 @@ class PartitionBatch:
                 (queue_id, base // self._size, AS_BEFORE, AS_BEFORE, 0, AT_ONCE, now), np.empty(0, ACTION)
             )
 
-    def _step(self, key: str, events: Records, now: int, turn: _Turn, fired: int = NO_TIMER) -> Iterator[pd.DataFrame]:
+    def _step(
+        self, key: str, events: Records, now: int, turns: _Turns, fired: int = NO_TIMER
+    ) -> Iterator[pd.DataFrame]:
         queue_id, base = parse_key(key, self._size)
         stored = self._state.get()
         crowded: Collection[int] = ()
@@ -150,17 +179,17 @@ class PartitionBatch:
         else:
             segment, timers = decode(bytes(stored[0]), base, self._size, self._group_hash)
         timers = _with_fired(timers, fired, now)
-        check, deliver = self._may_check(turn), self._may_deliver()
+        check, deliver = self._checks.allows(turns.check), self._deliveries.allows(turns.delivery)
         segment, actions = decide(segment, events, now, self._rules, check, crowded, deliver)
-        self._count(actions, turn)
+        self._count(actions, turns)
         wake = NO_TIMER
         if segment.forgettable(now):
             self._set_timers(timers, NO_TIMERS, fired)
             if stored is not None:
                 self._state.clear()
         else:
-            due, due_put_off = self._due_timer(segment, timers.due, fired, now, turn, check)
-            delivery, delivery_put_off = self._delivery_timer(segment, now)
+            due, due_put_off = self._due_timer(segment, timers.due, fired, now, turns.check, check)
+            delivery, delivery_put_off = self._delivery_timer(segment, timers.delivery, fired, now)
             self._keep(segment, Timers(due, delivery), timers, fired)
             wake = AT_ONCE if due_put_off or delivery_put_off else _first(due, delivery)
         births = segment.pending["born"]
@@ -168,12 +197,12 @@ class PartitionBatch:
         told = queue_id, base // self._size, len(births), len(segment.scheduled), oldest, wake, now
         yield self._frame(told, actions)
 
-    def _count(self, actions: Records, turn: _Turn) -> None:
+    def _count(self, actions: Records, turns: _Turns) -> None:
         kind = actions["action"]
         checks = int(((kind == Action.CHECK) | (kind == Action.DISCARD)).sum())
-        self._checks[turn] += checks
+        self._checks.count(turns.check, checks)
         self._checked_segments += checks > 0
-        self._deliveries += int((kind == Action.DELIVER).sum())
+        self._deliveries.count(turns.delivery, int((kind == Action.DELIVER).sum()))
 
     def _due_timer(
         self, segment: Segment, timer: int, fired: int, now: int, turn: _Turn, check: bool
@@ -185,16 +214,20 @@ class PartitionBatch:
         if check or wake > now:
             # Strictly in the future: the engine deletes a timer that fired after its handler has run.
             return (ops_timer(now + 1) if wake == AT_ONCE else due_timer(max(wake, now + 1))), False
+        # Its timer fires in this batch, after the events or the delivery, or it was put off and has a later one.
         after_events = turn is _Turn.EVENTS and NO_TIMER < timer <= now
-        at_delivery = fired != NO_TIMER and kind_of(fired) is TimerKind.DELIVERY and timer > now
+        at_delivery = fired != NO_TIMER and kind_of(fired).of_delivery and timer not in (NO_TIMER, fired)
         return timer if after_events or at_delivery else self._later(now, fired), True
 
-    def _delivery_timer(self, segment: Segment, now: int) -> tuple[int, bool]:
-        """The delivery timer of a segment; and whether deliveries are deferred."""
+    def _delivery_timer(self, segment: Segment, timer: int, fired: int, now: int) -> tuple[int, bool]:
+        """The delivery timer of a segment that had ``timer``; and whether deliveries are deferred."""
         at = segment.next_delivery
         if at is None:
             return NO_TIMER, False
-        return (delivery_timer(at), False) if at > now else (self._later_delivery(now), True)
+        if at > now:
+            return delivery_timer(at), False
+        # As above: what is due has a timer, as no event brings anything that is due at once.
+        return timer if timer not in (NO_TIMER, fired) else self._later_delivery(now), True
 
     def _keep(self, segment: Segment, timers: Timers, before: Timers, fired: int) -> None:
         """Store the segment, and register its timers in place of those ``before``."""
@@ -218,7 +251,7 @@ def _with_fired(timers: Timers, fired: int, now: int) -> Timers:
     """The timers as they are registered: if the segment was deferred since, its state has an older one."""
     if fired == NO_TIMER or fired in timers:
         return timers
-    if kind_of(fired) is TimerKind.DELIVERY:
+    if kind_of(fired).of_delivery:
         return timers._replace(delivery=fired) if timers.delivery <= now else timers
     return timers._replace(due=fired) if timers.due <= now else timers
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from checkback.reconcile.records import Bits, Records
 
 #: Incremented with each change that makes `decide` decide a batch differently: `batch_rules`.
-DECISION_VERSION = 4
+DECISION_VERSION = 5
 
 #: minimum number of checks before a half message older than the reserved time expires, if check_max allows it (rule 7)
 CHECKS_AT_LEAST = 15

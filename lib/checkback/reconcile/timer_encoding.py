@@ -1,9 +1,10 @@
 """Information encoded in the low bits of a segment's timer, so that its state need not be read: pure arithmetic.
 
-1 modulo 4: something comes due in the segment. 3 modulo 4: a scheduled message does (in checkpoints of releases without
-them: as 1). 2 modulo 4: the segment has ops to apply, as restored by `rebuild`. 0 modulo 4: the segment was deferred by
-`reconcile.max_checks`; its slot in the timer's window encodes since when: the longer, the earlier. Spark fires timers
-in order of time, and so fires the segments that have waited longest first, to within about half a minute.
+1 modulo 4: something comes due in the segment. 3 modulo 8: a scheduled message does; 7 modulo 8: one did, and was
+deferred by `reconcile.max_deliveries` (in checkpoints of releases without them: both as 1 modulo 4). 2 modulo 4: the
+segment has ops to apply, as restored by `rebuild`. 0 modulo 4: the segment was deferred by `reconcile.max_checks`; its
+slot in the timer's window encodes since when: the longer, the earlier. Spark fires timers in order of time, and so
+fires the segments that have waited longest first, to within about half a minute.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ SLOTS = 256
 _STEP = 32
 #: maximum number of windows by which a segment is deferred
 _FURTHEST = 60
+#: number of segments with deferred deliveries that keep their order
+_IN_ORDER = 30
 
 
 class TimerKind(Enum):
@@ -25,11 +28,22 @@ class TimerKind(Enum):
     PUT_OFF = "put off"
     WITH_OPS = "ops to apply"
     DELIVERY = "a delivery"
+    LATE_DELIVERY = "a delivery that was put off"
+
+    @property
+    def of_delivery(self) -> bool:
+        """True for a timer of scheduled messages."""
+        return self in (TimerKind.DELIVERY, TimerKind.LATE_DELIVERY)
+
+
+#: by the timer modulo 8
+_KINDS = (TimerKind.PUT_OFF, TimerKind.DUE, TimerKind.WITH_OPS, TimerKind.DELIVERY) * 2
+_KINDS = (*_KINDS[:-1], TimerKind.LATE_DELIVERY)
 
 
 def kind_of(timer: int) -> TimerKind:
     """The type of the timer (ms)."""
-    return (TimerKind.PUT_OFF, TimerKind.DUE, TimerKind.WITH_OPS, TimerKind.DELIVERY)[timer % 4]
+    return _KINDS[timer % 8]
 
 
 def due_timer(at: int) -> int:
@@ -39,15 +53,16 @@ def due_timer(at: int) -> int:
 
 def delivery_timer(at: int) -> int:
     """The first timer of the kind DELIVERY from ``at`` (ms) on."""
-    return at + (3 - at) % 4
+    return at + (3 - at) % 8
 
 
 def put_off_delivery(now: int, before: int) -> int:
-    """A timer after ``now`` (ms) of the kind DELIVERY. ``before``: number of segments put off in the batch before it.
+    """A timer after ``now`` (ms) of the kind LATE_DELIVERY. ``before``: number deferred before it in the batch.
 
     The first keep their order; all fire in the next batch, or the one after.
     """
-    return delivery_timer(now + 1 + 4 * min(before, _FURTHEST))
+    first = now + 1
+    return first + (7 - first) % 8 + 8 * min(before, _IN_ORDER)
 
 
 def ops_timer(at: int) -> int:
