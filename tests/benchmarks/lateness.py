@@ -51,26 +51,34 @@ def _figures(root: str, name: str, trigger: str) -> None:
             later.land_scheduled(0, at)
             time.sleep(max(0.0, due + seconds - time.time()))
         application.until(lambda: visible.count >= n + traffic.transactions)
-    late = lateness(visible, _LATER, at)[0]
-    traffic.delays(visible, 0, 0)
+    seconds_late = lateness(visible, _LATER, at).tolist()
+    traffic.delays(visible, 0, 0)  # each of them once, too
     prove_tables(root, n + traffic.transactions, 0)
-    say(f"{name}: {n} delivered, {statistics.median(late):.2f} s late, at most {max(late):.2f} s")
+    say(f"{name}: {n} delivered, {statistics.median(seconds_late):.2f} s late, at most {max(seconds_late):.2f} s")
     shape = {"delivered": n, "seconds": seconds, "commits_per_second": commits, "trigger": trigger}
-    report(f"{name}_p50", statistics.median(late), "s", n, **shape)
-    report(f"{name}_p99", p99(late), "s", n, **shape, worst=round(max(late), 3))
+    report(f"{name}_p50", statistics.median(seconds_late), "s", n, **shape)
+    report(f"{name}_p99", p99(seconds_late), "s", n, **shape, worst=round(max(seconds_late), 3))
 
 
-def lateness(visible: Visible, queue_id: int, deliver_at: Offsets) -> tuple[list[float], NDArray[np.float64]]:
-    """Seconds from the time of each message of a half queue to visible, and when it was (time.monotonic).
+def lateness(visible: Visible, queue_id: int, deliver_at: Offsets) -> NDArray[np.float64]:
+    """Seconds from the time of each message of a half queue to visible, by offset; ``deliver_at``: ms since the epoch.
 
-    ``deliver_at``: by offset, ms since the epoch. Raises CheckbackError when one has not become visible, or more than
-    once, or before its time.
+    Raises CheckbackError as `late`.
     """
     offsets, seen = visible.rows("half_queue_offset", "half_queue_id", queue_id)
+    return late(deliver_at, offsets, seen + (time.time() - time.monotonic()))
+
+
+def late(deliver_at: Offsets, offsets: Offsets, seen: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The same, of messages seen at times in seconds since the epoch.
+
+    Raises CheckbackError when one was not seen, or twice, or before its time.
+    """
     if not np.array_equal(np.sort(offsets), np.arange(len(deliver_at))):
         lost = len(deliver_at) - len(np.unique(offsets))
         raise CheckbackError(f"{lost} scheduled messages were not published, {len(offsets)} rows were")
-    late = seen + (time.time() - time.monotonic()) - deliver_at[offsets] / 1000
-    if len(late) and late.min() < 0:
-        raise CheckbackError(f"a scheduled message was visible {-late.min():.3f} s before its time")
-    return late.tolist(), seen
+    found = np.empty(len(offsets))
+    found[offsets] = seen - deliver_at[offsets] / 1000
+    if (found < 0).any():
+        raise CheckbackError(f"a scheduled message was visible {-found.min():.3f} s before its time")
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import numpy as np
 from deltalake import DeltaTable
 
 from benchmarks.load import Load
@@ -33,6 +34,17 @@ def test_load_lands_halves_and_their_ops(tmp_path: Path) -> None:
     assert len(set(ids.values())) == 40
     ops = zip(op.column("half_offset").to_pylist(), op.column("transaction_id").to_pylist(), strict=True)
     assert dict(ops) == {offset: name for offset, name in ids.items() if offset % 20}
+
+
+def test_load_lands_scheduled_messages(tmp_path: Path) -> None:
+    """Without a transaction, each with its own time; in as many commits as it takes."""
+    at = np.arange(10) * 1000 + 1_800_000_000_000
+    Load(str(tmp_path), topics=2, queue_id=3).land_scheduled(100, at)
+    half = DeltaTable(tmp_path / "half").to_pyarrow_table().sort_by("queue_offset")
+    assert half.column("queue_offset").to_pylist() == list(range(100, 110))
+    assert half.column("committed").to_pylist() == [True] * 10
+    assert [round(time.timestamp() * 1000) for time in half.column("deliver_at").to_pylist()] == at.tolist()
+    assert half.column("delay_ms").null_count == 10
 
 
 def test_visible_sees_what_comes_while_it_looks(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -14,13 +15,24 @@ from sqlalchemy import func, select
 
 from checkback.consumer import ConsumeResult, MessageExt
 from checkback.demo.bank.accounts import ACCOUNT as DEBITED
-from checkback.demo.bank.accounts import Debit
+from checkback.demo.bank.accounts import Debit, Order
 from checkback.demo.bank.accounts import open_books as open_debits
 from checkback.demo.bank.books import Books
 from checkback.demo.bank.credits import ACCOUNT as CREDITED
 from checkback.demo.bank.credits import ClosedAccountError, credit
 from checkback.demo.bank.credits import open_books as open_credits
-from checkback.demo.bank.plan import ACCOUNTS, CLOSED_ACCOUNT, GROUP, OPENING, TOPIC, Fate, Transfer, transfers
+from checkback.demo.bank.plan import (
+    ACCOUNTS,
+    CLOSED_ACCOUNT,
+    GROUP,
+    OPENING,
+    RECEIPT_DELAY,
+    RECEIPTS,
+    TOPIC,
+    Fate,
+    Transfer,
+    transfers,
+)
 from checkback.demo.bank.run import IN_VAIN, run
 from checkback.producer import CheckRequest, LocalTransactionState, Message
 
@@ -29,10 +41,17 @@ if TYPE_CHECKING:
 
 _COUNT = 40
 _SEND = Message(topic=TOPIC, body=b"", transaction_id="transfer-1").stored_at(0, 0)
+_RECEIPT = Message(topic=RECEIPTS, body=b"", transaction_id="receipt-1").stored_at(0, 1)
+_T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
-def _check(name: str) -> CheckRequest:
-    return CheckRequest(0, 0, name, GROUP, TOPIC, 1, 0)
+def _check(message: Message) -> CheckRequest:
+    assert message.place is not None
+    return CheckRequest(*message.place, message.transaction_id, GROUP, message.topic, 1, 0)
+
+
+def _order(amount: int) -> Order:
+    return Order(_transfer(amount), _RECEIPT)
 
 
 def _transfer(amount: int, fate: Fate = Fate.PLAIN) -> Transfer:
@@ -53,8 +72,9 @@ def test_debit_commits_once_and_says_so_when_asked(tmp_path: Path) -> None:
     engine = open_debits(tmp_path / "a.db")
     listener = Debit(engine)
     for _ in range(2):
-        assert listener.execute_local_transaction(_SEND, _transfer(10)) is LocalTransactionState.COMMIT
-    assert listener.check_local_transaction(_check("transfer-1")) is LocalTransactionState.COMMIT
+        assert listener.execute_local_transaction(_SEND, _order(10)) is LocalTransactionState.COMMIT
+    for message in (_SEND, _RECEIPT):
+        assert listener.check_local_transaction(_check(message)) is LocalTransactionState.COMMIT
     with engine.connect() as connection:
         total = connection.execute(select(func.sum(DEBITED.c.balance))).scalar_one()
     assert total == ACCOUNTS * OPENING - 10
@@ -64,15 +84,16 @@ def test_debit_commits_once_and_says_so_when_asked(tmp_path: Path) -> None:
 def test_debit_without_money_rolls_back(tmp_path: Path, amount: int) -> None:
     """And stays so."""
     listener = Debit(open_debits(tmp_path / "a.db"))
-    assert listener.execute_local_transaction(_SEND, _transfer(amount)) is LocalTransactionState.ROLLBACK
-    assert listener.check_local_transaction(_check("transfer-1")) is LocalTransactionState.ROLLBACK
+    assert listener.execute_local_transaction(_SEND, _order(amount)) is LocalTransactionState.ROLLBACK
+    assert listener.check_local_transaction(_check(_SEND)) is LocalTransactionState.ROLLBACK
 
 
-def test_debit_cannot_be_made_after_a_check_was_told_rollback(tmp_path: Path) -> None:
-    """The barrier: the answer holds for ever."""
+@pytest.mark.parametrize("checked", [_SEND, _RECEIPT], ids=["transfer", "receipt"])
+def test_debit_cannot_be_made_after_a_check_was_told_rollback(tmp_path: Path, checked: Message) -> None:
+    """The barrier: the answer holds for ever, for both messages."""
     listener = Debit(open_debits(tmp_path / "a.db"))
-    assert listener.check_local_transaction(_check("transfer-1")) is LocalTransactionState.ROLLBACK
-    assert listener.execute_local_transaction(_SEND, _transfer(10)) is LocalTransactionState.ROLLBACK
+    assert listener.check_local_transaction(_check(checked)) is LocalTransactionState.ROLLBACK
+    assert listener.execute_local_transaction(_SEND, _order(10)) is LocalTransactionState.ROLLBACK
 
 
 def test_a_credit_to_a_closed_account_is_refused(tmp_path: Path) -> None:
@@ -92,13 +113,18 @@ def _message(transfer: Transfer) -> MessageExt:
 
 
 def test_faults_of_the_books_are_named() -> None:
-    """Money lost, a debit that was not published, a message without a debit."""
+    """Money lost, a debit that was not published, a message without a debit, receipts that are wrong."""
     books = Books(2, {"a": 5}, ACCOUNTS * OPENING - 5, 3, 1, 2, {"b": ("COMMIT", "producer", 0)}, 0)
+    books = replace(books, receipts={"c": _T0}, delivered=(("c", _T0), ("c", _T0 + RECEIPT_DELAY)))
     assert [fault.split(":")[0] for fault in books.faults()] == [
         f"{ACCOUNTS * OPENING - 5} + 3 + 0 is not {ACCOUNTS * OPENING}",
         "debited and not committed",
         "committed and not debited",
         "5 was debited, 3 credited and 0 is dead",
+        "debited, and no receipt",
+        "receipts without a debit",
+        "receipts delivered twice",
+        "receipts delivered before their time",
     ]
 
 

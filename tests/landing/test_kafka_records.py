@@ -37,6 +37,19 @@ def test_half_lies_where_kafka_put_it(base: int, partition: int, offset: int, st
     assert message == parse_half(line.encode())
 
 
+def test_a_record_may_have_a_delay_and_no_transaction() -> None:
+    """As a line may: fields, or RocketMQ's properties."""
+    for more, delay_ms, committed in (
+        ({"delay_level": 3, "committed": True}, 10_000, True),
+        ({"delay": "1m"}, 60_000, None),
+        ({"properties": {"DELAY": "1"}}, 1_000, None),
+    ):
+        (message,) = read_half(7, changed(UNPLACED.decode(), **more).encode(), 1, 3, AT)
+        assert (message.delay_ms, message.committed) == (delay_ms, committed)
+    with pytest.raises(Rejected, match="delay: "):
+        read_half(7, changed(UNPLACED.decode(), delay="soon").encode(), 1, 3, AT)
+
+
 @given(
     name=st.sampled_from(["queue_id", "queue_offset"]), stated=st.one_of(st.booleans(), st.floats(), st.text(), OFFSETS)
 )

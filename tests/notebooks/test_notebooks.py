@@ -136,6 +136,14 @@ def test_pending_tells_how_far_consumers_are(outputs: Outputs) -> None:
 
 
 @pytest.mark.spark
+def test_pending_tells_what_is_scheduled(outputs: Outputs) -> None:
+    (shown,) = (text for text in outputs("pending", "inspect.scheduled") if text.startswith("text/plain"))
+    _, row = shown.splitlines()
+    assert "payments-330" in row
+    assert f"{outage.DELIVER_AT:%Y-%m-%d %H:%M:%S}" in row
+
+
+@pytest.mark.spark
 def test_pending_tells_who_was_pending_then(outputs: Outputs) -> None:
     """When most was: in the outage that is long over."""
     (then,) = (text for text in outputs("pending", "THEN =") if text.startswith("text/plain"))

@@ -22,6 +22,8 @@ NOW = datetime.now(timezone.utc).replace(second=5, microsecond=0) - timedelta(ho
 BEGAN, OVER = NOW - timedelta(minutes=40), NOW - timedelta(minutes=30)
 #: of those that are stuck now
 UNKNOWN_SINCE, DOWN_SINCE = NOW - timedelta(minutes=8), NOW - timedelta(minutes=10)
+#: when the one message is delivered that is scheduled
+DELIVER_AT = NOW + timedelta(hours=2)
 CHECK_MAX = 9
 SETTINGS = ["transaction.check_max=9", "reconcile.partitions=2"]
 REFUSED = "connection refused"
@@ -84,6 +86,9 @@ def rows() -> Iterator[Row]:
     """All rows of that evening."""
     for number in range(55 * 6):  # well: one in ten seconds
         yield from _well(Transaction(0, number, NOW - timedelta(minutes=56) + _seconds(10 * number)), "payments")
+    receipt = Transaction(0, 55 * 6, NOW - timedelta(minutes=1))
+    scheduled = receipt.decision(decided_at=receipt.born + _seconds(3), deliver_at=DELIVER_AT)
+    yield from _of("payments", receipt, [receipt.half(), receipt.op(), scheduled])
     for number in range(50 * 10):  # every other says nothing
         one = Transaction(1, number, NOW - timedelta(minutes=56) + _seconds(6 * number))
         if number % 2:

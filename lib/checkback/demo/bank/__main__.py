@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from checkback.demo.bank.plan import ACCOUNTS, OPENING, Fate, transfers
+from checkback.demo.bank.plan import ACCOUNTS, OPENING, RECEIPT_DELAY, Fate, transfers
 from checkback.demo.bank.run import Outcome, run
 from checkback.demo.folder import make_anew
 from checkback.errors import CheckbackError
@@ -66,6 +66,12 @@ def _show(console: Console, outcome: Outcome, seed: int, count: int) -> None:
     console.print(
         f"\n{count} transfers in {outcome.seconds:.0f} s; the accounts service was killed {outcome.deaths['accounts']} "
         f"times, the credits service {outcome.deaths['credits']} times; {books.checks} checks were sent."
+    )
+    console.print(
+        f"{len(books.delivered)} receipts were delivered, each once and {RECEIPT_DELAY.seconds} s or more after its "
+        "transfer was committed."
+        if not books.faults_of_receipts()
+        else "[red]The receipts are not right.[/]"
     )
     console.print("[red]The books do not balance.[/]" if books.faults() else "[green]The books balance.[/]")
 

@@ -1,5 +1,6 @@
 """The accounts service: debits accounts in local transactions, and answers checks. A process that may be killed.
 
+Two messages end as the debit does: the transfer, and the debtor's receipt, which is delivered some time later.
 `python -m checkback.demo.bank.accounts DATABASE GATEWAY PORT SEED COUNT`. After a restart it continues with the
 transfers that it has not begun; those already begun are resolved by check-backs.
 """
@@ -11,6 +12,7 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlalchemy import (
@@ -29,7 +31,19 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from checkback.demo.bank.plan import ACCOUNTS, GROUP, OPENING, QUEUES, TAG, TOPIC, Fate, Transfer, transfers
+from checkback.demo.bank.plan import (
+    ACCOUNTS,
+    GROUP,
+    OPENING,
+    QUEUES,
+    RECEIPT_DELAY,
+    RECEIPTS,
+    TAG,
+    TOPIC,
+    Fate,
+    Transfer,
+    transfers,
+)
 from checkback.producer import (
     Barrier,
     BarrierError,
@@ -40,6 +54,7 @@ from checkback.producer import (
     SendStatus,
     TransactionListener,
     TransactionProducer,
+    TransactionSendResult,
     check_app,
 )
 
@@ -79,31 +94,74 @@ def open_books(file: Path | str) -> Engine:
     return engine
 
 
+@dataclass(frozen=True)
+class Order:
+    """A transfer, and the half message of its receipt."""
+
+    transfer: Transfer
+    receipt: Message
+
+
 class Debit(TransactionListener):
-    """The local transaction: the debit, behind a barrier, so that the answer to a check is final."""
+    """The local transaction: the debit, behind a barrier, so that the answer to a check is final.
+
+    It commits the marks of both messages: whichever is checked first, both end as the debit does.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._barrier = Barrier(engine)
 
-    def execute_local_transaction(self, message: Message, arg: Transfer) -> LocalTransactionState | None:
+    def execute_local_transaction(self, message: Message, arg: Order) -> LocalTransactionState | None:
         """Debit the amount from the debtor's account."""
-        if arg.fate is Fate.KILLED_BEFORE:
+        fate = arg.transfer.fate
+        if fate is Fate.KILLED_BEFORE:
             _die()
         try:
             with self._barrier.local_transaction(message) as connection:
-                _debit(connection, message.transaction_id, arg)
+                self._barrier.mark(connection, arg.receipt)
+                _debit(connection, message.transaction_id, arg.transfer)
         except TooLittleMoneyError:
             return LocalTransactionState.ROLLBACK
         except BarrierError as error:
             return error.state
-        if arg.fate is Fate.KILLED_AFTER:
+        if fate is Fate.KILLED_AFTER:
             _die()
-        return LocalTransactionState.UNKNOWN if arg.fate is Fate.SILENT else LocalTransactionState.COMMIT
+        return LocalTransactionState.UNKNOWN if fate is Fate.SILENT else LocalTransactionState.COMMIT
 
     def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
         """COMMIT if the debit exists; otherwise ROLLBACK, and the barrier prevents a later debit."""
         return self._barrier.check(check)
+
+
+class Receipt(TransactionListener):
+    """The local transaction of a receipt is its transfer, which is sent when the receipt's half message is stored."""
+
+    def __init__(self, debit: Debit, transfers: TransactionProducer) -> None:
+        self._debit = debit
+        self._transfers = transfers
+
+    def execute_local_transaction(self, message: Message, arg: Transfer) -> LocalTransactionState | None:
+        """Send the transfer; the receipt ends as it does."""
+        transfer = Message(
+            topic=TOPIC,
+            body=arg.body(),
+            tags=TAG,
+            real_queue_id=arg.number % QUEUES,
+            transaction_id=arg.transaction_id,
+        )
+        return send(self._transfers, transfer, Order(arg, message)).local_transaction_state
+
+    def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
+        """As of its transfer."""
+        return self._debit.check_local_transaction(check)
+
+
+def send(producer: TransactionProducer, message: Message, arg: Transfer | Order) -> TransactionSendResult:
+    """Send it, again while the gateway is away: with its own transaction id, a message lands once."""
+    while (result := producer.send_in_transaction(message, arg)).send_status is SendStatus.NO_ANSWER:
+        time.sleep(_AGAIN_S)
+    return result
 
 
 def _debit(connection: Connection, transaction_id: str, transfer: Transfer) -> None:
@@ -133,26 +191,22 @@ def main(arguments: list[str]) -> int:
     """Answer checks until the process is ended, and send the transfers that are not begun."""
     file, gateway, port, seed, count = arguments
     engine = open_books(file)
-    listener = Debit(engine)
+    debit = Debit(engine)
     plan = transfers(int(seed), int(count))
 
-    def send(transfer: Transfer) -> None:
-        message = Message(
-            topic=TOPIC,
-            body=transfer.body(),
-            tags=TAG,
-            real_queue_id=transfer.number % QUEUES,
-            transaction_id=transfer.transaction_id,
-        )
-        # Retry while the gateway is away: with its own transaction id, a message lands once.
-        mine = _begin(engine, transfer)
-        while mine and producer.send_in_transaction(message, transfer).send_status is SendStatus.NO_ANSWER:
-            time.sleep(_AGAIN_S)
+    def begin(transfer: Transfer) -> None:
+        receipt = Message(topic=RECEIPTS, body=transfer.body(), transaction_id=transfer.receipt_id, delay=RECEIPT_DELAY)
+        if _begin(engine, transfer):
+            send(receipts, receipt, transfer)
 
-    app = check_app({GROUP: listener}, secret=os.environ[SECRET])
-    with CheckServer(app, port=int(port)), TransactionProducer(GROUP, gateway, listener) as producer:
+    app = check_app({GROUP: debit}, secret=os.environ[SECRET])
+    with (
+        CheckServer(app, port=int(port)),
+        TransactionProducer(GROUP, gateway, debit) as debits,
+        TransactionProducer(GROUP, gateway, Receipt(debit, debits)) as receipts,
+    ):
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(send, plan))
+            list(pool.map(begin, plan))
         while True:  # checks may arrive as long as anything is pending
             time.sleep(3600)
 

@@ -6,21 +6,23 @@ import json
 import sqlite3
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from checkback.demo.bank.plan import ACCOUNTS, OPENING
+from checkback.demo.bank.plan import ACCOUNTS, OPENING, RECEIPT_DELAY, RECEIPTS
 
 
 @dataclass(frozen=True)
 class Books:
     """State of both services, and Checkback's decisions.
 
-    ``in_vain``: most unanswered checks of one transaction; ``dead``: the amounts in `dead_letters`.
+    ``decisions``: those of transfers; ``receipts``: when each was committed; ``delivered``: when each row of their
+    topic was. ``in_vain``: most unanswered checks of one transaction; ``dead``: the amounts in `dead_letters`.
     """
 
     begun: int
@@ -33,12 +35,20 @@ class Books:
     checks: int
     in_vain: int = 0
     dead: tuple[int, ...] = ()
+    decided: int = 0
+    receipts: dict[str, datetime] = field(default_factory=dict)
+    delivered: tuple[tuple[str, datetime], ...] = ()
 
     @classmethod
     def read(cls, root: Path) -> Books:
         """The current state."""
         accounts, credits_ = root / "accounts.db", root / "credits.db"
-        rows = _rows(root / "data" / "decisions", "transaction_id", "state", "source", "check_times")
+        # First, so that what is delivered has a decision below.
+        delivered = _rows(root / "data" / "topics" / RECEIPTS, "transaction_id", "committed_at")
+        names = ("transaction_id", "real_topic", "state", "source", "check_times", "decided_at")
+        rows = _rows(root / "data" / "decisions", *names)
+        transfers = [row for row in rows if row["real_topic"] != RECEIPTS]
+        receipts = [row for row in rows if row["real_topic"] == RECEIPTS and row["state"] == "COMMIT"]
         answers = _rows(root / "data" / "check_answers", "outcome", "check_times")
         return cls(
             begun=_one(accounts, "SELECT count(*) FROM begun"),
@@ -47,26 +57,33 @@ class Books:
             creditors=_one(credits_, "SELECT sum(balance) FROM account"),
             credited=_one(credits_, "SELECT count(*) FROM credit"),
             landed=len(_rows(root / "data" / "half", "queue_offset")),
-            decisions={row["transaction_id"]: (row["state"], row["source"], row["check_times"]) for row in rows},
+            decisions={row["transaction_id"]: (row["state"], row["source"], row["check_times"]) for row in transfers},
             checks=len(_rows(root / "data" / "check_requests", "queue_offset")),
             dead=tuple(json.loads(row["body"])["amount"] for row in _rows(root / "data" / "dead_letters", "body")),
+            decided=len(rows),
+            receipts={row["transaction_id"]: row["decided_at"] for row in receipts},
+            delivered=tuple((row["transaction_id"], row["committed_at"]) for row in delivered),
             in_vain=max((row["check_times"] for row in answers if row["outcome"] == "NO_ANSWER"), default=0),
         )
 
     @property
     def states(self) -> Counter[str]:
-        """Decisions by state."""
+        """Decisions about transfers by state."""
         return Counter(state for state, _, _ in self.decisions.values())
 
     @property
     def pending(self) -> int:
-        """Number of transactions that have landed and are not decided."""
-        return self.landed - len(self.decisions)
+        """Number of transactions that have landed and are not decided: transfers and receipts."""
+        return self.landed - self.decided
 
     def finished(self, transfers: int) -> bool:
-        """Whether every transfer is begun, every transaction decided, and every committed one credited or dead."""
-        consumed = self.credited + len(self.dead)
-        return self.begun == transfers and self.pending == 0 and consumed == self.states["COMMIT"]
+        """Whether every transfer is begun, every transaction decided, and what was committed is consumed.
+
+        A transfer is credited or dead, a receipt delivered.
+        """
+        credited = self.credited + len(self.dead) == self.states["COMMIT"]
+        decided = self.begun == transfers and self.pending == 0
+        return decided and credited and len(self.delivered) >= len(self.receipts)
 
     def faults(self) -> list[str]:
         """Inconsistencies, in words; empty if the books balance."""
@@ -82,6 +99,23 @@ class Books:
             found.append(f"committed and not debited: {', '.join(made)}")
         if sum(self.debits.values()) != self.creditors + dead:
             found.append(f"{sum(self.debits.values())} was debited, {self.creditors} credited and {dead} is dead")
+        return [*found, *self.faults_of_receipts()]
+
+    def faults_of_receipts(self) -> list[str]:
+        """Each debit has one receipt, delivered once and not before its time; without a debit there is none."""
+        found = []
+        debited = {name.replace("transfer", "receipt") for name in self.debits}
+        times = Counter(name for name, _ in self.delivered)
+        if missing := sorted(debited - set(times)):
+            found.append(f"debited, and no receipt: {', '.join(missing)}")
+        if unfounded := sorted(set(times) - debited):
+            found.append(f"receipts without a debit: {', '.join(unfounded)}")
+        if again := sorted(name for name, number in times.items() if number > 1):
+            found.append(f"receipts delivered twice: {', '.join(again)}")
+        if early := sorted(
+            name for name, at in self.delivered if name in self.receipts and at < self.receipts[name] + RECEIPT_DELAY
+        ):
+            found.append(f"receipts delivered before their time: {', '.join(early)}")
         return found
 
     def line(self, transfers: int) -> str:
@@ -91,7 +125,8 @@ class Books:
             f"[bold]{self.begun:4}[/] of {transfers} begun  [bold]{self.pending:3}[/] pending  "
             f"[green]{states['COMMIT']:4}[/] committed  [yellow]{states['ROLLBACK']:3}[/] rolled back  "
             f"[red]{states['DISCARD']:3}[/] discarded  [cyan]{self.checks:4}[/] checks sent  "
-            f"[green]{self.credited:4}[/] credited  [red]{len(self.dead)}[/] dead"
+            f"[green]{self.credited:4}[/] credited  [red]{len(self.dead)}[/] dead  "
+            f"[green]{len(self.delivered):4}[/] receipts"
         )
 
 

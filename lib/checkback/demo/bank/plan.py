@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 from random import Random
 
 TOPIC = "transfers"
 GROUP = "accounts"
+#: the topic of receipts, and how long after its transfer a debtor gets one
+RECEIPTS, RECEIPT_DELAY = "receipts", timedelta(seconds=3)
 #: accounts of each service, and the opening balance of the debited ones
 ACCOUNTS = 20
 OPENING = 1_000
@@ -43,6 +46,11 @@ class Transfer:
     def transaction_id(self) -> str:
         """A deterministic id, so that a transfer sent again after a crash lands once."""
         return f"transfer-{self.number}"
+
+    @property
+    def receipt_id(self) -> str:
+        """The transaction id of its receipt."""
+        return f"receipt-{self.number}"
 
     def body(self) -> bytes:
         """The instruction for the credits service."""
