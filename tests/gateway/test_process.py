@@ -90,7 +90,7 @@ def test_queue_that_is_given_up_is_known_all_the_same(tmp_path: Path) -> None:
             for repeated in (False, True):
                 assert gateway.post("/v1/op", ended).json()["repeated"] is repeated
             assert gateway.post("/v1/op", ended | {"state": "ROLLBACK"}).json()["first_state"] == "COMMIT"
-        assert gateway.post("/v1/op", op(2, "t", queue_id=1)).json()["code"] == "unknown_offset"
+        assert gateway.post("/v1/op", op(2, "t", queue_id=9)).json()["code"] == "unknown_offset"
         assert gateway.post("/v1/half", half("u")).json() == {"transaction_id": "u", "queue_id": 0, "queue_offset": 2}
     assert sorted(landed(tmp_path, "op")) == [f"t-{n}" for n in range(6)]
 

@@ -134,14 +134,12 @@ class DeduplicationCache:
         self,
         next_offsets: Mapping[int, int],
         groups: Collection[str] = (),
-        others: Mapping[int, int] | None = None,
     ) -> None:
-        """``next_offsets``: by queue, the first unassigned offset; ``others``: of queues not owned.
+        """``next_offsets``: by queue, the first unassigned offset.
 
         ``groups``: each has its own share of the cache; all others together have one, because clients can invent many.
         """
         self._next = dict(next_offsets)
-        self._others = dict(others or {})
         self._groups = frozenset(groups)
         # In the order of landing: the oldest are evicted first.
         self._by_offset: dict[tuple[int, int], CachedHalf] = {}
@@ -163,8 +161,8 @@ class DeduplicationCache:
         return self._next[queue_id]
 
     def assigned(self, queue_id: int, queue_offset: int) -> bool:
-        """Has a gateway assigned the offset? In queues not owned: before this gateway's start."""
-        return 0 <= queue_offset < self._next.get(queue_id, self._others.get(queue_id, 0))
+        """Has a gateway assigned the offset? In queues not owned: another gateway may have."""
+        return queue_id not in self._next or queue_offset < self._next[queue_id]
 
     def named(self, name: str) -> CachedHalf | None:
         """The half message of a transaction, if cached."""

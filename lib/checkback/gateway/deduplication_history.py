@@ -70,6 +70,7 @@ class DeduplicationHistory:
         self._root = root
         self._sync = sync
         self._logs: dict[str, DeltaLog] = {}
+        self._last: dict[int, int] = {}
         #: set by another thread: the result of the running lookup is no longer needed
         self.closed = False
 
@@ -87,8 +88,8 @@ class DeduplicationHistory:
             raise StorageError(what, f"{self._root}/half", "give the gateway other gateway.queues")
         return last + 1
 
-    def others(self, own: Collection[int]) -> dict[int, int]:
-        """Other queues that a gateway has ever owned, each with the offset after its last in `half`."""
+    def others(self, own: Collection[int]) -> list[int]:
+        """Other queues that a gateway has ever owned and that have half messages."""
         found: set[int] = set()
         for file in self._files("half"):
             least, most = file.spans.get("queue_id", (0, LONG_MAX))
@@ -97,10 +98,21 @@ class DeduplicationHistory:
             else:
                 rows = read_rows(file.path, "half", _KEY[:1], pc.field("queue_id").is_valid())
                 found.update(pc.unique(rows.column(0)).to_pylist())
-        candidates = found.difference(own)
-        owners = owners_of(versions_of(self._logs.get("half"), candidates)) if candidates else {}
-        queues = sorted(queue for queue, owner in owners.items() if owner is QueueOwner.GATEWAY)
-        return {queue_id: self._last_offset("half", queue_id, -1) + 1 for queue_id in queues}
+        return self._of_gateways(found.difference(own))
+
+    def last_offsets(self, queues: Collection[int]) -> dict[int, int]:
+        """Those of the queues that a gateway has ever owned, each with its last offset in `half`; -1 = none.
+
+        A queue's half messages land in the order of their offsets, except those of a journal that has lost the queue.
+        Raises StorageError.
+        """
+        for queue_id in self._of_gateways(queues):
+            self._last[queue_id] = self._last_offset("half", queue_id, self._last.get(queue_id, -1))
+        return {queue_id: self._last[queue_id] for queue_id in queues if queue_id in self._last}
+
+    def _of_gateways(self, queues: Collection[int]) -> list[int]:
+        owners = owners_of(versions_of(self._log("half"), queues)) if queues else {}
+        return sorted(queue for queue, owner in owners.items() if owner is QueueOwner.GATEWAY)
 
     def last_stored(self, queues: Collection[int]) -> int | None:
         """When the last half message of these queues, by offset, landed (ms).
@@ -259,17 +271,22 @@ class DeduplicationHistory:
                     yield rows
 
     def _files(self, table: str, within: Mapping[str, tuple[Any, Any]] | None = None) -> list[DataFile]:
+        log = self._log(table)
+        return [] if log is None else log.data_files(within)
+
+    def _log(self, table: str) -> DeltaLog | None:
+        """The table's log; None = it does not exist yet."""
         place = f"{self._root}/{table}"
         if table not in self._logs:
             if self._sync:
                 recover_log(place)  # other processes write these tables: a power cut may have torn their logs, too
             if not DeltaLog.exists(place):
-                return []
+                return None
             log = DeltaLog(table, place, self._sync)
             if not log.readable():
                 raise StorageError("its rows are not simply those of its Parquet files", place, "rewrite the table")
             self._logs[table] = log
-        return self._logs[table].data_files(within)
+        return self._logs[table]
 
 
 def _opened(files: Sequence[DataFile]) -> Iterator[tuple[DataFile, Any]]:

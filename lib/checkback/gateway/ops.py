@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -19,20 +19,18 @@ from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.tables import op_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from checkback.gateway.authentication import BearerTokens, Groups
     from checkback.gateway.batch_decoder import RemarkedOp
     from checkback.gateway.deduplication import DeduplicationCache
-    from checkback.gateway.deduplication_history import Place
+    from checkback.gateway.deduplication_history import DeduplicationHistory, Place
     from checkback.gateway.health import HealthState
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.tables import Appender
+    from checkback.gateway.unverified_ops import UnverifiedOps
     from checkback.messages import Op
     from checkback.settings import Gateway
-
-    #: looks up half messages in the tables, each with its state; blocking
-    Find = Callable[[Collection[Place]], dict[Place, CachedHalf]]
 
 #: Approximate memory of an op in bytes.
 _SIZE = 1024
@@ -40,10 +38,11 @@ _SIZE = 1024
 
 @dataclass(eq=False)
 class _Entry:
-    """An in-flight op, and the half message that it was checked against."""
+    """An in-flight op, and the half message that it was checked against; None = unverified."""
 
     op: Op
     remark: str | None
+    groups: Groups
     half: CachedHalf | None = None
     done: asyncio.Future[None] | None = None
     problem: Problem | None = None
@@ -52,6 +51,13 @@ class _Entry:
     def place(self) -> Place:
         """The (queue_id, queue_offset) of its half message."""
         return self.op.queue_id, self.op.half_offset
+
+
+class _LookedUp(NamedTuple):
+    """What the tables have. ``awaited``: places in another gateway's queue at which a half message may land yet."""
+
+    halves: dict[Place, CachedHalf]
+    awaited: set[Place]
 
 
 class OpWriter:
@@ -65,16 +71,20 @@ class OpWriter:
         table: Appender,
         metrics: Metrics,
         health: HealthState,
-        find: Find,
+        history: DeduplicationHistory,
         thread: ThreadPoolExecutor,
+        unverified: UnverifiedOps,
     ) -> None:
+        """``history``: used in ``thread`` only."""
         self._tokens = tokens
         self._cache = cache
         self._table = table
         self._metrics = metrics
         self._health = health
-        self._find = find
+        self._find = history.find
+        self._last_offsets = history.last_offsets
         self._thread = thread
+        self._unverified = unverified
         self._on_the_way: dict[Place, _Entry] = {}
         #: For each running lookup, the state of its half messages if it was set since: the lookup may have read `op`
         #: before that.
@@ -117,10 +127,10 @@ class OpWriter:
     def _fit(self, op: RemarkedOp | Problem, groups: Groups) -> _Entry | Problem:
         if isinstance(op, Problem):
             return op
-        return self._tokens.refused(op[0].producer_group, groups) or _Entry(*op)
+        return self._tokens.refused(op[0].producer_group, groups) or _Entry(*op, groups)
 
     def _admit(
-        self, entry: _Entry, recalled: dict[Place, CachedHalf] | Problem, new: list[_Entry], groups: Groups
+        self, entry: _Entry, recalled: _LookedUp | Problem, new: list[_Entry], groups: Groups
     ) -> Answer | _Entry:
         """The answer if known, else the in-flight op of the half message."""
         op, place = entry.op, entry.place
@@ -128,7 +138,11 @@ class OpWriter:
         if known is None and self._cache.assigned(*place):
             if isinstance(recalled, Problem):
                 return recalled
-            known = recalled.get(place)
+            known = recalled.halves.get(place)
+            if known is None and place in recalled.awaited:
+                return self._admit_unverified(entry, new, groups)
+            if known is not None and known.state is None:
+                known = replace(known, state=self._unverified.state(op, groups))
         verdict = judge_op(known, op)
         if verdict in (Verdict.REPEATED, Verdict.CONTRADICTION) and known is not None:
             self._cache.recalled([known], steady_ms())
@@ -136,11 +150,28 @@ class OpWriter:
             return _judged(op, verdict, known)
         if place in self._on_the_way:
             return self._on_the_way[place]
+        entry.half = known
+        return self._begin(entry, new, groups)
+
+    def _admit_unverified(self, entry: _Entry, new: list[_Entry], groups: Groups) -> Answer | _Entry:
+        """The same for an op whose half message is not in the tables yet."""
+        if entry.place in self._on_the_way:
+            return self._on_the_way[entry.place]
+        first = self._unverified.state(entry.op, groups)
+        if first is not None:
+            return _ended(entry.op, repeated=True) if first == entry.op.state else _contradiction(first)
+        if self._unverified.full(groups):
+            return Problem("queue_full", "too many ops wait for half messages of other gateways; send it again")
+        return self._begin(entry, new, groups)
+
+    def _begin(self, entry: _Entry, new: list[_Entry], groups: Groups) -> Problem | _Entry:
+        """Add the op to those that are to be committed, unless there is no room."""
         refusal = self.commits.refusal(len(new) + 1, _SIZE, groups)
         if refusal is not None:
             return refusal
-        entry.half = known
-        self._on_the_way[place] = entry
+        if entry.half is None:
+            self._unverified.add(entry.op, groups, steady_ms())
+        self._on_the_way[entry.place] = entry
         new.append(entry)
         return entry
 
@@ -149,7 +180,7 @@ class OpWriter:
         entry = self._on_the_way.get(place)
         return self._cache.at(*place) or (None if entry is None else entry.half)
 
-    async def _known(self, places: set[Place], groups: Groups) -> dict[Place, CachedHalf] | Problem:
+    async def _known(self, places: set[Place], groups: Groups) -> _LookedUp | Problem:
         """Look up the half messages at those of the positions that are not cached in the tables.
 
         They are cached only once an op of theirs is committed: one without an op may be discarded at any time, and a
@@ -157,21 +188,36 @@ class OpWriter:
         """
         forgotten = [place for place in places if self._remembered(place) is None and self._cache.assigned(*place)]
         if not forgotten:
-            return {}
+            return _LookedUp({}, set())
         looked_up, share = self._looked_up[groups], self._max_looked_up if groups is None else BATCH_MAX
         if looked_up + len(forgotten) > share:
             return Problem("queue_full", f"{looked_up} older half messages are being looked up; send it again")
         self._looked_up[groups] += len(forgotten)
+        unverified = self._unverified.to_look_up(groups)
         ended: dict[Place, str | None] = dict.fromkeys(forgotten)
         self._looking_up.append(ended)
         try:
-            found = await asyncio.get_running_loop().run_in_executor(self._thread, self._find, forgotten)
+            found, awaited = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._look_up, {*forgotten, *unverified}
+            )
         except (CheckbackError, OSError) as error:
             return self._health.failed(error)
         finally:
             self._looked_up[groups] -= len(forgotten)
             self._looking_up = [one for one in self._looking_up if one is not ended]
-        return {place: half if half.state else replace(half, state=ended[place]) for place, half in found.items()}
+        self._unverified.looked_up(groups, unverified, found, steady_ms())
+        halves = {place: half if half.state else replace(half, state=ended.get(place)) for place, half in found.items()}
+        return _LookedUp(halves, awaited)
+
+    def _look_up(self, places: Collection[Place]) -> _LookedUp:
+        """Blocks; raises StorageError."""
+        others = {queue_id for queue_id, _ in places}.difference(self._cache.queues)
+        # Before the half messages: one that lands in between is found.
+        last = self._last_offsets(others) if others else {}
+        known = [place for place in places if place[0] in last or place[0] not in others]
+        found = self._find(known) if known else {}
+        awaited = {place for place in known if place[0] in last and place[1] > last[place[0]]}
+        return _LookedUp(found, awaited)
 
     def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Op], list[str | None], int]:
         """The ops, their remarks, and the time."""
@@ -200,6 +246,8 @@ class OpWriter:
         problem = self._health.failed(error)
         for entry in batch:
             entry.problem = problem
+            if entry.half is None:
+                self._unverified.discard(entry.op, entry.groups)
             del self._on_the_way[entry.place]
 
 
@@ -217,12 +265,16 @@ def _judged(op: Op, verdict: Verdict, known: CachedHalf | None) -> Answer:
     if verdict is Verdict.REPEATED:
         return _ended(op, repeated=True)
     if verdict is Verdict.CONTRADICTION and known is not None:
-        return Problem("contradiction", f"the transaction has ended with {known.state}", {"first_state": known.state})
+        return _contradiction(str(known.state))
     return Problem(verdict.value, _DETAILS[verdict])
 
 
+def _contradiction(first: str) -> Problem:
+    return Problem("contradiction", f"the transaction has ended with {first}", {"first_state": first})
+
+
 _DETAILS = {
-    Verdict.UNKNOWN_OFFSET: "queue_id, half_offset: no half message of this gateway is there",
+    Verdict.UNKNOWN_OFFSET: "queue_id, half_offset: no half message of a gateway is there",
     Verdict.WRONG_GROUP: "producer_group: the half message is another group's",
     Verdict.WRONG_TRANSACTION_ID: "transaction_id: the half message has another",
 }

@@ -17,6 +17,7 @@ from checkback.gateway.health import HealthState, steady_ms
 from checkback.gateway.ops import OpWriter
 from checkback.gateway.tables import Appender, claim, tables_of
 from checkback.gateway.transaction_queries import TransactionQueries
+from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.queue_owners import QueueOwner as OwnerDoor
 from checkback.storage.queue_owners import refuse_foreign
@@ -51,7 +52,7 @@ class GatewayService:
         history = DeduplicationHistory(tables.root, tables.sync)
         others = history.others(gateway.queues)
         next_offsets = {queue_id: history.next_offset(queue_id) for queue_id in gateway.queues}
-        self.cache = DeduplicationCache(next_offsets, settings.producers, others)
+        self.cache = DeduplicationCache(next_offsets, settings.producers)
         self._remember_ms = gateway.remember // timedelta(milliseconds=1)
         self.cache.landed(self._remembered(history, [*gateway.queues, *others], gateway))
         self.tokens = BearerTokens(settings.producers)
@@ -61,7 +62,10 @@ class GatewayService:
         self.halves = HalfMessageWriter(
             gateway, self.tokens, self.cache, half, metrics, self.health, settings.delay.max
         )
-        self.ops = OpWriter(gateway, self.tokens, self.cache, op, metrics, self.health, history.find, self._thread)
+        unverified = UnverifiedOps(settings.transaction.reserved // timedelta(milliseconds=1))
+        self.ops = OpWriter(
+            gateway, self.tokens, self.cache, op, metrics, self.health, history, self._thread, unverified
+        )
         self.questions = TransactionQueries(
             DeduplicationHistory(tables.root, tables.sync), self.cache, self.tokens, self.health
         )

@@ -1,0 +1,216 @@
+"""Ops through another gateway than their half messages: taken before these can be looked up, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkback.gateway import json_decoder
+from checkback.gateway.deduplication import CachedHalf, name_of
+from checkback.gateway.metrics import Metrics
+from checkback.gateway.problems import Problem
+from checkback.gateway.service import GatewayService
+from checkback.gateway.unverified_ops import UnverifiedOps
+from checkback.messages import Op
+from checkback.settings import Settings
+from gateway.process import PATIENCE_S, half, op, rows
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+KEEP_MS = 1000
+MINE = frozenset({"orders"})
+
+
+@asynccontextmanager
+async def _running(root: Path, queue: int) -> AsyncIterator[GatewayService]:
+    own = {"gather": "0s", "queues": [queue]}
+    settings = Settings.model_validate({"storage": {"root": str(root)}, "gateway": own})
+    service = GatewayService(settings, Metrics(), lambda error: pytest.fail(str(error)))
+    committing = asyncio.create_task(service.run())
+    try:
+        yield service
+    finally:
+        service.hurry()
+        service.close()
+        await committing
+
+
+def with_two(root: Path, act: Callable[[GatewayService, GatewayService], Awaitable[None]]) -> None:
+    """Two gateways of the same tables while ``act`` runs: of queue 0 and of queue 1."""
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            services = [await stack.enter_async_context(_running(root, queue)) for queue in (0, 1)]
+            await asyncio.wait_for(act(*services), PATIENCE_S)
+
+    asyncio.run(run())
+
+
+async def told(service: GatewayService, *ops: dict[str, Any]) -> list[Any]:
+    """Of each op whether it is repeated, or the problem's code and the first state."""
+    answers = await service.ops.take([json_decoder.op(one, 1) for one in ops], None)
+    return [
+        (answer.code, answer.more.get("first_state")) if isinstance(answer, Problem) else answer["repeated"]
+        for answer in answers
+    ]
+
+
+class OnItsWay:
+    """Half messages of a gateway that have their offsets, and are not in `half` before `land`."""
+
+    def __init__(self, service: GatewayService) -> None:
+        self._service, self._write = service, service.halves.write
+        self._assigned, self._go_on = threading.Event(), threading.Event()
+        self._sent: asyncio.Future[Any] | None = None
+        service.halves.write = self._slow  # type: ignore[method-assign]
+
+    def _slow(self, prepared: Any) -> None:
+        self._assigned.set()
+        assert self._go_on.wait(PATIENCE_S)
+        self._write(prepared)
+
+    async def send(self, *transaction_ids: str) -> None:
+        """They are being committed."""
+        messages = [json_decoder.half(half(name), 1) for name in transaction_ids]
+        self._sent = asyncio.ensure_future(self._service.halves.take(messages, None))
+        await asyncio.to_thread(self._assigned.wait, PATIENCE_S)
+
+    async def land(self) -> None:
+        """They are in `half`."""
+        assert self._sent is not None
+        self._go_on.set()
+        assert all(isinstance(answer, dict) for answer in await self._sent)
+
+
+def test_op_before_its_half_message_is_in_the_tables(tmp_path: Path) -> None:
+    """It is stored once; what repeats or contradicts it is told so, before and after the half message is there."""
+
+    async def act(first: GatewayService, second: GatewayService) -> None:
+        sent = OnItsWay(first)
+        await sent.send("t-1")
+        answers = [False, True, ("contradiction", "COMMIT")]
+        for expected, state in zip(answers, ("COMMIT", "COMMIT", "ROLLBACK"), strict=True):
+            assert await told(second, op(0, state=state)) == [expected]
+        await sent.land()
+        assert await told(second, op(0), op(0, state="ROLLBACK")) == answers[1:]
+        assert await told(first, op(0), op(0, state="ROLLBACK"), op(1)) == [False, answers[2], ("unknown_offset", None)]
+
+    with_two(tmp_path, act)
+    # The owner had remembered the half message before: both ops land, and reconcile takes the first.
+    assert [row["state"] for row in rows(tmp_path, "op")] == ["COMMIT", "COMMIT"]
+
+
+def test_op_of_a_half_message_that_landed_since_the_start_is_verified(tmp_path: Path) -> None:
+    async def act(first: GatewayService, second: GatewayService) -> None:
+        await first.halves.take([json_decoder.half(half("t-1"), 1)], None)
+        wrong = [op(0, producer_group="stock"), op(0, "t-2"), op(0)]
+        assert await told(second, *wrong) == [("wrong_group", None), ("wrong_transaction_id", None), False]
+
+    with_two(tmp_path, act)
+    assert len(rows(tmp_path, "op")) == 1
+
+
+def test_op_of_another_group_takes_no_ones_place(tmp_path: Path) -> None:
+    """Nobody can tell yet whose half message it is: each is stored, `reconcile` knows."""
+
+    async def act(first: GatewayService, second: GatewayService) -> None:
+        sent = OnItsWay(first)
+        await sent.send("t-1")
+        hostile = op(0, "t-9", "ROLLBACK", producer_group="stock")
+        assert await told(second, hostile, op(0)) == [False, False]
+        await sent.land()
+        assert await told(second, hostile, op(0)) == [("wrong_group", None), True]
+
+    with_two(tmp_path, act)
+
+
+def test_places_where_no_half_message_can_come_are_refused(tmp_path: Path) -> None:
+    """Passed over by their queue, or in a queue that no gateway has: nothing is stored."""
+
+    async def act(first: GatewayService, second: GatewayService) -> None:
+        await first.halves.take([json_decoder.half(half(f"t-{n}"), 1) for n in range(3)], None)
+        unknown = [op(offset, queue_id=queue) for queue, offset in ((7, 0), (2_000_000_000, 0), (1, 0))]
+        assert await told(second, *unknown) == [("unknown_offset", None)] * 3
+
+    with_two(tmp_path, act)
+    assert not rows(tmp_path, "op")
+
+
+def test_token_that_sends_ops_for_nothing_has_its_bound(tmp_path: Path) -> None:
+    """Beyond it 503, for that token alone; half messages that land give the room back, those of others do not."""
+
+    async def act(first: GatewayService, second: GatewayService) -> None:
+        sent = OnItsWay(first)
+        await sent.send("t-0", "t-1", "t-2")
+        second.ops._unverified = UnverifiedOps(KEEP_MS * 1000, most=4)
+        await told(second, op(0, "t-0"), op(1, "junk"))
+        assert await told(second, op(2, "t-2"), op(10, "junk")) == [False, False]
+        assert await told(second, op(11, "junk"), op(10, "junk")) == [("queue_full", None), True]
+        await sent.land()
+        # Looks up the others, too.
+        await told(second, op(2, "t-2"))
+        assert await told(second, op(12, "junk"), op(13, "junk")) == [False, False]
+        assert await told(second, op(14, "junk")) == [("queue_full", None)]
+
+    with_two(tmp_path, act)
+
+
+def test_op_that_could_not_be_stored_may_be_sent_again(tmp_path: Path) -> None:
+    async def act(first: GatewayService, second: GatewayService) -> None:
+        sent = OnItsWay(first)
+        await sent.send("t-1")
+        write = second.ops.write
+
+        def no_disk(prepared: Any) -> None:
+            raise OSError("no space")
+
+        second.ops.write = no_disk  # type: ignore[method-assign]
+        assert await told(second, op(0)) == [("storage_unavailable", None)]
+        second.ops.write = write  # type: ignore[method-assign]
+        assert await told(second, op(0), op(0)) == [False, True]
+        await sent.land()
+
+    with_two(tmp_path, act)
+
+
+_PLACES = st.tuples(st.sampled_from([0, 1]), st.integers(0, 5))
+_ADDED = st.tuples(_PLACES, st.sampled_from(["t", "u"]), st.sampled_from(["COMMIT", "ROLLBACK"]))
+
+
+@given(st.lists(st.one_of(_ADDED, _PLACES, st.integers(1, KEEP_MS)), max_size=40), st.integers(1, 6))
+def test_room_is_given_back_for_half_messages_that_land_and_after_a_time(steps: list[Any], most: int) -> None:
+    """A token's ops that count: those whose half message is not there, or is another's, until they are too old."""
+    unverified, now = UnverifiedOps(KEEP_MS, most), 0
+    landed: dict[tuple[int, int], CachedHalf] = {}
+    counted: dict[tuple[tuple[int, int], str], tuple[str, int]] = {}
+    for step in steps:
+        if isinstance(step, int):
+            now += step
+        elif len(step) == 2:
+            name = name_of("orders", "t")
+            landed.setdefault(step, CachedHalf(step[0], step[1], name, 0, "payments", 0, now))
+        else:
+            place, name, state = step
+            asked = unverified.to_look_up(MINE)
+            unverified.looked_up(MINE, asked, {at: landed[at] for at in asked if at in landed}, now)
+            if asked:
+                fits = {key for key in counted if key[0] in landed and key[1] == "t"}
+                counted = {key: one for key, one in counted.items() if key not in fits and one[1] >= now - KEEP_MS}
+            one = Op(place[0], place[1], name, "orders", state, 0)
+            if place in landed:
+                continue
+            first = unverified.state(one, MINE)
+            assert first == (counted[place, name][0] if (place, name) in counted else None)
+            assert unverified.full(MINE) == (len(counted) >= most)
+            if first is None and not unverified.full(MINE):
+                unverified.add(one, MINE, now)
+                counted[place, name] = (state, now)
+    assert not unverified.full(frozenset({"stock"}))
