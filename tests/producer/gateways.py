@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from check.servers import Received, Server, Wire, reply
@@ -24,11 +25,17 @@ class StubGateway:
     """What landed, and what was said. Each request takes the next of ``halves`` or ``ops``; then all is well."""
 
     def __init__(self, halves: Iterable[str] = (), ops: Iterable[str] = (), full: Iterable[int] = ()) -> None:
-        self._faults = {"/v1/half": list(halves), "/v1/op": list(ops)}
-        self._faults |= {"/v1/message": self._faults["/v1/half"], "/v1/messages": self._faults["/v1/half"]}
+        self._faults = {"/v1/halves": list(halves), "/v1/ops": list(ops)}
+        self._faults["/v1/messages"] = self._faults["/v1/halves"]
         #: numbers of a batch's messages for which there is no room yet, one for each request
         self._full = list(full)
         self._lock = threading.Lock()
+        #: cleared: requests for half messages and messages, or for ops, are held
+        self.takes_halves, self.takes_ops = threading.Event(), threading.Event()
+        self.takes_halves.set()
+        self.takes_ops.set()
+        self._arrived = threading.Condition()
+        self._counts: Counter[str] = Counter()
         self.halves: list[dict[str, Any]] = []
         self.ops: list[dict[str, Any]] = []
         self.server = Server(self._handle)
@@ -38,6 +45,8 @@ class StubGateway:
         return self
 
     def __exit__(self, *args: Any) -> None:
+        self.takes_halves.set()
+        self.takes_ops.set()
         self.server.__exit__(*args)
 
     @property
@@ -47,11 +56,20 @@ class StubGateway:
     def requests(self, path: str) -> list[Received]:
         return [received for received in self.server.received if received.path == path]
 
+    def until(self, path: str, number: int) -> None:
+        """Return when so many requests of a path have come."""
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: self._counts[path] >= number, 20)
+
     def _handle(self, received: Received, wire: Wire) -> bool:
+        with self._arrived:
+            self._counts[received.path] += 1
+            self._arrived.notify_all()
+        (self.takes_ops if received.path == "/v1/ops" else self.takes_halves).wait(20)
         with self._lock:
             faults = self._faults[received.path]
             fault = faults.pop(0) if faults else OK
-            landing = {"/v1/op": self._op, "/v1/messages": self._messages}.get(received.path, self._half)
+            landing = self._ops if received.path == "/v1/ops" else self._messages
             said = landing(received.json) if fault in {OK, DROPPED, CUT} else b""
         if fault in {DROPPED, BROKEN}:
             # Reset, not closed: what a proxy does that restarts.
@@ -63,42 +81,49 @@ class StubGateway:
         wire.send(said if fault == OK else _REPLIES[fault])
         return True
 
-    def _half(self, fields: dict[str, Any]) -> bytes:
+    def _half(self, fields: dict[str, Any]) -> dict[str, Any]:
         for offset, half in enumerate(self.halves):
             if half["transaction_id"] == fields["transaction_id"]:
                 same = {**half, "born_timestamp": 0} == {**fields, "born_timestamp": 0}
-                return self._placed(fields, offset) if same else problem(409, "contradiction")
+                return _placed(fields, offset) if same else _refused(409, "contradiction")
         self.halves.append(fields)
-        return self._placed(fields, len(self.halves) - 1)
+        return _placed(fields, len(self.halves) - 1)
 
     def _messages(self, fields: dict[str, Any]) -> bytes:
         full = self._full.pop(0) if self._full else None
         results = []
         for number, message in enumerate(fields["messages"]):
             if number == full:
-                results.append({"status": 503, "code": "queue_full"})
+                results.append(_refused(503, "queue_full"))
             elif message["tags"] == "refused":
-                results.append({"status": 422, "code": "unfit", "detail": "tags: refused"})
+                results.append(_refused(422, "unfit"))
             else:
-                results.append({"status": 200, **json.loads(self._half(message).partition(b"\r\n\r\n")[2])})
+                results.append(self._half(message))
         return _json({"results": results})
 
-    def _placed(self, fields: dict[str, Any], offset: int) -> bytes:
-        return _json({"transaction_id": fields["transaction_id"], "queue_id": 3, "queue_offset": offset})
+    def _ops(self, fields: dict[str, Any]) -> bytes:
+        return _json({"results": [self._op(op) for op in fields["ops"]]})
 
-    def _op(self, fields: dict[str, Any]) -> bytes:
+    def _op(self, fields: dict[str, Any]) -> dict[str, Any]:
         offset = fields["half_offset"]
         if fields["queue_id"] != 3 or offset >= len(self.halves):
-            return problem(404, "unknown_offset")
+            return _refused(404, "unknown_offset")
         if self.halves[offset]["transaction_id"] != fields["transaction_id"]:
-            return problem(422, "wrong_transaction_id")
+            return _refused(422, "wrong_transaction_id")
         first = next((op for op in self.ops if op["half_offset"] == offset), None)
         if first is None:
             self.ops.append(fields)
         elif first["state"] != fields["state"]:
-            return problem(409, "contradiction")
-        answer = {key: fields[key] for key in ("transaction_id", "queue_id", "state")}
-        return _json({**answer, "queue_offset": offset, "repeated": first is not None})
+            return _refused(409, "contradiction")
+        return {**_placed(fields, offset), "state": fields["state"], "repeated": first is not None}
+
+
+def _placed(fields: dict[str, Any], offset: int) -> dict[str, Any]:
+    return {"status": 200, "transaction_id": fields["transaction_id"], "queue_id": 3, "queue_offset": offset}
+
+
+def _refused(status: int, code: str) -> dict[str, Any]:
+    return {"status": status, "code": code, "detail": f"told: {code}"}
 
 
 def problem(status: int, code: str, **headers: str) -> bytes:
@@ -116,6 +141,8 @@ _REPLIES = {
     BAD_GATEWAY: reply(b"<html>", "502 Bad Gateway"),
     FAILED: problem(500, "failed"),
     REFUSED: problem(422, "bad_topic"),
-    REDIRECT: reply(b"", "307 Temporary Redirect", Location="http://127.0.0.1:1/v1/half"),
-    NONSENSE: reply(b'{"transaction_id": "of another", "queue_id": 0, "queue_offset": 0}'),
+    REDIRECT: reply(b"", "307 Temporary Redirect", Location="http://127.0.0.1:1/v1/halves"),
+    NONSENSE: reply(
+        b'{"results": [{"status": 200, "transaction_id": "of another", "queue_id": 0, "queue_offset": 0}]}'
+    ),
 }

@@ -99,7 +99,9 @@ class Stage:
 
     def _play(self, producers: Mapping[str, TransactionProducer], part: Part) -> None:
         self.stopped.wait(self.until(part.behaviour.begins_s))
-        part.result = producers[part.behaviour.group].send_in_transaction(part.behaviour.message, part)
+        producer = producers[part.behaviour.group]
+        part.result = producer.send_in_transaction(part.behaviour.message, part)
+        assert producer.flush(PATIENCE_S)  # the ops by hand come after the SDK's
         self._send_by_hand(part)
 
     async def _play_async(self, pool: ThreadPoolExecutor) -> None:
@@ -112,6 +114,7 @@ class Stage:
             await asyncio.sleep(self.until(part.behaviour.begins_s))
             producer = producers[part.behaviour.group]
             part.result = await producer.send_in_transaction(part.behaviour.message, part)
+            assert await producer.flush(PATIENCE_S)
             await asyncio.get_running_loop().run_in_executor(pool, self._send_by_hand, part)
 
         await asyncio.gather(*(play(part) for part in self.parts[::_ASYNC_SHARE]))

@@ -11,6 +11,7 @@ from checkback.producer import (
     AsyncTransactionListener,
     AsyncTransactionProducer,
     CheckRequest,
+    GatewayError,
     LocalTransactionState,
     Message,
     Patience,
@@ -69,10 +70,11 @@ class AsyncListener(AsyncTransactionListener):
 
 @dataclass
 class Sender:
-    """Sends one message and ends; ``slept`` are the waits, which take no time."""
+    """Sends one message and ends; ``slept`` are the waits, which take no time, ``lost`` the ops that did not land."""
 
     kind: str
     slept: list[float] = field(default_factory=list)
+    lost: list[tuple[str, LocalTransactionState, GatewayError]] = field(default_factory=list)
 
     def send(
         self,
@@ -88,6 +90,7 @@ class Sender:
         """(the result, the listener)."""
         listener = Listener(local)
         options: dict[str, Any] = {"token": token, "patience": patience or Patience(), "clock": lambda: BORN}
+        options["on_op_error"] = lambda *lost: self.lost.append(lost)
         if self.kind == "sync":
             with TransactionProducer(group, url, listener, sleep=self.slept.append, **options) as producer:
                 return producer.send_in_transaction(message, arg), listener
@@ -100,7 +103,9 @@ class Sender:
             self.slept.append(seconds)
 
         own = AsyncListener(listener) if self.kind == "async" else listener
-        async with AsyncTransactionProducer(group, url, own, sleep=sleep, **options) as producer:
+        async with AsyncTransactionProducer(
+            group, url, own, sleep=sleep, pause=self.slept.append, **options
+        ) as producer:
             return await producer.send_in_transaction(message, arg)
 
     def send_batch(self, url: str, messages: Sequence[Message], *, token: str | None = None) -> list[SendResult]:

@@ -67,3 +67,63 @@ def test_task_cancelled_in_its_local_transaction_sends_no_op() -> None:
         asyncio.run(run(gateway.url))
         assert len(gateway.halves) == 1
         assert not gateway.ops
+
+
+def test_what_tasks_have_goes_into_one_request() -> None:
+    async def run(gateway: StubGateway) -> list[int | None]:
+        listener = Together(1)
+        listener.go_on.set()
+        async with AsyncTransactionProducer("orders", gateway.url, listener) as producer:
+            first = asyncio.create_task(producer.send_in_transaction(Message("t", b"1")))
+            await asyncio.to_thread(gateway.until, "/v1/halves", 1)
+            others = [asyncio.create_task(producer.send_in_transaction(Message("t", b"1"))) for _ in range(20)]
+            await asyncio.sleep(0)
+            gateway.takes_halves.set()
+            return [(await task).queue_offset for task in (first, *others)]
+
+    with StubGateway() as gateway:
+        gateway.takes_halves.clear()
+        assert asyncio.run(run(gateway)) == list(range(21))
+        assert [len(received.json["messages"]) for received in gateway.requests("/v1/halves")] == [1, 20]
+        assert len(gateway.ops) == 21
+
+
+def test_task_cancelled_while_it_waits_sends_nothing() -> None:
+    """Its half message is not sent if it was not yet; the others' results come."""
+
+    async def run(gateway: StubGateway) -> None:
+        listener = Together(1)
+        listener.go_on.set()
+        async with AsyncTransactionProducer("orders", gateway.url, listener) as producer:
+            names = ("on its way", "cancelled", "behind")
+            first, second, third = (
+                asyncio.create_task(producer.send_in_transaction(Message("t", b"1", transaction_id=name)))
+                for name in names
+            )
+            await asyncio.to_thread(gateway.until, "/v1/halves", 1)
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            gateway.takes_halves.set()
+            assert (await third).op_sent
+            assert [message.transaction_id for message, _ in listener.seen] == ["behind"]
+
+    with StubGateway() as gateway:
+        gateway.takes_halves.clear()
+        asyncio.run(run(gateway))
+        assert {half["transaction_id"] for half in gateway.halves} <= {"on its way", "behind", "cancelled"}
+        assert [op["transaction_id"] for op in gateway.ops] == ["behind"]
+
+
+def test_producer_serves_one_loop_after_another() -> None:
+    listener = Together(1)
+    listener.go_on.set()
+    with StubGateway() as gateway:
+        producer = AsyncTransactionProducer("orders", gateway.url, listener)
+        for _ in range(2):
+            assert asyncio.run(producer.send_in_transaction(Message("t", b"1"))).op_sent
+        asyncio.run(producer.close())
+        assert len(gateway.ops) == 2

@@ -21,7 +21,7 @@ def loaded(code: str, names: str) -> str:
         "import checkback.producer",
         "from checkback.producer import *",
         "from checkback.producer import Barrier, consumed",
-        "from checkback.producer import AsyncTransactionProducer, CheckServer, check_app; import httpx, uvicorn",
+        "from checkback.producer import AsyncTransactionProducer, CheckServer, check_app; import uvicorn",
     ],
 )
 def test_sdk_loads_no_spark(code: str) -> None:
@@ -30,7 +30,7 @@ def test_sdk_loads_no_spark(code: str) -> None:
 
 @pytest.mark.slow
 def test_sdk_loads_extras_when_they_are_used() -> None:
-    names = "{'httpx', 'uvicorn', 'sqlalchemy', 'fastapi', 'pydantic'}"
+    names = "{'uvicorn', 'sqlalchemy', 'fastapi', 'pydantic'}"
     assert loaded("import checkback.producer", names) == "[]\n"
     assert loaded("from checkback.producer import Barrier", names) == "['sqlalchemy']\n"
 
@@ -38,7 +38,6 @@ def test_sdk_loads_extras_when_they_are_used() -> None:
 @pytest.mark.parametrize(
     ("missing", "use", "extra"),
     [
-        ("httpx", "p.AsyncTransactionProducer('g', 'http://h', None)", "producer"),
         ("uvicorn", "p.CheckServer(None)", "producer"),
         ("sqlalchemy", "p.Barrier", "barrier"),
     ],

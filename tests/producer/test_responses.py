@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.producer import GatewayError
-from checkback.producer.responses import MAX_REPLY, GatewayReply, read_place, read_reply
+from checkback.producer.calls import Call, distribute
+from checkback.producer.responses import GatewayReply, Place, read_place
+from checkback.producer.retry import Attempts, Patience
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -18,49 +20,89 @@ JSON = st.recursive(
     max_leaves=6,
 )
 FIELDS = ("transaction_id", "queue_id", "queue_offset", "code", "detail", "title", "status")
-BODIES = st.binary(max_size=40) | st.one_of(JSON, st.dictionaries(st.sampled_from(FIELDS), JSON)).map(
-    lambda value: json.dumps(value).encode()
-)
+RESULT = JSON | st.dictionaries(st.sampled_from(FIELDS), JSON | st.sampled_from([200, 503, "t1"]))
+BODIES = st.binary(max_size=40) | st.one_of(
+    RESULT, st.fixed_dictionaries({"results": st.lists(RESULT, max_size=2)})
+).map(lambda value: json.dumps(value).encode())
 KINDS = st.sampled_from(["", "application/json", "application/problem+json", "application/problem+json; charset=utf-8"])
 
 
-def read(reply: GatewayReply, lost: bool) -> tuple[int, int] | GatewayError:
-    try:
-        return read_place(read_reply(reply, "/v1/half", "t1", lost), "/v1/half")
-    except GatewayError as error:
-        return error
+def replied(reply: GatewayReply, *, lost: bool = False) -> Place | GatewayError:
+    """What a call of one message makes of a reply; there is no time for another attempt."""
+    attempts = Attempts(Patience(retries=0), 0)
+    attempts.lost = lost
+    call = Call([("t1", b"{}")], attempts)
+    distribute([call], "/v1/halves", reply)
+    assert call.after(0) is None
+    (result,) = call.results
+    assert result is not None
+    return result
 
 
 @given(st.integers(100, 999), BODIES, KINDS, st.booleans())
 def test_reply_is_a_place_or_a_gateway_error(status: int, body: bytes, kind: str, lost: bool) -> None:
-    outcome = read(GatewayReply(status, body, kind), lost)
-    if isinstance(outcome, tuple):
+    outcome = replied(GatewayReply(status, body, kind), lost=lost)
+    if isinstance(outcome, Place):
         assert status == 200
         assert min(outcome) >= 0
-        assert json.loads(body)["transaction_id"] == "t1"
+        assert json.loads(body)["results"][0]["transaction_id"] == "t1"
         return
     assert "\n" not in str(outcome)
     assert len(str(outcome)) < 400
     assert not (outcome.refused and lost)
-    assert not (outcome.refused and status < 400)
     copy = pickle.loads(pickle.dumps(outcome))  # noqa: S301 - made here
     assert vars(copy) == vars(outcome)
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))
 def test_place_is_read(queue_id: int, queue_offset: int) -> None:
-    body = json.dumps({"transaction_id": "t1", "queue_id": queue_id, "queue_offset": queue_offset}).encode()
-    assert read_place(read_reply(GatewayReply(200, body), "/v1/half", "t1", lost=True), "") == (queue_id, queue_offset)
+    result = {"status": 200, "transaction_id": "t1", "queue_id": queue_id, "queue_offset": queue_offset}
+    body = json.dumps({"results": [result]}).encode()
+    assert replied(GatewayReply(200, body), lost=True) == (queue_id, queue_offset)
 
 
-@pytest.mark.parametrize("field", ["queue_id", "queue_offset"])
+@pytest.mark.parametrize("field", ["queue_id", "queue_offset", "transaction_id"])
 @pytest.mark.parametrize("value", [None, True, -1, 1.0, "1"])
 def test_place_that_is_none_is_an_error(field: str, value: object) -> None:
-    with pytest.raises(GatewayError, match="no queue_id and queue_offset"):
-        read_place({"queue_id": 0, "queue_offset": 0, field: value}, "/v1/half")
+    with pytest.raises(GatewayError, match="not that of a gateway for this transaction"):
+        read_place({"transaction_id": "t1", "queue_id": 0, "queue_offset": 0, field: value}, "/v1/halves", "t1")
 
 
-def test_reply_too_long_is_no_reply() -> None:
-    body = b" " * MAX_REPLY + b'{"transaction_id": "t1"}'
-    with pytest.raises(GatewayError):
-        read_reply(GatewayReply(200, body), "/v1/op", "t1", lost=False)
+@given(st.lists(st.sampled_from([200, 409, 422, 500, 502, 503]), min_size=1, max_size=8), st.data())
+def test_each_caller_gets_its_own_results(statuses: list[int], data: st.DataObject) -> None:
+    """However the messages of a request are divided among callers: each has its own result, and is sent again alone."""
+    cuts = data.draw(st.lists(st.booleans(), min_size=len(statuses) - 1, max_size=len(statuses) - 1))
+    calls: list[list[int]] = [[0]]
+    for number, cut in enumerate(cuts, 1):
+        if cut:
+            calls.append([])
+        calls[-1].append(number)
+    made = [Call([(f"t{n}", b"%d" % n) for n in numbers], Attempts(Patience(), 0)) for numbers in calls]
+    results = [
+        {"status": status, "transaction_id": f"t{n}", "queue_id": 0, "queue_offset": n}
+        for n, status in enumerate(statuses)
+    ]
+    distribute(made, "/v1/halves", GatewayReply(200, json.dumps({"results": results}).encode()))
+    for call, numbers in zip(made, calls, strict=True):
+        again = [n for n in numbers if statuses[n] in {502, 503}]
+        assert (call.after(0) is None) == (not again)
+        if again:
+            assert call.json() == [b"%d" % n for n in again]
+        for n, result in zip(numbers, call.results, strict=True):
+            if n in again:
+                assert result is None
+            elif statuses[n] == 200:
+                assert result == (0, n)
+            else:
+                assert isinstance(result, GatewayError)
+                assert result.status == statuses[n]
+                assert result.refused == (statuses[n] < 500)
+
+
+def test_request_sent_twice_proves_no_refusal() -> None:
+    """Libcurl sends a request again when its connection ends: the first may have landed."""
+    once = replied(GatewayReply(422, b"{}", "application/problem+json"))
+    twice = replied(GatewayReply(422, b"{}", "application/problem+json", resent=True))
+    assert isinstance(once, GatewayError)
+    assert isinstance(twice, GatewayError)
+    assert (once.refused, twice.refused) == (True, False)

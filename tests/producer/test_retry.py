@@ -35,9 +35,8 @@ def test_tries_are_bounded_in_number_and_time(
     now, attempts, tries = 100.0, Attempts(patience, 100.0), 0
     for seconds, reply in tried:
         tries += 1
-        left = 100.0 + patience.total_timeout_s - now
-        assert 0 < attempts.timeout(now) <= max(min(patience.timeout_s, left), 0.001)
-        now += min(seconds, attempts.timeout(now))
+        assert attempts.left(now) == max(attempts.until - now, 0.001)
+        now += min(seconds, patience.timeout_s, attempts.left(now))
         wait = attempts.after_failure(now) if reply is None else after(attempts, reply[0], str(reply[1]), now)
         if wait is None:
             break

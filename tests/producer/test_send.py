@@ -28,7 +28,7 @@ def test_message_is_stored_once_also_when_the_reply_was_lost(kind: str) -> None:
         (result,) = Sender(kind).send_batch(gateway.url, numbered(1))
     assert [half["transaction_id"] for half in gateway.halves] == ["t0"]
     assert result == SendResult(SendStatus.SEND_OK, "t0", 3, 0)
-    assert {received.path for received in gateway.server.received} == {"/v1/message"}
+    assert {received.path for received in gateway.server.received} == {"/v1/messages"}
 
 
 @pytest.mark.slow

@@ -70,8 +70,8 @@ def test_producer_verifies_the_gateways_certificate(certificate: tuple[str, str]
         with TransactionProducer("orders", url, Listener(lambda *_: None), **options) as producer:
             return producer.send_in_transaction(MESSAGE)
 
-    with CheckServer(app, path="/v1/half", certificate=certificate[0], key=certificate[1]) as server:
-        url = server.url.removesuffix("/v1/half")
+    with CheckServer(app, path="/v1/halves", certificate=certificate[0], key=certificate[1]) as server:
+        url = server.url.removesuffix("/v1/halves")
         doubting, trusting = send(url), send(url, ca_file=certificate[0])
     assert doubting.send_status is SendStatus.NO_ANSWER
     assert "certificate not accepted" in str(doubting.half_error)

@@ -78,19 +78,20 @@ def test_transaction_whatever_fails_keeps_its_promises(kind: str, halves: list[s
             stored_when_called.append(len(gateway.halves))
             return saying(said)(message, arg)
 
-        result, _ = Sender(kind).send(gateway.url, local)
+        sender = Sender(kind)
+        result, _ = sender.send(gateway.url, local)
     state = said if isinstance(said, LocalTransactionState) else UNKNOWN
     stored = final(halves) == OK
     # However often it was sent, the half landed once.
     assert len(gateway.halves) <= 1
-    assert len(gateway.requests("/v1/half")) <= TRIES
-    assert len({received.body for received in gateway.requests("/v1/half")}) == 1
+    assert len(gateway.requests("/v1/halves")) <= TRIES
+    assert len({received.body for received in gateway.requests("/v1/halves")}) == 1
     # The local transaction: once, and only after its half.
     assert stored_when_called == ([1] if stored else [])
     assert (result.send_status is SendStatus.SEND_OK) == stored
     if not stored:
         assert result.local_transaction_state is ROLLBACK
-        assert not gateway.requests("/v1/op")
+        assert not gateway.requests("/v1/ops")
         # REJECTED is a promise: nothing landed. NO_ANSWER is none.
         assert result.send_status is not SendStatus.REJECTED or not gateway.halves
         with pytest.raises(GatewayError):
@@ -103,12 +104,16 @@ def test_transaction_whatever_fails_keeps_its_promises(kind: str, halves: list[s
     assert {op["state"] for op in gateway.ops} <= {state.value}
     assert len(gateway.ops) <= 1
     if state is UNKNOWN:
-        assert not gateway.requests("/v1/op")
+        assert not gateway.requests("/v1/ops")
         assert not result.op_sent
+        assert not sender.lost
     else:
-        assert result.op_sent == (final(ops) == OK)
-        assert result.op_sent == (result.op_error is None)
-        assert not result.op_sent or len(gateway.ops) == 1
+        # It is handed over; that it does not land is told.
+        assert result.op_sent
+        assert result.op_error is None
+        assert [lost[:2] for lost in sender.lost] == ([] if final(ops) == OK else [(result.transaction_id, state)])
+        assert sender.lost or len(gateway.ops) == 1
+        assert len(gateway.requests("/v1/ops")) <= TRIES
 
 
 def test_half_and_op_are_what_the_contract_says(sender: Sender) -> None:
@@ -235,11 +240,13 @@ def test_listener_that_fails_is_logged_without_its_text(sender: Sender, caplog: 
     assert "amount" not in caplog.text
 
 
-def test_op_lost_is_logged_and_not_raised(sender: Sender, caplog: pytest.LogCaptureFixture) -> None:
+def test_op_lost_is_told_and_logged_and_not_raised(sender: Sender, caplog: pytest.LogCaptureFixture) -> None:
     with StubGateway(ops=[REFUSED]) as gateway:
         result, _ = sender.send(gateway.url, saying(ROLLBACK))
     assert result.send_status is SendStatus.SEND_OK
-    assert not result.op_sent
+    ((transaction_id, state, error),) = sender.lost
+    assert (transaction_id, state) == (result.transaction_id, ROLLBACK)
+    assert (error.status, error.code) == (422, "bad_topic")
     assert f"{result.transaction_id}: ROLLBACK did not land" in caplog.text
 
 

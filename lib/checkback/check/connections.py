@@ -16,7 +16,7 @@ from checkback.check.curl_errors import describe
 from checkback.check.wire import MAX_ANSWER
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 #: identifies a POST to its caller
 Key = TypeVar("Key")
@@ -60,10 +60,35 @@ class Response(NamedTuple):
         return found
 
 
-class _Handle:
+def options(ca_file: str | None, most: int) -> dict[int, Any]:
+    """The options of libcurl for POSTs of JSON; ``most``: bytes read of a response.
+
+    Certificates are always verified: against ``ca_file`` (PEM), or the system's authorities if it is None. Redirects
+    are not followed, cookies not kept, and neither proxy nor credentials taken from the environment. An unreadable
+    ``ca_file`` raises OSError or ssl.SSLError.
+    """
+    ssl.create_default_context(cafile=ca_file)  # fails now, where libcurl would fail at each connection
+    system = ssl.get_default_verify_paths()  # a wheel's libcurl may search elsewhere
+    return {
+        pycurl.POST: 1,
+        pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
+        pycurl.PROTOCOLS: pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS,
+        pycurl.FOLLOWLOCATION: 0,
+        pycurl.PROXY: "",
+        pycurl.NOPROXY: "*",
+        pycurl.NETRC: pycurl.NETRC_IGNORED,
+        pycurl.SSLVERSION: pycurl.SSLVERSION_TLSv1_2,
+        pycurl.CAINFO: ca_file or system.cafile,
+        pycurl.CAPATH: None if ca_file else system.capath,
+        pycurl.MAXFILESIZE: most,
+        pycurl.NOSIGNAL: 1,
+    }
+
+
+class Handle:
     """A libcurl easy handle, reused for one POST after another, and what it has received."""
 
-    def __init__(self, options: dict[int, Any]) -> None:
+    def __init__(self, options: Mapping[int, Any]) -> None:
         self.body: list[bytes] = []
         self.headers: list[bytes] = []
         self._sent: Sequence[str] | None = None
@@ -77,6 +102,7 @@ class _Handle:
         self.curl.setopt(pycurl.HEADERFUNCTION, self.headers.append)
 
     def prepare(self, post: Post) -> None:
+        """Set the request of the next transfer."""
         self.body.clear()
         self.headers.clear()
         self.curl.setopt(pycurl.URL, post.url)
@@ -85,6 +111,15 @@ class _Handle:
             # Without Expect: a large request would wait for 100 Continue.
             self.curl.setopt(pycurl.HTTPHEADER, [*post.headers, "Expect:"])
             self._sent = post.headers
+
+    def perform(self, timeout_s: float) -> Response:
+        """Send the prepared request, and wait for its response."""
+        try:
+            self.curl.perform()
+        except pycurl.error as error:
+            code, message = error.args  # type: ignore[misc]  # its stubs name only one
+            return self.response(code, message, timeout_s)
+        return self.response(0, "", timeout_s)
 
     def response(self, code: int, message: str, timeout_s: float) -> Response:
         """The received response. ``code``, ``message``: libcurl's error; 0 = none."""
@@ -102,35 +137,16 @@ class _Handle:
 class Connections(Generic[Key]):
     """A keep-alive connection pool for one thread: one connection for each in-flight POST.
 
-    ``timeout_s`` bounds each POST as a whole. Certificates are always verified: against ``ca_file`` (PEM), or the
-    system's authorities if it is None. Redirects are not followed, cookies not kept, and neither proxy nor credentials
-    taken from the environment. If the server closes a keep-alive connection before it sends any of the response,
-    libcurl retries on a new one, at most five times and within the same timeout. An unreadable ``ca_file`` raises
-    OSError or ssl.SSLError.
+    ``timeout_s`` bounds each POST as a whole; ``ca_file``: see `options`. If the server closes a keep-alive connection
+    before it sends any of the response, libcurl retries on a new one, at most five times and within the same timeout.
     """
 
     def __init__(self, timeout_s: float, ca_file: str | None) -> None:
-        ssl.create_default_context(cafile=ca_file)  # fails now, where libcurl would fail at each connection
-        system = ssl.get_default_verify_paths()  # a wheel's libcurl may search elsewhere
         self._timeout_s = timeout_s
-        self._options = {
-            pycurl.POST: 1,
-            pycurl.HTTP_VERSION: pycurl.CURL_HTTP_VERSION_1_1,
-            pycurl.PROTOCOLS: pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS,
-            pycurl.FOLLOWLOCATION: 0,
-            pycurl.PROXY: "",
-            pycurl.NOPROXY: "*",
-            pycurl.NETRC: pycurl.NETRC_IGNORED,
-            pycurl.SSLVERSION: pycurl.SSLVERSION_TLSv1_2,
-            pycurl.CAINFO: ca_file or system.cafile,
-            pycurl.CAPATH: None if ca_file else system.capath,
-            pycurl.TIMEOUT_MS: max(1, round(timeout_s * 1000)),
-            pycurl.MAXFILESIZE: MAX_ANSWER,
-            pycurl.NOSIGNAL: 1,
-        }
+        self._options = options(ca_file, MAX_ANSWER) | {pycurl.TIMEOUT_MS: max(1, round(timeout_s * 1000))}
         self._multi = pycurl.CurlMulti()
-        self._under_way: dict[pycurl.Curl, tuple[_Handle, Key]] = {}
-        self._idle: list[_Handle] = []
+        self._under_way: dict[pycurl.Curl, tuple[Handle, Key]] = {}
+        self._idle: list[Handle] = []
 
     def close(self) -> None:
         """Close the connections; in-flight POSTs get no response."""
@@ -141,7 +157,7 @@ class Connections(Generic[Key]):
 
     def post(self, post: Post, key: Key) -> None:
         """Start sending a POST."""
-        handle = self._idle.pop() if self._idle else _Handle(self._options)
+        handle = self._idle.pop() if self._idle else Handle(self._options)
         handle.prepare(post)
         self._under_way[handle.curl] = handle, key
         self._multi.add_handle(handle.curl)

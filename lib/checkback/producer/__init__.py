@@ -1,8 +1,8 @@
 """The producer's side: send a half message, run the local transaction, end it, and answer when asked.
 
 RocketMQ's TransactionMQProducer and TransactionListener, over HTTP. Nothing here imports Spark, pandas, Arrow or Delta;
-``AsyncTransactionProducer`` needs httpx, ``CheckServer`` uvicorn (``checkback[producer]``), ``Barrier`` and
-``consumed`` SQLAlchemy (``checkback[barrier]``), each only when used.
+``CheckServer`` needs uvicorn (``checkback[producer]``), ``Barrier`` and ``consumed`` SQLAlchemy
+(``checkback[barrier]``), each only when used.
 """
 
 from __future__ import annotations

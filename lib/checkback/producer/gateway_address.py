@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import ssl
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -11,8 +10,7 @@ from checkback.errors import SettingsError
 from checkback.producer.message import Message, half_json
 from checkback.urls import postable
 
-HALF, OP, MESSAGE, MESSAGES = "/v1/half", "/v1/op", "/v1/message", "/v1/messages"
-_PROBE = Message("probe", b"", transaction_id="probe")
+_PROBE = Message("probe", b"")
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class Address:
     token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        half_json(self.group, _PROBE, 0)  # validates the group's name
+        half_json(self.group, _PROBE, "probe", 0)  # validates the group's name
         if not _fit(self.gateway_url):
             raise SettingsError("is not a gateway's URL", "gateway_url", "write http(s)://host[:port][/path]")
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
@@ -38,28 +36,17 @@ class Address:
         """The URL of an API path."""
         return self.gateway_url.rstrip("/") + path
 
-    def headers(self) -> dict[str, str]:
-        """The headers of every request."""
-        headers = {
-            "Content-Type": "application/json",
-            "Accept": "application/json, application/problem+json",
-            "Accept-Encoding": "identity",
-            "User-Agent": "checkback-producer",
-        }
+    def headers(self) -> list[str]:
+        """The headers of every request, in lines."""
+        headers = [
+            "Content-Type: application/json",
+            "Accept: application/json, application/problem+json",
+            "Accept-Encoding: identity",
+            "User-Agent: checkback-producer",
+        ]
         if self.token is not None:
-            headers["Authorization"] = f"Bearer {self.token}"
+            headers.append(f"Authorization: Bearer {self.token}")
         return headers
-
-
-def certificates(ca_file: str | None) -> ssl.SSLContext:
-    """A TLS context that verifies the gateway's certificate against ``ca_file`` (PEM), or the system's authorities.
-
-    Raises SettingsError if the file has none.
-    """
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except OSError as error:
-        raise not_pem(ca_file, error) from error
 
 
 def not_pem(ca_file: str | None, error: OSError) -> SettingsError:

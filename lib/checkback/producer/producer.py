@@ -4,41 +4,36 @@ from __future__ import annotations
 
 import inspect
 import time
-from http.client import HTTPException
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import requests
-from urllib3 import Timeout
-from urllib3.exceptions import HTTPError
-
 from checkback.errors import CheckbackError
-from checkback.producer.gateway_address import HALF, MESSAGE, MESSAGES, OP, Address, not_pem
-from checkback.producer.listener import LocalTransactionState, TransactionListener, failed, no_listener, state_of
-from checkback.producer.message import Message, half_json, identified, op_json
-from checkback.producer.posts import BatchPost, Post, SinglePost, batches, unsent
-from checkback.producer.request_errors import describe
-from checkback.producer.responses import GatewayError, GatewayReply
-from checkback.producer.result import SendResult, TransactionSendResult, not_sent, not_stored, sent, stored
-from checkback.producer.retry import Attempts, Patience
-from checkback.producer.timeouts import DeadlineAdapter
+from checkback.producer.base_producer import PATIENCE, BaseProducer, one
+from checkback.producer.calls import HALVES, MESSAGES, Call, Route, send_results, unsent
+from checkback.producer.listener import failed, no_listener, state_of
+from checkback.producer.responses import GatewayError
+from checkback.producer.result import SendResult, TransactionSendResult, not_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
-    from urllib3.response import BaseHTTPResponse
+    from checkback.producer.listener import TransactionListener
+    from checkback.producer.message import Message
+    from checkback.producer.retry import Patience
+    from checkback.producer.senders import OnOpError
 
-_PATIENCE = Patience()
-_LOST = (requests.RequestException, HTTPError, OSError, HTTPException)
 
-
-class TransactionProducer:
-    """Sends transactional messages for one producer group. Thread-safe.
+class TransactionProducer(BaseProducer):
+    """Sends transactional messages for one producer group. Thread-safe: what its threads have is sent together.
 
     ``gateway_url``: ``http(s)://host:port`` of ``checkback gateway``; ``token``: the group's, sent as
     ``Authorization: Bearer``; ``patience``: timeouts and retries; ``ca_file``: PEM CA certificates for https (None: the
-    system's); ``connections``: maximum keep-alive connections. Redirects are not followed; proxies and credentials from
-    the environment are ignored. ``clock``: seconds since the epoch; ``timer``: monotonic seconds; ``sleep``: waits.
+    system's); ``connections``: requests under way at a time with half messages, and as many with messages; ops have one
+    of their own. ``max_waiting_ops``: with so many ops not yet sent, further transactions wait before they begin.
+    ``on_op_error(transaction_id, state, error)`` is called, in another thread, for each op that has not landed.
+    Redirects are not followed; proxies and credentials from the environment are ignored. ``clock``: seconds since the
+    epoch; ``timer``: monotonic seconds; ``sleep``: waits between attempts.
 
     Without a ``listener`` it only sends messages without a transaction.
 
@@ -52,27 +47,33 @@ class TransactionProducer:
         listener: TransactionListener | None = None,
         *,
         token: str | None = None,
-        patience: Patience = _PATIENCE,
+        patience: Patience = PATIENCE,
         ca_file: str | None = None,
-        connections: int = 32,
+        connections: int = 1,
+        max_waiting_ops: int = 10_000,
+        on_op_error: OnOpError | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if listener is not None and inspect.iscoroutinefunction(listener.execute_local_transaction):
             raise CheckbackError("is a listener for asyncio", "listener", "use AsyncTransactionProducer")
-        self._address = Address(group, gateway_url, token)
-        self._templates = {
-            path: requests.Request("POST", self._address.url(path), headers=self._address.headers()).prepare()
-            for path in (HALF, MESSAGE, MESSAGES, OP)
-        }
+        super().__init__(
+            group,
+            gateway_url,
+            _wake,
+            token=token,
+            patience=patience,
+            ca_file=ca_file,
+            connections=connections,
+            max_waiting_ops=max_waiting_ops,
+            on_op_error=on_op_error,
+            clock=clock,
+            timer=timer,
+            pause=sleep,
+        )
         self._listener = listener
-        self._patience = patience
-        self._clock, self._timer, self._sleep = clock, timer, sleep
-        try:
-            self._adapter = DeadlineAdapter(ca_file, hosts=1, connections=connections)
-        except OSError as error:
-            raise not_pem(ca_file, error) from error
+        self._sleep = sleep
 
     def __enter__(self) -> TransactionProducer:
         return self
@@ -82,22 +83,25 @@ class TransactionProducer:
     ) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Close the keep-alive connections."""
-        self._adapter.close()
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Wait until each op of the transactions that have returned has landed, or was told to ``on_op_error``.
+
+        ``timeout_s``: None = the patience's total. False if that was not enough.
+        """
+        return self._senders.flush(self._in_time(timeout_s))
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush, tell ``on_op_error`` of the ops that have not landed by then, and close the connections."""
+        self._senders.close(self._in_time(timeout_s))
 
     def send(self, message: Message) -> SendResult:
         """Send a message without a transaction: it is committed as it is stored (RocketMQ: DefaultMQProducer.send).
 
         Idempotent by its transaction id. Raises messages.Rejected for an invalid message, before anything is sent.
         """
-        message = identified(message)
-        body = half_json(self._address.group, message, self._now_ms())
-        try:
-            place = self._place(MESSAGE, body, message.transaction_id)
-        except GatewayError as error:
-            return not_sent(message.transaction_id, error)
-        return sent(message.transaction_id, place)
+        call = self._call(message)
+        self._post(MESSAGES, call)
+        return send_results(call)[0]
 
     def send_batch(self, messages: Iterable[Message]) -> list[SendResult]:
         """Send messages without a transaction, up to 1,000 or 4 MiB in one request; one result for each, in order.
@@ -108,107 +112,74 @@ class TransactionProducer:
         """
         results: list[SendResult] = []
         silent = False
-        for batch in batches(self._address.group, messages, self._now_ms()):
+        for batch in self._batches(messages):
             if silent:
                 results += unsent(batch)
                 continue
-            post = BatchPost(batch)
-            try:
-                self._post(post)
-                results += post.results()
-            except GatewayError as error:
-                results += post.results(error)
-                silent = error.status is None
+            call = self._batch(batch)
+            self._post(MESSAGES, call)
+            results += send_results(call)
+            silent = call.silent
         return results
 
     def send_in_transaction(self, message: Message, arg: Any = None) -> TransactionSendResult:
-        """Send a half message, run the local transaction, and send its op.
+        """Send a half message, run the local transaction, and hand over its op.
 
         As DefaultMQProducerImpl.sendMessageInTransaction:
         Step 1: send the half message. If it is not stored, the local transaction does not run, and the result has the
         error (``raise_for_status`` raises it).
         Step 2: run the listener's local transaction with ``arg``. An exception or None means UNKNOWN.
-        Step 3: send the op, unless UNKNOWN. A failure is only logged: the check-back resolves it.
+        Step 3: hand over the op, unless UNKNOWN. It is sent behind; if it does not land, ``on_op_error`` is told, and
+        the check-back resolves the transaction.
 
         Raises messages.Rejected for an invalid message, before anything is sent, and CheckbackError without a listener.
         """
         listener = self._listener
         if listener is None:
             raise no_listener()
-        message = identified(message)
-        transaction_id = message.transaction_id
-        half = half_json(self._address.group, message, self._now_ms())
+        call = self._call(message)
+        ((transaction_id, _),) = call.messages
         # Step 1
-        try:
-            place = self._place(HALF, half, transaction_id)
-        except GatewayError as error:
-            return not_stored(transaction_id, error)
+        outstanding = self._senders.outstanding
+        if outstanding.full and not outstanding.wait_for_room(call.attempts.left(self._timer())):
+            return not_stored(transaction_id, self._no_room())
+        self._post(HALVES, call)
+        place = one(call)
+        if isinstance(place, GatewayError):
+            return not_stored(transaction_id, place)
         # Step 2
         local_error: Exception | None = None
         try:
-            state = state_of(listener.execute_local_transaction(message.stored_at(*place), arg), transaction_id)
+            returned = listener.execute_local_transaction(message.stored_at(*place, transaction_id), arg)
+            state = state_of(returned, transaction_id)
         except Exception as error:  # noqa: BLE001 - as in RocketMQ: any error is resolved by the check-back
             state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
         # Step 3
-        op_error: GatewayError | None = None
-        if state is not LocalTransactionState.UNKNOWN:
-            try:
-                op = op_json(self._address.group, transaction_id, *place, state.value, self._now_ms())
-                self._post(SinglePost(OP, op, transaction_id))
-            except GatewayError as error:
-                op_error = error
-        return stored(transaction_id, place, state, local_error, op_error)
+        return self._end(transaction_id, place, state, local_error)
 
-    def _now_ms(self) -> int:
-        return int(self._clock() * 1000)
-
-    def _place(self, path: str, body: bytes, transaction_id: str) -> tuple[int, int]:
-        """POST a half message or message; returns its (queue_id, queue_offset). Raises GatewayError."""
-        post = SinglePost(path, body, transaction_id)
-        self._post(post)
-        return post.place()
-
-    def _post(self, post: Post) -> None:
-        """POST until a reply is final. Raises GatewayError."""
-        url = self._address.url(post.path)
-        attempts = Attempts(self._patience, self._timer())
-        while True:
-            timeout_s = attempts.timeout(self._timer())
-            try:
-                reply = self._send(post, timeout_s)
-            except _LOST as error:
-                wait = attempts.after_failure(self._timer())
-                if wait is None:
-                    raise GatewayError(describe(error, timeout_s), url, "check that the gateway runs") from error
-            else:
-                wait = post.after(reply, url, attempts, self._timer())
-                if wait is None:
-                    return
+    def _post(self, route: Route, call: Call) -> None:
+        """Make attempts until each message has its result."""
+        while (wait := self._attempt(route, call)) is not None:
             self._sleep(wait)
 
-    def _send(self, post: Post, timeout_s: float) -> GatewayReply:
-        prepared = self._templates[post.path].copy()
-        prepared.body = body = post.body()
-        prepared.headers["Content-Length"] = str(len(body))
-        total = Timeout(total=timeout_s)
-        sent = self._adapter.send(prepared, stream=True, timeout=total)  # type: ignore[arg-type]  # requests takes urllib3's Timeout; its stubs do not
-        response: BaseHTTPResponse = sent.raw
+    def _attempt(self, route: Route, call: Call) -> float | None:
+        """Seconds to wait until the next attempt; None: there is none."""
+        call.waiter = ended = Lock()
+        ended.acquire()
+        if not self._senders.add(route, call):
+            self._closed(call)
+            return None
         try:
-            content = _read(response, post.most)
-        except BaseException:
-            response.close()  # unread bytes would be taken for the next reply
+            in_time = ended.acquire(timeout=call.attempts.left(self._timer()))
+        except BaseException:  # KeyboardInterrupt: it is not sent any more, if it is not too late
+            self._senders.withdraw(route, call)
             raise
-        finally:
-            response.release_conn()
-        headers = response.headers
-        return GatewayReply(response.status, content, headers.get("Content-Type", ""), headers.get("Retry-After"))
+        if in_time:
+            return call.after(self._timer())
+        self._too_late(route, call)
+        return None
 
 
-def _read(response: BaseHTTPResponse, most: int) -> bytes:
-    body = b""
-    while part := response.read(most + 1 - len(body), decode_content=False):
-        body += part
-        if len(body) > most:
-            response.close()
-            break
-    return body
+def _wake(calls: Sequence[Call]) -> None:
+    for call in calls:
+        call.waiter.release()

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from checkback.producer.listener import LocalTransactionState, logger
+from checkback.producer.listener import LocalTransactionState
 
 if TYPE_CHECKING:
-    from checkback.producer.responses import GatewayError
+    from checkback.producer.responses import GatewayError, Place
 
 
 class SendStatus(str, Enum):
@@ -30,8 +30,10 @@ class TransactionSendResult:
 
     ``local_transaction_state``: the listener's result; ROLLBACK if the half message is not stored, as the local
     transaction did not run. ``queue_id`` and ``queue_offset``: the half message's position, None if it is not stored.
-    ``op_sent``: COMMIT or ROLLBACK has landed. If not, nothing is lost: the check-back resolves it.
-    ``half_error``, ``op_error``: why the half message or op did not land; ``local_error``: the listener's exception.
+    ``op_sent``: COMMIT or ROLLBACK was handed over, and is sent behind (RocketMQ: endTransactionOneway): after the
+    producer's ``flush`` it has landed, unless ``on_op_error`` was told. If it does not land, nothing is lost: the
+    check-back resolves it. ``half_error``: why the half message did not land; ``op_error``: why the op was not handed
+    over; ``local_error``: the listener's exception.
     """
 
     send_status: SendStatus
@@ -72,7 +74,7 @@ class SendResult:
         return self
 
 
-def sent(transaction_id: str, place: tuple[int, int]) -> SendResult:
+def sent(transaction_id: str, place: Place) -> SendResult:
     """The result for a message stored at ``place``."""
     return SendResult(SendStatus.SEND_OK, transaction_id, *place)
 
@@ -95,14 +97,12 @@ def not_stored(transaction_id: str, error: GatewayError) -> TransactionSendResul
 
 def stored(
     transaction_id: str,
-    place: tuple[int, int],
+    place: Place,
     state: LocalTransactionState,
     local_error: Exception | None,
     op_error: GatewayError | None,
 ) -> TransactionSendResult:
-    """The result for a half message stored at ``place``, after the local transaction. A failed op is logged."""
-    if op_error is not None:
-        logger.warning("transaction %s: %s did not land: %s", transaction_id, state.value, op_error)
+    """The result for a half message stored at ``place``, after the local transaction."""
     return TransactionSendResult(
         send_status=SendStatus.SEND_OK,
         transaction_id=transaction_id,

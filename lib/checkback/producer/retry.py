@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib3 import Retry
 from urllib3.exceptions import HTTPError, InvalidHeader, MaxRetryError
 
-from checkback.producer.responses import TRY_AGAIN, GatewayReply, may_have_landed
+from checkback.producer.responses import TRY_AGAIN, Reply, may_have_landed
 
 _LEAST = 0.001
 
@@ -32,29 +32,23 @@ class Attempts:
     """
 
     def __init__(self, patience: Patience, now: float) -> None:
-        self._until = now + patience.total_timeout_s
-        self._timeout_s = patience.timeout_s
-        self._retry = Retry(
-            total=patience.retries,
-            allowed_methods=None,
-            status_forcelist=TRY_AGAIN,
-            backoff_factor=0.1,
-            backoff_jitter=0.1,
-            backoff_max=2,
-        )
+        self._patience = patience
+        self._retry: Retry | None = None  # made for the first retry, which few requests need
+        #: when all attempts must have ended
+        self.until = now + patience.total_timeout_s
         #: an attempt got no reply and may have landed
         self.lost = False
 
-    def timeout(self, now: float) -> float:
-        """The timeout of the next attempt."""
-        return max(min(self._timeout_s, self._until - now), _LEAST)
+    def left(self, now: float) -> float:
+        """Seconds left for this attempt and all others."""
+        return max(self.until - now, _LEAST)
 
     def after_failure(self, now: float) -> float | None:
         """Seconds to wait after an attempt without a reply; None: give up."""
         self.lost = True
         return self._wait(0, now)
 
-    def after_reply(self, reply: GatewayReply, now: float) -> float | None:
+    def after_reply(self, reply: Reply, now: float) -> float | None:
         """Seconds to wait after a reply; None: it is final."""
         if reply.status not in TRY_AGAIN:
             return None
@@ -62,17 +56,25 @@ class Attempts:
             self.lost = True
         return self._wait(self._asked(reply), now)
 
-    def _asked(self, reply: GatewayReply) -> float:
+    def _asked(self, reply: Reply) -> float:
         try:
-            return self._retry.parse_retry_after(reply.retry_after) if reply.retry_after else 0
+            return Retry().parse_retry_after(reply.retry_after) if reply.retry_after else 0
         except InvalidHeader:
             return 0
 
     def _wait(self, least: float, now: float) -> float | None:
+        retry = self._retry or Retry(
+            total=self._patience.retries,
+            allowed_methods=None,
+            status_forcelist=TRY_AGAIN,
+            backoff_factor=0.1,
+            backoff_jitter=0.1,
+            backoff_max=2,
+        )
         try:
-            self._retry = self._retry.increment("POST", error=HTTPError())
+            self._retry = retry.increment("POST", error=HTTPError())
         except MaxRetryError:
             return None
         wait = max(self._retry.get_backoff_time(), least)
         # Give up if the wait (Retry-After included) would exceed the total timeout.
-        return wait if now + wait < self._until else None
+        return wait if now + wait < self.until else None

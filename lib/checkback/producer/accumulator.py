@@ -1,0 +1,137 @@
+"""What waits to be sent to one route: all of it at that moment is the next request. Safe for threads."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from threading import Condition, Lock
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from checkback.producer.calls import BATCH_BYTES, BATCH_MAX, Call, Op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+C = TypeVar("C", bound=Call)
+
+
+class Accumulator(Generic[C]):
+    """Calls in the order in which they came. Nothing waits for more of them."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._arrived = Condition(self._lock)
+        self._waiting: deque[C] = deque()
+        self._closed = False
+
+    def __len__(self) -> int:
+        """Calls that wait, also those that were withdrawn since."""
+        return len(self._waiting)
+
+    def add(self, call: C) -> bool:
+        """Append a call; False if the accumulator is closed."""
+        with self._lock:
+            if self._closed:
+                return False
+            call.taken = False
+            self._waiting.append(call)
+            self._arrived.notify()
+            return True
+
+    def put_back(self, calls: Sequence[C]) -> None:
+        """Have calls that were taken sent again, before all others; also if it is closed."""
+        with self._lock:
+            for call in reversed(calls):
+                call.taken = False
+                self._waiting.appendleft(call)
+            self._arrived.notify()
+
+    def withdraw(self, call: C) -> bool:
+        """Take back a call whose caller has given up; False if it is being sent, or has been."""
+        with self._lock:
+            call.withdrawn = not call.taken
+            return call.withdrawn
+
+    def take(self) -> list[C]:
+        """The calls of the next request; waits for the first one. None at all: closed, and nothing is left."""
+        with self._lock:
+            while True:
+                calls = self._next()
+                if calls or self._closed:
+                    return calls
+                self._arrived.wait()
+
+    def close(self, *, discard: bool = False) -> None:
+        """Take no more calls; what waits is still sent, unless it is discarded."""
+        with self._lock:
+            self._closed = True
+            if discard:
+                self._waiting.clear()
+            self._arrived.notify_all()
+
+    def _next(self) -> list[C]:
+        calls: list[C] = []
+        number = size = 0
+        while self._waiting:
+            call = self._waiting[0]
+            if not call.withdrawn:
+                number += len(call)
+                size += call.size
+                if calls and (number > BATCH_MAX or size > BATCH_BYTES):
+                    break
+                call.taken = True
+                calls.append(call)
+            self._waiting.popleft()
+        return calls
+
+
+class Outstanding:
+    """Ops that were handed over and have no last word yet, in the order in which they came."""
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._changed = Condition(Lock())
+        self._ops: OrderedDict[int, Op] = OrderedDict()
+        self._last = 0
+
+    @property
+    def full(self) -> bool:
+        """Are there as many as there may be?"""
+        return len(self._ops) >= self._bound
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        """Wait while it is full; False if it still is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self.full, timeout_s)
+
+    def add(self, op: Op) -> None:
+        """An op is handed over."""
+        with self._changed:
+            self._last += 1
+            op.number = self._last
+            self._ops[op.number] = op
+
+    def settle(self, ops: Iterable[Op]) -> list[Op]:
+        """These have their last word; returns those of them that had none."""
+        with self._changed:
+            settled = [op for op in ops if self._ops.pop(op.number, None) is not None]
+            self._changed.notify_all()
+            return settled
+
+    def among(self, ops: Iterable[Op]) -> list[Op]:
+        """Those of these that have no last word yet."""
+        with self._changed:
+            return [op for op in ops if op.number in self._ops]
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all that were handed over before have their last word; False if some still have not."""
+        with self._changed:
+            last = self._last
+            return self._changed.wait_for(lambda: next(iter(self._ops), last + 1) > last, timeout_s)
+
+    def abandon(self) -> list[Op]:
+        """Those without a last word, which is now that they are given up."""
+        with self._changed:
+            ops = list(self._ops.values())
+            self._ops.clear()
+            self._changed.notify_all()
+            return ops

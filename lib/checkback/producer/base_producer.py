@@ -1,0 +1,110 @@
+"""What the producers for threads and for asyncio share: all but the waiting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from checkback.producer.calls import OPS, Call, Op, Route, batches
+from checkback.producer.connection import curl_options
+from checkback.producer.gateway_address import Address
+from checkback.producer.listener import LocalTransactionState
+from checkback.producer.message import Message, half_json, id_of, op_json
+from checkback.producer.responses import GatewayError, Place
+from checkback.producer.result import TransactionSendResult, stored
+from checkback.producer.retry import Attempts, Patience
+from checkback.producer.senders import Senders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from checkback.producer.senders import OnOpError
+
+PATIENCE = Patience()
+
+
+class BaseProducer:
+    """A producer group's messages on their way to the gateway. See TransactionProducer for the arguments."""
+
+    def __init__(
+        self,
+        group: str,
+        gateway_url: str,
+        wake: Callable[[Sequence[Call]], None],
+        *,
+        token: str | None,
+        patience: Patience,
+        ca_file: str | None,
+        connections: int,
+        max_waiting_ops: int,
+        on_op_error: OnOpError | None,
+        clock: Callable[[], float],
+        timer: Callable[[], float],
+        pause: Callable[[float], None],
+    ) -> None:
+        self._group = group
+        self._patience = patience
+        self._clock, self._timer = clock, timer
+        self._senders = Senders(
+            Address(group, gateway_url, token),
+            curl_options(ca_file),
+            patience,
+            wake,
+            connections=connections,
+            max_waiting_ops=max_waiting_ops,
+            on_op_error=on_op_error,
+            timer=timer,
+            sleep=pause,
+        )
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _call(self, message: Message) -> Call:
+        """One message. Raises messages.Rejected."""
+        transaction_id = id_of(message)
+        json = half_json(self._group, message, transaction_id, self._now_ms())
+        return Call([(transaction_id, json)], Attempts(self._patience, self._timer()))
+
+    def _batches(self, messages: Iterable[Message]) -> list[list[tuple[str, bytes]]]:
+        return batches(self._group, messages, self._now_ms())
+
+    def _batch(self, batch: Sequence[tuple[str, bytes]]) -> Call:
+        return Call(batch, Attempts(self._patience, self._timer()))
+
+    def _end(
+        self, transaction_id: str, place: Place, state: LocalTransactionState, local_error: Exception | None
+    ) -> TransactionSendResult:
+        """Hand over the op, unless the state is UNKNOWN; the result of the transaction."""
+        error: GatewayError | None = None
+        if state is not LocalTransactionState.UNKNOWN:
+            json = op_json(self._group, transaction_id, *place, state.value, self._now_ms())
+            op = Op(transaction_id, json, Attempts(self._patience, self._timer()), state)
+            error = self._senders.hand_over(op)
+        return stored(transaction_id, place, state, local_error, error)
+
+    def _in_time(self, timeout_s: float | None) -> float:
+        """Seconds that flush and close may take."""
+        return self._patience.total_timeout_s if timeout_s is None else timeout_s
+
+    def _no_room(self) -> GatewayError:
+        total_s = self._patience.total_timeout_s
+        return GatewayError(f"too many ops wait to be sent, for {total_s:g} s", OPS.path, "send it later", refused=True)
+
+    def _closed(self, call: Call) -> None:
+        """Give a call up because the producer is closed."""
+        call.give_up(GatewayError("the producer is closed", "send", refused=not call.attempts.lost))
+
+    def _too_late(self, route: Route, call: Call) -> None:
+        """Give a call up whose time is over before its attempt has ended."""
+        total_s = self._patience.total_timeout_s
+        if self._senders.withdraw(route, call):
+            what, refused = f"not sent within {total_s:g} s: others were before it", not call.attempts.lost
+        else:
+            what, refused = f"timed out after {total_s:g} s", False
+        call.give_up(GatewayError(what, route.path, "check that the gateway runs", refused=refused))
+
+
+def one(call: Call) -> Place | GatewayError:
+    """The result of a call with one message."""
+    result = call.results[0]
+    return GatewayError("no reply") if result is None else result

@@ -1,0 +1,231 @@
+"""What one caller sends, and what the replies mean for it. No network, no clock, no threads."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+from checkback.producer.message import half_json, id_of
+from checkback.producer.responses import (
+    TRY_AGAIN,
+    GatewayError,
+    GatewayReply,
+    ItemReply,
+    Place,
+    read_place,
+    read_results,
+    refusal,
+)
+from checkback.producer.result import SendResult, not_sent, sent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from checkback.producer.listener import LocalTransactionState
+    from checkback.producer.message import Message
+    from checkback.producer.retry import Attempts
+
+#: messages of one request (the gateway's limit), and bytes above which no further one is added (its limit is 16 MiB)
+BATCH_MAX, BATCH_BYTES = 1000, 4 << 20
+
+
+class Route(NamedTuple):
+    """A route of the gateway that takes several messages, and the member of its body that has them."""
+
+    path: str
+    member: bytes
+
+
+HALVES, MESSAGES, OPS = Route("/v1/halves", b"messages"), Route("/v1/messages", b"messages"), Route("/v1/ops", b"ops")
+
+
+class NoReply(NamedTuple):
+    """An attempt without a reply; ``reason``: in a few words, none of them from the server."""
+
+    reason: str
+
+
+_Replied = Union[NoReply, GatewayReply, GatewayError, list[dict[str, Any]]]  # noqa: UP007 - Python 3.10 evaluates it
+
+
+class Call:
+    """Messages that are sent in the same request: one, or those of a batch; each has a result of its own.
+
+    ``messages``: transaction id and JSON. ``results``: in order, the place of each that is stored, or why it is not;
+    None = not known yet. ``waiter``: how its caller waits for the end of an attempt.
+    """
+
+    __slots__ = ("_left", "_reply", "attempts", "messages", "results", "size", "taken", "waiter", "withdrawn")
+
+    def __init__(self, messages: Sequence[tuple[str, bytes]], attempts: Attempts) -> None:
+        self.messages = messages
+        self.attempts = attempts
+        self.results: list[Place | GatewayError | None] = [None] * len(messages)
+        self.waiter: Any = None
+        self._left: Sequence[int] = range(len(messages))
+        self._reply: tuple[str, _Replied] | None = None
+        #: bytes
+        self.size = sum([len(json) for _, json in messages])
+        #: by `Accumulator`: an attempt is under way; the caller has given up before
+        self.taken = self.withdrawn = False
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def json(self) -> list[bytes]:
+        """The messages of the next attempt."""
+        return [self.messages[at][1] for at in self._left]
+
+    def replied(self, url: str, reply: _Replied) -> None:
+        """An attempt has ended.
+
+        ``reply``: none, one to the whole request, one that is not a gateway's, or a result for each message.
+        """
+        self._reply = url, reply
+
+    def after(self, now: float) -> float | None:
+        """Seconds to wait until the next attempt; None: every message has its result."""
+        if self._reply is None:
+            raise RuntimeError("no attempt has ended")
+        (url, reply), self._reply = self._reply, None
+        if isinstance(reply, list):
+            return self._after_results(url, reply, now)
+        if isinstance(reply, GatewayError):
+            self.give_up(reply)
+            return None
+        if isinstance(reply, NoReply):
+            wait = self.attempts.after_failure(now)
+            return self._fail_unless(wait, lambda: GatewayError(reply.reason, url, "check that the gateway runs"))
+        if reply.resent:
+            self.attempts.lost = True
+        wait = self.attempts.after_reply(reply, now)
+        return self._fail_unless(wait, lambda: refusal(reply, url, self.attempts.lost))
+
+    @property
+    def silent(self) -> bool:
+        """Has a message no answer at all?"""
+        return any(isinstance(result, GatewayError) and result.status is None for result in self.results)
+
+    def give_up(self, error: GatewayError) -> None:
+        """The error is the result of every message that has none; there must be no further attempt.
+
+        ``_left`` stays: an attempt may be under way, and its request has these messages.
+        """
+        for at in self._left:
+            self.results[at] = error
+
+    def _fail_unless(self, wait: float | None, error: Callable[[], GatewayError]) -> float | None:
+        if wait is None:
+            self.give_up(error())
+        return wait
+
+    def _after_results(self, url: str, results: Sequence[dict[str, Any]], now: float) -> float | None:
+        lost = self.attempts.lost
+        again: list[int] = []
+        for at, result in zip(self._left, results, strict=True):
+            if result["status"] == HTTPStatus.OK:
+                try:
+                    self.results[at] = read_place(result, url, self.messages[at][0])
+                except GatewayError as error:
+                    self.results[at] = error
+                continue
+            reply = ItemReply(result["status"], result)
+            if reply.status in TRY_AGAIN:
+                again.append(at)
+            self.results[at] = refusal(reply, url, lost)  # the last word, unless there is another attempt
+        if not again:
+            self._left = ()
+            return None
+        first = next(result for result in results if result["status"] in TRY_AGAIN)
+        wait = self.attempts.after_reply(ItemReply(first["status"], first), now)
+        if wait is None:
+            self._left = ()
+            return None
+        for at in again:
+            self.results[at] = None
+        self._left = again
+        return wait
+
+
+class Op(Call):
+    """A COMMIT or ROLLBACK, which is sent behind its caller's back. ``number``: of those handed over."""
+
+    __slots__ = ("number", "state")
+
+    def __init__(self, transaction_id: str, json: bytes, attempts: Attempts, state: LocalTransactionState) -> None:
+        super().__init__([(transaction_id, json)], attempts)
+        self.state = state
+        self.number = 0
+
+    @property
+    def transaction_id(self) -> str:
+        """The transaction that it ends."""
+        return self.messages[0][0]
+
+    @property
+    def error(self) -> GatewayError | None:
+        """Why it has not landed."""
+        result = self.results[0]
+        return result if isinstance(result, GatewayError) else None
+
+
+def request_body(route: Route, calls: Iterable[Call]) -> bytes:
+    """The body of a request with the messages of several callers."""
+    messages = b",".join([json for call in calls for json in call.json()])
+    return b'{"%b":[%b]}' % (route.member, messages)
+
+
+def distribute(calls: Sequence[Call], url: str, reply: NoReply | GatewayReply) -> None:
+    """Give each call what the reply to the request of `request_body` has for it."""
+    if isinstance(reply, GatewayReply) and reply.status == HTTPStatus.OK:
+        try:
+            results = read_results(reply, url, sum(map(len, calls)))
+        except GatewayError as error:
+            for call in calls:
+                call.replied(url, error)
+            return
+        at = 0
+        for call in calls:
+            if reply.resent:
+                call.attempts.lost = True
+            call.replied(url, results[at : at + len(call)])
+            at += len(call)
+        return
+    for call in calls:
+        call.replied(url, reply)
+
+
+def batches(group: str, messages: Iterable[Message], born_ms: int) -> list[list[tuple[str, bytes]]]:
+    """The (transaction_id, JSON) of messages, in batches that fit into a request.
+
+    Raises messages.Rejected for an invalid message, before anything is sent.
+    """
+    found: list[list[tuple[str, bytes]]] = []
+    size = BATCH_BYTES
+    for message in messages:
+        transaction_id = id_of(message)
+        json = half_json(group, message, transaction_id, born_ms)
+        size += len(json)
+        if size > BATCH_BYTES or len(found[-1]) == BATCH_MAX:
+            found.append([])
+            size = len(json)
+        found[-1].append((transaction_id, json))
+    return found
+
+
+def send_results(call: Call) -> list[SendResult]:
+    """The results of messages without a transaction."""
+    return [
+        sent(transaction_id, result) if isinstance(result, Place) else not_sent(transaction_id, _error(result))
+        for (transaction_id, _), result in zip(call.messages, call.results, strict=True)
+    ]
+
+
+def unsent(messages: Sequence[tuple[str, bytes]]) -> list[SendResult]:
+    """The results of a batch that was not sent, because the gateway did not answer the batch before it."""
+    error = GatewayError("not sent: the batch before it got no answer", MESSAGES.path, "send it again", refused=True)
+    return [not_sent(transaction_id, error) for transaction_id, _ in messages]
+
+
+def _error(result: GatewayError | None) -> GatewayError:
+    return result or GatewayError("no reply", MESSAGES.path)

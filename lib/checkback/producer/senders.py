@@ -1,0 +1,249 @@
+"""The threads that send what callers have: one for half messages, one for messages, one for ops.
+
+Each sends what has accumulated while it sent the request before. The threads begin with the first call, and end with
+`Senders.close`, or with the interpreter: what still waits then is sent within a bound, and the rest is reported. A
+forked child has threads, connections and calls of its own: what the parent had waiting is the parent's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Generic
+
+from checkback.errors import CheckbackError
+from checkback.producer.accumulator import Accumulator, C, Outstanding
+from checkback.producer.calls import HALVES, MESSAGES, OPS, Call, NoReply, Op, Route, distribute, request_body
+from checkback.producer.connection import Connection
+from checkback.producer.listener import logger
+from checkback.producer.responses import GatewayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from checkback.producer.gateway_address import Address
+    from checkback.producer.listener import LocalTransactionState
+    from checkback.producer.retry import Patience
+
+    #: is told of an op that has not landed: transaction id, COMMIT or ROLLBACK, why
+    OnOpError = Callable[[str, LocalTransactionState, GatewayError], None]
+
+#: most seconds that the end of the interpreter waits for what is not sent
+_EXIT_S = 5.0
+_CLOSED = GatewayError("the producer is closed", fix="the check-back resolves it", refused=True)
+
+
+class _Sender(Generic[C]):
+    """A thread that sends what accumulates for one route. ``ended``: is called with the calls of a request."""
+
+    def __init__(
+        self,
+        route: Route,
+        connections: Sequence[Connection],
+        send: Callable[[Route, Connection, Sequence[Call]], None],
+        ended: Callable[[Sequence[C]], None],
+    ) -> None:
+        self.route = route
+        self._connections, self._send, self._ended = connections, send, ended
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin anew, without calls and threads."""
+        self.waiting: Accumulator[C] = Accumulator()
+        self._threads: list[threading.Thread] = []
+        self._starting = threading.Lock()
+
+    def add(self, call: C) -> bool:
+        """Have a call sent; False if the sender is closed."""
+        if not self._threads:
+            self._start()
+        return self.waiting.add(call)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the threads' end."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # on_op_error may close the producer
+                thread.join(timeout_s)
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._threads:
+                return
+            for connection in self._connections:
+                name = f"checkback{self.route.path.replace('/', '-')}"
+                thread = threading.Thread(target=self._run, args=(connection,), name=name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # no memory, or the interpreter ends
+                    raise CheckbackError(f"no thread can be started: {error}", "producer") from error
+                self._threads.append(thread)
+            _end_with_the_process()
+
+    def _run(self, connection: Connection) -> None:
+        waiting = self.waiting
+        try:
+            while calls := waiting.take():
+                self._send(self.route, connection, calls)
+                self._ended(calls)
+        finally:
+            connection.close()
+
+
+class Senders:
+    """Sends calls of one producer.
+
+    ``wake``: tells the callers of these calls that their attempt has ended; ``sleep``: waits between attempts of ops;
+    ``on_op_error``: is told, in the sender's thread, of each op that has not landed; ``max_waiting_ops``: more than
+    that wait at most, by as many as there are callers.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        curl_options: Mapping[int, Any],
+        patience: Patience,
+        wake: Callable[[Sequence[Call]], None],
+        *,
+        connections: int,
+        max_waiting_ops: int,
+        on_op_error: OnOpError | None,
+        timer: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._patience = patience
+        self._timer, self._sleep = timer, sleep
+        self._on_op_error = on_op_error
+        self._max_waiting_ops = max_waiting_ops
+        self.outstanding = Outstanding(max_waiting_ops)
+        self._connections = [Connection(address, curl_options) for _ in range(2 * connections + 1)]
+        halves, messages = self._connections[:connections], self._connections[connections:-1]
+        self._calls = {
+            HALVES: _Sender[Call](HALVES, halves, self._send, wake),
+            MESSAGES: _Sender[Call](MESSAGES, messages, self._send, wake),
+        }
+        self._ops = _Sender[Op](OPS, self._connections[-1:], self._send, self._ops_ended)
+        self._all: tuple[_Sender[Any], ...] = (*self._calls.values(), self._ops)
+        self._closed = False
+        _RUNNING.add(self)
+
+    def add(self, route: Route, call: Call) -> bool:
+        """Have an attempt made; False if the producer is closed."""
+        return self._calls[route].add(call)
+
+    def withdraw(self, route: Route, call: Call) -> bool:
+        """Take back a call; False if its attempt has begun."""
+        return self._calls[route].waiting.withdraw(call)
+
+    def hand_over(self, op: Op) -> GatewayError | None:
+        """Have an op sent, after those that were handed over before; the error if the producer is closed."""
+        self.outstanding.add(op)
+        try:
+            if self._ops.add(op):
+                return None
+            error = _CLOSED
+        except CheckbackError as failed:
+            error = GatewayError(failed.what, failed.where, refused=True)
+        self._tell([(one, error) for one in self.outstanding.settle([op])])
+        return error
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until every op that was handed over has its last word; False if one still has not."""
+        return self.outstanding.flush(timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Send what waits, then end the threads. What is not sent in time is reported, and left to the check-back."""
+        if self._closed:
+            return
+        self._closed = True
+        _RUNNING.discard(self)
+        for sender in self._all:
+            sender.waiting.close()
+        until = time.monotonic() + timeout_s
+        try:
+            self.outstanding.flush(timeout_s)
+        finally:
+            self._ops.waiting.close(discard=True)
+            self._tell([(op, _late(op)) for op in self.outstanding.abandon()])
+        for sender in self._all:
+            sender.join(max(0.0, until - time.monotonic()))
+
+    def forked(self) -> None:
+        """In the child of a fork: begin anew."""
+        self.outstanding = Outstanding(self._max_waiting_ops)
+        for sender in self._all:
+            sender.begin()
+        for connection in self._connections:
+            connection.forked()
+
+    def _send(self, route: Route, connection: Connection, calls: Sequence[Call]) -> None:
+        """Make an attempt. Whatever fails, every call gets to know it."""
+        url = connection.url + route.path
+        try:
+            left = max(call.attempts.left(self._timer()) for call in calls)
+            reply = connection.post(route.path, request_body(route, calls), min(self._patience.timeout_s, left))
+            distribute(calls, url, reply)
+        except Exception as error:  # noqa: BLE001 - else callers would wait, and the thread would be gone
+            logger.error("a request failed: %s", type(error).__name__, exc_info=error)
+            distribute(calls, url, NoReply(f"failed: {type(error).__name__}"))
+
+    def _ops_ended(self, ops: Sequence[Op]) -> None:
+        """Put back those that are sent again; report those that have not landed."""
+        again: list[Op] = []
+        ended: list[Op] = []
+        wait = 0.0
+        now = self._timer()
+        for op in ops:
+            after = op.after(now)
+            if after is None:
+                ended.append(op)
+            else:
+                again.append(op)
+                wait = max(wait, after)
+        self._tell([(op, op.error) for op in self.outstanding.settle(ended) if op.error is not None])
+        again = self.outstanding.among(again)
+        if again:
+            self._ops.waiting.put_back(again)
+            self._sleep(wait)
+
+    def _tell(self, failed: Sequence[tuple[Op, GatewayError]]) -> None:
+        for op, error in failed:
+            logger.warning("transaction %s: %s did not land: %s", op.transaction_id, op.state.value, error)
+            if self._on_op_error is None:
+                continue
+            try:
+                self._on_op_error(op.transaction_id, op.state, error)
+            except Exception as raised:  # noqa: BLE001 - the caller's code; the ops behind must still be sent
+                logger.error("on_op_error raised %s", type(raised).__name__, exc_info=raised)
+
+
+def _late(op: Op) -> GatewayError:
+    what = "no answer came" if op.taken else "it was not sent"
+    return GatewayError(f"{what} before the producer was closed", fix="the check-back resolves it")
+
+
+_RUNNING: set[Senders] = set()
+
+
+def _forked() -> None:
+    for senders in _RUNNING:
+        senders.forked()
+
+
+def _at_exit() -> None:
+    until = time.monotonic() + _EXIT_S
+    for senders in list(_RUNNING):
+        senders.close(max(0.0, until - time.monotonic()))
+
+
+def _end_with_the_process() -> None:
+    """Send what waits also at the end of a process of multiprocessing, which runs no atexit functions."""
+    if "multiprocessing.util" in sys.modules:
+        sys.modules["multiprocessing.util"].Finalize(None, _at_exit, exitpriority=100)
+
+
+os.register_at_fork(after_in_child=_forked)
+atexit.register(_at_exit)

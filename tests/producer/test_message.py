@@ -1,0 +1,47 @@
+"""The JSON of messages: whatever is not validated by parsing would pass, and says what the message says."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from checkback.messages import BODY_MAX, Rejected, parse_half
+from checkback.producer.message import Message, half_json
+
+TEXT = st.text(max_size=20) | st.sampled_from(["\ud800", "a" * 20_000, "\x01", "ü" * 9000])
+VALUE: st.SearchStrategy[Any] = st.none() | st.booleans() | st.integers(-(2**33), 2**33) | TEXT
+TOPIC = st.sampled_from(["payments", "t-1_x", "no topic", "_hidden", "con", "RMQ_SYS_TRANS_HALF_TOPIC", "", "x" * 128])
+MESSAGES: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {"topic": TOPIC | VALUE, "body": st.binary(max_size=40)},
+    optional={
+        "tags": VALUE,
+        "keys": VALUE,
+        "properties": st.dictionaries(
+            TEXT | st.sampled_from(["DELAY", "TIMER_DELAY_MS", "CHECK_IMMUNITY_TIME_IN_SECONDS"]), TEXT, max_size=3
+        ),
+        "check_immunity_s": VALUE,
+        "real_queue_id": VALUE,
+        "delay_level": st.none() | st.integers(-1, 20),
+        "delay": st.none() | st.timedeltas(timedelta(days=-1), timedelta(days=10)),
+        "deliver_at": st.none() | st.datetimes() | st.just(datetime(2026, 1, 1, tzinfo=timezone.utc)),
+    },
+)
+
+
+@given(MESSAGES, TEXT)
+@example({"topic": "payments", "body": b"x" * (BODY_MAX + 1)}, "t")
+@example({"topic": "payments", "body": b"", "properties": {"p": "x" * 16_400}, "keys": "x" * 16_400}, "t")
+def test_message_is_rejected_or_its_json_says_the_same(fields: dict[str, Any], transaction_id: str) -> None:
+    message = Message(**fields)
+    try:
+        sent = half_json("orders", message, transaction_id, 5)
+    except Rejected:
+        return
+    half = parse_half(json.dumps({**json.loads(sent), "queue_id": 0, "queue_offset": 0}).encode())
+    assert (half.transaction_id, half.producer_group, half.born_timestamp) == (transaction_id, "orders", 5)
+    assert (half.real_topic, half.tags, half.keys) == (message.topic, message.tags, message.keys)
+    assert (half.body, half.properties, half.real_queue_id) == (message.body, message.properties, message.real_queue_id)
