@@ -50,9 +50,11 @@ DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("co
 STATES = ("COMMIT", "ROLLBACK")
 #: MessageConst.PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS
 IMMUNITY_PROPERTY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-#: Properties of a resumed message: queue and offset of the discarded one, and "ACTOR: REASON".
+#: Properties of a resumed message: queue and offset of the discarded one, and "ACTOR: REASON"; of one that was resumed
+#: before, also queue and offset of the first.
 RESUMED_FROM = "CHECKBACK_RESUMED_FROM"
 RESUMED_BY = "CHECKBACK_RESUMED_BY"
+FIRST_PLACE = "CHECKBACK_FIRST_PLACE"
 
 _BOM = b"\xef\xbb\xbf"
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")

@@ -103,6 +103,37 @@ def test_row_holds_the_request_and_what_came_of_it() -> None:
     assert (told["born_timestamp"], told["body"], told["properties"]) == (9, "NDI=", {"a": "1"})
 
 
+@pytest.mark.parametrize(
+    ("properties", "place"),
+    [
+        ([("CHECKBACK_RESUMED_FROM", "3/7")], (3, 7)),
+        ([("CHECKBACK_RESUMED_FROM", "2000000000/0"), ("CHECKBACK_FIRST_PLACE", "3/7")], (3, 7)),
+        ([("CHECKBACK_RESUMED_FROM", "3/x")], (2_000_000_000, 5)),
+        (None, (2_000_000_000, 5)),
+    ],
+)
+def test_producer_of_a_resumed_message_is_asked_about_the_place_that_it_knows(
+    properties: list[tuple[str, str]] | None, place: tuple[int, int]
+) -> None:
+    """Its half message in operator.queue is another one; that it is answered for. Elsewhere properties mean nothing."""
+    message = {"tags": None, "keys": None, "properties": properties, "body": b"42"}
+    (sent,) = batches("g", 1)
+    rows = [
+        row | {"queue_id": queue, "queue_offset": 5, "message": message}
+        for row in sent.to_pylist()
+        for queue in (2_000_000_000, 0)
+    ]
+    with Server(always(reply(says("COMMIT")))) as server:
+        worker = CheckWorker({"g": Group((server.url,))}, 5, None, concurrency=1, resumed_queue=2_000_000_000)
+        answers, _ = asked(worker, [pa.RecordBatch.from_pylist(rows, schema=_REQUEST)])
+        told = [(received.json["queue_id"], received.json["queue_offset"]) for received in server.received]
+    assert {(row["queue_id"], row["queue_offset"], row["outcome"]) for row in answers} == {
+        (queue, 5, "COMMIT") for queue in (2_000_000_000, 0)
+    }
+    assert sorted(told) == sorted([place, (0, 5)])
+    assert "body" not in server.received[0].json
+
+
 def test_nothing_to_ask_is_no_answer() -> None:
     answers, learned = asked(CheckWorker({}, 5, None, concurrency=4), [])
     assert (answers, learned) == ([], EndpointHealth())

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkback.errors import CheckbackError
-from checkback.messages import RESUMED_BY, RESUMED_FROM
+from checkback.messages import FIRST_PLACE, RESUMED_BY, RESUMED_FROM
 from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import Asked, Place
 from operate.fixtures import ALICE, BOB, QUEUE, Lakehouse
@@ -141,8 +141,12 @@ def test_resuming_twice_is_refused_until_it_is_discarded_again(lake: Lakehouse) 
         "k": "v",
         RESUMED_FROM: "2000000000/0",
         RESUMED_BY: "bob: no: it does not",
+        FIRST_PLACE: "0/12",
     }
-    assert [row["actor"] for row in lake.rows("operations")] == ["alice", "bob"]
+    lake.decide(Place(QUEUE, 1), "DISCARD", "checkback")
+    lake.resume()
+    assert dict(lake.rows("half")[-1]["properties"])[FIRST_PLACE] == "0/12"
+    assert [row["actor"] for row in lake.rows("operations")] == ["alice", "bob", "alice"]
 
 
 def test_resumed_message_may_be_resolved(lake: Lakehouse) -> None:

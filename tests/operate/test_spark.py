@@ -7,15 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from sqlalchemy import create_engine
 
 from checkback.application.run import reconcile
 from checkback.cli import main
-from checkback.demo.producer import ExampleProducer
 from checkback.operate.action import act
 from checkback.operate.resume import resuming
 from checkback.operate.rows import half_row
 from checkback.operate.tables import FileStore, SparkStore, open_tables
 from checkback.operate.transaction import Asked, Place
+from checkback.producer import (
+    Barrier,
+    CheckRequest,
+    CheckServer,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    check_app,
+)
 from checkback.settings import Settings
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
@@ -25,19 +34,36 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+class Orders(TransactionListener):
+    """Answers by its barrier."""
+
+    def __init__(self, barrier: Barrier) -> None:
+        self._barrier = barrier
+
+    def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
+        raise NotImplementedError
+
+    def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState:
+        return self._barrier.check(check)
+
+
 def test_reconcile_obeys_the_operator(spark: SparkSession, tmp_path: Path) -> None:
     """Two pending transactions are decided by the operator's ops, and a discarded one is resumed.
 
-    Its producer is asked anew, says COMMIT, and the message is published once; the old decision and the discarded row
-    stay.
+    Its producer is asked anew, about the half message that it knows, and says COMMIT. The message is published once; the
+    old decision and the discarded row stay.
     """
+    barrier = Barrier(create_engine(f"sqlite:///{tmp_path}/orders.db"))
+    barrier.create_table()
+    with barrier.local_transaction(Message("payments", b"", transaction_id="gone").stored_at(0, 0)):
+        pass
     now = datetime.now(timezone.utc)
     young: dict[str, Any] = {"born_timestamp": now, "store_timestamp": now, "check_immunity_s": 3600}
     lake = Lakehouse(tmp_path / "data")
     lake.half(0, "gone", check_immunity_s=0)  # its one check finds no endpoint: discarded
     lake.half(1, "paid", **young)
     lake.half(2, "unpaid", **young)
-    with ExampleProducer({"gone": ["COMMIT"]}) as producer:
+    with CheckServer(check_app({"orders": Orders(barrier)}, secret=None)) as producer:
         content: dict[str, Any] = {
             "storage": {"root": lake.root},
             "transaction": {"check_max": 1, "check_interval": "1ms"},
@@ -45,7 +71,7 @@ def test_reconcile_obeys_the_operator(spark: SparkSession, tmp_path: Path) -> No
         }
         for _ in range(2):
             reconcile(spark, Settings.model_validate(content), available_now=True)
-        content["producers"] = {"orders": {"endpoints": producer.endpoints}}
+        content["producers"] = {"orders": {"endpoints": [producer.url]}}
         settings = Settings.model_validate(content)
         assert [(row["queue_offset"], row["state"]) for row in lake.rows("decisions")] == [(0, "DISCARD")]
         options = ("--actor", "alice", "--reason", "ticket 7", "--yes", "--set", f"storage.root={lake.root}")

@@ -29,21 +29,27 @@ _SAME_HALF = ["queue_id", "queue_offset", "transaction_id", "producer_group", "r
 _MESSAGE = StructType([HALF[name] for name in ("tags", "keys", "properties", "body")])
 
 
-def wanting(requests: pa.Table, groups: Sequence[str]) -> pa.Table:
-    """Those of ``requests`` (CHECK_REQUESTS) of one of the ``groups``, which want their messages."""
-    return requests.filter(pc.is_in(requests.column("producer_group"), pa.array(groups, pa.string())))
+def wanting(requests: pa.Table, groups: Sequence[str], resumed_queue: int) -> pa.Table:
+    """Those of ``requests`` (CHECK_REQUESTS) that want their messages: of one of the ``groups``, or resumed."""
+    resumed = pc.equal(requests.column("queue_id"), resumed_queue)
+    return requests.filter(pc.or_(pc.is_in(requests.column("producer_group"), pa.array(groups, pa.string())), resumed))
 
 
-def with_messages(spark: SparkSession, tables: Tables, requests: pa.Table, groups: Sequence[str]) -> DataFrame:
+def with_messages(
+    spark: SparkSession, tables: Tables, requests: pa.Table, groups: Sequence[str], resumed_queue: int
+) -> DataFrame:
     """``requests`` (CHECK_REQUESTS) as the input of CheckWorker: identity, born_ms, and ``message``.
 
-    ``message``: a struct of tags, keys, properties and body of the half message for the ``groups``, else null.
+    ``message``: a struct of tags, keys, properties and body of the half message for the ``groups`` and in
+    ``resumed_queue`` (operator.queue), else null.
     """
     rows = frame(spark, requests)
     identity, born = CHECK_REQUESTS.names[:6], F.unix_millis("born_timestamp").alias("born_ms")
     bare = F.lit(None).cast(_MESSAGE).alias("message")
-    wanted = F.coalesce(F.col("producer_group").isin(list(groups)), F.lit(False))
-    half = tables.read(spark, "half").where(within(offset_ranges(wanting(requests, groups)), "queue_offset"))
+    resumed = F.col("queue_id") == resumed_queue
+    wanted = F.coalesce(F.col("producer_group").isin(list(groups)) | resumed, F.lit(False))
+    ranges = offset_ranges(wanting(requests, groups, resumed_queue))
+    half = tables.read(spark, "half").where(within(ranges, "queue_offset"))
     both = rows.where(~wanted).select("*", bare).unionByName(_join(rows.where(wanted), half))
     return both.select(*identity, born, "message")
 

@@ -158,7 +158,9 @@ class CheckBatches:
             limits=limits_of(settings),
             rates={name: rate.shared(self._tasks) for name, rate in rates_of(settings).items()},
             batch_time_s=check.batch_time.total_seconds(),
+            resumed_queue=settings.operator.queue,
         )
+        self._resumed_queue = settings.operator.queue
         self._reached = pa.array([name for name, group in self._worker.groups.items() if group.endpoints], pa.string())
         self._check_interval = settings.transaction.check_interval
         self._last = settings.transaction.check_max if check.count_undelivered else None
@@ -245,8 +247,9 @@ class CheckBatches:
 
     def _asked(self, spark: SparkSession, requests: pa.Table, batch_id: int) -> pa.Table:
         # The number of partitions is the number of tasks that send checks concurrently.
-        if wanting(requests, self._with_body).num_rows:
-            rows = with_messages(spark, self._tables, requests, self._with_body).coalesce(self._tasks)
+        wanted = self._with_body, self._resumed_queue
+        if wanting(requests, *wanted).num_rows:
+            rows = with_messages(spark, self._tables, requests, *wanted).coalesce(self._tasks)
             ask = check_rows(self._worker)
         else:
             shares = partition_requests(requests, self._tasks)

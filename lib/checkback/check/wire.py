@@ -47,7 +47,10 @@ class Message:
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """One check of one transaction. ``born_timestamp``: ms since the epoch."""
+    """One check of one transaction. ``born_timestamp``: ms since the epoch.
+
+    ``first_place``: the place at which a resumed message was acknowledged to its producer, who is asked about that.
+    """
 
     queue_id: int
     queue_offset: int
@@ -57,11 +60,12 @@ class CheckRequest:
     check_times: int
     born_timestamp: int | None
     message: Message | None = None
+    first_place: tuple[int, int] | None = None
 
     @property
     def place(self) -> tuple[int, int]:
         """(queue_id, queue_offset): the half message that is asked about. Compare it with `producer.Message.place`."""
-        return self.queue_id, self.queue_offset
+        return self.first_place or (self.queue_id, self.queue_offset)
 
     @property
     def webhook_id(self) -> str:
@@ -70,12 +74,13 @@ class CheckRequest:
 
     def to_json(self, include_body: bool = False) -> str:
         """The body of the POST, in ASCII: exactly the signed text is sent."""
+        queue_id, queue_offset = self.place
         fields: dict[str, Any] = {
             "transaction_id": self.transaction_id,
             "producer_group": self.producer_group,
             "real_topic": self.real_topic,
-            "queue_id": self.queue_id,
-            "queue_offset": self.queue_offset,
+            "queue_id": queue_id,
+            "queue_offset": queue_offset,
             "check_times": self.check_times,
             "born_timestamp": self.born_timestamp,
         }

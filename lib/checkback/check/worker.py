@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from checkback.check.client import CheckClient
 from checkback.check.endpoint_health import EndpointHealth
 from checkback.check.scheduler import CheckScheduler
 from checkback.check.wire import SKIPPED, CheckAnswer, CheckRequest, Message
+from checkback.messages import FIRST_PLACE, RESUMED_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,6 +47,7 @@ RETURNED = ANSWERS.append(pa.field("health", pa.string()))
 _IDENTITY = ANSWERS.names[:6]
 _ANSWER = [name for name in ANSWERS.names[6:] if name != "failed_tries"]
 _TRY = ("endpoint", "error")
+_PLACE = re.compile(r"([0-9]{1,10})/([0-9]{1,19})")
 #: bytes of requests that a task buffers. Fair scheduling over groups needs all pending requests in memory; only those
 #: with message bodies exceed this.
 _MOST_BYTES = 256 << 20
@@ -55,7 +58,9 @@ class CheckWorker:
     """Sends the checks of a partition with its own client, ``concurrency`` at a time.
 
     ``rates``: this task's share of the groups' rate limits. ``batch_time_s``: requests not sent by then are SKIPPED.
-    ``health``: learned in earlier batches. Serialised to the executors with the groups' secrets; its repr hides them.
+    ``health``: learned in earlier batches. ``resumed_queue``: operator.queue, whose requests have their messages:
+    properties name the place that the producer knows. Serialised to the executors with the groups' secrets; its repr
+    hides them.
     """
 
     groups: Mapping[str, Group]
@@ -66,6 +71,7 @@ class CheckWorker:
     rates: Mapping[str, Rate] = field(default_factory=dict)
     batch_time_s: float = 30.0
     health: EndpointHealth = field(default_factory=EndpointHealth)
+    resumed_queue: int | None = None
 
     def client(self) -> CheckClient:
         """A client for one task. Raises SettingsError if an endpoint, a secret or the CA file is invalid."""
@@ -86,7 +92,7 @@ class CheckWorker:
         clock = _steady_clock()
         until, paces = clock() + self.batch_time_s, self.health.paces
         with self.client() as client:
-            for requests in _portions(batches):
+            for requests in _portions(batches, self.resumed_queue):
                 scheduler = CheckScheduler(requests, self.rates, paces, until)
                 answered = client.ask_all(scheduler, self.concurrency, clock)
                 answered += [(request, self._skipped(clock())) for request in scheduler.left()]
@@ -112,12 +118,12 @@ def _steady_clock() -> Callable[[], float]:
     return lambda: time.monotonic() + ahead
 
 
-def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[CheckRequest]]:
+def _portions(batches: Iterable[pa.RecordBatch], resumed_queue: int | None) -> Iterator[list[CheckRequest]]:
     """The requests, in as few lists as _MOST_BYTES allows."""
     portion: list[CheckRequest] = []
     size = 0
     for batch in batches:
-        portion += _requests(batch)
+        portion += (_with_first_place(one) if one.queue_id == resumed_queue else one for one in _requests(batch))
         size += batch.nbytes
         if size >= _MOST_BYTES:
             yield portion
@@ -134,6 +140,12 @@ def _requests(batch: pa.RecordBatch) -> Iterator[CheckRequest]:
     else:
         columns.append([_message(fields) for fields in messages.to_pylist()])
     return map(CheckRequest, *columns)
+
+
+def _with_first_place(request: CheckRequest) -> CheckRequest:
+    properties = (request.message.properties if request.message else None) or {}
+    place = _PLACE.fullmatch(properties.get(FIRST_PLACE) or properties.get(RESUMED_FROM) or "")
+    return request if place is None else replace(request, first_place=(int(place[1]), int(place[2])))
 
 
 def _message(fields: dict[str, Any] | None) -> Message | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from checkback import __version__
-from checkback.messages import RESUMED_BY, RESUMED_FROM
+from checkback.messages import FIRST_PLACE, RESUMED_BY, RESUMED_FROM
 from checkback.operate.transaction import OPERATOR
 from checkback.storage.schemas import arrow_schema
 
@@ -42,6 +42,8 @@ def half_row(discarded: Mapping[str, Any], place: Place, signed: OperatorSignatu
     """The new half message for a row of `discarded`: the same message, born now, with its origin in properties."""
     queue_id, queue_offset = discarded["queue_id"], discarded["queue_offset"]
     properties = dict(discarded["properties"] or ())
+    if RESUMED_FROM in properties:
+        properties.setdefault(FIRST_PLACE, properties[RESUMED_FROM])
     properties |= {RESUMED_FROM: f"{queue_id}/{queue_offset}", RESUMED_BY: signed.remark}
     new = {
         "queue_id": place.queue_id,
