@@ -50,8 +50,8 @@ class Orders(TransactionListener):
 def test_reconcile_obeys_the_operator(spark: SparkSession, tmp_path: Path) -> None:
     """Two pending transactions are decided by the operator's ops, and a discarded one is resumed.
 
-    Its producer is asked anew, about the half message that it knows, and says COMMIT. The message is published once; the
-    old decision and the discarded row stay.
+    Its producer is asked anew, about the half message that it knows, and says COMMIT: the message is published once.
+    The old decision and the discarded row stay.
     """
     barrier = Barrier(create_engine(f"sqlite:///{tmp_path}/orders.db"))
     barrier.create_table()
