@@ -34,6 +34,7 @@ BENCHES = (
     "topics",
     "scale",
     "gateway",
+    "sdk",
     "sync",
     "maintain",
     "object_store",

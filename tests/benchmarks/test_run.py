@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks import catch_up, gateway, run
+from benchmarks import catch_up, gateway, run, sdk
 from benchmarks.load import Load
 from benchmarks.processes import Lakehouse, settings
 from benchmarks.proof import prove
@@ -81,6 +81,18 @@ def test_gateway_gives_its_figures(
         "gateway_batch": (100, "half messages/s"),
     }
     assert all(line["value"] > 0 for line in found.values())
+
+
+def test_sdk_gives_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SCALE", "0.001")
+    monkeypatch.setattr(sdk, "ROUNDS", 1)
+    monkeypatch.setattr(sdk, "LOADS", (("threads", 4), ("tasks", 4)))
+    sdk.bench(str(tmp_path))
+    found = lines(capsys)
+    assert set(found) == {"sdk_4_threads", "sdk_4_tasks"}
+    assert all(line["value"] > 0 and line["p99_ms"] >= line["p50_ms"] > 0 for line in found.values())
 
 
 def test_run_names_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,130 @@
+"""Transactions through the SDK, one after the other in each thread or task, from a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.processes import GROUP
+from benchmarks.producers import BODY_BYTES, TOPICS, Load
+from checkback.producer import (
+    AsyncTransactionListener,
+    AsyncTransactionProducer,
+    CheckRequest,
+    LocalTransactionState,
+    Message,
+    TransactionListener,
+    TransactionProducer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_BODY = os.urandom(BODY_BYTES)
+
+
+class _Committed(TransactionListener):
+    """A local transaction that does nothing."""
+
+    def execute_local_transaction(self, *_: Any, **__: Any) -> LocalTransactionState | None:
+        return LocalTransactionState.COMMIT
+
+    def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
+        raise NotImplementedError
+
+
+class _CommittedAsync(AsyncTransactionListener):
+    """The same for asyncio."""
+
+    async def execute_local_transaction(self, *_: Any, **__: Any) -> LocalTransactionState | None:
+        return LocalTransactionState.COMMIT
+
+    async def check_local_transaction(self, check: CheckRequest) -> LocalTransactionState | None:
+        raise NotImplementedError
+
+
+class _Transactions:
+    """What the callers have sent, until a time; of a load none may fail."""
+
+    def __init__(self, urls: Sequence[str], seconds: float) -> None:
+        self.urls = urls
+        self.load = Load()
+        self._lost: list[object] = []
+        self._began = time.perf_counter()
+        self._until = self._began + seconds
+
+    def options(self) -> dict[str, Any]:
+        return {"on_op_error": lambda *lost: self._lost.append(lost)}
+
+    def message(self) -> Message | None:
+        """The next message; None: the time is over."""
+        if time.perf_counter() >= self._until:
+            return None
+        number = len(self.load.seconds)
+        return Message(f"topic_{number % TOPICS}", _BODY, tags="created", keys=str(number), properties={"region": "eu"})
+
+    def ended(self, sent: float) -> None:
+        self.load.seconds.append(time.perf_counter() - sent)
+
+    def result(self) -> Load:
+        """The load, after all ops have landed."""
+        if self._lost:
+            raise RuntimeError(f"{len(self._lost)} ops have not landed, the first: {self._lost[0]}")
+        self.load.elapsed = time.perf_counter() - self._began
+        self.load.acknowledged = self.load.ended = len(self.load.seconds)
+        return self.load
+
+
+def _threads(transactions: _Transactions, number: int) -> Load:
+    def run() -> None:
+        while (message := transactions.message()) is not None:
+            sent = time.perf_counter()
+            producer.send_in_transaction(message).raise_for_status()
+            transactions.ended(sent)
+
+    (url,) = transactions.urls
+    with (
+        TransactionProducer(GROUP, url, _Committed(), **transactions.options()) as producer,
+        ThreadPoolExecutor(number) as pool,
+    ):
+        for thread in [pool.submit(run) for _ in range(number)]:
+            thread.result()
+    return transactions.result()
+
+
+async def _tasks(transactions: _Transactions, number: int) -> Load:
+    async def run() -> None:
+        while (message := transactions.message()) is not None:
+            sent = time.perf_counter()
+            (await producer.send_in_transaction(message)).raise_for_status()
+            transactions.ended(sent)
+
+    (url,) = transactions.urls
+    async with AsyncTransactionProducer(GROUP, url, _CommittedAsync(), **transactions.options()) as producer:
+        await asyncio.gather(*(run() for _ in range(number)))
+    return transactions.result()
+
+
+def send(kind: str, number: int, seconds: float, urls: Sequence[str]) -> Load:
+    """The load of so many ``threads`` or ``tasks`` for so long, run in this process."""
+    transactions = _Transactions(urls, seconds)
+    return _threads(transactions, number) if kind == "threads" else asyncio.run(_tasks(transactions, number))
+
+
+def send_beside(kind: str, number: int, seconds: float, urls: Sequence[str]) -> Load:
+    """The same in a process of its own: what this process does meanwhile does not hold it up."""
+    command = [sys.executable, "-m", "benchmarks.sdk_load", kind, str(number), str(seconds), *urls]
+    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+    return Load(**json.loads(run.stdout))
+
+
+if __name__ == "__main__":
+    _kind, _number, _seconds, *_urls = sys.argv[1:]
+    print(json.dumps(vars(send(_kind, int(_number), float(_seconds), _urls))))
