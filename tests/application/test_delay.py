@@ -20,7 +20,7 @@ from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
 from checkback.errors import CheckbackError
 from checkback.inspect.state_store import state_segments
-from checkback.inspect.status import read_status
+from checkback.inspect.answers import Answers
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
@@ -149,7 +149,7 @@ def test_inspection_tells_of_delays(lake: Lake) -> None:
     (row,) = inspect.scheduled(lake.spark, lake.settings).collect()
     assert (row["queue_offset"], row["source"]) == (2, "producer")
     assert 3_000 < row["due_in_s"] <= 3_600
-    status = read_status(lake.settings, datetime.now(timezone.utc), lake.spark)
+    status = Answers(lake.settings).status()
     assert status.facts is not None
     assert status.facts.scheduled == (1, round(row["deliver_at"].timestamp() * 1000))
     assert {state: recent for state, _, recent in status.facts.decisions} == {"COMMIT": 3, "CANCEL": 1}

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError
 from checkback.inspect import pending
+from checkback.inspect.duckdb_engine import DuckDBEngine
 from checkback.inspect.view import View
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
@@ -96,7 +97,7 @@ def test_versions_of_a_moment_are_those_of_the_model(seed: int) -> None:
         history = History(root, Random(seed), 12)
         tables = Tables(root=folder, by_files=True)
         for ms in {at + near for at in [_START, *history.times] for near in (-1, 0, 1)}:
-            view = View(None, tables, _moment(ms))  # type: ignore[arg-type]  # local tables need none
+            view = View(DuckDBEngine(tables), _moment(ms))
             found = _offsets(root, "half", view.version("half")) - _offsets(
                 root, "decisions", view.version("decisions")
             )
@@ -133,10 +134,10 @@ def test_moment_whose_versions_are_gone_is_told_from_when_on(tmp_path: Path) -> 
     for version in range(3):
         (tmp_path / f"half/_delta_log/{version:020d}.json").unlink()
     tables = Tables(root=str(tmp_path), by_files=True)
-    assert View(None, tables, _moment(_START + 3000)).version("half") == 3  # type: ignore[arg-type]
+    assert View(DuckDBEngine(tables), _moment(_START + 3000)).version("half") == 3
     since = f"{_moment(_START + 3000):%Y-%m-%dT%H:%M:%S}"
     with pytest.raises(SettingsError, match=f"begins at {since}Z.*ask for {since}Z or later"):
-        View(None, tables, _moment(_START + 2999)).version("half")  # type: ignore[arg-type]
+        View(DuckDBEngine(tables), _moment(_START + 2999)).version("half")
 
 
 def test_moment_that_delta_does_not_read_any_more_is_told(spark: SparkSession, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from checkback.inspect import (
     table,
 )
 from checkback.inspect.groups import COLUMNS as GROUP_COLUMNS
-from checkback.inspect.json_lines import json_lines
+from checkback.inspect.json_lines import json_rows
 from checkback.inspect.pending_transactions import COLUMNS, CONTENT
 from checkback.inspect.transaction_lineage import COLUMNS as LINEAGE_COLUMNS
 from checkback.settings import Settings
@@ -103,7 +103,7 @@ def _story() -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def settings(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """The tables of that night, committed when it happened."""
     root = tmp_path_factory.mktemp("night")
     settings = Settings.model_validate(
@@ -113,7 +113,7 @@ def settings(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> S
             "reconcile": {"partitions": 2},
         }
     )
-    write(spark, Tables.of(settings.storage), _story())
+    write(None, Tables.of(settings.storage), _story())
     for name in ("half", "op", "topics/a", "decisions", "check_requests", "check_answers"):
         commits = CommitReader.of(str(root / name))
         assert commits is not None
@@ -125,7 +125,7 @@ def settings(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> S
 
 def rows_of(found: DataFrame) -> list[dict[str, Any]]:
     """The rows, times as UTC text: Python's own would be in this machine's time zone."""
-    return [json.loads(line[0]) for line in json_lines(found).collect()]
+    return list(json_rows(found.toArrow()))
 
 
 def test_pending_tells_of_each_how_often_and_why(spark: SparkSession, settings: Settings) -> None:
@@ -310,7 +310,7 @@ def _command(capfd: pytest.CaptureFixture[str], settings: Settings, *arguments: 
     return out.splitlines()
 
 
-def test_commands(spark: SparkSession, settings: Settings, capfd: pytest.CaptureFixture[str]) -> None:
+def test_commands(settings: Settings, capfd: pytest.CaptureFixture[str]) -> None:
     """Who is stuck can be told from the lines; --json has the same."""
     lines = _command(capfd, settings, "pending", "--as-of", "2026-01-02T00:00:05", "--group", "dead")
     assert len(lines) == 1 + 2
@@ -334,9 +334,7 @@ def test_commands(spark: SparkSession, settings: Settings, capfd: pytest.Capture
 
 
 @pytest.mark.parametrize("command", [["pending"], ["lineage", "tx"]])
-def test_wrong_time_is_told_before_spark_starts(
-    command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_time_is_told(command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--as-of", "noon", "--set", f"storage.root={tmp_path}"]) == 2
     assert "'noon' is not a time; write 2026-11-20T15:00" in capfd.readouterr().err
 

@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -215,8 +215,9 @@ def in_batches(rows: list[Row], **rules: Any) -> tuple[list[Row], int]:
     return found, len(times) - 1
 
 
-def write(spark: SparkSession, tables: Tables, rows: list[Row]) -> None:
-    """Make the tables that the rows need, and append them."""
+def write(spark: SparkSession | None, tables: Tables, rows: list[Row]) -> None:
+    """Make the tables that the rows need, and append them. Without Spark if tables are written by files."""
+    spark = cast("SparkSession", spark)
     of_table: dict[str, list[dict[str, Any]]] = {}
     for name, row in rows:
         of_table.setdefault(name, []).append(row)

@@ -1,25 +1,38 @@
-"""`checkback pending`, `scheduled`, `lineage` and `audit`: read-only views of the tables."""
+"""`checkback pending`, `stuck`, `decisions`, `scheduled`, `lineage`, `audit`: read-only views of the tables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-from checkback.commands.options import AsOf, Config, Debug, Group, Json, Overrides, Tx, app, prepared_for_tables
-from checkback.commands.printing import console, print_line, print_rows, print_table, shown, table_of
+from checkback.commands.answering import answering, print_answer
+from checkback.commands.options import (
+    AsOf,
+    Config,
+    Csv,
+    Debug,
+    Every,
+    Group,
+    Json,
+    Overrides,
+    Since,
+    Tx,
+    app,
+    prepared_for_tables,
+)
+from checkback.commands.printing import console, print_table, shown, table_of
+from checkback.durations import parse_duration
 from checkback.spark.session import running_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 #: Maximum rows in the table of `pending`; --json shows all.
 SHOWN = 50
 #: Maximum events of a transaction id in the table of `lineage`; --json shows all.
 EVENTS = 500
+#: states of a decision
+STATES = ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL")
 
 
 @app.command()
@@ -27,25 +40,18 @@ def pending(
     as_of: AsOf = None,
     group: Group = None,
     as_json: Json = False,
+    as_csv: Csv = False,
     config: Config = None,
     overrides: Overrides = None,
     debug: Debug = False,
 ) -> None:
     """Show the transactions that are not decided yet, or were not at a time."""
     settings = prepared_for_tables(config, overrides, debug)
-    from checkback.inspect.as_of import parse_as_of
-
-    moment = parse_as_of(as_of)
-    from pyspark.sql import functions as F
-
-    from checkback.inspect.pending_transactions import pending as inspected
-
-    with running_session(settings, "checkback-pending", short=True) as spark:
-        rows = inspected(spark, settings, moment).drop("as_of")
-        if group is not None:
-            rows = rows.where(F.col("producer_group") == group)
-        whose = "Nothing" if group is None else f"Nothing of the group {group}"
-        _show(rows, as_json, SHOWN, _pending_table, f"{whose} is pending." if moment is None else f"{whose} was.")
+    with answering(settings, "pending") as answers:
+        rows = answers.pending(as_of, group=group).drop(["as_of"])
+    whose = "Nothing" if group is None else f"Nothing of the group {group}"
+    nothing = f"{whose} is pending." if as_of is None else f"{whose} was."
+    print_answer(rows, as_json, as_csv, SHOWN, _pending_table, nothing)
 
 
 def _pending_table(rows: list[dict[str, Any]]) -> None:
@@ -70,26 +76,18 @@ def scheduled(
     as_of: AsOf = None,
     group: Group = None,
     as_json: Json = False,
+    as_csv: Csv = False,
     config: Config = None,
     overrides: Overrides = None,
     debug: Debug = False,
 ) -> None:
     """Show the committed messages whose time is yet to come, or was at a time."""
     settings = prepared_for_tables(config, overrides, debug)
-    from checkback.inspect.as_of import parse_as_of
-
-    moment = parse_as_of(as_of)
-    from pyspark.sql import functions as F
-
-    from checkback.inspect.scheduled_messages import scheduled as inspected
-
-    with running_session(settings, "checkback-scheduled", short=True) as spark:
-        rows = inspected(spark, settings, moment).drop("as_of")
-        if group is not None:
-            rows = rows.where(F.col("producer_group") == group)
-        whose = "Nothing" if group is None else f"Nothing of the group {group}"
-        nothing = f"{whose} is scheduled." if moment is None else f"{whose} was."
-        _show(rows, as_json, SHOWN, _scheduled_table, nothing)
+    with answering(settings, "scheduled") as answers:
+        rows = answers.scheduled(as_of, group=group).drop(["as_of"])
+    whose = "Nothing" if group is None else f"Nothing of the group {group}"
+    nothing = f"{whose} is scheduled." if as_of is None else f"{whose} was."
+    print_answer(rows, as_json, as_csv, SHOWN, _scheduled_table, nothing)
 
 
 def _scheduled_table(rows: list[dict[str, Any]]) -> None:
@@ -109,20 +107,16 @@ def lineage(
     group: Group = None,
     as_of: AsOf = None,
     as_json: Json = False,
+    as_csv: Csv = False,
     config: Config = None,
     overrides: Overrides = None,
     debug: Debug = False,
 ) -> None:
     """Show all that the tables know of a transaction, in the order of time."""
     settings = prepared_for_tables(config, overrides, debug)
-    from checkback.inspect.as_of import parse_as_of
-
-    moment = parse_as_of(as_of)
-    from checkback.inspect.transaction_lineage import lineage as traced
-
-    with running_session(settings, "checkback-lineage", short=True) as spark:
-        rows = traced(spark, settings, transaction_id, group, moment)
-        _show(rows, as_json, EVENTS, _lineage_table, f"No table knows the transaction {transaction_id}.")
+    with answering(settings, "lineage") as answers:
+        rows = answers.lineage(transaction_id, as_of, group=group)
+    print_answer(rows, as_json, as_csv, EVENTS, _lineage_table, f"No table knows the transaction {transaction_id}.")
 
 
 def _lineage_table(rows: list[dict[str, Any]]) -> None:
@@ -143,25 +137,62 @@ def _lineage_table(rows: list[dict[str, Any]]) -> None:
     console().print(table)
 
 
-def _show(
-    rows: DataFrame, as_json: bool, most: int, show: Callable[[list[dict[str, Any]]], None], nothing: str
+@app.command()
+def stuck(
+    as_of: AsOf = None,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
 ) -> None:
-    """Print all rows as JSON lines, or the first ``most`` as a table."""
-    from checkback.inspect.json_lines import json_lines
+    """Show the producer groups whose transactions are pending beyond their immunity, since when, and why."""
+    settings = prepared_for_tables(config, overrides, debug)
+    with answering(settings, "stuck") as answers:
+        rows = answers.groups(as_of, stuck=True).drop(["as_of"])
+    print_answer(rows, as_json, as_csv, SHOWN, _stuck_table, "No group is stuck." if as_of is None else "No group was.")
 
-    lines = json_lines(rows)
-    if as_json:
-        print_rows(line[0] for line in lines.toLocalIterator())
-        return
-    lines = lines.persist()
-    first = [json.loads(line[0]) for line in lines.take(most)]
-    if not first:
-        print_line(nothing)
-        return
-    show(first)
-    more = lines.count() - len(first) if len(first) == most else 0
-    if more:
-        console().print(f"and {more} more; --json shows all")
+
+def _stuck_table(rows: list[dict[str, Any]]) -> None:
+    table = table_of("group", "pending", "overdue", "oldest", "silent since", "undecided since", "endpoints", "why")
+    for row in rows:
+        table.add_row(
+            *(shown(row[name]) for name in ("producer_group", "pending", "overdue")),
+            "-" if row["oldest_age_s"] is None else f"{int(row['oldest_age_s'])}s",
+            *(shown(row[name]) for name in ("silent_since", "undecided_since")),
+            " ".join(row["endpoints"]) or "-",
+            shown(row["why"]),
+        )
+    console().print(table)
+
+
+@app.command()
+def decisions(
+    since: Since = "1h ago",
+    every: Every = "1m",
+    as_of: AsOf = None,
+    group: Group = None,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+) -> None:
+    """Show how many transactions of each group were decided in each interval, and how."""
+    settings = prepared_for_tables(config, overrides, debug)
+    with answering(settings, "decisions") as answers:
+        rows = answers.decisions(as_of, since=since, every=parse_duration(every), group=group)
+    print_answer(rows, as_json, as_csv, EVENTS, _decisions_table, f"Nothing was decided since {since}.")
+
+
+def _decisions_table(rows: list[dict[str, Any]]) -> None:
+    counts: dict[tuple[str, str], dict[str, int]] = {}
+    for row in rows:
+        counts.setdefault((row["minute"], row["producer_group"]), {})[row["state"]] = row["decisions"]
+    table = table_of("from", "group", *STATES)
+    for (minute, group), of_state in counts.items():
+        table.add_row(minute, shown(group), *(str(of_state.get(state, 0)) for state in STATES))
+    console().print(table)
 
 
 @app.command()

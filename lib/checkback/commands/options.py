@@ -29,11 +29,14 @@ Overrides = Annotated[
 Debug = Annotated[bool, typer.Option("--debug", help="Log more, and show the traceback of an error.")]
 AvailableNow = Annotated[bool, typer.Option("--available-now", help="Work off what is there, then end.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+Csv = Annotated[bool, typer.Option("--csv", help="CSV instead of a table.")]
 Group = Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only this producer group's.")]
 AsOf = Annotated[
     str | None,
     typer.Option("--as-of", metavar="TIME", help="As it was then (UTC): 2026-11-20T15:00, 15:00 (today), 10m ago."),
 ]
+Since = Annotated[str, typer.Option("--since", metavar="TIME", help="Only from then on; written as --as-of.")]
+Every = Annotated[str, typer.Option("--every", metavar="DURATION", help="The length of an interval, as 10s or 1h.")]
 
 Tx = Annotated[str, typer.Argument(metavar="TX", help="The transaction id.")]
 Actor = Annotated[str, typer.Option(metavar="NAME", help="Who does it.")]

@@ -13,10 +13,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from checkback.commands.answering import answering
 from checkback.commands.options import Config, Debug, Json, Overrides, app, prepared_for_tables
 from checkback.commands.printing import console, table_of
 from checkback.errors import printable
-from checkback.spark.session import running_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ def status(
             for found in _looks(settings, watch, lambda _: None):
                 _print(out, found, as_json, watch)
             return
-        # Reconcile's own facts are available at once, the tables' once Spark has started.
+        # Reconcile's own facts are available at once, the tables' a little later, on Spark much later.
         with Live(console=out, auto_refresh=False, screen=watch) as live:
             for found in _looks(settings, watch, lambda early: live.update(_screen(early), refresh=True)):
                 live.update(_screen(found), refresh=True)
@@ -57,14 +57,14 @@ def status(
 
 
 def _looks(settings: Settings, watch: bool, early: Callable[[Status], None]) -> Iterator[Status]:
-    """The status, repeatedly with ``watch``; ``early`` receives what is known before Spark has started."""
+    """The status, repeatedly with ``watch``; ``early`` receives what is known before the tables are read."""
     from checkback.inspect.status import read_status
 
     consumers = _consumers_reader(settings)
     early(consumers(read_status(settings, datetime.now(timezone.utc))))
-    with running_session(settings, "checkback-status", short=True) as spark:
+    with answering(settings, "status") as answers:
         while True:
-            yield consumers(read_status(settings, datetime.now(timezone.utc), spark))
+            yield consumers(answers.status())
             if not watch:
                 return
             time.sleep(REFRESH_S)

@@ -10,7 +10,8 @@ from pyspark.sql import functions as F
 
 from checkback.consumer.times import ms_of, time_of
 from checkback.errors import SettingsError, StorageError
-from checkback.inspect.view import moment_column, whole_columns
+from checkback.inspect.spark_engine import SparkEngine, whole_columns
+from checkback.inspect.view import moment_column
 from checkback.inspect.whole_batches import Cut, read_batches
 from checkback.messages import is_topic
 from checkback.storage.schemas import TOPIC_PREFIX
@@ -59,7 +60,7 @@ def read(
         # The version before the batches: a batch commits to a topic once, so those known afterwards have all of their
         # messages in it or, if they have just been completed, none; and only the batch in progress can have more.
         rows = tables.read(spark, name, version)
-        cut = Cut.at(read_batches(spark, tables), None)
+        cut = Cut.at(read_batches(SparkEngine(spark, tables)), None)
         rows = rows.where(F.lit(False)) if cut is None else cut.of(rows, name)
     rows = whole_columns(rows, name)
     return rows if selector is None else rows.where(selector.column())

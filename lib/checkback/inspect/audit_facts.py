@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from checkback.inspect.check_intervals import timed
-from checkback.inspect.pending_transactions import born
+from checkback.inspect.half_rows import born
 from checkback.reconcile.event_columns import identity_columns, is_cancel, store_us, transaction_key
 from checkback.reconcile.records import NOT_STATED, Reason, Source
 from checkback.reconcile.rejected import REJECTION

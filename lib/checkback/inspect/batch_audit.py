@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from checkback.inspect.batches import APPLICATION, BatchFault, faults, first_intervals
-from checkback.inspect.whole_batches import NAME, batch_time, place_of
+from checkback.inspect.whole_batches import NAME, batch_time
 from checkback.storage.dataframes import union
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import Column, DataFrame
 
     from checkback.inspect.batches import Records
@@ -96,6 +98,12 @@ def rules(fixed: FixedTables) -> DataFrame:
         "count_undelivered",
         F.get(F.array(*first), place.cast("int")).cast("bigint").alias("first_interval"),
     )
+
+
+def place_of(applications: Iterable[str]) -> Column:
+    """Index of the row's application among the applications."""
+    pairs = [F.lit(part) for place, name in enumerate(applications) for part in (name, place)]
+    return F.element_at(F.create_map(*pairs), F.coalesce("application", F.lit("")))
 
 
 def _rows(fixed: FixedTables) -> DataFrame:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError, StateError
 from checkback.inspect.as_of import parse_as_of
-from checkback.inspect.view import milliseconds, whole_columns
+from checkback.inspect.spark_engine import SparkEngine, whole_columns
+from checkback.inspect.view import milliseconds
 from checkback.inspect.whole_batches import NAME, Cut, WholeBatch, batch_time, read_batches
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 from checkback.storage.spark_schemas import schema_of
@@ -53,13 +54,13 @@ def snapshot(spark: SparkSession, settings: Settings, at: datetime | str | None 
     moment, tables = parse_as_of(at), Tables.of(settings.storage)
     if not tables.exists(spark, "half"):
         raise SettingsError("there is no such table", tables.location("half"), "run `checkback reconcile` first")
-    whole = read_batches(spark, tables)
+    whole = read_batches(SparkEngine(spark, tables))
     # A batch's rows are committed before its row in `batches`: fix the versions after reading that table.
     names = [*(name for name in SCHEMAS if batch_time(name)), *tables.topics(spark)]
     with ThreadPoolExecutor(max_workers=4) as pool:
         versions = dict(zip(names, pool.map(lambda name: tables.history(spark, name, 1), names), strict=True))
     # Batches completed meanwhile are known now, and left out.
-    cut = Cut.at(whole, None if moment is None else milliseconds(moment), read_batches(spark, tables))
+    cut = Cut.at(whole, None if moment is None else milliseconds(moment), read_batches(SparkEngine(spark, tables)))
     if cut is None:
         fix = "run `checkback reconcile`: a snapshot is of a batch that it finishes"
         raise StateError("no batch is known to be complete", tables.location(NAME), fix)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 from checkback.inspect.diagnosis import NOT_TRIED, Group, Reconcile, diagnose
-from checkback.inspect.pending_transactions import pending
+from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.progress import progress
+from checkback.inspect.question import Question
 from checkback.inspect.view import View, milliseconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from checkback.settings import Settings
 
-_ANSWERS = ("COMMIT", "ROLLBACK", "UNKNOWN")
-_DECIDES = ("COMMIT", "ROLLBACK")
 COLUMNS = (
     "producer_group",
     "pending",
@@ -41,6 +41,74 @@ COLUMNS = (
     "why",
     "as_of",
 )
+_TIMES = ("silent_since", "undecided_since", "due_since")
+_SHARES = ("decided", "unknown", "no_answer", "skipped")
+
+#: CTE `waiting`: pending transactions by group. One that was checked is beyond its immunity, even while its next check
+#: is not due.
+_WAITING = """
+one AS (
+    SELECT *, check_times > 0 OR last_outcome IS NOT NULL AS asked, next_check_at <= as_of AS due FROM (PENDING)),
+waiting AS (
+    SELECT producer_group, count(*) AS pending,
+        count(*) FILTER (WHERE asked OR due) AS overdue,
+        count(*) FILTER (WHERE (asked OR due) AND op_waiting IS NOT NULL) AS op_waiting,
+        min(born_timestamp) FILTER (WHERE asked OR due) AS oldest_born,
+        max(age_s) FILTER (WHERE asked OR due) AS oldest_age_s,
+        bool_or(asked) AS requested,
+        min(next_check_at) FILTER (WHERE due) AS due_since,
+        max(as_of) AS as_of
+    FROM one GROUP BY producer_group)"""
+
+#: CTEs `outcomes` and `tried`: outcomes of checks by group; recent: those of the last check_interval of checking
+_OUTCOMES = f"""
+latest AS (
+    SELECT producer_group,
+        max(answered_at) FILTER (WHERE outcome IN ('COMMIT', 'ROLLBACK', 'UNKNOWN')) AS last_answer_at,
+        max(answered_at) FILTER (WHERE outcome IN ('COMMIT', 'ROLLBACK')) AS last_decided_at,
+        max(answered_at) AS newest_at
+    FROM {{check_answers}} GROUP BY producer_group),
+facts AS (
+    SELECT a.producer_group, a.answered_at, a.outcome, a.endpoint, a.failed_tries, coalesce(a.error, '') AS error,
+        l.last_answer_at, l.last_decided_at, first_error(a.error, a.failed_tries) AS tried_error,
+        coalesce(unix_micros(a.answered_at) > unix_micros(l.newest_at) - :check_interval, FALSE) AS recent
+    FROM {{check_answers}} AS a JOIN latest AS l ON l.producer_group = a.producer_group),
+outcomes AS (
+    SELECT producer_group, max(last_answer_at) AS last_answer_at,
+        min(answered_at) FILTER (
+            WHERE outcome = 'NO_ANSWER' AND (last_answer_at IS NULL OR answered_at > last_answer_at)) AS silent_since,
+        min(answered_at) FILTER (
+            WHERE outcome = 'UNKNOWN' AND (last_decided_at IS NULL OR answered_at > last_decided_at)
+        ) AS undecided_since,
+        count(*) FILTER (WHERE recent) AS outcomes,
+        count(*) FILTER (WHERE recent AND outcome IN ('COMMIT', 'ROLLBACK')) AS decided,
+        count(*) FILTER (WHERE recent AND outcome = 'UNKNOWN') AS unknown,
+        count(*) FILTER (WHERE recent AND outcome = 'NO_ANSWER') AS no_answer,
+        count(*) FILTER (WHERE recent AND outcome = 'SKIPPED') AS skipped,
+        max_by(tried_error, (answered_at, tried_error)) FILTER (
+            WHERE outcome = 'NO_ANSWER' AND answered_at IS NOT NULL AND tried_error IS NOT NULL) AS last_error,
+        max_by(error, (answered_at, error)) FILTER (
+            WHERE outcome = 'NO_ANSWER' AND answered_at IS NOT NULL) AS last_silence,
+        max_by(error, (answered_at, error)) FILTER (
+            WHERE outcome = 'SKIPPED' AND answered_at IS NOT NULL) AS skipped_error
+    FROM facts GROUP BY producer_group),
+named AS (
+    SELECT producer_group, endpoint FROM facts WHERE recent
+    UNION ALL
+    SELECT producer_group, failed.endpoint
+    FROM (SELECT producer_group, explode(failed_tries) AS failed FROM facts WHERE recent)),
+tried AS (
+    SELECT producer_group, array_sort(collect_set(endpoint)) AS endpoints
+    FROM named WHERE endpoint IS NOT NULL GROUP BY producer_group)
+SELECT w.producer_group, w.pending, w.overdue, w.op_waiting, w.oldest_born, w.oldest_age_s, o.last_answer_at,
+    o.silent_since, o.undecided_since, coalesce(o.outcomes, CAST(0 AS BIGINT)) AS outcomes,
+    {", ".join(f"CAST(o.{name} AS DOUBLE) / nullif(o.outcomes, 0) AS {name}_share" for name in _SHARES)},
+    o.last_error, coalesce(t.endpoints, no_text()) AS endpoints, w.as_of, w.requested, w.due_since,
+    CASE WHEN startswith(o.last_silence, '{NOT_TRIED}') THEN o.last_silence END AS held_back,
+    nullif(o.skipped_error, '') AS skipped_error
+FROM waiting AS w
+LEFT JOIN outcomes AS o ON o.producer_group = w.producer_group
+LEFT JOIN tried AS t ON t.producer_group = w.producer_group"""
 
 
 def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:
@@ -55,34 +123,35 @@ def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str 
 
     One row per group. Costs as much as `pending`, plus a second scan of check_answers. Raises as `pending`.
     """
-    return group_summary(spark, settings, as_of).where("overdue > 0").orderBy(F.col("oldest_born"), "producer_group")
+    from pyspark.sql import functions as F
 
-
-def group_summary(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:
-    """As `stuck_groups`, including groups with nothing overdue."""
     view = View.of(spark, settings, as_of)
-    found = progress(spark, view.tables.checkpoint("reconcile"), None if view.at is None else milliseconds(view.at))
-    begun = None if found is None else found.begun
-    reconcile = Reconcile(None if begun is None else begun.time, quiet_after(settings))
-    endpoints = {name: len(producer.endpoints) for name, producer in settings.producers.items()}
-    waiting = _waiting(pending(spark, settings, view.at))
-    outcomes = _outcomes(view.read("check_answers"), settings.transaction.check_interval)
-    known = waiting.join(outcomes, on="producer_group", how="left")
-
-    def said(row: Any) -> str:
-        facts: dict[str, Any] = row.asDict()
-        now, group = facts.pop("now"), facts.pop("producer_group")
-        return diagnose(Group(**facts, endpoints=endpoints.get(group, 0)), reconcile, now)
-
+    say = _sayer(view, settings, spark)
     # A lambda has no type hints, from which Spark would infer another kind of UDF.
-    sentence = F.udf(lambda row: said(row), "string")  # noqa: PLW0108
-    return known.withColumns(
-        {
-            "why": sentence(F.struct(*_facts())),
-            "outcomes": F.coalesce("outcomes", F.lit(0).cast("bigint")),
-            "endpoints": F.coalesce("endpoints", F.array().cast("array<string>")),
-        }
-    ).select(*COLUMNS)
+    sentence = F.udf(lambda row: say(row.asDict()), "string")
+    rows: DataFrame = view.ask(groups_question(settings, stuck=True))
+    # Times as integers: Python's time zone does not affect them.
+    times = [F.unix_millis(name).alias(name) for name in (*_TIMES, "as_of")]
+    facts = F.struct(*(name for name in rows.columns if name not in (*_TIMES, "as_of")), *times)
+    return rows.withColumn("why", sentence(facts)).select(*COLUMNS)
+
+
+def group_rows(view: View, settings: Settings, *, stuck: bool = False) -> pa.Table:
+    """As `stuck_groups`, in this process; unless ``stuck`` also groups with nothing overdue."""
+    rows = view.engine.arrow(view.ask(groups_question(settings, stuck=stuck)))
+    say = _sayer(view, settings, getattr(view.engine, "spark", None))
+    times = {name: _ms(rows.column(name)) for name in (*_TIMES, "as_of")}
+    facts = rows.drop(["oldest_born", "last_answer_at", *times]).to_pylist()
+    said = [say(row | {name: of[at] for name, of in times.items()}) for at, row in enumerate(facts)]
+    return rows.append_column("why", pa.array(said, pa.string())).select(list(COLUMNS))
+
+
+def groups_question(settings: Settings, *, stuck: bool) -> Question:
+    """The question of `stuck_groups`, without ``why``, but with what it is said from."""
+    pending = pending_question(settings)
+    sql = f"WITH {_WAITING.replace('PENDING', pending.sql)}, {_OUTCOMES}"
+    question = Question(sql, "oldest_born, producer_group", pending.values)
+    return question.more("overdue", 0) if stuck else question
 
 
 def quiet_after(settings: Settings) -> timedelta:
@@ -90,79 +159,28 @@ def quiet_after(settings: Settings) -> timedelta:
     return 5 * settings.reconcile.trigger + timedelta(minutes=1)
 
 
-def _waiting(rows: DataFrame) -> DataFrame:
-    """Pending transactions by group."""
-    # A half that was checked is beyond its immunity, even while its next check is not yet due.
-    asked = (F.col("check_times") > 0) | F.col("last_outcome").isNotNull()
-    overdue = asked | (F.col("next_check_at") <= F.col("as_of"))
-    return rows.groupBy("producer_group").agg(
-        F.count("*").alias("pending"),
-        F.count_if(overdue).alias("overdue"),
-        F.count_if(overdue & F.col("op_waiting").isNotNull()).alias("op_waiting"),
-        F.min(F.when(overdue, F.col("born_timestamp"))).alias("oldest_born"),
-        F.max(F.when(overdue, F.col("age_s"))).alias("oldest_age_s"),
-        F.max(asked).alias("requested"),
-        F.min(F.when(F.col("next_check_at") <= F.col("as_of"), F.col("next_check_at"))).alias("due_since"),
-        F.max("as_of").alias("as_of"),
-    )
+def _sayer(view: View, settings: Settings, spark: SparkSession | None) -> Callable[[Mapping[str, Any]], str]:
+    """A function from a group's facts, times in ms, to `why`."""
+    at = None if view.at is None else milliseconds(view.at)
+    found = progress(spark, view.tables.checkpoint("reconcile"), at)
+    begun = None if found is None else found.begun
+    reconcile = Reconcile(None if begun is None else begun.time, quiet_after(settings))
+    endpoints = {name: len(producer.endpoints) for name, producer in settings.producers.items()}
+
+    def say(row: Mapping[str, Any]) -> str:
+        facts: dict[str, Any] = {name: row[f"{name}_share"] or 0.0 for name in _SHARES}
+        same = ("overdue", "op_waiting", "requested", "outcomes", "held_back", "skipped_error", *_TIMES)
+        group = Group(
+            **facts | {name: row[name] for name in same},
+            endpoints=endpoints.get(row["producer_group"], 0),
+            any_endpoint=bool(row["endpoints"]),
+            error=row["last_error"],
+        )
+        return diagnose(group, reconcile, row["as_of"])
+
+    return say
 
 
-def _outcomes(answers: DataFrame, check_interval: timedelta) -> DataFrame:
-    """Outcomes of checks by group."""
-    at, outcome = F.col("answered_at"), F.col("outcome")
-    latest = answers.groupBy("producer_group").agg(
-        F.max(F.when(outcome.isin(*_ANSWERS), at)).alias("last_answer_at"),
-        F.max(F.when(outcome.isin(*_DECIDES), at)).alias("last_decided_at"),
-        F.max(at).alias("newest_at"),
-    )
-    silent, skipped = outcome == "NO_ANSWER", outcome == "SKIPPED"
-    recent = F.unix_micros(at) > F.unix_micros("newest_at") - check_interval // timedelta(microseconds=1)
-    tried = F.concat(F.transform("failed_tries", lambda one: one["endpoint"]), F.array_compact(F.array("endpoint")))
-    errors = F.concat(F.array("error"), F.transform("failed_tries", lambda one: one["error"]))
-    error = F.get(F.filter(F.array_compact(errors), lambda text: ~text.startswith(NOT_TRIED)), F.lit(0))
-    in_vain = F.when(silent & error.isNotNull(), at)
-    found = answers.withColumn("failed_tries", F.coalesce("failed_tries", F.array().cast(_TRIES)))
-    facts = found.join(F.broadcast(latest), on="producer_group", how="inner").groupBy("producer_group")
-    counts = facts.agg(
-        F.max("last_answer_at").alias("last_answer_at"),
-        F.min(F.when(silent & _after("last_answer_at"), at)).alias("silent_since"),
-        F.min(F.when((outcome == "UNKNOWN") & _after("last_decided_at"), at)).alias("undecided_since"),
-        F.count_if(recent).alias("outcomes"),
-        *(
-            F.count_if(recent & of_kind).alias(name)
-            for name, of_kind in (
-                ("decided", outcome.isin(*_DECIDES)),
-                ("unknown", outcome == "UNKNOWN"),
-                ("no_answer", silent),
-                ("skipped", skipped),
-            )
-        ),
-        F.array_sort(F.array_distinct(F.flatten(F.collect_set(F.when(recent, tried))))).alias("endpoints"),
-        F.max_by(error, in_vain).alias("last_error"),
-        F.max_by(F.when(F.col("error").startswith(NOT_TRIED), F.col("error")), F.when(silent, at)).alias("held_back"),
-        F.max_by("error", F.when(skipped, at)).alias("skipped_error"),
-    )
-    shares = ((F.col(name) / F.col("outcomes")).alias(f"{name}_share") for name in _KINDS)
-    return counts.select("*", *shares).drop(*_KINDS)
-
-
-_KINDS = ("decided", "unknown", "no_answer", "skipped")
-_TRIES = "array<struct<endpoint: string, error: string>>"
-
-
-def _after(name: str) -> Column:
-    return F.col(name).isNull() | (F.col("answered_at") > F.col(name))
-
-
-def _facts() -> list[Column]:
-    """The fields of `Group`, with producer_group and now: integers, as Python's time zone does not affect them."""
-    return [
-        F.col("producer_group"),
-        F.unix_millis("as_of").alias("now"),
-        *(F.col(name) for name in ("overdue", "op_waiting", "requested", "held_back", "skipped_error")),
-        F.coalesce("outcomes", F.lit(0)).alias("outcomes"),
-        *(F.coalesce(f"{name}_share", F.lit(0.0)).alias(name) for name in _KINDS),
-        (F.size("endpoints") > 0).alias("any_endpoint"),
-        F.col("last_error").alias("error"),
-        *(F.unix_millis(name).alias(name) for name in ("silent_since", "undecided_since", "due_since")),
-    ]
+def _ms(times: pa.ChunkedArray) -> list[int | None]:
+    found: list[int | None] = [None if us is None else us // 1000 for us in times.cast(pa.int64()).to_pylist()]
+    return found

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.diagnosis import NOT_TRIED
-from checkback.inspect.pending_transactions import KEY
+from checkback.inspect.half_rows import KEY
 from checkback.inspect.plot_intervals import in_words, interval_for
 from checkback.inspect.view import View, moment_column, moment_of, since_moment
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
+from checkback.inspect.question import Question
 from checkback.inspect.view import View
-from checkback.reconcile.check_counts import checks_so_far
-from checkback.reconcile.event_columns import identity_columns
 from checkback.storage.timestamps import MOST
 
 if TYPE_CHECKING:
@@ -17,15 +14,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from checkback.inspect.engine import Value
     from checkback.settings import Settings
 
-KEY = ["queue_id", "queue_offset"]
-_NAMES = ["transaction_id", "producer_group"]
 #: columns of `pending` only with ``bodies``
 CONTENT = ("tags", "keys", "properties", "body")
 
 COLUMNS = (
-    *KEY,
+    "queue_id",
+    "queue_offset",
     "transaction_id",
     "producer_group",
     "real_topic",
@@ -42,6 +39,132 @@ COLUMNS = (
     "as_of",
 )
 
+#: CTE `halves`: the undecided half messages, of each offset the first that landed, as in the segments; born_us: rule 4
+_HALVES = """
+left_over AS (
+    SELECT queue_id, queue_offset FROM {half} AS h
+    WHERE NOT EXISTS (
+        SELECT 1 FROM {decisions} AS d WHERE d.queue_id = h.queue_id AND d.queue_offset = h.queue_offset)),
+landed AS (
+    SELECT queue_id, queue_offset, transaction_id, producer_group, real_topic, born_timestamp, check_immunity_s CONTENT,
+        unix_micros(least(born_timestamp, store_timestamp)) AS born_us,
+        row_number() OVER (
+            PARTITION BY queue_id, queue_offset
+            ORDER BY store_timestamp NULLS LAST, born_timestamp NULLS LAST, transaction_id NULLS LAST,
+                producer_group NULLS LAST, real_topic NULLS LAST) AS copy
+    FROM {half} AS h
+    WHERE EXISTS (
+        SELECT 1 FROM left_over AS l
+        WHERE l.queue_id IS NOT DISTINCT FROM h.queue_id AND l.queue_offset IS NOT DISTINCT FROM h.queue_offset)),
+halves AS (SELECT * FROM landed WHERE copy = 1)"""
+
+#: CTE `checks`: of each half message the checks that count (docs/protocol.md, rule 9; `reconcile.check_counts`), and
+#: when the last was requested. A half message is identified by its names, too: after a restore of `half` from a backup
+#: an offset may be reused. A check that an earlier release took back (UNDELIVERED) does not count.
+_CHECKS = """
+told AS (
+    SELECT queue_id, half_offset AS queue_offset, producer_group, transaction_id, state, store_timestamp,
+        coalesce(TRY_CAST(regexp_extract(remark, '^check ([0-9]{{1,9}})$', 1) AS BIGINT), -1) AS number
+    FROM {op} WHERE source = 'check' AND state IN ('DELIVERED', 'UNDELIVERED')),
+received AS (
+    SELECT queue_id, queue_offset, producer_group, transaction_id, max(number) AS number
+    FROM told WHERE state = 'DELIVERED' GROUP BY queue_id, queue_offset, producer_group, transaction_id),
+taken AS (
+    SELECT *, row_number() OVER (
+        PARTITION BY queue_id, queue_offset, producer_group, transaction_id
+        ORDER BY store_timestamp DESC NULLS LAST, number DESC) AS turn
+    FROM told WHERE state = 'UNDELIVERED'),
+asked AS (
+    SELECT queue_id, queue_offset, producer_group, transaction_id, check_times, requested_at,
+        row_number() OVER (
+            PARTITION BY queue_id, queue_offset, producer_group, transaction_id
+            ORDER BY requested_at DESC NULLS LAST, check_times DESC NULLS LAST) AS turn,
+        count(*) OVER (PARTITION BY queue_id, queue_offset, producer_group, transaction_id) AS asked
+    FROM {check_requests}),
+counted AS (
+    SELECT a.queue_id, a.queue_offset, a.producer_group, a.transaction_id, a.asked, a.requested_at,
+        CAST(a.check_times AS BIGINT) AS number, coalesce(r.number, 0) AS confirmed,
+        coalesce(t.number = a.check_times AND t.store_timestamp > a.requested_at, FALSE) AS taken_back
+    FROM asked AS a
+    LEFT JOIN received AS r
+        ON r.queue_id = a.queue_id AND r.queue_offset = a.queue_offset AND r.producer_group = a.producer_group
+        AND r.transaction_id IS NOT DISTINCT FROM a.transaction_id
+    LEFT JOIN taken AS t
+        ON t.queue_id = a.queue_id AND t.queue_offset = a.queue_offset AND t.producer_group = a.producer_group
+        AND t.transaction_id IS NOT DISTINCT FROM a.transaction_id AND t.turn = 1
+    WHERE a.turn = 1),
+checks AS (
+    SELECT queue_id, queue_offset, producer_group, transaction_id, requested_at,
+        CAST(CASE
+            WHEN :count_undelivered = 0 THEN least(confirmed, asked)
+            WHEN number >= :check_max AND confirmed < number THEN greatest(confirmed, :check_max - 1)
+            ELSE number - CASE WHEN taken_back THEN 1 ELSE 0 END
+        END AS INT) AS check_times
+    FROM counted)"""
+
+#: CTE `answers`: of each half message the newest outcome. By time: the number of a check that did not count is reused.
+_ANSWERS = """
+answers AS (
+    SELECT queue_id, queue_offset, producer_group, transaction_id, outcome, error, endpoint, answered_at,
+        row_number() OVER (
+            PARTITION BY queue_id, queue_offset, producer_group, transaction_id
+            ORDER BY answered_at DESC NULLS LAST, check_times DESC NULLS LAST, outcome, error, endpoint) AS turn
+    FROM {check_answers})"""
+
+#: CTE `waiting`: the op that will decide a half message: the first (rule 1) of its own (rule 2)
+_WAITING = """
+waiting AS (
+    SELECT o.queue_id, o.half_offset AS queue_offset, o.state, row_number() OVER (
+        PARTITION BY o.queue_id, o.half_offset
+        ORDER BY o.store_timestamp NULLS FIRST, o.born_timestamp NULLS FIRST, o.state DESC) AS turn
+    FROM {op} AS o JOIN halves AS h ON h.queue_id = o.queue_id AND h.queue_offset = o.half_offset
+    WHERE o.state IN ('COMMIT', 'ROLLBACK') AND o.producer_group = h.producer_group
+        AND (o.transaction_id IS NULL OR o.transaction_id = h.transaction_id))"""
+
+#: The sentence `why`; `checkback.inspect.diagnosis` does the same for a group.
+_WHY = """CASE
+    WHEN op_waiting IS NOT NULL THEN op_waiting || ' has landed: the next batch decides'
+    WHEN last_outcome = 'UNKNOWN' THEN 'answered UNKNOWN'
+    WHEN last_outcome = 'NO_ANSWER' AND last_endpoint IS NULL THEN 'no endpoint is set for the group'
+    WHEN last_outcome = 'NO_ANSWER' THEN 'no endpoint answers: ' || last_error
+    WHEN last_outcome = 'SKIPPED' THEN 'check skipped: ' || last_error
+    WHEN last_outcome IS NOT NULL THEN 'answered ' || last_outcome || ': its op is not there yet'
+    WHEN check_times > 0 THEN 'asked, no outcome yet'
+    WHEN NOT next_us <= CAST(:now AS BIGINT) THEN 'young: the first check is not due yet'
+    WHEN NOT KNOWN_GROUP THEN 'no endpoint is set for the group in these settings'
+    ELSE 'its first check is due'
+END"""
+
+_KNOWN = """
+known AS (
+    SELECT h.queue_id, h.queue_offset, h.transaction_id, h.producer_group, h.real_topic, h.born_timestamp, h.born_us
+        CONTENT,
+        coalesce(c.check_times, CAST(0 AS INT)) AS check_times, a.outcome AS last_outcome, a.error AS last_error,
+        a.endpoint AS last_endpoint, a.answered_at AS last_answered_at, w.state AS op_waiting,
+        coalesce(
+            CASE WHEN c.requested_at > timestamp_micros(:most) THEN CAST(:most AS BIGINT)
+                ELSE unix_millis(c.requested_at) * 1000 END + CAST(:check_interval AS BIGINT),
+            CASE WHEN h.born_us > :most THEN CAST(:most AS BIGINT) ELSE h.born_us END + CASE
+                WHEN h.check_immunity_s >= 0 THEN CAST(h.check_immunity_s AS BIGINT) * 1000000
+                ELSE CAST(:timeout AS BIGINT) END) AS next_us
+    FROM halves AS h
+    LEFT JOIN checks AS c
+        ON c.queue_id = h.queue_id AND c.queue_offset = h.queue_offset AND c.producer_group = h.producer_group
+        AND c.transaction_id IS NOT DISTINCT FROM h.transaction_id
+    LEFT JOIN answers AS a
+        ON a.queue_id = h.queue_id AND a.queue_offset = h.queue_offset AND a.producer_group = h.producer_group
+        AND a.transaction_id = h.transaction_id AND a.turn = 1
+    LEFT JOIN waiting AS w ON w.queue_id = h.queue_id AND w.queue_offset = h.queue_offset AND w.turn = 1)"""
+
+_SELECT = f"""
+SELECT queue_id, queue_offset, transaction_id, producer_group, real_topic, born_timestamp,
+    (CAST(:now AS DOUBLE) - CAST(born_us AS DOUBLE)) / 1e6 AS age_s,
+    check_times, last_outcome, last_error, last_endpoint, last_answered_at,
+    timestamp_micros(next_us) AS next_check_at, op_waiting, {_WHY} AS why, timestamp_micros(:now) AS as_of CONTENT
+FROM known"""
+
+_PENDING = f"WITH {','.join((_HALVES, _CHECKS, _ANSWERS, _WAITING, _KNOWN))} {_SELECT}"
+
 
 def pending(
     spark: SparkSession, settings: Settings, as_of: datetime | str | None = None, *, bodies: bool = False
@@ -55,120 +178,31 @@ def pending(
     and will decide it in the next batch; else null), why (a sentence), as_of (TIMESTAMP). With ``bodies`` also tags,
     keys, properties and body.
 
-    Reads each of half, decisions, op, check_requests and check_answers once, without bodies, and shuffles half and
-    decisions. Raises SettingsError if ``as_of`` is not a time or too long ago, or if there are no tables.
+    Reads half twice, first only offsets, and decisions, op, check_requests and check_answers, without bodies. Raises
+    SettingsError if ``as_of`` is not a time or too long ago, or if there are no tables.
     """
-    view = View.of(spark, settings, as_of)
-    halves = undecided(view, bodies)
-    counted = settings.check.count_undelivered, settings.transaction.check_max
-    checks = checks_so_far(view.read("check_requests"), view.read("op"), *counted)
-    checks = checks.withColumnRenamed("offset", "queue_offset")
-    group, transaction = identity_columns()
-    interval_s = settings.transaction.check_interval.total_seconds()
-    first_check = plus_seconds(born(), immunity_s(settings))
-    again = plus_seconds(F.timestamp_millis("checked"), F.lit(interval_s))
-    known = (
-        halves.withColumns({"group": group, "transaction": transaction})
-        .join(checks, on=[*KEY, "group", "transaction"], how="left")
-        .join(_last_answers(view.read("check_answers")), on=[*KEY, *_NAMES], how="left")
-        .join(_waiting_ops(view.read("op"), halves), on=KEY, how="left")
-        .withColumns(
-            {
-                "as_of": view.now,
-                "check_times": F.coalesce("check_times", F.lit(0)),
-                "next_check_at": F.coalesce(again, first_check),
-            }
-        )
-    )
-    return known.select(
-        *KEY,
-        "transaction_id",
-        "producer_group",
-        "real_topic",
-        "born_timestamp",
-        (F.col("as_of").cast("double") - born().cast("double")).alias("age_s"),
-        "check_times",
-        F.col("last.outcome").alias("last_outcome"),
-        F.col("last.error").alias("last_error"),
-        F.col("last.endpoint").alias("last_endpoint"),
-        F.col("last.answered_at").alias("last_answered_at"),
-        "next_check_at",
-        "op_waiting",
-        _why(settings).alias("why"),
-        "as_of",
-        *(CONTENT if bodies else ()),
-    ).orderBy(F.col("born_timestamp"), *KEY)
+    frame: DataFrame = View.of(spark, settings, as_of).ask(pending_question(settings, bodies=bodies))
+    return frame
 
 
-def undecided(view: View, bodies: bool = False) -> DataFrame:
-    """The rows of `half` without a decision, one per offset."""
-    left = view.read("half").join(view.read("decisions").select(*KEY), on=KEY, how="left_anti")
-    return first_of_each(left, bodies)
+def pending_question(settings: Settings, *, bodies: bool = False) -> Question:
+    """The question of `pending`."""
+    groups = sorted(name for name, producer in settings.producers.items() if producer.endpoints)
+    names = {f"group_{number}": name for number, name in enumerate(groups)}
+    known = f"coalesce(producer_group IN ({', '.join(f':{name}' for name in names)}), FALSE)" if names else "FALSE"
+    content = "".join(f", {name}" for name in CONTENT) if bodies else ""
+    rules = settings.transaction
+    values: dict[str, Value] = {
+        "check_max": rules.check_max,
+        "count_undelivered": int(settings.check.count_undelivered),
+        "check_interval": _us(rules.check_interval),
+        "timeout": _us(rules.timeout),
+        "most": MOST,
+        **names,
+    }
+    sql = _PENDING.replace("CONTENT", content).replace("KNOWN_GROUP", known)
+    return Question(sql, "born_timestamp, queue_id, queue_offset", values)
 
 
-def first_of_each(half: DataFrame, bodies: bool = False) -> DataFrame:
-    """`half` with one row per offset: the first that landed, as in the segments. Bodies only on request."""
-    left_out = (*KEY, *(() if bodies else CONTENT))
-    columns = [name for name in half.columns if name not in left_out]
-    first = F.min_by(F.struct(*columns), "store_timestamp").alias("first")
-    return half.groupBy(*KEY).agg(first).select(*KEY, "first.*")
-
-
-def born() -> Column:
-    """The effective born_timestamp: one later than the store_timestamp counts as that (rule 4)."""
-    return F.least("born_timestamp", "store_timestamp")
-
-
-def immunity_s(settings: Settings) -> Column:
-    """Immunity in seconds: the message's own, else transaction.timeout (rule 4)."""
-    own = F.when(F.col("check_immunity_s") >= 0, F.col("check_immunity_s"))
-    return F.coalesce(own.cast("double"), F.lit(settings.transaction.timeout.total_seconds()))
-
-
-def plus_seconds(time: Column, seconds: Column) -> Column:
-    """A time plus seconds, capped at the greatest time that Python can represent."""
-    micros = F.unix_micros(time)
-    micros = F.when(micros > MOST, MOST).otherwise(micros)
-    return F.timestamp_micros((micros + (seconds * 1_000_000).cast("bigint")).cast("bigint"))
-
-
-def _last_answers(answers: DataFrame) -> DataFrame:
-    """The newest outcome by half message. By time: the number of a check that did not count is reused."""
-    last = F.struct("outcome", "error", "endpoint", "answered_at")
-    return answers.groupBy(*KEY, *_NAMES).agg(F.max_by(last, F.struct("answered_at", "check_times")).alias("last"))
-
-
-def _waiting_ops(op: DataFrame, halves: DataFrame) -> DataFrame:
-    """By offset the state of the op that will decide a pending half message: the first (rule 1) of its own (rule 2)."""
-    ops = op.where(F.col("state").isin("COMMIT", "ROLLBACK")).select(
-        "queue_id",
-        F.col("half_offset").alias("queue_offset"),
-        F.col("producer_group").alias("op_group"),
-        F.col("transaction_id").alias("op_id"),
-        "state",
-        F.struct("store_timestamp", "born_timestamp", F.col("state") != "ROLLBACK").alias("turn"),
-    )
-    own = (F.col("op_group") == F.col("producer_group")) & (
-        F.col("op_id").isNull() | (F.col("op_id") == F.col("transaction_id"))
-    )
-    found = ops.join(halves.select(*KEY, "transaction_id", "producer_group"), on=KEY, how="inner").where(own)
-    return found.groupBy(*KEY).agg(F.min_by("state", "turn").alias("op_waiting"))
-
-
-def _why(settings: Settings) -> Column:
-    """Why it is not decided yet. Equivalent to checkback.inspect.diagnosis, which describes a group."""
-    outcome, error = F.col("last.outcome"), F.col("last.error")
-    due = F.col("next_check_at") <= F.col("as_of")
-    set_groups = sorted(name for name, producer in settings.producers.items() if producer.endpoints)
-    return (
-        F.when(F.col("op_waiting").isNotNull(), F.concat("op_waiting", F.lit(" has landed: the next batch decides")))
-        .when(outcome == "UNKNOWN", F.lit("answered UNKNOWN"))
-        .when((outcome == "NO_ANSWER") & F.col("last.endpoint").isNull(), F.lit("no endpoint is set for the group"))
-        .when(outcome == "NO_ANSWER", F.concat(F.lit("no endpoint answers: "), error))
-        .when(outcome == "SKIPPED", F.concat(F.lit("check skipped: "), error))
-        .when(outcome.isNotNull(), F.concat(F.lit("answered "), outcome, F.lit(": its op is not there yet")))
-        .when(F.col("check_times") > 0, F.lit("asked, no outcome yet"))
-        .when(~due, F.lit("young: the first check is not due yet"))
-        .when(~F.col("producer_group").isin(set_groups), F.lit("no endpoint is set for the group in these settings"))
-        .otherwise(F.lit("its first check is due"))
-    )
+def _us(duration: timedelta) -> int:
+    return duration // timedelta(microseconds=1)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
-from checkback.inspect.pending_transactions import KEY
+from checkback.inspect.question import Question
 from checkback.inspect.view import View
 
 if TYPE_CHECKING:
@@ -15,6 +13,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from checkback.settings import Settings
+
+_SCHEDULED = """
+SELECT queue_id, queue_offset, transaction_id, producer_group, real_topic, decided_at, source, deliver_at,
+    (CAST(unix_micros(deliver_at) AS DOUBLE) - CAST(:now AS DOUBLE)) / 1e6 AS due_in_s, timestamp_micros(:now) AS as_of
+FROM {decisions} AS d
+WHERE state = 'COMMIT' AND deliver_at IS NOT NULL
+    AND NOT EXISTS (
+        SELECT 1 FROM {decisions} AS c
+        WHERE c.state = 'CANCEL' AND c.queue_id = d.queue_id AND c.queue_offset = d.queue_offset)
+    AND NOT EXISTS (
+        SELECT 1 FROM {deliveries} AS e WHERE e.queue_id = d.queue_id AND e.queue_offset = d.queue_offset)
+"""
+SCHEDULED = Question(_SCHEDULED, "deliver_at, queue_id, queue_offset")
 
 
 def scheduled(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:
@@ -25,11 +36,5 @@ def scheduled(spark: SparkSession, settings: Settings, as_of: datetime | str | N
 
     Reads decisions twice and deliveries once. Raises as `pending`.
     """
-    view = View.of(spark, settings, as_of)
-    decisions = view.read("decisions")
-    ended = decisions.where("state = 'CANCEL'").select(*KEY).union(view.read("deliveries").select(*KEY))
-    rows = decisions.where("state = 'COMMIT' AND deliver_at IS NOT NULL").join(ended, on=KEY, how="left_anti")
-    due_in = F.col("deliver_at").cast("double") - view.now.cast("double")
-    names = ["transaction_id", "producer_group", "real_topic", "decided_at", "source", "deliver_at"]
-    found = rows.select(*KEY, *names, due_in.alias("due_in_s"), view.now.alias("as_of"))
-    return found.orderBy("deliver_at", *KEY)
+    frame: DataFrame = View.of(spark, settings, as_of).ask(SCHEDULED)
+    return frame

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from checkback.errors import StateError
-from checkback.inspect.pending_transactions import KEY
+from checkback.inspect.half_rows import KEY
 from checkback.inspect.table_versions import FixedTables
 from checkback.inspect.view import View
 from checkback.reconcile.ownership import NAME

@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkback.inspect.groups import group_rows
 from checkback.inspect.progress import Progress, progress
+from checkback.inspect.question import Question
+from checkback.inspect.scheduled_messages import SCHEDULED
+from checkback.inspect.timeline import outcomes_question
+from checkback.inspect.unpublished_messages import topics
+from checkback.inspect.view import microseconds
 from checkback.storage.commit_reader import CommitReader, Unread
 from checkback.storage.lock import lock_is_held
 from checkback.storage.tables import Tables
@@ -14,16 +23,17 @@ from checkback.storage.tables import Tables
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from checkback.inspect.unpublished_messages import Topic
+    from checkback.inspect.view import View
     from checkback.settings import Settings
     from checkback.storage.checkpoint import Batch
 
 #: sources of the query, in order
 SOURCES = ("half", "op")
 RECENT = timedelta(minutes=5)
-#: columns of `group_summary` that status shows
+#: columns of `groups.group_rows` that status shows, times as ms
 GROUP = (
     "producer_group",
     "pending",
@@ -94,11 +104,11 @@ class Status:
     consumers: tuple[ConsumerFacts, ...] | None = None
 
 
-def read_status(settings: Settings, now: datetime, spark: SparkSession | None = None) -> Status:
-    """The status without what requires Spark; with ``spark``, all of it. Raises SettingsError, StorageError."""
+def read_status(settings: Settings, now: datetime, view: View | None = None) -> Status:
+    """The status, with a ``view`` also what the tables tell. Raises SettingsError, StorageError."""
     tables = Tables.of(settings.storage)
-    engine = _engine(tables, spark)
-    facts = None if spark is None else _facts(spark, settings, tables, now)
+    engine = _engine(tables, None if view is None else getattr(view.engine, "spark", None))
+    facts = None if view is None else _facts(view, settings, now)
     transaction = settings.transaction
     return Status(round(now.timestamp() * 1000), transaction.timeout, transaction.reserved, engine, facts)
 
@@ -139,48 +149,50 @@ def _unread(tables: Tables, name: str, source: int, done: Batch | None, spark: S
     return None if found is None else Unread(found["rows"], found["since"] if found["rows"] else None)
 
 
-def _facts(spark: SparkSession, settings: Settings, tables: Tables, now: datetime) -> TableFacts:
-    """Four queries: one row per group, per state, of what is scheduled, and per endpoint and outcome."""
-    from pyspark.sql import functions as F
+_DECIDED = """
+SELECT state, count(*) FILTER (WHERE decided_at >= timestamp_micros(:minute)) AS minute,
+    count(*) FILTER (WHERE decided_at >= timestamp_micros(:recent)) AS recent,
+    count(*) FILTER (WHERE decided_at >= timestamp_micros(:midnight)) AS today
+FROM {decisions} WHERE decided_at >= timestamp_micros(least(:recent, :midnight)) GROUP BY state
+"""
 
-    from checkback.inspect.groups import group_summary
-    from checkback.inspect.scheduled_messages import scheduled
-    from checkback.inspect.timeline import check_outcomes
-    from checkback.inspect.unpublished_messages import topics
-    from checkback.inspect.view import View, moment_column
 
+def _facts(view: View, settings: Settings, now: datetime) -> TableFacts:
+    """What the tables tell."""
     now = now.astimezone(timezone.utc)
-    summary = group_summary(spark, settings).withColumns(
-        {f"{name}_ms": F.unix_millis(name) for name in ("silent_since", "undecided_since")}
-    )
-    groups = summary.orderBy(F.col("oldest_age_s").desc_nulls_last(), "producer_group").select(*GROUP).collect()
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    decided: list[tuple[str, int, int, int]] = []
-    if tables.exists(spark, "decisions"):
-        ages = {name: F.col("decided_at") >= moment_column(now - age) for name, age in _AGES.items()}
-        rows = tables.read(spark, "decisions").where(F.col("decided_at") >= moment_column(min(midnight, now - RECENT)))
-        counts = rows.groupBy("state").agg(
-            *(F.count_if(of).alias(name) for name, of in ages.items()),
-            F.count_if(F.col("decided_at") >= moment_column(midnight)).alias("today"),
-        )
-        decided = [(row["state"], row["minute"], row["recent"], row["today"]) for row in counts.collect()]
-    outcomes = check_outcomes(spark, settings, since=now - RECENT).groupBy("producer_group", "endpoint", "outcome")
-    checks = outcomes.agg(F.sum("checks").alias("checks")).orderBy("producer_group", "endpoint", "outcome").collect()
+    since = {"minute": now - timedelta(minutes=1), "recent": now - RECENT, "midnight": midnight}
+    decided = _rows(view, Question(_DECIDED, "state", {name: microseconds(at) for name, at in since.items()}))
+    outcomes = outcomes_question(now - RECENT)
+    sql = f"""
+        SELECT producer_group, endpoint, outcome, CAST(sum(checks) AS BIGINT) AS checks
+        FROM ({outcomes.sql}) GROUP BY producer_group, endpoint, outcome"""
+    checks = _rows(view, Question(sql, "producer_group, endpoint, outcome", outcomes.values))
     return TableFacts(
-        groups=tuple(row.asDict() for row in groups),
-        decisions=tuple(sorted((state, minute, recent) for state, minute, recent, _ in decided)),
-        discarded_today=sum(today for state, _, _, today in decided if state == "DISCARD"),
-        scheduled=_scheduled(scheduled(spark, settings)),
+        groups=tuple(_groups(view, settings)),
+        decisions=tuple((row["state"], row["minute"], row["recent"]) for row in decided),
+        discarded_today=sum(row["today"] for row in decided if row["state"] == "DISCARD"),
+        scheduled=_scheduled(view),
         checks=tuple((row["producer_group"], row["endpoint"], row["outcome"], row["checks"]) for row in checks),
-        unpublished=tuple(topics(View(spark, tables))),
+        unpublished=tuple(topics(view)),
     )
 
 
-def _scheduled(rows: DataFrame) -> tuple[int, int | None]:
-    from pyspark.sql import functions as F
+def _groups(view: View, settings: Settings) -> list[Mapping[str, Any]]:
+    """GROUP of each group, the oldest first."""
+    rows = group_rows(view, settings)
+    for name in ("silent_since", "undecided_since"):
+        rows = rows.append_column(f"{name}_ms", pc.divide(rows.column(name).cast(pa.int64()), 1000))
+    found: list[Mapping[str, Any]] = rows.select(list(GROUP)).to_pylist()
+    return sorted(found, key=lambda row: (-(row["oldest_age_s"] or float("-inf")), row["producer_group"] or ""))
 
-    found = rows.agg(F.count("*").alias("messages"), F.unix_millis(F.min("deliver_at")).alias("next")).first()
-    return (0, None) if found is None else (found["messages"], found["next"])
+
+def _scheduled(view: View) -> tuple[int, int | None]:
+    sql = f"SELECT count(*) AS messages, min(unix_millis(deliver_at)) AS due FROM ({SCHEDULED.sql})"
+    (found,) = _rows(view, Question(sql, "messages"))
+    return found["messages"], found["due"]
 
 
-_AGES = {"minute": timedelta(minutes=1), "recent": RECENT}
+def _rows(view: View, question: Question) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = view.engine.arrow(view.ask(question)).to_pylist()
+    return found

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from checkback.inspect.spark_engine import SparkEngine
 from checkback.inspect.topic_scan import read_topics
 from checkback.inspect.whole_batches import BatchTable, batch_time, read_batches
 from checkback.storage.checkpoint import Batch, batches_since, last_done, read_checkpoint
@@ -66,13 +67,13 @@ class FixedTables:
         """The tables as they are now. Raises StorageError if the checkpoint cannot be read."""
         place = tables.checkpoint("reconcile")
         checkpoint, done = read_checkpoint(spark, place), last_done(spark, place)
-        whole = read_batches(spark, tables)
+        whole = read_batches(SparkEngine(spark, tables))
         outputs = [*(name for name in SCHEMAS if name not in _SOURCES), *tables.topics(spark)]
         with ThreadPoolExecutor(max_workers=4) as pool:
             found = list(pool.map(lambda name: (name, tables.history(spark, name, 1)), outputs))
             found += list(pool.map(lambda name: (name, tables.history(spark, name, 1)), _SOURCES))
         begun = batches_since(spark, place, done)
-        since = read_batches(spark, tables).others(whole.applications, whole.batches)
+        since = read_batches(SparkEngine(spark, tables)).others(whole.applications, whole.batches)
         fixed = cls(
             spark=spark,
             tables=tables,

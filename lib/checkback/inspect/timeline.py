@@ -6,27 +6,25 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
-
 from checkback.errors import SettingsError
-from checkback.inspect.pending_transactions import KEY, born, first_of_each
+from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.plot_intervals import interval_for
-from checkback.inspect.view import View, since_moment
+from checkback.inspect.question import Question
+from checkback.inspect.view import View, microseconds
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+    from checkback.inspect.engine import Value
     from checkback.settings import Settings
 
 #: outcome of a failed attempt at an endpoint, after which another one was tried
 FAILED_TRY = "FAILED_TRY"
 MINUTE = timedelta(minutes=1)
-#: times in the life of a half message
-_LIFE = ("store_timestamp", "decided_at")
+#: us: before all times
+_EVER = -(1 << 62)
 #: the time column of each table
 _TIMES = {"half": "store_timestamp", "decisions": "decided_at", "check_answers": "answered_at"}
 
@@ -45,13 +43,16 @@ def decisions_by_minute(
     messages), decisions BIGINT. A
     minute without decisions has no row. Reads `decisions` once; with ``since`` only the files of that time.
     """
-    view = View.of(spark, settings, as_of)
-    rows = since_moment(view.read("decisions"), "decided_at", since)
-    return (
-        rows.groupBy(_minute("decided_at", every), "producer_group", "state")
-        .agg(F.count("*").alias("decisions"))
-        .orderBy("minute", "producer_group", "state")
-    )
+    frame: DataFrame = View.of(spark, settings, as_of).ask(decisions_question(since, every))
+    return frame
+
+
+def decisions_question(since: datetime | str | None = None, every: timedelta = MINUTE) -> Question:
+    """The question of `decisions_by_minute`. Raises SettingsError."""
+    sql = f"""
+        SELECT {_beginning("decided_at")} AS minute, producer_group, state, count(*) AS decisions
+        FROM {{decisions}} WHERE {_since("decided_at", since)} GROUP BY 1, 2, 3"""
+    return Question(sql, "minute, producer_group, state", _interval(since, every))
 
 
 def check_outcomes(
@@ -68,23 +69,25 @@ def check_outcomes(
     NO_ANSWER, SKIPPED; FAILED_TRY: not the outcome of a check, the next endpoint was tried), checks BIGINT,
     latency_p50_ms INT (null for a FAILED_TRY). Reads `check_answers` once; with ``since`` only the files of that time.
     """
-    view = View.of(spark, settings, as_of)
-    rows = since_moment(view.read("check_answers"), "answered_at", since)
-    last = F.struct("endpoint", "outcome", "latency_ms")
-    before = F.transform(
-        "failed_tries",
-        lambda one: F.struct(
-            one["endpoint"].alias("endpoint"), F.lit(FAILED_TRY).alias("outcome"), F.lit(None).cast("int")
-        ),
-    )
-    shape = "array<struct<endpoint: string, outcome: string, latency_ms: int>>"
-    tries = F.concat(F.array(last).cast(shape), F.coalesce(before.cast(shape), F.array().cast(shape)))
-    return (
-        rows.select(_minute("answered_at", every), "producer_group", F.inline(tries))
-        .groupBy("minute", "producer_group", "endpoint", "outcome")
-        .agg(F.count("*").alias("checks"), F.percentile_approx("latency_ms", 0.5).alias("latency_p50_ms"))
-        .orderBy("minute", "producer_group", "endpoint", "outcome")
-    )
+    frame: DataFrame = View.of(spark, settings, as_of).ask(outcomes_question(since, every))
+    return frame
+
+
+def outcomes_question(since: datetime | str | None = None, every: timedelta = MINUTE) -> Question:
+    """The question of `check_outcomes`. Raises SettingsError."""
+    sql = f"""
+        WITH recent AS (
+            SELECT {_beginning("answered_at")} AS minute, producer_group, endpoint, outcome, latency_ms, failed_tries
+            FROM {{check_answers}} WHERE {_since("answered_at", since)}),
+        tried AS (SELECT minute, producer_group, explode(failed_tries) AS failed FROM recent),
+        attempts AS (
+            SELECT minute, producer_group, endpoint, outcome, latency_ms FROM recent
+            UNION ALL
+            SELECT minute, producer_group, failed.endpoint, '{FAILED_TRY}', CAST(NULL AS INT) FROM tried)
+        SELECT minute, producer_group, endpoint, outcome, count(*) AS checks,
+            CAST(percentile_disc(0.5) WITHIN GROUP (ORDER BY latency_ms) AS INT) AS latency_p50_ms
+        FROM attempts GROUP BY minute, producer_group, endpoint, outcome"""
+    return Question(sql, "minute, producer_group, endpoint, outcome", _interval(since, every))
 
 
 def decision_latency(
@@ -101,28 +104,36 @@ def decision_latency(
     from_birth_p99_s, from_landing_p50_s, from_landing_p99_s (percentile_approx: exact for small groups). Joins
     `decisions` (with ``since``: its files of that time) with the times of `half`, which is read once.
     """
-    view = View.of(spark, settings, as_of)
-    decisions = view.read("decisions").where("state != 'CANCEL'")  # it follows the COMMIT
-    decided = since_moment(decisions, "decided_at", since).select(*KEY, "producer_group", "real_topic", "decided_at")
-    halves = (
-        view.read("half")
-        .groupBy(*KEY)
-        .agg(F.min("store_timestamp").alias("landed"), F.min_by(born(), "store_timestamp").alias("born"))
+    frame: DataFrame = View.of(spark, settings, as_of).ask(latency_question(since, every))
+    return frame
+
+
+def latency_question(since: datetime | str | None = None, every: timedelta = MINUTE) -> Question:
+    """The question of `decision_latency`. Raises SettingsError."""
+    shares = ", ".join(
+        f"percentile_disc({share}) WITHIN GROUP (ORDER BY {of}) AS from_{name}_{label}_s"
+        for name, of in (("birth", "from_birth"), ("landing", "from_landing"))
+        for label, share in (("p50", 0.5), ("p99", 0.99))
     )
-    took = {name: F.col("decided_at").cast("double") - F.col(name).cast("double") for name in ("born", "landed")}
-    return (
-        decided.join(halves, on=KEY, how="inner")
-        .groupBy(_minute("decided_at", every), "producer_group", "real_topic")
-        .agg(
-            F.count("*").alias("decisions"),
-            *(
-                F.percentile_approx(took[column], share, 10_000).alias(f"from_{name}_{label}_s")
-                for name, column in (("birth", "born"), ("landing", "landed"))
-                for label, share in (("p50", 0.5), ("p99", 0.99))
-            ),
-        )
-        .orderBy("minute", "producer_group", "real_topic")
-    )
+    sql = f"""
+        WITH decided AS (  -- a CANCEL follows the COMMIT
+            SELECT queue_id, queue_offset, producer_group, real_topic, decided_at
+            FROM {{decisions}} WHERE state <> 'CANCEL' AND {_since("decided_at", since)}),
+        halves AS (
+            SELECT h.queue_id, h.queue_offset, min(unix_micros(store_timestamp)) AS landed,
+                min_by(unix_micros(least(born_timestamp, store_timestamp)), store_timestamp) AS born
+            FROM {{half}} AS h
+            WHERE EXISTS (
+                SELECT 1 FROM decided AS d WHERE d.queue_id = h.queue_id AND d.queue_offset = h.queue_offset)
+            GROUP BY h.queue_id, h.queue_offset),
+        took AS (
+            SELECT {_beginning("d.decided_at")} AS minute, d.producer_group, d.real_topic,
+                CAST(unix_micros(d.decided_at) - h.born AS DOUBLE) / 1e6 AS from_birth,
+                CAST(unix_micros(d.decided_at) - h.landed AS DOUBLE) / 1e6 AS from_landing
+            FROM decided AS d JOIN halves AS h ON h.queue_id = d.queue_id AND h.queue_offset = d.queue_offset)
+        SELECT minute, producer_group, real_topic, count(*) AS decisions, {shares}
+        FROM took GROUP BY minute, producer_group, real_topic"""
+    return Question(sql, "minute, producer_group, real_topic", _interval(since, every))
 
 
 def pending_over_time(
@@ -139,36 +150,44 @@ def pending_over_time(
     in the tables; times after ``as_of`` are capped at it. Computed from landing and decision times, not by time travel.
     Reads `half` and `decisions` once and shuffles their offsets; ``since`` only drops earlier minutes from the result.
     """
-    view = View.of(spark, settings, as_of)
-    halves = first_of_each(view.read("half").select(*KEY, "producer_group", "store_timestamp"))
-    decided = view.read("decisions").groupBy(*KEY).agg(F.min("decided_at").alias("decided_at"))
-    # A timestamp in the year 20000, which another writer may have appended, would generate billions of minutes.
-    capped = {name: F.when(F.col(name) > view.now, view.now).otherwise(F.col(name)) for name in _LIFE}
-    lives = halves.join(decided, on=KEY, how="left").withColumns(capped)
-    steps = F.array(
-        F.struct(_minute("store_timestamp", every), F.lit(1).alias("step")),
-        # After the clock was set back, a decision must not precede its landing.
-        F.struct(
-            _minute(F.greatest("store_timestamp", "decided_at"), every),
-            F.lit(-1).alias("step"),
-        ),
-    )
-    # Undecided: no end.
-    begun = F.when(F.col("decided_at").isNull(), F.slice(steps, 1, 1)).otherwise(steps)
-    changes = lives.select("producer_group", F.inline(begun)).groupBy("producer_group", "minute")
-    of_group = Window.partitionBy("producer_group").orderBy("minute")
-    so_far = changes.agg(F.sum("step").alias("step")).select(
-        "producer_group",
-        "minute",
-        F.sum("step").over(of_group).alias("pending"),
-        F.lead("minute").over(of_group).alias("next"),
-    )
-    minute = F.expr(f"make_dt_interval(0, 0, 0, {every.total_seconds():f})")
-    until = F.coalesce(F.col("next") - minute, F.greatest("minute", "last"))
-    rows = so_far.crossJoin(F.broadcast(_last_minute(view, every))).select(
-        F.explode(F.sequence("minute", until, minute)).alias("minute"), "producer_group", "pending"
-    )
-    return since_moment(rows, "minute", since).orderBy("minute", "producer_group")
+    frame: DataFrame = View.of(spark, settings, as_of).ask(pending_over_time_question(since, every))
+    return frame
+
+
+def pending_over_time_question(since: datetime | str | None = None, every: timedelta = MINUTE) -> Question:
+    """The question of `pending_over_time`. Raises SettingsError."""
+    sql = f"""
+        WITH halves AS (
+            SELECT queue_id, queue_offset, min(store_timestamp) AS landed,
+                min_by(coalesce(producer_group, ''), (store_timestamp, coalesce(producer_group, ''))) AS producer_group
+            FROM {{half}} WHERE store_timestamp IS NOT NULL GROUP BY queue_id, queue_offset),
+        decided AS (
+            SELECT queue_id, queue_offset, min(decided_at) AS decided
+            FROM {{decisions}} GROUP BY queue_id, queue_offset),
+        lives AS (  -- a timestamp in the year 20000, which another writer may have appended, would be billions of rows
+            SELECT h.producer_group, {_capped("h.landed")} AS landed, {_capped("d.decided")} AS decided
+            FROM halves AS h
+            LEFT JOIN decided AS d ON d.queue_id = h.queue_id AND d.queue_offset = h.queue_offset),
+        steps AS (
+            SELECT producer_group, {_beginning_us("landed")} AS us, 1 AS step FROM lives
+            UNION ALL  -- after the clock was set back, a decision must not precede its landing
+            SELECT producer_group, {_beginning_us("greatest(landed, decided)")}, -1 FROM lives
+            WHERE decided IS NOT NULL),
+        changes AS (SELECT producer_group, us, sum(step) AS step FROM steps GROUP BY producer_group, us),
+        so_far AS (
+            SELECT producer_group, us, sum(step) OVER (PARTITION BY producer_group ORDER BY us) AS pending,
+                lead(us) OVER (PARTITION BY producer_group ORDER BY us) AS next
+            FROM changes),
+        newest AS (SELECT {_beginning_us("least(max(time), timestamp_micros(:now))")} AS us FROM ({_ALL_TIMES})),
+        spans AS (
+            SELECT s.producer_group, s.us, CAST(s.pending AS BIGINT) AS pending,
+                CAST(floor((coalesce(s.next - :every, greatest(s.us, n.us)) - s.us) / :every) AS BIGINT) AS more
+            FROM so_far AS s CROSS JOIN newest AS n),
+        minutes AS (
+            SELECT producer_group, us, pending, explode(sequence(CAST(0 AS BIGINT), more)) AS number FROM spans)
+        SELECT timestamp_micros(us + number * :every) AS minute, producer_group, pending
+        FROM minutes WHERE us + number * :every >= :since"""
+    return Question(sql, "minute, producer_group", _interval(since, every))
 
 
 def pick_every(
@@ -182,28 +201,44 @@ def pick_every(
 
     At most `plot_intervals.MOST` intervals. Reads one column each of half, decisions and check_answers.
     """
-    view = View.of(spark, settings, as_of)
-    found = (
-        since_moment(_all_times(view), "at", since).agg(F.unix_micros(F.max("at")) - F.unix_micros(F.min("at"))).first()
-    )
-    return interval_for(timedelta(microseconds=(None if found is None else found[0]) or 0))
+    return pick_interval(View.of(spark, settings, as_of), since)
 
 
-def _all_times(view: View) -> DataFrame:
-    """One column, `at`."""
-    found = [view.read(name).select(F.col(time).alias("at")) for name, time in _TIMES.items()]
-    return reduce(DataFrame.unionAll, found)
+def pick_interval(view: View, since: datetime | str | None = None) -> timedelta:
+    """As `pick_every`."""
+    condition = _since("time", since)
+    sql = f"SELECT max(unix_micros(time)) - min(unix_micros(time)) AS us FROM ({_ALL_TIMES}) WHERE {condition}"
+    found = view.engine.arrow(view.ask(Question(sql, "us", _interval(since, MINUTE)))).column("us").to_pylist()
+    return interval_for(timedelta(microseconds=found[0] or 0))
 
 
-def _last_minute(view: View, every: timedelta) -> DataFrame:
-    """One row, `last`: the last interval with an event in the tables."""
-    newest = _all_times(view).agg(F.least(F.max("at"), view.now).alias("at"))
-    return newest.select(_minute("at", every).alias("last"))
+#: one column, `time`
+_ALL_TIMES = " UNION ALL ".join(f"SELECT {time} AS time FROM {{{name}}}" for name, time in _TIMES.items())
 
 
-def _minute(time: Column | str, every: timedelta) -> Column:
-    """The beginning of the interval that contains a time. Raises SettingsError unless ``every`` is positive."""
+def _since(time: str, since: datetime | str | None) -> str:
+    """SQL: whether a time is at or after ``since``. A plain column: its statistics allow file skipping."""
+    return "TRUE" if since is None else f"{time} >= timestamp_micros(:since)"
+
+
+def _beginning(time: str) -> str:
+    """SQL: the beginning of the interval that contains a time."""
+    return f"timestamp_micros({_beginning_us(time)})"
+
+
+def _beginning_us(time: str) -> str:
+    us = f"unix_micros({time})"
+    return f"({us} - (({us} % :every) + :every) % :every)"
+
+
+def _capped(time: str) -> str:
+    """SQL: a time, but not later than now."""
+    return f"CASE WHEN {time} > timestamp_micros(:now) THEN timestamp_micros(:now) ELSE {time} END"
+
+
+def _interval(since: datetime | str | None, every: timedelta) -> dict[str, Value]:
+    """The values of `_since` and `_beginning`. Raises SettingsError."""
+    moment = parse_as_of(since)
     if every <= timedelta(0):
         raise SettingsError(f"{every} is not an interval", "every", "give a timedelta above zero")
-    micros = F.unix_micros(time)
-    return F.timestamp_micros(micros - F.pmod(micros, F.lit(every // timedelta(microseconds=1)))).alias("minute")
+    return {"every": every // timedelta(microseconds=1), "since": _EVER if moment is None else microseconds(moment)}

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
+import pyarrow as pa
 
-from checkback.errors import StorageError
-from checkback.inspect.pending_transactions import KEY
+from checkback.inspect.question import Question
 from checkback.inspect.view import View
-from checkback.storage.dataframes import union
-from checkback.storage.schemas import TOPIC_PREFIX
+from checkback.storage.dataframes import frame
+from checkback.storage.schemas import TOPIC_PREFIX, columns_of
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+    from checkback.inspect.engine import Value
     from checkback.settings import Settings
 
 COLUMNS = (
@@ -27,7 +27,8 @@ COLUMNS = (
     "version_exact",
     "committed_at",
     "batch_id",
-    *KEY,
+    "queue_id",
+    "queue_offset",
     "producer_group",
     "detail",
 )
@@ -35,9 +36,6 @@ COLUMNS = (
 _ORDER = (
     *("HALF", "RESUMED", "OP", "CHECK", "ANSWER"),
     *("DECISION", "DELIVERED", "UNPUBLISHED", "PUBLISHED", "DISCARDED", "REJECTED", "OPERATION"),
-)
-_ACTIONS = (
-    "add STRUCT<path: STRING, dataChange: BOOLEAN>, commitInfo STRUCT<timestamp: BIGINT, inCommitTimestamp: BIGINT>"
 )
 
 
@@ -57,226 +55,199 @@ def lineage(
     one), committed_at (of that version); batch_id; queue_id, queue_offset, producer_group; detail (a text, without
     body, properties and keys).
 
-    Scans every table for the id, topics included: there are no file statistics for it. Spark also reads the tables'
-    logs. Raises as `pending`.
+    Scans every table for the id, topics included: there are no file statistics for it; the events are collected, and
+    looked up in the tables' logs. Raises as `pending`.
     """
-    view = View.of(spark, settings, as_of)
-    halves = _of(view.read("half"), transaction_id, group).select(*KEY, F.col("producer_group").alias("_group"))
-    places = F.broadcast(halves.groupBy(*KEY).agg(F.min("_group").alias("_group")))
-    read = {name: view.read_with_file(name) for name in (*_TABLES, *view.topics()) if view.version(name) is not None}
-    tables = {name: _of(rows, transaction_id, group) for name, rows in read.items() if name not in _SEARCHED}
-    for name, of in _SEARCHED.items():
-        if name in read:
-            tables[name] = of(read[name], places, transaction_id, group)
-    events = [_events(name, rows) for name, rows in tables.items()]
-    found = _with_versions(view, union(events), list(tables))
-    order = F.array_position(F.array(*map(F.lit, _ORDER)), F.col("event"))
-    return found.orderBy("at", order, *KEY).select(*COLUMNS)
+    return frame(spark, lineage_rows(View.of(spark, settings, as_of), transaction_id, group))
 
 
-def _of(rows: DataFrame, transaction_id: str, group: str | None) -> DataFrame:
-    found = rows.where(F.col("transaction_id") == transaction_id)
-    return found if group is None else found.where(F.col("producer_group") == group)
+def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> pa.Table:
+    """As `lineage`."""
+    names = [name for name in (*_EVENTS, *view.topics()) if view.version(name) is not None]
+    names = [name for name in names if name != TOPIC_PREFIX]
+    places = {f"table_{number}": name for number, name in enumerate(names)}
+    events = " UNION ALL ".join(_events(name, f"{{{place}}}") for place, name in places.items())
+    named = "transaction_id = :transaction_id" + ("" if group is None else " AND producer_group = :producer_group")
+    order = f"answer.at, array_position({_list(_ORDER)}, event), queue_id, queue_offset"
+    sql = f"""
+        WITH places AS (SELECT DISTINCT queue_id, queue_offset FROM {{half}} WHERE {named})
+        SELECT * FROM ({events.replace("NAMED", named)})"""
+    values = {"transaction_id": transaction_id, "producer_group": group}
+    files = {place: view.read(name, file=True) for place, name in places.items()}
+    found = view.engine.arrow(view.ask(Question(sql, order, values), files))
+    return _with_versions(view, found)
 
 
-def _ops(op: DataFrame, places: DataFrame, transaction_id: str, group: str | None) -> DataFrame:
-    """Ops that name the transaction, and all others at its offsets: batched ones, or those of other transactions."""
-    rows = op.withColumnRenamed("half_offset", "queue_offset").join(places, on=KEY, how="left")
-    named = F.col("transaction_id") == transaction_id
-    if group is not None:
-        named = named & (F.col("producer_group") == group)
-    return rows.where(named | F.col("_group").isNotNull()).drop("_group")
+def transactions_question(
+    transaction_id: str | None = None,
+    key: str | None = None,
+    topic: str | None = None,
+    place: tuple[int, int] | None = None,
+    *,
+    bodies: bool = False,
+) -> Question:
+    """Half messages with an id, a key, in a topic, at a place; their columns, and their first decision's."""
+    names = [column.name for column in columns_of("half") if bodies or column.name != "body"]
+    sql = f"""
+        SELECT {", ".join(f"h.{name}" for name in names)}, d.state, d.source, d.reason, d.decided_at
+        FROM {{half}} AS h
+        LEFT JOIN (
+            SELECT queue_id, queue_offset, state, source, reason, decided_at, row_number() OVER (
+                PARTITION BY queue_id, queue_offset ORDER BY decided_at, batch_id, state) AS turn
+            FROM {{decisions}} AS d WHERE EXISTS (
+                SELECT 1 FROM {{half}} AS h
+                WHERE h.queue_id = d.queue_id AND h.queue_offset = d.queue_offset AND (WANTED))) AS d
+        ON d.queue_id = h.queue_id AND d.queue_offset = h.queue_offset AND d.turn = 1
+        WHERE WANTED"""
+    conditions = {
+        "h.transaction_id = :transaction_id": transaction_id,
+        "contains(' ' || h.keys || ' ', ' ' || :key || ' ')": key,  # RocketMQ's KEYS are separated by spaces
+        "h.real_topic = :topic": topic,
+        "h.queue_id = :queue_id": None if place is None else place[0],
+        "h.queue_offset = :queue_offset": None if place is None else place[1],
+    }
+    wanted = " AND ".join(condition for condition, value in conditions.items() if value is not None) or "TRUE"
+    values: dict[str, Value] = {"transaction_id": transaction_id, "key": key, "topic": topic}
+    values |= {} if place is None else {"queue_id": place[0], "queue_offset": place[1]}
+    return Question(sql.replace("WANTED", wanted), "queue_id, queue_offset, store_timestamp", values)
 
 
-def _rejected(rejected: DataFrame, places: DataFrame, transaction_id: str, group: str | None) -> DataFrame:
-    """Inputs that name the transaction or one of its offsets, if they can be parsed."""
-    raw = F.from_json("raw", _RAW)
-    offset = F.coalesce("_raw.queue_offset", "_raw.half_offset")
-    rows = rejected.withColumn("_raw", raw).select(
-        "*",
-        F.col("_raw.queue_id").alias("queue_id"),
-        offset.alias("queue_offset"),
-        F.col("_raw.producer_group").alias("producer_group"),
-        F.col("_raw.transaction_id").alias("transaction_id"),
-    )
-    named = F.col("transaction_id") == transaction_id
-    if group is not None:
-        named = named & (F.col("producer_group") == group)
-    found = rows.join(places, on=KEY, how="left").where(named | F.col("_group").isNotNull())
-    return found.drop("_raw", "_group")
-
-
-#: tables searched by more than the id
-_SEARCHED = {"op": _ops, "rejected": _rejected}
-_TABLES = (
-    *("half", "decisions", "deliveries", "discarded", "check_requests", "check_answers", "operations", "unpublished"),
-    *_SEARCHED,
-)
-_RAW = "queue_id INT, queue_offset BIGINT, half_offset BIGINT, producer_group STRING, transaction_id STRING"
-
-
-def _events(name: str, rows: DataFrame) -> DataFrame:
-    """The rows of a table as events, with the name of the file that contains each."""
-    kind = TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name
-    event, at, detail = _EVENTS[kind]
-    columns = set(rows.columns)
-    place = ("half_queue_id", "half_queue_offset") if kind in (TOPIC_PREFIX, "unpublished") else KEY
-    return rows.select(
-        F.col(at).alias("at"),
-        event().alias("event"),
-        F.lit(name).alias("table"),
-        (F.col("batch_id") if "batch_id" in columns else F.lit(None).cast("bigint")).alias("batch_id"),
-        *(F.col(column).alias(alias) for column, alias in zip(place, KEY, strict=True)),
-        "producer_group",
-        detail().alias("detail"),
-        "_file",
-    )
-
-
-def _text(*parts: str | Column) -> Column:
-    """The non-null parts, separated by spaces."""
-    return F.concat_ws(" ", *(F.lit(part) if isinstance(part, str) else part for part in parts))
-
-
-def _after(word: str, column: str) -> Column:
-    """A word and a value; null without a value."""
-    return F.concat(F.lit(f"{word} "), F.col(column).cast("string"))
-
-
-def _time(column: str) -> Column:
-    return F.date_format(column, "yyyy-MM-dd HH:mm:ss.SSS")
-
-
-def _half_event() -> Column:
-    return F.when(F.col("properties")["CHECKBACK_RESUMED_FROM"].isNotNull(), "RESUMED").otherwise("HALF")
-
-
-def _half_detail() -> Column:
-    resumed = F.concat(F.lit(", resumed from "), F.col("properties")["CHECKBACK_RESUMED_FROM"])
-    by = F.concat(F.lit(" by "), F.col("properties")["CHECKBACK_RESUMED_BY"])
-    immunity = F.concat(F.lit(", immunity "), F.col("check_immunity_s").cast("string"), F.lit(" s"))
-    born = F.concat(F.lit(", born "), _time("born_timestamp"))
-    delay = F.coalesce(
-        F.concat(F.lit(", to be delivered at "), _time("deliver_at")),
-        F.concat(F.lit(", delay "), (F.col("delay_ms") / 1000).cast("string"), F.lit(" s")),
-    )
-    alone = F.when(F.col("committed"), F.lit(", without a transaction"))
-    parts = (F.lit("for "), F.col("real_topic"), born, immunity, delay, alone, resumed, by)
-    return F.concat_ws("", *parts)
-
-
-_EVENTS = {
-    "half": (_half_event, "store_timestamp", _half_detail),
-    "op": (
-        lambda: F.lit("OP"),
-        "store_timestamp",
-        lambda: _text(F.col("state"), _after("by", "source"), _after("of", "transaction_id"), _after("-", "remark")),
-    ),
-    "check_requests": (lambda: F.lit("CHECK"), "requested_at", lambda: _after("check", "check_times")),
-    "check_answers": (
-        lambda: F.lit("ANSWER"),
-        "answered_at",
-        lambda: _text(
-            _after("check", "check_times"),
-            F.col("outcome"),
-            _after("from", "endpoint"),
-            F.concat(F.lit("("), F.col("error"), F.lit(")")),
-            F.when(F.size("failed_tries") > 0, F.concat(F.lit("after "), F.size("failed_tries"), F.lit(" in vain"))),
-            F.when(~F.col("delivered"), F.lit("reached nobody")),
-        ),
-    ),
-    "decisions": (
-        lambda: F.lit("DECISION"),
-        "decided_at",
-        lambda: _text(
-            F.col("state"),
-            _after("by", "source"),
-            F.col("reason"),
-            F.concat(F.lit("after "), F.col("check_times"), F.lit(" checks")),
-            F.when(F.col("state") == "COMMIT", F.concat(F.lit("scheduled for "), _time("deliver_at"))),
-        ),
-    ),
-    "deliveries": (
-        lambda: F.lit("DELIVERED"),
-        "delivered_at",
-        lambda: F.concat(F.lit("was scheduled for "), _time("deliver_at")),
-    ),
-    "discarded": (lambda: F.lit("DISCARDED"), "discarded_at", lambda: _text("kept in discarded:", F.col("reason"))),
-    "rejected": (
-        lambda: F.lit("REJECTED"),
-        "rejected_at",
-        lambda: _text(F.col("source"), "not taken:", F.col("reason"), _after("in", "file")),
-    ),
-    "operations": (
-        lambda: F.lit("OPERATION"),
-        "at",
-        lambda: _text(
-            F.col("action"),
-            _after("by", "actor"),
-            F.concat(F.lit("as "), F.col("new_queue_id"), F.lit("/"), F.col("new_queue_offset")),
-            _after("-", "reason"),
-        ),
-    ),
-    "unpublished": (
-        lambda: F.lit("UNPUBLISHED"),
-        "unpublished_at",
-        lambda: _text("waits for the table of", F.coalesce("real_topic", F.lit("no topic")), _after("-", "reason")),
-    ),
-    TOPIC_PREFIX: (
-        lambda: F.lit("PUBLISHED"),
-        "committed_at",
-        lambda: F.concat(F.lit("in queue "), F.coalesce(F.col("queue_id").cast("string"), F.lit("-"))),
-    ),
-}
-
-
-# Versions
-
-
-def _with_versions(view: View, events: DataFrame, names: list[str]) -> DataFrame:
-    """The events with their tables' versions: a row's file is looked up in the table's log.
+def _with_versions(view: View, events: pa.Table) -> pa.Table:
+    """The events with the versions of their tables that added the rows' files.
 
     An appended file appears in the commit that added its rows, a file written by OPTIMIZE (no dataChange) in a later
     one.
     """
-    logs = [log for name in names if (log := _log(view, name)) is not None]
-    if not logs:
-        nothing = F.lit(None)
-        columns = {"table_version": nothing.cast("bigint"), "version_exact": nothing.cast("boolean")}
-        return events.withColumns(columns | {"committed_at": nothing.cast("timestamp")})
-    added = union(logs)
-    return events.join(added, on=["table", "_file"], how="left")
+    places = list(zip(events.column("table").to_pylist(), events.column("_file").to_pylist(), strict=True))
+    added = {name: view.engine.added(name, {file for table, file in places if table == name}) for name, _ in places}
+    of_row = [added[name].get(file) for name, file in places]
+    columns = {
+        "table_version": pa.array([None if one is None else one.version for one in of_row], pa.int64()),
+        "version_exact": pa.array([None if one is None else one.exact for one in of_row], pa.bool_()),
+        "committed_at": pa.array(
+            [None if one is None or one.committed is None else one.committed * 1000 for one in of_row], pa.int64()
+        ).cast(pa.timestamp("us", "UTC")),
+    }
+    for name, values in columns.items():
+        events = events.append_column(name, values)
+    return events.select(list(COLUMNS))
 
 
-def _log(view: View, name: str) -> DataFrame | None:
-    """The files added by a table's commits: table, _file, table_version, version_exact, committed_at."""
-    place = _folder(view, name)
-    if place is None:
-        return None
-    commits = view.spark.read.schema(_ACTIONS).json(f"{place}/_delta_log/[0-9]*.json")
-    version = F.regexp_extract("_metadata.file_path", r"([0-9]{20})\.json$", 1).cast("bigint")
-    rows = commits.select(version.alias("table_version"), "add", "commitInfo")
-    about = rows.groupBy("table_version").agg(
-        F.timestamp_millis(F.max(F.coalesce("commitInfo.inCommitTimestamp", "commitInfo.timestamp"))).alias(
-            "committed_at"
-        )
-    )
-    path = F.element_at(F.split("add.path", "/"), -1)
-    files = rows.where("add IS NOT NULL").select(
-        F.lit(name).alias("table"),
-        path.alias("_file"),
-        "table_version",
-        F.coalesce("add.dataChange", F.lit(True)).alias("version_exact"),
-    )
-    return files.join(about, on="table_version", how="left")
+def _list(texts: tuple[str, ...]) -> str:
+    """An array of texts. Neither engine has the other's literal."""
+    return f"split('{','.join(texts)}', ',')"
 
 
-def _folder(view: View, name: str) -> str | None:
-    """The folder of a table; None if its catalog does not reveal it."""
-    if not view.tables.catalog:
-        return view.tables.location(name)
-    try:
-        row = view.spark.sql(f"DESCRIBE DETAIL {view.tables.location(name)}").first()
-    except Exception as error:
-        raise StorageError("the table cannot be read", view.tables.location(name)) from error
-    return None if row is None or not row["location"] else str(row["location"])
+def _events(name: str, place: str) -> str:
+    """SQL: the rows of a table about the transaction as events."""
+    kind = TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name
+    event, at, detail = _EVENTS[kind]
+    columns = {column.name for column in columns_of(name)}
+    queue, offset = ("half_queue_id", "half_queue_offset") if kind in (TOPIC_PREFIX, "unpublished") else _KEY
+    batch = "batch_id" if "batch_id" in columns else "CAST(NULL AS BIGINT)"
+    rows = _SEARCHED.get(kind, "SELECT * FROM TABLE WHERE NAMED").replace("TABLE", place)
+    table = name.replace("'", "''")  # a topic's name may hold no quote (`messages`)
+    return f"""
+        SELECT rows.{at} AS at, {event} AS event, '{table}' AS table, {batch} AS batch_id, {queue} AS queue_id,
+            {offset} AS queue_offset, producer_group, {detail} AS detail, _file
+        FROM ({rows}) AS rows"""
+
+
+def _integer(name: str) -> str:
+    """SQL: a field of the rejected input, if it is an integer."""
+    return f"TRY_CAST(regexp_extract(get_json_object(raw, '$.{name}'), '^(-?[0-9]+)$', 1) AS BIGINT)"
+
+
+_KEY = ("queue_id", "queue_offset")
+#: tables searched by more than the id
+_SEARCHED = {
+    # Ops that name the transaction, and all others at its offsets: batched ones, or those of other transactions.
+    "op": """
+        SELECT o.queue_id, o.half_offset AS queue_offset, o.producer_group, o.transaction_id, o.state, o.source,
+            o.remark, o.store_timestamp, o._file
+        FROM TABLE AS o LEFT JOIN places AS p ON p.queue_id = o.queue_id AND p.queue_offset = o.half_offset
+        WHERE (NAMED) OR p.queue_id IS NOT NULL""",
+    # Inputs that name the transaction or one of its offsets, if they can be parsed.
+    "rejected": f"""
+        SELECT r.* FROM (
+            SELECT source, reason, file, rejected_at, _file, TRY_CAST({_integer("queue_id")} AS INT) AS queue_id,
+                coalesce({_integer("queue_offset")}, {_integer("half_offset")}) AS queue_offset,
+                get_json_object(raw, '$.producer_group') AS producer_group,
+                get_json_object(raw, '$.transaction_id') AS transaction_id
+            FROM TABLE) AS r
+        LEFT JOIN places AS p ON p.queue_id = r.queue_id AND p.queue_offset = r.queue_offset
+        WHERE (NAMED) OR p.queue_id IS NOT NULL""",
+}
+
+
+def _time(column: str) -> str:
+    return f"date_format({column}, 'yyyy-MM-dd HH:mm:ss.SSS')"
+
+
+def _text(*parts: str) -> str:
+    """The non-null parts, separated by spaces."""
+    return f"concat_ws(' ', {', '.join(parts)})"
+
+
+_HALF_DETAIL = f"""concat_ws('', 'for ', real_topic, ', born ' || {_time("born_timestamp")},
+    ', immunity ' || CAST(check_immunity_s AS STRING) || ' s',
+    coalesce(', to be delivered at ' || {_time("deliver_at")}, ', delay ' || CAST(delay_ms / 1e3 AS STRING) || ' s'),
+    CASE WHEN committed THEN ', without a transaction' END,
+    ', resumed from ' || properties['CHECKBACK_RESUMED_FROM'], ' by ' || properties['CHECKBACK_RESUMED_BY'])"""
+
+#: by table: its event, the column with the time, and the detail
+_EVENTS = {
+    "half": (
+        "CASE WHEN properties['CHECKBACK_RESUMED_FROM'] IS NOT NULL THEN 'RESUMED' ELSE 'HALF' END",
+        "store_timestamp",
+        _HALF_DETAIL,
+    ),
+    "decisions": (
+        "'DECISION'",
+        "decided_at",
+        _text(
+            "state",
+            "'by ' || source",
+            "reason",
+            "'after ' || CAST(check_times AS STRING) || ' checks'",
+            f"CASE WHEN state = 'COMMIT' THEN 'scheduled for ' || {_time('deliver_at')} END",
+        ),
+    ),
+    "deliveries": ("'DELIVERED'", "delivered_at", f"'was scheduled for ' || {_time('deliver_at')}"),
+    "discarded": ("'DISCARDED'", "discarded_at", _text("'kept in discarded:'", "reason")),
+    "check_requests": ("'CHECK'", "requested_at", "'check ' || CAST(check_times AS STRING)"),
+    "check_answers": (
+        "'ANSWER'",
+        "answered_at",
+        _text(
+            "'check ' || CAST(check_times AS STRING)",
+            "outcome",
+            "'from ' || endpoint",
+            "'(' || error || ')'",
+            "CASE WHEN size(failed_tries) > 0 THEN 'after ' || CAST(size(failed_tries) AS STRING) || ' in vain' END",
+            "CASE WHEN NOT delivered THEN 'reached nobody' END",
+        ),
+    ),
+    "operations": (
+        "'OPERATION'",
+        "at",
+        _text(
+            "action",
+            "'by ' || actor",
+            "'as ' || CAST(new_queue_id AS STRING) || '/' || CAST(new_queue_offset AS STRING)",
+            "'- ' || reason",
+        ),
+    ),
+    "unpublished": (
+        "'UNPUBLISHED'",
+        "unpublished_at",
+        _text("'waits for the table of'", "coalesce(real_topic, 'no topic')", "'- ' || reason"),
+    ),
+    "op": (
+        "'OP'",
+        "store_timestamp",
+        _text("state", "'by ' || source", "'of ' || transaction_id", "'- ' || remark"),
+    ),
+    "rejected": ("'REJECTED'", "rejected_at", _text("source", "'not taken:'", "reason", "'in ' || file")),
+    TOPIC_PREFIX: ("'PUBLISHED'", "committed_at", "'in queue ' || coalesce(CAST(queue_id AS STRING), '-')"),
+}

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark.sql import functions as F
-
+from checkback.inspect.question import Question
 from checkback.inspect.view import View
-from checkback.reconcile.published_notes import read_notes, without_noted
-from checkback.reconcile.topic_tables import IDENTITY, own_failure, without
-from checkback.storage.dataframes import union
 from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from checkback.inspect.engine import Rows, Value
     from checkback.settings import Settings
 
 TABLE = "unpublished"
+#: columns that identify a message in `unpublished` and in its topic's table (`reconcile.topic_tables.IDENTITY`)
+_IDENTITY = ("half_queue_id", "half_queue_offset", "half_store_timestamp", "transaction_id", "producer_group")
 
 
 class Topic(NamedTuple):
@@ -36,56 +36,84 @@ def unpublished(spark: SparkSession, settings: Settings, as_of: datetime | str |
 
     Columns: queue_id INT, queue_offset BIGINT, transaction_id, producer_group, real_topic, reason, unpublished_at
     TIMESTAMP (time of the batch that decided it), batch_id. Reads only identity columns of the tables of the topics
-    concerned. Raises as `pending`.
+    concerned. A topic table that cannot be read counts as empty. Without a point in time, messages also count as
+    published if their table has been moved away since. Raises as `pending`.
     """
-    return outstanding(View.of(spark, settings, as_of)).orderBy("unpublished_at", "queue_id", "queue_offset")
+    view = View.of(spark, settings, as_of)
+    frame: DataFrame = view.ask(*_outstanding(view))
+    return frame
+
+
+def unpublished_rows(view: View) -> pa.Table:
+    """As `unpublished`."""
+    rows: pa.Table = view.engine.arrow(view.ask(*_outstanding(view)))
+    return rows
 
 
 def topics(view: View) -> list[Topic]:
     """Unpublished messages by topic, the longest waiting first."""
     if not view.version(TABLE):  # never written
         return []
-    found = outstanding(view).groupBy("real_topic")
-    rows = found.agg(
-        F.count("*").alias("messages"),
-        F.min(F.unix_millis("unpublished_at")).alias("since"),
-        F.max_by("reason", F.struct("unpublished_at", "reason")).alias("reason"),
-    )
-    return [
-        Topic(row["real_topic"], row["messages"], row["since"], row["reason"])
-        for row in rows.orderBy("since", "real_topic").collect()
-    ]
+    question, tables = _outstanding(view)
+    sql = f"""
+        SELECT real_topic, count(*) AS messages, min(unix_millis(unpublished_at)) AS since,
+            max_by(reason, (unpublished_at, reason)) AS reason
+        FROM ({question.sql}) GROUP BY real_topic"""
+    rows = view.engine.arrow(view.ask(Question(sql, "since, real_topic", question.values), tables))
+    return [Topic(row["real_topic"], row["messages"], row["since"], row["reason"]) for row in rows.to_pylist()]
 
 
-def outstanding(view: View) -> DataFrame:
-    """As `unpublished`, unordered. A topic table that cannot be read counts as empty.
+def _outstanding(view: View) -> tuple[Question, dict[str, Rows]]:
+    """The question of `unpublished`, and the topics' tables that it names."""
+    pairs = Question("SELECT DISTINCT real_topic, application FROM {unpublished}", "real_topic, application")
+    keys = [(row["real_topic"], row["application"]) for row in view.engine.arrow(view.ask(pairs)).to_pylist()]
+    conditions, values = _not_noted(view, [key for key in keys if None not in key])
+    tables: dict[str, Rows] = {}
+    for topic in sorted({topic for topic, _ in keys if topic is not None}):
+        there = _published(view, TOPIC_PREFIX + topic)
+        if there is not None:
+            place = f"topic{len(tables)}"
+            tables[place], values[place] = there, topic
+            same = " AND ".join(f"t.{name} IS NOT DISTINCT FROM u.{name}" for name in _IDENTITY)
+            conditions.append(f"NOT EXISTS (SELECT 1 FROM {{{place}}} AS t WHERE u.real_topic = :{place} AND {same})")
+    sql = f"""
+        SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset, transaction_id, producer_group, real_topic,
+            reason, unpublished_at, batch_id
+        FROM (
+            SELECT *, row_number() OVER (
+                PARTITION BY {", ".join(_IDENTITY)}, real_topic ORDER BY unpublished_at, batch_id, reason) AS turn
+            FROM {{unpublished}}) AS u
+        WHERE turn = 1 AND {" AND ".join(conditions or ["TRUE"])}"""
+    return Question(sql, "unpublished_at, queue_id, queue_offset", values), tables
 
-    Without a point in time, messages also count as published if their table has been moved away since.
-    """
-    rows = view.read(TABLE)
-    if view.at is None and view.version(TABLE):
-        rows = without_noted(rows, read_notes(view.spark, view.tables, rows))
-    rows = rows.dropDuplicates([*IDENTITY, "real_topic"])
-    names = [row["real_topic"] for row in rows.select("real_topic").distinct().collect()]
-    parts = []
-    for topic in names:
-        mine = rows.where(F.col("real_topic").eqNullSafe(F.lit(topic)))
-        there = None if topic is None else _published(view, TOPIC_PREFIX + topic)
-        parts.append(mine if there is None else without(mine, there))
-    left = union([rows.limit(0), *parts])
-    named = left.drop("queue_id").withColumnsRenamed({"half_queue_id": "queue_id", "half_queue_offset": "queue_offset"})
-    columns = ("transaction_id", "producer_group", "real_topic", "reason", "unpublished_at", "batch_id")
-    return named.select("queue_id", "queue_offset", *columns)
+
+def _not_noted(view: View, keys: list[tuple[str, str]]) -> tuple[list[str], dict[str, Value]]:
+    """Conditions: a message is not among those that are noted as published; and their values."""
+    conditions: list[str] = []
+    values: dict[str, Value] = {}
+    if view.at is not None or not keys:
+        return conditions, values
+    from checkback.reconcile.published_notes import notes_of
+
+    notes = notes_of(getattr(view.engine, "spark", None), view.tables, keys)
+    for number, ((topic, application), last) in enumerate(notes.items()):
+        mine = f"u.real_topic = :noted{number} AND u.application = :by{number}"
+        conditions.append(f"(NOT coalesce({mine}, FALSE) OR u.batch_id > :last{number})")
+        values |= {f"noted{number}": topic, f"by{number}": application, f"last{number}": last}
+    return conditions, values
 
 
-def _published(view: View, name: str) -> DataFrame | None:
+def _published(view: View, name: str) -> Rows | None:
     """The topic's rows; None if there is no table, or it cannot be read."""
     try:
         if view.version(name) is None:
             return None
-        rows = view.read(name).select(*IDENTITY)
-        rows.limit(1).collect()  # a damaged log is detected only here
+        rows = view.read(name)
+        one = Question(f"SELECT {_IDENTITY[0]} FROM {{rows}}", _IDENTITY[0]).page(1)
+        view.engine.arrow(view.ask(one, {"rows": rows}))  # a damaged table is detected only here
     except Exception as error:  # noqa: BLE001 - re-raised unless it is the table's own failure
+        from checkback.reconcile.topic_tables import own_failure
+
         own_failure(error)
         return None
     return rows

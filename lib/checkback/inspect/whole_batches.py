@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pyspark.sql import functions as F
 
 from checkback.inspect.batches import BATCH, UNKNOWN, BatchSelection, cut_at, in_order, members, turns
 from checkback.storage.schemas import BATCH_TIMES, TOPIC_PREFIX
@@ -17,10 +14,10 @@ from checkback.storage.schemas import BATCH_TIMES, TOPIC_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from checkback.inspect.batches import BatchRange, Records
-    from checkback.storage.tables import Tables
+    from checkback.inspect.engine import Engine
 
 NAME = "batches"
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
@@ -43,9 +40,9 @@ class WholeBatch:
 
 @dataclass(frozen=True)
 class BatchTable:
-    """The batches that have a row, as BATCH records. ``applications``: hashes, ordered by their start."""
+    """The batches that have a row, as BATCH records. ``applications``: ordered by their start."""
 
-    applications: tuple[int, ...]
+    applications: tuple[str, ...]
     rows: Records
 
     @property
@@ -53,7 +50,7 @@ class BatchTable:
         """The batches in order, without duplicates."""
         return in_order(self.rows)
 
-    def others(self, applications: Sequence[int], batches: Records) -> Records:
+    def others(self, applications: Sequence[str], batches: Records) -> Records:
         """The batches that are not among ``batches``, whose application indexes refer to ``applications``."""
         places = np.array([self.applications.index(name) for name in applications], np.int64)
         known = batches.copy()
@@ -67,49 +64,34 @@ def batch_time(name: str) -> str | None:
     return "committed_at" if name.startswith(TOPIC_PREFIX) else BATCH_TIMES.get(name)
 
 
-def read_batches(spark: SparkSession, tables: Tables) -> BatchTable:
-    """The current rows of `batches`; empty if there is no such table. A small Spark job."""
-    versions = tables.history(spark, NAME, 1)
-    if not versions:
+_BATCHES = """
+    SELECT coalesce(application, '') AS application, batch_id, unix_millis(batch_time) AS time,
+        unix_millis(coalesce(finished_at, batch_time)) AS finished, timeout_ms AS timeout,
+        check_interval_ms AS check_interval, reserved_ms AS reserved, check_jitter_ms AS jitter, check_max
+    FROM {batches} WHERE batch_id IS NOT NULL AND batch_time IS NOT NULL
+"""
+
+
+def read_batches(engine: Engine) -> BatchTable:
+    """The current rows of `batches`; empty if there is no such table."""
+    if not engine.exists(NAME):
         return BatchTable((), np.empty(0, BATCH))
-    columns = {
-        "application": hashed(),
-        "batch_id": F.col("batch_id"),
-        "time": F.unix_millis("batch_time"),
-        "finished": F.unix_millis(F.coalesce("finished_at", "batch_time")),
-        "timeout": F.col("timeout_ms"),
-        "check_interval": F.col("check_interval_ms"),
-        "reserved": F.col("reserved_ms"),
-        "jitter": F.col("check_jitter_ms"),
-        "check_max": F.col("check_max"),
-    }
-    rows = tables.read(spark, NAME, max(versions)).where("batch_id IS NOT NULL AND batch_time IS NOT NULL")
-    found = rows.select(*(column.cast("bigint").alias(name) for name, column in columns.items())).toArrow()
+    found = engine.arrow(engine.query(_BATCHES, {NAME: engine.read(NAME)}, {}))
+    applications = found.column("application").combine_chunks().dictionary_encode()
     records = np.empty(found.num_rows, BATCH)
-    for name in columns:
+    records["application"] = applications.indices.to_numpy()
+    for name in found.column_names[1:]:
         records[name] = found.column(name).fill_null(UNKNOWN).to_numpy()
-    return _by_place(records)
+    return _by_place(applications.dictionary.to_pylist(), records)
 
 
-def _by_place(records: Records) -> BatchTable:
-    """The records with application hashes replaced by indexes."""
-    applications, which = np.unique(records["application"], return_inverse=True)
-    begun = np.full(len(applications), np.iinfo(np.int64).max)
-    np.minimum.at(begun, which, records["finished"])
-    order = np.argsort(begun, kind="stable")
-    records["application"] = np.argsort(order)[which]
-    return BatchTable(tuple(int(application) for application in applications[order]), records)
-
-
-def hashed() -> Column:
-    """Hash of the application; null is hashed as the empty string."""
-    return F.xxhash64(F.coalesce("application", F.lit("")))
-
-
-def place_of(applications: Iterable[int]) -> Column:
-    """Index of the row's application among the applications."""
-    pairs = [F.lit(part).cast("bigint") for place, name in enumerate(applications) for part in (name, place)]
-    return F.element_at(F.create_map(*pairs), hashed())
+def _by_place(names: Sequence[str], records: Records) -> BatchTable:
+    """The records with indexes of the applications in the order of their start."""
+    begun = np.full(len(names), np.iinfo(np.int64).max)
+    np.minimum.at(begun, records["application"], records["finished"])
+    order = sorted(range(len(names)), key=lambda index: (begun[index], names[index]))
+    records["application"] = np.argsort(np.array(order, np.int64))[records["application"]]
+    return BatchTable(tuple(names[index] for index in order), records)
 
 
 @dataclass(frozen=True)
@@ -134,22 +116,24 @@ class Cut:
 
     def of(self, rows: DataFrame, name: str) -> DataFrame:
         """The rows of a table that belong to the cut; all rows of a table that no batch writes."""
+        condition = self.condition(name)
+        return rows if condition is None else rows.where(condition)
+
+    def condition(self, name: str) -> str | None:
+        """SQL that is true for the rows of a table that belong to the cut; None = all do: no batch writes it."""
         time = batch_time(name)
         if time is None:
-            return rows
-        past = F.col(time) < F.timestamp_millis(F.lit(self.members.past_until))
+            return None
+        past = f"{time} < timestamp_millis({self.members.past_until})"
         if self.members.later:
-            past = past & ~_within(self.members.later, time)
-        return rows.where(past | _within(self.members.boxes, time) if self.members.boxes else past)
+            past = f"({past} AND NOT ({_within(self.members.later, time)}))"
+        return f"({past} OR {_within(self.members.boxes, time)})" if self.members.boxes else past
 
 
-def _within(boxes: Iterable[BatchRange], time: str) -> Column:
+def _within(boxes: Iterable[BatchRange], time: str) -> str:
     # Plain columns, without expressions: their statistics allow file skipping.
-    return reduce(
-        or_,
-        (
-            F.col("batch_id").between(box.first_id, box.last_id)
-            & F.col(time).between(F.timestamp_millis(F.lit(box.first_time)), F.timestamp_millis(F.lit(box.last_time)))
-            for box in boxes
-        ),
+    return " OR ".join(
+        f"(batch_id BETWEEN {box.first_id} AND {box.last_id}"
+        f" AND {time} BETWEEN timestamp_millis({box.first_time}) AND timestamp_millis({box.last_time}))"
+        for box in boxes
     )

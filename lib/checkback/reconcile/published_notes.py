@@ -17,7 +17,7 @@ from checkback.storage import spark_log
 from checkback.storage.dataframes import frame
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -49,9 +49,13 @@ def note(spark: SparkSession, tables: Tables, published: Mapping[Key, int]) -> N
 def read_notes(spark: SparkSession, tables: Tables, rows: DataFrame) -> dict[Key, int]:
     """The last published batch, by topic and application, of the rows of `unpublished`. Raises StorageError."""
     pairs = rows.select("real_topic", "application").where("real_topic IS NOT NULL AND application IS NOT NULL")
-    keys = [(row[0], row[1]) for row in pairs.distinct().collect()]
+    return notes_of(spark, tables, [(row[0], row[1]) for row in pairs.distinct().collect()])
+
+
+def notes_of(spark: SparkSession | None, tables: Tables, keys: Sequence[Key]) -> dict[Key, int]:
+    """The last published batch of these. ``spark``: needed if only Spark can read the logs. Raises StorageError."""
     versions: dict[str, int | None] = {}
-    if tables.readable:
+    if tables.readable or spark is None:
         log = tables.log(TABLE)
         versions, properties = log.versions(map(_app, keys)), log.properties()
     else:

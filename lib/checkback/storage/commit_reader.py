@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from checkback.errors import StorageError
@@ -18,7 +18,7 @@ from checkback.storage.object_store import concurrently
 from checkback.storage.torn_commits import refuse_torn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
@@ -103,6 +103,42 @@ class CommitReader:
 
     def _actions(self, version: int) -> list[dict[str, Any]]:
         return actions_of(self._file(version))
+
+
+class Added(NamedTuple):
+    """The version of a table that added a file; ``exact``: it also added the rows. ``committed``: when (ms)."""
+
+    version: int
+    exact: bool
+    committed: int | None
+
+
+def added_by(place: str, files: Collection[str]) -> dict[str, Added]:
+    """By a file's name which version of the table in ``place`` added it first, as far as the log tells.
+
+    Raises StorageError.
+    """
+    commits = CommitReader.of(place)
+    found: dict[str, Added] = {}
+    if commits is None or not files:
+        return found
+    log = f"{place}/_delta_log"
+    versions = sorted(int(match[1]) for match in map(_COMMIT.fullmatch, table_files.names(log)) if match)
+
+    def added(version: int) -> list[tuple[str, bool]]:
+        try:
+            actions = actions_of_kind(f"{log}/{version:020}.json", "add")
+            return [(unquote(one["path"]).rpartition("/")[2], one.get("dataChange", True)) for one in actions]
+        except (OSError, ValueError, KeyError) as error:
+            raise _unreadable(place) from error
+
+    for version, new in zip(versions, concurrently(place, added, versions), strict=True):
+        for file, exact in new:
+            if file in files and file not in found:
+                found[file] = Added(version, exact, commits.made_at(version))
+        if len(found) == len(files):
+            break
+    return found
 
 
 def actions_of(file: str) -> list[dict[str, Any]]:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _FORGETS = "delta.setTransactionRetentionDuration"
 #: files that make a folder a table's log
 _OF_LOG = re.compile(r"[0-9]{20}\.(?:json|checkpoint\..*)")
+#: characters that DuckDB takes for a pattern in a path
+_PATTERN = re.compile(r"[*?\[\]{}]")
 #: tables that queries read as streams
 _STREAMED = frozenset(name for names in SOURCES.values() for name in names)
 #: time after which a log in an object store is listed for new versions (s); its retention is days
@@ -238,20 +240,42 @@ class DeltaLog:
         except DELTA_ERRORS as error:
             raise unreadable(self._place, error) from error
 
+    def parquet_files(self, version: int) -> list[str] | None:
+        """Absolute paths of the Parquet files whose rows are the table's at ``version``, in a local folder.
+
+        None if only a Delta reader can read the rows, or a path would be a pattern (`*`, `[`). Raises StorageError.
+        """
+        found = None if is_registered(self._place) else self._files_at(version)
+        return None if found is None or _PATTERN.search(self._place) else found
+
     def plain_files(self, version: int) -> list[str] | None:
         """Absolute paths of the files that, read with Checkback's schema, yield the table's rows at ``version``.
 
         Each lies directly in the table's folder. None if only a Delta reader can read the rows. Raises StorageError.
         """
+        return self._files_at(version, whole=True)
+
+    def _files_at(self, version: int, whole: bool = False) -> list[str] | None:
+        """As `plain_files`; without ``whole`` the files may lack columns."""
         try:
-            table = self._table if self._table.version() == version else _open(self._place, version)
-            plain = compatibility.is_plain(table) and compatibility.has_columns(table, self._name)
+            table = self._at(version)
+            plain = compatibility.is_plain(table) and (not whole or compatibility.has_columns(table, self._name))
             names = pa.table(table.get_add_actions()).column("path").to_pylist()
         except DELTA_ERRORS as error:
             raise unreadable(self._place, error) from error
         if not plain or any("/" in name for name in names):
             return None
         return [f"{self._place}/{name}" for name in names]
+
+    def dataset(self, version: int) -> Any:
+        """The table at ``version`` as a pyarrow Dataset, read by delta-rs' own client. Raises StorageError."""
+        try:
+            return self._at(version).to_pyarrow_dataset()
+        except DELTA_ERRORS as error:
+            raise unreadable(self._place, error) from error
+
+    def _at(self, version: int) -> DeltaTable:
+        return self._table if self._table.version() == version else _open(self._place, version)
 
     def history(self, commits: int) -> dict[int, int]:
         """The last ``commits``: commit timestamp (ms) by version."""

@@ -1,0 +1,59 @@
+"""How the inspecting commands ask and print: without Spark, unless the tables are in a catalog."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from checkback.commands.printing import console, print_line, print_rows
+from checkback.errors import SettingsError, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+    from checkback.inspect.answers import Answers
+    from checkback.settings import Settings
+
+
+@contextmanager
+def answering(settings: Settings, command: str) -> Iterator[Answers]:
+    """Answers on the settings' tables; if only Spark can read them, on Spark, which stderr says."""
+    from checkback.inspect.answers import Answers, SparkNeededError
+
+    try:
+        answers = Answers(settings)
+    except SparkNeededError as error:
+        print(f"checkback: {printable(error.what)}: Spark is started, which takes a while", file=sys.stderr, flush=True)
+    else:
+        yield answers
+        return
+    from checkback.spark.session import running_session
+
+    with running_session(settings, f"checkback-{command}", short=True) as spark:
+        yield Answers(settings, spark)
+
+
+def print_answer(
+    rows: pa.Table,
+    as_json: bool,
+    as_csv: bool,
+    most: int,
+    show: Callable[[list[dict[str, Any]]], None],
+    nothing: str,
+) -> None:
+    """Print all rows as JSON lines or CSV, or the first ``most`` as a table. Raises SettingsError."""
+    from checkback.inspect.json_lines import csv_lines, json_lines, json_rows
+
+    if as_json and as_csv:
+        raise SettingsError("--json and --csv exclude each other", "", "give one of them")
+    if as_json or as_csv:
+        print_rows(json_lines(rows) if as_json else csv_lines(rows))
+    elif not rows.num_rows:
+        print_line(nothing)
+    else:
+        show(list(json_rows(rows.slice(0, most))))
+        if rows.num_rows > most:
+            console().print(f"and {rows.num_rows - most} more; --json shows all")

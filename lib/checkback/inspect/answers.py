@@ -1,0 +1,214 @@
+"""Answers about the tables in this process, in a second: without Spark, for the command line and for web pages.
+
+    with Answers(settings) as answers:
+        oldest = answers.pending(group="orders", limit=50)       # a pyarrow Table, the oldest first
+        then = answers.pending(as_of="2026-11-20T15:00")          # any question, as of a time
+
+Every method but `batches` takes ``as_of``: a datetime, or a text as `as_of.parse_as_of` reads it; None = now. To see
+the tables as a batch left them, give the ``finished_at`` of its row in `batches`. The rows are pyarrow Tables, whose
+timestamps are us, UTC; `records` makes dicts of them. ``limit`` and ``offset`` choose a page of the rows, in the order
+of the question; the other arguments filter them, None = all.
+
+An object may be used by several threads: each call reads the tables' logs anew, and has a database of its own. It
+raises SettingsError if ``as_of`` is not a time or too long ago, or if there are no tables; StorageError if they cannot
+be read. Tables in a catalog, and those that only Spark can write or read, raise `SparkNeededError` on opening.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+from checkback.errors import SettingsError
+from checkback.inspect.duckdb_engine import DuckDBEngine
+from checkback.inspect.groups import group_rows
+from checkback.inspect.pending_transactions import pending_question
+from checkback.inspect.question import Question
+from checkback.inspect.scheduled_messages import SCHEDULED
+from checkback.inspect.status import Status, read_status
+from checkback.inspect.timeline import (
+    MINUTE,
+    decisions_question,
+    latency_question,
+    outcomes_question,
+    pending_over_time_question,
+    pick_interval,
+)
+from checkback.inspect.transaction_lineage import lineage_rows, transactions_question
+from checkback.inspect.unpublished_messages import unpublished_rows
+from checkback.inspect.view import View
+from checkback.storage.tables import Tables
+from checkback.storage.timestamps import python_times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from checkback.settings import Settings
+
+#: a point in time
+AsOf = datetime | str | None
+
+
+class SparkNeededError(SettingsError):
+    """Only Spark can read the tables."""
+
+
+class Answers:
+    """The questions, on the tables of the settings. A context manager."""
+
+    def __init__(self, settings: Settings, spark: SparkSession | None = None) -> None:
+        """On DuckDB, or with ``spark`` on Spark. Raises SparkNeededError."""
+        self._settings = settings
+        self._spark = spark
+        self.tables = Tables.of(settings.storage)
+        if spark is None and not self.tables.readable:
+            raise SparkNeededError("the tables are in a catalog", "storage.catalog", "ask on Spark")
+        self._lock = RLock()
+
+    def __enter__(self) -> Answers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held between calls."""
+
+    def pending(
+        self,
+        as_of: AsOf = None,
+        *,
+        group: str | None = None,
+        topic: str | None = None,
+        why: str | None = None,
+        older_than: timedelta | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> pa.Table:
+        """The pending half messages, the oldest first; columns as `inspect.pending`.
+
+        ``why``: the beginning of the column's text. ``older_than``: since birth.
+        """
+        question = pending_question(self._settings).where("producer_group", group).where("real_topic", topic)
+        question = question.begins("why", why)
+        if older_than is not None:
+            question = question.more("age_s", older_than.total_seconds())
+        return self._ask(question.page(limit, offset), as_of)
+
+    def count_pending(self, as_of: AsOf = None) -> pa.Table:
+        """How many are pending: producer_group, real_topic, why, pending BIGINT, oldest_born, the most first."""
+        found = pending_question(self._settings)
+        columns = "producer_group, real_topic, why"
+        sql = f"""
+            SELECT {columns}, count(*) AS pending, min(born_timestamp) AS oldest_born
+            FROM ({found.sql}) GROUP BY {columns}"""
+        return self._ask(Question(sql, f"pending DESC, {columns}", found.values), as_of)
+
+    def groups(self, as_of: AsOf = None, *, stuck: bool = False) -> pa.Table:
+        """A row for each producer group with something pending, and why; columns as `inspect.stuck_groups`.
+
+        ``stuck``: only groups with something pending beyond its immunity.
+        """
+        return self._view(lambda view: group_rows(view, self._settings, stuck=stuck), as_of)
+
+    def status(self) -> Status:
+        """Whether reconcile is at work, how far it is, and who is stuck; `status_screen.as_json` makes JSON of it.
+
+        Without consumers (`consumer.lag`).
+        """
+        now = datetime.now(timezone.utc)
+        found: Status = self._view(lambda view: read_status(self._settings, now, view), None)
+        return found
+
+    def unpublished(self, as_of: AsOf = None) -> pa.Table:
+        """The messages that wait for their topic's table, the oldest first; columns as `inspect.unpublished`."""
+        return self._view(unpublished_rows, as_of)
+
+    def lineage(self, transaction_id: str, as_of: AsOf = None, *, group: str | None = None) -> pa.Table:
+        """All that the tables record of a transaction id, in order; columns as `inspect.lineage`."""
+        return self._view(lambda view: lineage_rows(view, transaction_id, group), as_of)
+
+    def transactions(
+        self,
+        as_of: AsOf = None,
+        *,
+        transaction_id: str | None = None,
+        key: str | None = None,
+        topic: str | None = None,
+        place: tuple[int, int] | None = None,
+        bodies: bool = False,
+        limit: int | None = 100,
+        offset: int = 0,
+    ) -> pa.Table:
+        """The half messages with an id, or a key among their keys, or of a ``place`` (queue id, offset), by offset.
+
+        Columns: those of `half` (docs/tables.md), body only with ``bodies``; state, source, reason and decided_at of
+        its decision (null = pending). In a topic's table a message is named by its half_queue_id and half_queue_offset.
+        """
+        question = transactions_question(transaction_id, key, topic, place, bodies=bodies)
+        return self._ask(question.page(limit, offset), as_of)
+
+    def scheduled(
+        self,
+        as_of: AsOf = None,
+        *,
+        group: str | None = None,
+        topic: str | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> pa.Table:
+        """The scheduled messages, the next to be delivered first; columns as `inspect.scheduled`."""
+        question = SCHEDULED.where("producer_group", group).where("real_topic", topic)
+        return self._ask(question.page(limit, offset), as_of)
+
+    def decisions(
+        self, as_of: AsOf = None, *, since: AsOf = None, every: timedelta = MINUTE, group: str | None = None
+    ) -> pa.Table:
+        """How many were decided in each interval; columns as `inspect.decisions_by_minute`."""
+        return self._ask(decisions_question(since, every).where("producer_group", group), as_of)
+
+    def check_outcomes(
+        self, as_of: AsOf = None, *, since: AsOf = None, every: timedelta = MINUTE, group: str | None = None
+    ) -> pa.Table:
+        """The outcomes of checks in each interval; columns as `inspect.check_outcomes`."""
+        return self._ask(outcomes_question(since, every).where("producer_group", group), as_of)
+
+    def decision_latency(
+        self, as_of: AsOf = None, *, since: AsOf = None, every: timedelta = MINUTE, group: str | None = None
+    ) -> pa.Table:
+        """How long decisions took in each interval; columns as `inspect.decision_latency`."""
+        return self._ask(latency_question(since, every).where("producer_group", group), as_of)
+
+    def pending_over_time(
+        self, as_of: AsOf = None, *, since: AsOf = None, every: timedelta = MINUTE, group: str | None = None
+    ) -> pa.Table:
+        """How many were pending at the end of each interval; columns as `inspect.pending_over_time`."""
+        return self._ask(pending_over_time_question(since, every).where("producer_group", group), as_of)
+
+    def pick_every(self, as_of: AsOf = None, *, since: AsOf = None) -> timedelta:
+        """An interval for plots of the whole time (`inspect.pick_every`)."""
+        found: timedelta = self._view(lambda view: pick_interval(view, since), as_of)
+        return found
+
+    def batches(self, *, limit: int | None = None, offset: int = 0) -> pa.Table:
+        """The complete batches, the newest first: the columns of the table `batches` (docs/tables.md)."""
+        question = Question("SELECT * FROM {batches}", "finished_at DESC, batch_id DESC")
+        return self._ask(question.page(limit, offset), None)
+
+    def _ask(self, question: Question, as_of: AsOf) -> pa.Table:
+        return self._view(lambda view: view.engine.arrow(view.ask(question)), as_of)
+
+    def _view(self, read: Callable[[View], Any], as_of: AsOf) -> Any:
+        if self._spark is not None:
+            from checkback.inspect.spark_engine import SparkEngine
+
+            return read(View.on(SparkEngine(self._spark, self.tables), as_of))
+        with DuckDBEngine(self.tables, self._lock) as engine:
+            return read(View.on(engine, as_of))
+
+
+def records(rows: pa.Table) -> list[dict[str, Any]]:
+    """The rows as dicts: timestamps are aware datetimes, in UTC and in Python's range; maps are dicts."""
+    found: list[dict[str, Any]] = python_times(rows).to_pylist(maps_as_pydicts="lossy")
+    return found

@@ -1,0 +1,193 @@
+"""The questions in this process, on DuckDB: over the Parquet files that delta-rs lists. No Spark, no Java.
+
+For folders DuckDB reads the files itself; for object stores, and tables that somebody has altered, delta-rs' dataset.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkback.errors import SettingsError, StorageError, printable
+from checkback.inspect.engine import PARAMETER, Rows
+from checkback.inspect.version_at import TOO_LONG_AGO
+from checkback.storage import table_files
+from checkback.storage.commit_reader import Added, CommitReader, added_by
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from checkback.inspect.engine import Value, Versions
+    from checkback.storage.tables import Tables
+
+#: bytes that DuckDB keeps in memory; beyond it sorts, groups and joins spill to a temporary folder
+_MEMORY = "512MiB"
+#: what Spark SQL names so
+_MACROS = """
+    unix_micros(time) AS epoch_us(time)
+    unix_millis(time) AS epoch_ms(time)
+    timestamp_micros(us) AS make_timestamptz(CAST(us AS BIGINT))
+    timestamp_millis(ms) AS make_timestamptz(CAST(ms AS BIGINT) * 1000)
+    collect_set(value) AS list(DISTINCT value)
+    explode(value) AS unnest(value)
+    size(value) AS len(value)
+    array_position(list, value) AS list_position(list, value)
+    get_json_object(text, path) AS CASE WHEN json_valid(text) THEN json_extract_string(text, path) END
+    date_format(time, form) AS strftime(time, '%Y-%m-%d %H:%M:%S.%g')
+    startswith(text, prefix) AS starts_with(text, prefix)
+    sequence(first, last) AS range(first, last + 1)
+    no_text() AS CAST([] AS VARCHAR[])
+    errors_of(tries) AS list_transform(coalesce(tries, []), lambda one: one.error)
+    first_error(error, tries) AS list_filter([error] || errors_of(tries), lambda one: one NOT LIKE 'not tried: %')[1]
+"""
+
+
+@dataclass
+class DuckDBEngine:
+    """An `engine.Engine` of its own database in memory: views by table, and relations. A context manager.
+
+    Not for several threads at once, but for the logs in ``tables``, which ``lock`` guards.
+    """
+
+    tables: Tables
+    lock: RLock = field(default_factory=RLock, repr=False)
+    _views: dict[object, str] = field(default_factory=dict, repr=False)
+    _old: bool = False
+
+    def __post_init__(self) -> None:
+        """Open the database."""
+        self._spill = tempfile.mkdtemp(prefix="checkback-")
+        self._database = duckdb.connect(
+            config={
+                "memory_limit": _MEMORY,
+                "temp_directory": self._spill,
+                "preserve_insertion_order": "false",
+                "default_null_order": "nulls_first_on_asc_last_on_desc",  # as Spark
+                "autoinstall_known_extensions": "false",
+            }
+        )
+        self._database.execute("SET TimeZone = 'UTC'")
+        for macro in filter(None, map(str.strip, _MACROS.splitlines())):
+            self._database.execute(f"CREATE MACRO {macro}")
+
+    def __enter__(self) -> DuckDBEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database, and remove what it has spilled."""
+        self._database.close()
+        shutil.rmtree(self._spill, ignore_errors=True)
+
+    def exists(self, name: str) -> bool:
+        """True if the table exists."""
+        with self.lock:
+            return DeltaLog.exists(self.tables.location(name))
+
+    def topics(self) -> list[str]:
+        """Names of the topics' tables."""
+        found = [TOPIC_PREFIX + name for name in table_files.folders(f"{self.tables.root}/{TOPIC_PREFIX}")]
+        return sorted(filter(self.exists, found))
+
+    def versions(self, name: str, newest: bool = False) -> Versions | None:  # noqa: ARG002 - listing costs the same
+        """See Engine."""
+        return CommitReader.of(self.tables.location(name))
+
+    def read(self, name: str, version: int | None = None, where: str | None = None, *, file: bool = False) -> str:
+        """See Engine."""
+        with self.lock:
+            log = self.tables.log(name)
+            newest = log.version()
+            version = newest if version is None else version
+            self._old = self._old or version < newest
+            key = name, version, where, file
+            if key not in self._views:
+                self._views[key] = self._view(name, self._source(name, log, version, file), where, file)
+        return self._views[key]
+
+    def empty(self, name: str, *, file: bool = False) -> str:
+        """See Engine."""
+        key = name, file
+        if key not in self._views:
+            rows = arrow_schema(name).empty_table()
+            if file:
+                rows = rows.append_column("_file", pa.array([], pa.string()))
+            self._views[key] = self._registered(rows)
+        return self._views[key]
+
+    def added(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
+        """See Engine."""
+        return added_by(self.tables.location(name), files)
+
+    def _source(self, name: str, log: DeltaLog, version: int, file: bool) -> str:
+        """The table's rows at a version as something to select from."""
+        files = log.parquet_files(version)
+        if files is None:
+            rows = log.dataset(version)
+            if not file:
+                return self._registered(rows)
+            columns = {one: pc.field(one) for one in rows.schema.names if one != "body"}
+            reader = rows.scanner(columns={**columns, "_file": pc.field("__filename")}).to_reader()
+            return f"(SELECT * REPLACE (parse_filename(_file) AS _file) FROM {self._registered(reader)})"
+        if not files:
+            return self.empty(name, file=file)
+        listed = ", ".join(map(_quoted, files))
+        if file:
+            rows = f"read_parquet([{listed}], union_by_name = true, filename = '_path')"
+            return f"(SELECT *, parse_filename(_path) AS _file FROM {rows})"
+        return f"read_parquet([{listed}], union_by_name = true)"
+
+    def _registered(self, rows: object) -> str:
+        name = f"arrow_{len(self._views)}"
+        self._views[object()] = name
+        self._database.register(name, rows)
+        return name
+
+    def _view(self, name: str, source: str, where: str | None, file: bool) -> str:
+        """A view of the table's columns: those that its files do not have are null."""
+        view = f"table_{len(self._views)}"
+        columns = [column for column in arrow_schema(name).names if not (file and column == "body")]
+        selected = ", ".join(f'"{column}"' for column in ([*columns, "_file"] if file else columns))
+        rows = f"SELECT * FROM {self.empty(name, file=file)} UNION ALL BY NAME SELECT * FROM {source}"
+        condition = "" if where is None else f" WHERE {where}"
+        self._run(f"CREATE VIEW {view} AS SELECT {selected} FROM ({rows}){condition}")
+        return view
+
+    def query(self, text: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -> pa.Table:
+        """See Engine."""
+        used = {name: values[name] for name in PARAMETER.findall(text)}
+        return self._run(PARAMETER.sub(r"$\1", text).format(**tables), used).to_arrow_table()
+
+    def _run(self, text: str, values: Mapping[str, Value] | None = None) -> Any:
+        try:
+            return self._database.sql(text, params=dict(values or {}))
+        except duckdb.IOException as error:
+            if self._old and "No files found" in str(error):
+                raise SettingsError("is too long ago: its files are gone", self.tables.root, TOO_LONG_AGO) from error
+            raise _failed(error) from error
+        except duckdb.Error as error:
+            raise _failed(error) from error
+
+    def arrow(self, rows: pa.Table) -> pa.Table:
+        """See Engine."""
+        return rows
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _failed(error: duckdb.Error) -> StorageError:
+    fix = "give the machine more memory" if isinstance(error, duckdb.OutOfMemoryException) else ""
+    return StorageError(f"the tables cannot be read: {printable(str(error).partition(chr(10))[0])}", "", fix)

@@ -1,0 +1,159 @@
+"""The questions on Spark: for notebooks, and for tables in a catalog."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from checkback.errors import SettingsError, StorageError, one_line
+from checkback.inspect.engine import PARAMETER, tables_in
+from checkback.inspect.version_at import TOO_LONG_AGO
+from checkback.storage.commit_reader import Added, CommitReader, added_by
+from checkback.storage.spark_schemas import schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.inspect.engine import Value, Versions
+    from checkback.storage.tables import Tables
+
+_ALL = 10_000_000
+#: What DuckDB has macros for, and Spark no functions: the error of a check's attempt that was made, the last one first.
+_SPARK = {
+    "no_text()": "CAST(array() AS ARRAY<STRING>)",
+    "first_error(a.error, a.failed_tries)": "get(filter(concat(array(a.error), "
+    "transform(coalesce(a.failed_tries, array()), one -> one.error)), text -> text NOT LIKE 'not tried: %'), 0)",
+}
+_ACTIONS = (
+    "add STRUCT<path: STRING, dataChange: BOOLEAN>, commitInfo STRUCT<timestamp: BIGINT, inCommitTimestamp: BIGINT>"
+)
+
+
+@dataclass(frozen=True)
+class History:
+    """Versions of a table, with their commit times (ms)."""
+
+    times: Mapping[int, int]
+
+    @property
+    def oldest(self) -> int:
+        """The first."""
+        return min(self.times)
+
+    @property
+    def newest(self) -> int:
+        """The last."""
+        return max(self.times)
+
+    def made_at(self, version: int) -> int:
+        """When it was committed (ms)."""
+        return self.times[version]
+
+
+@dataclass(frozen=True)
+class SparkEngine:
+    """An `engine.Engine` whose rows are DataFrames."""
+
+    spark: SparkSession
+    tables: Tables
+
+    def exists(self, name: str) -> bool:
+        """True if the table exists."""
+        return self.tables.exists(self.spark, name)
+
+    def topics(self) -> list[str]:
+        """Names of the topics' tables."""
+        return self.tables.topics(self.spark)
+
+    def versions(self, name: str, newest: bool = False) -> Versions | None:
+        """See Engine."""
+        if self.tables.by_files:
+            return CommitReader.of(self.tables.location(name))
+        history = self.tables.history(self.spark, name, 1 if newest else _ALL)
+        return History(history) if history else None
+
+    def read(self, name: str, version: int | None = None, where: str | None = None, *, file: bool = False) -> DataFrame:
+        """See Engine."""
+        try:
+            rows = self.tables.read(self.spark, name, version)
+        except AnalysisException as error:
+            if "DELETED_FILE_RETENTION" not in (error.getCondition() or ""):
+                raise
+            # Delta refuses versions whose files VACUUM may have deleted.
+            place = self.tables.location(name)
+            raise SettingsError(f"is too long ago: {one_line(error)}", place, TOO_LONG_AGO) from error
+        rows = rows if where is None else rows.where(where)
+        if not file:
+            return whole_columns(rows, name)
+        path = F.element_at(F.split("_metadata.file_path", "/"), -1)
+        return whole_columns(rows.select("*", path.alias("_file")), name, "_file").drop("body")
+
+    def empty(self, name: str, *, file: bool = False) -> DataFrame:
+        """See Engine."""
+        rows = self.spark.createDataFrame([], schema_of(name))
+        return rows.withColumn("_file", F.lit(None).cast("string")).drop("body") if file else rows
+
+    def added(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
+        """See Engine."""
+        if self.tables.readable:
+            return added_by(self.tables.location(name), files)
+        return self._added_in_catalog(name, files)
+
+    def _added_in_catalog(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
+        """By a Spark job over the log's files; nothing if the catalog does not reveal the folder."""
+        location = self.tables.location(name)
+        try:
+            row = None if self.tables.local else self.spark.sql(f"DESCRIBE DETAIL {self.tables.in_sql(name)}").first()
+        except Exception as error:
+            raise StorageError("the table cannot be read", location) from error
+        if row is None or not row["location"]:
+            return {}
+        commits = self.spark.read.schema(_ACTIONS).json(f"{row['location']}/_delta_log/[0-9]*.json")
+        version = F.regexp_extract("_metadata.file_path", r"([0-9]{20})\.json$", 1).cast("bigint")
+        times = F.coalesce("commitInfo.inCommitTimestamp", "commitInfo.timestamp")
+        of_commit = Window.partitionBy("version")
+        actions = commits.select(version.alias("version"), "add", F.max(times).over(of_commit).alias("committed"))
+        found = actions.select(
+            "version",
+            "committed",
+            F.element_at(F.split("add.path", "/"), -1).alias("file"),
+            F.coalesce("add.dataChange", F.lit(True)).alias("exact"),
+        ).where(F.col("file").isin(list(files)))
+        return {row["file"]: Added(row["version"], row["exact"], row["committed"]) for row in found.collect()}
+
+    def query(self, text: str, tables: Mapping[str, DataFrame], values: Mapping[str, Value]) -> DataFrame:
+        """See Engine."""
+        for ours, theirs in _SPARK.items():
+            text = text.replace(ours, theirs)
+        text = PARAMETER.sub(lambda match: _literal(values[match[1]]), text)
+        return self.spark.sql(text, None, **{name: tables[name] for name in tables_in(text)})
+
+    def arrow(self, rows: DataFrame) -> pa.Table:
+        """See Engine."""
+        return rows.toArrow()
+
+
+def _literal(value: Value) -> str:
+    """A value in SQL. Spark 4.2 does not bind the parameters of a query with nested WITHs."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return f"decode(X'{value.encode(errors='replace').hex()}', 'UTF-8')"  # whatever it contains
+    return f"CAST({value} AS BIGINT)" if isinstance(value, int) else f"CAST('{value!r}' AS DOUBLE)"
+
+
+def whole_columns(rows: DataFrame, name: str, *more: str) -> DataFrame:
+    """The rows with all columns of the table: an older release created it with fewer."""
+    fields = schema_of(name).fields
+    if rows.columns == [field.name for field in fields]:
+        return rows
+    there = set(rows.columns)
+    nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in fields if field.name not in there)
+    return rows.select(*(field.name for field in fields if field.name in there), *nothing, *more)

@@ -1,0 +1,158 @@
+"""Tables as a long run of reconcile leaves them, written by Arrow and delta-rs: history, and a group that is silent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.schemas import SCHEMAS, arrow_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.int64]
+
+#: transactions of a batch
+BATCH = 50_000
+TOPICS = 4
+GROUPS = 8
+#: half queues
+QUEUES = 4
+#: checks that a pending transaction has had, all in vain
+CHECKS = 3
+SILENT = "silent"
+#: us: the first batch, and the time from one to the next
+BEGIN, EACH = 1_780_000_000_000_000, 10_000_000
+MINUTE = 60_000_000
+
+
+@dataclass
+class AnswerTables:
+    """The tables below a folder. The last ``pending`` of the ``transactions`` are those of a silent group."""
+
+    root: str
+    transactions: int
+    pending: int
+    body: bytes = b"x" * 100
+    _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False)
+
+    def make(self) -> int:
+        """Write them; the time right after the last batch (us)."""
+        for name in (*SCHEMAS, *(f"topics/topic-{number}" for number in range(TOPICS))):
+            DeltaLog.create(name, f"{self.root}/{name}", sync=False)
+            self._logs[name] = DeltaLog(name, f"{self.root}/{name}", sync=False)
+        decided = self.transactions - self.pending
+        batches = [numbers for numbers in _parts(np.arange(decided)) if len(numbers)]
+        for batch, numbers in enumerate(batches):
+            self._decided(batch, numbers)
+        batch = len(batches)
+        for numbers in _parts(np.arange(decided, self.transactions)):
+            self._half(numbers, _time(batch) - 2 * MINUTE)
+        for check in range(1, CHECKS + 1):
+            self._checked(batch, np.arange(decided, self.transactions), check)
+            batch += 1
+        return _time(batch)
+
+    def _decided(self, batch: int, numbers: Numbers) -> None:
+        """Half messages, their COMMITs, decisions, and messages in four topics."""
+        landed, time = _time(batch) - 1_000_000, _time(batch)
+        self._half(numbers, landed)
+        whose, ops = _names(numbers, _groups(numbers)), _key(numbers, "half_offset")
+        said = {"state": "COMMIT", "source": "producer"}
+        self._write("op", numbers, {**ops, **whose, **said}, born_timestamp=landed, store_timestamp=landed)
+        topics = {"real_topic": _text("topic-", numbers % TOPICS)}
+        done = {**_key(numbers), **whose, **topics, **said, "check_times": 0, "batch_id": batch}
+        self._write("decisions", numbers, done, decided_at=time)
+        for topic in range(TOPICS):
+            mine = numbers[numbers % TOPICS == topic]
+            rows = {
+                **_key(mine, "half_queue_offset", "half_queue_id"),
+                **_names(mine, _groups(mine)),
+                "queue_id": 0,
+                "body": self.body,
+                "batch_id": batch,
+            }
+            self._write(
+                f"topics/topic-{topic}",
+                mine,
+                rows,
+                born_timestamp=landed,
+                half_store_timestamp=landed,
+                committed_at=time,
+            )
+        self._conclude(batch, committed=len(numbers))
+
+    def _half(self, numbers: Numbers, landed: int) -> None:
+        rows = {**_key(numbers), **_names(numbers, self._senders(numbers)), "body": self.body, "real_queue_id": 0}
+        rows["real_topic"] = _text("topic-", numbers % TOPICS)
+        self._write("half", numbers, rows, born_timestamp=landed, store_timestamp=landed)
+
+    def _checked(self, batch: int, numbers: Numbers, check: int) -> None:
+        time = _time(batch)
+        asked = {**_key(numbers), **_names(numbers, self._senders(numbers)), "check_times": check, "batch_id": batch}
+        asked["real_topic"] = _text("topic-", numbers % TOPICS)
+        self._write("check_requests", numbers, asked, requested_at=time, born_timestamp=time - 2 * MINUTE)
+        told = {"outcome": "NO_ANSWER", "endpoint": "http://127.0.0.1:1/check", "error": "connection refused"}
+        self._write(
+            "check_answers", numbers, {**asked, **told, "latency_ms": 3, "delivered": False}, answered_at=time + 5000
+        )
+        self._conclude(batch, checks=len(numbers))
+
+    def _senders(self, numbers: Numbers) -> pa.Array:
+        silent = numbers >= self.transactions - self.pending
+        return pc.if_else(pa.array(silent), SILENT, _groups(numbers))
+
+    def _conclude(self, batch: int, **counts: int) -> None:
+        """The batch's row in `batches`."""
+        rules = {"timeout_ms": 6000, "check_interval_ms": EACH // 1000, "check_max": 15, "reserved_ms": 259_200_000}
+        none = dict.fromkeys(("committed", "rolled_back", "discarded", "scheduled", "checks", "rejected"), 0)
+        more = {"application": "query", "batch_id": batch, "check_jitter_ms": 0, "count_undelivered": True}
+        time = _time(batch)
+        one = np.zeros(1, np.int64)
+        self._write("batches", one, {**rules, **none, **more, **counts}, batch_time=time, finished_at=time + 2_000_000)
+
+    def _write(self, name: str, numbers: Numbers, values: Mapping[str, object], **times: int) -> None:
+        rows, columns = len(numbers), []
+        for kind in arrow_schema(name):
+            if kind.name in times:
+                columns.append(pa.array(np.full(rows, times[kind.name])).cast(kind.type))
+            elif isinstance(values.get(kind.name), (pa.Array, pa.ChunkedArray)):
+                columns.append(values[kind.name])
+            else:
+                columns.append(pa.repeat(pa.scalar(values.get(kind.name), kind.type), rows))
+        with FileWriter(self.root, sync=False) as writer:
+            writer.write(name, pa.table(columns, schema=arrow_schema(name)))
+            files = writer.close()
+        self._logs[name].commit(files)
+
+
+def _parts(numbers: Numbers) -> list[Numbers]:
+    return np.array_split(numbers, max(1, -(-len(numbers) // BATCH)))
+
+
+def _time(batch: int) -> int:
+    return BEGIN + batch * EACH
+
+
+def _text(prefix: str, numbers: Numbers) -> pa.Array:
+    return pc.binary_join_element_wise(prefix, pa.array(numbers).cast(pa.string()), "")
+
+
+def _groups(numbers: Numbers) -> pa.Array:
+    return _text("group-", numbers % GROUPS)
+
+
+def _key(numbers: Numbers, offset: str = "queue_offset", queue: str = "queue_id") -> dict[str, object]:
+    return {queue: pa.array(numbers % QUEUES).cast(pa.int32()), offset: pa.array(numbers // QUEUES)}
+
+
+def _names(numbers: Numbers, groups: pa.Array) -> dict[str, object]:
+    return {"transaction_id": _text("transaction-", numbers), "producer_group": groups}
