@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 from checkback.delay import FIELDS, PROPERTIES
@@ -85,9 +86,31 @@ class Message:
         return stored
 
 
+class _Ids:
+    """Transaction ids: counted from a random number of the process, which no other one's reach.
+
+    A random one each would take a system call, at which other threads take the GIL.
+    """
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from another random number: after a fork."""
+        self._numbers = count(int.from_bytes(os.urandom(16), "big"))
+
+    def next(self) -> str:
+        """32 hexadecimal digits."""
+        return f"{next(self._numbers) % (1 << 128):032x}"
+
+
+_ids = _Ids()
+os.register_at_fork(after_in_child=_ids.begin)
+
+
 def id_of(message: Message) -> str:
     """The message's transaction id: its own, or a generated, globally unique one."""
-    return message.transaction_id or os.urandom(16).hex()
+    return message.transaction_id or _ids.next()
 
 
 def half_json(group: str, message: Message, transaction_id: str, born_ms: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -164,13 +165,12 @@ class TransactionProducer(BaseProducer):
 
     def _attempt(self, route: Route, call: Call) -> float | None:
         """Seconds to wait until the next attempt; None: there is none."""
-        call.waiter = ended = Lock()
-        ended.acquire()
+        call.waiter = waiter = _Waiter()
         if not self._senders.add(route, call):
             self._closed(call)
             return None
         try:
-            in_time = ended.acquire(timeout=call.attempts.left(self._timer()))
+            in_time = waiter.wait(call.attempts.left(self._timer()))
         except BaseException:  # KeyboardInterrupt: it is not sent any more, if it is not too late
             self._senders.withdraw(route, call)
             raise
@@ -180,6 +180,53 @@ class TransactionProducer(BaseProducer):
         return None
 
 
+class _Waiter:
+    """A thread that waits for the end of its attempt, and wakes the next one of the same request.
+
+    One after the other: threads that are woken all at once contend for the GIL, which costs as much as all else.
+    """
+
+    __slots__ = ("_ended", "_next", "_turn")
+
+    def __init__(self) -> None:
+        self._ended = Lock()
+        self._ended.acquire()
+        self._next: _Waiter | None = None
+        #: Whoever takes its element decides: it is woken, or has given up. list.pop is atomic.
+        self._turn = [True]
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait; False if the attempt has not ended in time."""
+        woken = False
+        try:
+            woken = self._ended.acquire(timeout=timeout_s)
+        finally:  # also when KeyboardInterrupt comes: others wait behind it
+            woken = woken or not self._take_turn()
+            if woken and self._next is not None:
+                self._next.wake()
+        return woken
+
+    def wake(self) -> None:
+        """Wake it, or the first one behind it that has not given up."""
+        waiter: _Waiter | None = self
+        while waiter is not None:
+            if waiter._take_turn():
+                waiter._ended.release()
+                return
+            waiter = waiter._next
+
+    def then(self, waiter: _Waiter) -> None:
+        """Have it wake another one."""
+        self._next = waiter
+
+    def _take_turn(self) -> bool:
+        try:
+            return self._turn.pop()
+        except IndexError:
+            return False
+
+
 def _wake(calls: Sequence[Call]) -> None:
-    for call in calls:
-        call.waiter.release()
+    for call, behind in pairwise(calls):
+        call.waiter.then(behind.waiter)
+    calls[0].waiter.wake()
