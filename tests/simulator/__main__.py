@@ -6,9 +6,8 @@ import os
 import sys
 from random import Random
 
-from simulator.history import happen, report
+from simulator.history import happen, plans, report
 from simulator.many import many, run
-from simulator.scheduler import scenario
 
 
 def main() -> int:
@@ -19,7 +18,8 @@ def main() -> int:
     if run(seed, 1).broken:
         print(report(seed))
         return 1
-    print("\n".join(happen(scenario(seed), tell=True).lines))
+    for plan in plans(seed):
+        print("\n".join(happen(plan, tell=True).lines))
     return 0
 
 

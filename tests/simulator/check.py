@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from checkback.reconcile.segment import Rules
-    from simulator.producers import Producers
 
 APP = "check"
 #: crash points of a batch, in its order
@@ -30,10 +29,17 @@ _KEYS |= {"producer_group": "group", "transaction_id": "transaction"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
+class Asked(Protocol):
+    """Who is asked: `Producers`."""
+
+    def ask(self, key: tuple[int, int]) -> str:
+        """What comes of a check this time."""
+
+
 class Check:
     """Its checkpoint, and a batch at a time."""
 
-    def __init__(self, tables: Tables, producers: Producers) -> None:
+    def __init__(self, tables: Tables, producers: Asked) -> None:
         self.tables = tables
         self.producers = producers
         self.begun = 0

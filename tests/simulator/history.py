@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from unittest.mock import patch
 
 from checkback.reconcile import timer_encoding
+from simulator.failover import FailoverScenario, failover
 from simulator.lives import SLOTS
-from simulator.promises import BrokenError, Promises
+from simulator.promises import BrokenError
 from simulator.rebuild import Rebuild
 from simulator.reconcile import Reconcile, StuckError
 from simulator.scheduler import Scenario, scenario
-from simulator.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+Plan = TypeVar("Plan", bound=Scenario | FailoverScenario)
 
 
 @dataclass
@@ -30,17 +33,20 @@ class Outcome:
 
 @patch.object(timer_encoding, "SLOTS", SLOTS)
 def happen(
-    plan: Scenario, tell: bool = False, engine: type[Reconcile] = Reconcile, rebuild: type[Rebuild] = Rebuild
+    plan: Scenario | FailoverScenario,
+    tell: bool = False,
+    engine: type[Reconcile] = Reconcile,
+    rebuild: type[Rebuild] = Rebuild,
 ) -> Outcome:
     """Let it happen. ``engine``, ``rebuild``: a test gives a broken one."""
     outcome = Outcome()
-    world = World(plan.rules, plan.transactions)
+    world = plan.world()
     world.reconcile = engine(world.tables, plan.rules)
     world.reconcile.together = plan.rebuilt
     world.rebuild = rebuild
     if tell:
         world.tell = lambda text: outcome.lines.append(f"{world.clock:6} ms  {text}")
-    promises = Promises(world)
+    promises = plan.promises(world)
     try:
         for step in plan.steps:
             step.apply(world)
@@ -55,7 +61,7 @@ def happen(
     return outcome
 
 
-def shorter(plan: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
+def shorter(plan: Plan, fails: Callable[[Plan], bool]) -> Plan:
     """The scenario without the steps that it fails without, too."""
     size = max(1, len(plan.steps) // 2)
     while True:
@@ -72,10 +78,21 @@ def shorter(plan: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
         size = max(1, size // 2)
 
 
-def report(seed: int, engine: type[Reconcile] = Reconcile) -> str:
-    """The shortest history of a failing seed, to be read by a person."""
-    plan = shorter(scenario(seed), lambda less: bool(happen(less, engine=engine).broken))
-    outcome = happen(plan, tell=True, engine=engine)
+def plans(seed: int) -> tuple[Scenario, FailoverScenario]:
+    """The histories of a seed: of half messages from anywhere, and of a service with several gateways."""
+    return scenario(seed), failover(seed)
+
+
+def report(seed: int) -> str:
+    """The shortest failing history of a seed, to be read by a person."""
+    one, other = plans(seed)
+    return report_of(seed, one) if happen(one).broken else report_of(seed, other)
+
+
+def report_of(seed: int, plan: Plan) -> str:
+    """The shortest history that fails as this one of the seed does."""
+    plan = shorter(plan, lambda less: bool(happen(less).broken))
+    outcome = happen(plan, tell=True)
     rules = plan.rules
     head = [
         f"SEED={seed}: {outcome.broken}",

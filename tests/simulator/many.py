@@ -7,8 +7,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from typing import NamedTuple
 
-from simulator.history import happen, report
-from simulator.scheduler import scenario
+from simulator.history import happen, plans, report
 
 _EVERY_S = 10
 #: histories that a process is given at a time
@@ -30,11 +29,12 @@ def run(first: int, count: int) -> Part:
     begun = time.process_time()
     batches = transactions = 0
     for number in range(count):
-        outcome = happen(scenario(first + number))
-        batches += outcome.batches
-        transactions += outcome.transactions
-        if outcome.broken:
-            return Part(number + 1, transactions, batches, time.process_time() - begun, first + number)
+        for plan in plans(first + number):
+            outcome = happen(plan)
+            batches += outcome.batches
+            transactions += outcome.transactions
+            if outcome.broken:
+                return Part(number + 1, transactions, batches, time.process_time() - begun, first + number)
     return Part(count, transactions, batches, time.process_time() - begun)
 
 

@@ -134,7 +134,7 @@ RESTORE_FAULTS: dict[str, tuple[str, str]] = {
 @contextmanager
 def broken_restore(fault: str) -> Iterator[None]:
     """Inside, a rebuild restores segments by a restore.py with this fault."""
-    module = _broken(state_restore, *RESTORE_FAULTS[fault])
+    module = broken_module(state_restore, *RESTORE_FAULTS[fault])
     with patch.object(rebuild, "restore", module.restore):
         yield
 
@@ -142,14 +142,14 @@ def broken_restore(fault: str) -> Iterator[None]:
 @contextmanager
 def broken_schedule(fault: str) -> Iterator[None]:
     """Inside, scheduled messages are those of a scheduled.py with this fault."""
-    with patch.object(segment, "scheduling", _broken(scheduled, *SCHEDULED_FAULTS[fault])):
+    with patch.object(segment, "scheduling", broken_module(scheduled, *SCHEDULED_FAULTS[fault])):
         yield
 
 
 @contextmanager
 def broken_segment(fault: str) -> Iterator[None]:
     """Inside, the processor decides by a segment.py with this fault."""
-    module = _broken(segment, *FAULTS[fault])
+    module = broken_module(segment, *FAULTS[fault])
     with (
         patch.object(partition_batch, "decide", module.decide),
         patch.object(partition_batch, "Segment", module.Segment),
@@ -159,7 +159,7 @@ def broken_segment(fault: str) -> Iterator[None]:
         yield
 
 
-def _broken(good: ModuleType, right: str, wrong: str) -> Any:
+def broken_module(good: ModuleType, right: str, wrong: str) -> Any:
     """The module with that one change of its source."""
     path = str(good.__file__)
     with open(path, encoding="utf-8") as file:

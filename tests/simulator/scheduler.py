@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from checkback.reconcile.records import Kind
 from checkback.reconcile.segment import Rules
 from simulator.producers import COMMIT, NO_ANSWER, NOBODY, OUTCOMES, UNKNOWN, Transaction
+from simulator.promises import Promises
 from simulator.rebuild import POINTS
 from simulator.reconcile import SIZE
 from simulator.steps import (
@@ -26,6 +27,7 @@ from simulator.steps import (
     Sent,
     WaitForTimer,
 )
+from simulator.world import World
 
 if TYPE_CHECKING:
     from simulator.steps import Step
@@ -50,6 +52,14 @@ class Scenario:
         """Is the checkpoint built anew in it?"""
         return any(isinstance(step, LoseCheckpoint) for step in self.steps)
 
+    def world(self) -> World:
+        """As it is in the beginning."""
+        return World(self.rules, self.transactions)
+
+    def promises(self, world: World) -> Promises:
+        """What must hold in it."""
+        return Promises(world)
+
 
 def scenario(seed: int) -> Scenario:
     """The scenario of a seed; always the same."""
@@ -63,17 +73,17 @@ def scenario(seed: int) -> Scenario:
     )
     transactions = _transactions(random, rules)
     steps = _sent(random, len(transactions), repeats=rules.reserved == _FOR_EVER)
-    happens = [_happening(random, rules) for _ in range(random.randrange(16, 40))]
-    rebuilds = [_rebuild(random, steps) for _ in range(random.choice([0, 0, 0, 0, 1, 1, 2, 3]))]
+    happens = [happening(random, rules) for _ in range(random.randrange(16, 40))]
+    rebuilds = [rebuild_step(random, steps) for _ in range(random.choice([0, 0, 0, 0, 1, 1, 2, 3]))]
     for step in [*steps, *rebuilds]:
         happens.insert(random.randrange(len(happens) + 1), step)
     for _ in range(random.choice([0, 0, 0, 1, 2, 3])):
         at = random.randrange(len(happens) + 1)
-        happens[at:at] = _restart(random, rules)
+        happens[at:at] = restart_steps(random, rules)
     return Scenario(rules, transactions, tuple(happens))
 
 
-def _rebuild(random: Random, sent: list[Step]) -> Step:
+def rebuild_step(random: Random, sent: list[Step]) -> Step:
     """In the middle of it lands one of what is sent."""
     crash = random.randrange(POINTS) if random.random() < 0.4 else None
     meanwhile = sent.pop(random.randrange(len(sent))) if sent and random.random() < 0.4 else None
@@ -81,7 +91,7 @@ def _rebuild(random: Random, sent: list[Step]) -> Step:
     return LoseCheckpoint(size, order, crash, meanwhile, check=random.random() < 0.3)
 
 
-def _restart(random: Random, rules: Rules) -> list[Step]:
+def restart_steps(random: Random, rules: Rules) -> list[Step]:
     """Some settings are others, mostly with a batch under way.
 
     The reserved time is only made longer: how long it was tells the promises for how long an offset is remembered.
@@ -147,7 +157,8 @@ def _op(random: Random, number: int) -> Said:
     return Said(number, Kind.UNKNOWN if random.random() < 0.06 else kind, random.choice([0, 0, 1, 9]), wrong)
 
 
-def _happening(random: Random, rules: Rules) -> Step:  # noqa: PLR0911 - one for each kind
+def happening(random: Random, rules: Rules) -> Step:  # noqa: PLR0911 - one for each kind
+    """A batch, a run, or time."""
     crash = random.randrange(8) if random.random() < 0.25 else None
     halves = random.choice([1, 2, 1 << 30, 1 << 30])
     match random.choices(range(7), (30, 16, 4, 10, 16, 4, 2))[0]:

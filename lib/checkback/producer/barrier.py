@@ -122,10 +122,10 @@ class Barrier:
     def check(self, transaction: Transaction) -> LocalTransactionState:
         """The answer for ``check_local_transaction``: COMMIT, or ROLLBACK, after which it can never commit.
 
-        ``transaction``: the check, or a transaction id, which is enough with one gateway. ROLLBACK holds for the half
-        message that is asked about: the transaction may commit, or have committed, as another one. UNKNOWN if the local
-        transaction is in progress and does not end within ``wait_s``. The rollback mark is committed before this
-        returns.
+        Also what ``execute_local_transaction`` returns when its work has failed. ``transaction``: the check or message,
+        or a transaction id, which is enough with one gateway. ROLLBACK holds for this half message: the transaction may
+        commit, or have committed, as another one. UNKNOWN if the local transaction is in progress and does not end
+        within ``wait_s``. The rollback mark is committed before this returns.
         """
         key = MarkKey.of(transaction)
         statements = self._statements

@@ -122,7 +122,7 @@ class Debit(TransactionListener):
                 self._barrier.mark(connection, arg.receipt)
                 _debit(connection, message.transaction_id, arg.transfer)
         except TooLittleMoneyError:
-            return LocalTransactionState.ROLLBACK
+            return self._barrier.check(message)  # ROLLBACK, and marked so
         except BarrierError as error:
             return error.state
         if fate is Fate.KILLED_AFTER:
