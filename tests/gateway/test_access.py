@@ -12,7 +12,7 @@ import pytest
 from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.problems import Problem
 from checkback.settings import Settings
-from gateway.process import Gateway, half, op, rows
+from gateway.process import TO_TABLE, Gateway, half, op, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ ENVIRON = {
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     root = tmp_path_factory.mktemp("tables")
-    with Gateway(root, "producers.silent.endpoints=[]", environ=ENVIRON) as running:
+    with Gateway(root, TO_TABLE, "producers.silent.endpoints=[]", environ=ENVIRON) as running:
         yield running
 
 

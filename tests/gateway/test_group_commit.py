@@ -12,6 +12,8 @@ from checkback.gateway.group_commit import COMMIT_ROWS, GroupCommit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from checkback.gateway.journal import Record
+
 _LOUD, _QUIET = frozenset({"loud"}), frozenset({"quiet"})
 
 
@@ -29,6 +31,9 @@ class _Target:
         self.may.wait(60)
         assert isinstance(prepared, list)
         self.commits.append(prepared)
+
+    def record(self, prepared: object) -> Record:
+        raise AssertionError("there is no journal")
 
     def settle(self, batch: Sequence[str], prepared: object) -> None:
         """Nothing to remember."""

@@ -16,6 +16,14 @@ from checkback.storage.paths import storage_check
 def gateway(
     host: Annotated[str | None, typer.Option(metavar="HOST", help="As gateway.host.")] = None,
     port: Annotated[int | None, typer.Option(metavar="PORT", help="As gateway.port.")] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Claim queues of another gateway's journal. What it has acknowledged and not committed lands when it "
+            "is started again.",
+        ),
+    ] = False,
     config: Config = None,
     overrides: Overrides = None,
     debug: Debug = False,
@@ -33,4 +41,4 @@ def gateway(
         fix = "install checkback[gateway]"
         raise SettingsError(f"the Python module {error.name} is missing", "checkback gateway", fix) from error
 
-    serve(loaded.settings)
+    serve(loaded.settings, take_over)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from checkback.messages import LONG_MAX
 from checkback.storage.first_op import misfit
 
 if TYPE_CHECKING:
@@ -146,6 +147,8 @@ class DeduplicationCache:
         self._by_name: dict[str, tuple[int, int]] = {}
         self._by_share: dict[str, list[tuple[int, int]]] = {}
         self._recalled: dict[tuple[int, int], CachedHalf] = {}
+        #: half messages whose op is in the journal and not in the table yet
+        self._ending: dict[tuple[int, int], CachedHalf] = {}
 
     def __len__(self) -> int:
         """The number of half messages cached."""
@@ -174,7 +177,21 @@ class DeduplicationCache:
         if queue_id not in self._next:
             return None
         place = (queue_id, queue_offset)
-        return self._by_offset.get(place) or self._recalled.get(place)
+        return self._by_offset.get(place) or self._recalled.get(place) or self._ending.get(place)
+
+    def unflushed_op(self, half: CachedHalf) -> None:
+        """Keep a half message, with the state of its op, until the op is in the table (`flushed_ops`)."""
+        self._ending[half.queue_id, half.queue_offset] = half
+
+    def flushed_ops(self, places: Iterable[tuple[int, int]]) -> None:
+        """The ops of these half messages are in the table: look-ups find them."""
+        for place in places:
+            self._ending.pop(place, None)
+
+    def ended_with(self, queue_id: int, queue_offset: int) -> str | None:
+        """The state of the op, if it is known here and may not be in the table yet."""
+        half = self._ending.get((queue_id, queue_offset))
+        return None if half is None else half.state
 
     def landed(self, halves: Iterable[CachedHalf]) -> None:
         """Cache half messages that are in the table, and advance the next offsets. Existing entries are kept.
@@ -205,11 +222,13 @@ class DeduplicationCache:
             if half is not None and half.state is None:
                 known[place] = replace(half, state=state)
 
-    def forget(self, before: int, most: int) -> int:
+    def forget(self, before: int, most: int, unflushed: Mapping[int, int] | None = None) -> int:
         """Evict what was stored or looked up before a time (ms), and what exceeds ``most``. Returns how many.
 
         Above ``most``, the largest share loses its oldest first: a busy group does not evict the others' entries.
+        ``unflushed``: by queue, the first offset that is not in the table yet, so that no look-up would find it.
         """
+        kept = unflushed or {}
         old = takewhile(lambda half: half.stored < before, self._by_offset.values())
         gone = Counter(map(self._share, old))
         beyond = len(self._by_offset) - gone.total() - most
@@ -217,11 +236,14 @@ class DeduplicationCache:
             gone += _beyond({share: len(places) - gone[share] for share, places in self._by_share.items()}, beyond)
         for share, count in gone.items():
             places = self._by_share[share]
-            for place in places[:count]:
+            # In the order of landing, so that nothing after the first that is kept is in the table either.
+            old_places = list(takewhile(lambda place: place[1] < kept.get(place[0], LONG_MAX), places[:count]))
+            gone[share] = len(old_places)
+            for place in old_places:
                 half = self._by_offset.pop(place)
                 if self._by_name.get(half.name) == place:
                     del self._by_name[half.name]
-            del places[:count]
+            del places[: len(old_places)]
         # Those that were looked up can be looked up again: the oldest go first, regardless of their group.
         return gone.total() + len(_taken(self._recalled, before, min(most, RECALLED_MAX)))
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from checkback.gateway.batch_decoder import BATCH_MAX
 from checkback.gateway.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from checkback.gateway.authentication import Groups
+    from checkback.gateway.journal import Record
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -32,14 +33,24 @@ class CommitTarget(Protocol[T_contra]):
     def prepare(self, batch: Sequence[T_contra]) -> object:
         """The argument of ``write``; called on the event loop, after the previous commit has settled."""
 
-    def write(self, prepared: object) -> None:
-        """Commit. If it raises, nothing was committed, or ``failed`` ends the process."""
+    def write(self, prepared: Any) -> None:
+        """Commit to the table. If it raises, nothing was committed, or ``failed`` ends the process."""
 
-    def settle(self, batch: Sequence[T_contra], prepared: object) -> None:
+    def record(self, prepared: Any) -> Record:
+        """What is written to the journal instead, where there is one."""
+
+    def settle(self, batch: Sequence[T_contra], prepared: Any) -> None:
         """The commit succeeded."""
 
     def failed(self, batch: Sequence[T_contra], error: Exception) -> None:
         """The commit failed, or its outcome is unknown."""
+
+
+class Intake(Protocol):
+    """What limits how much is accepted, besides this process's memory."""
+
+    def refusal(self, size: int) -> Problem | None:
+        """Why ``size`` more bytes cannot be accepted now; None if they can."""
 
 
 @dataclass
@@ -62,6 +73,15 @@ class _Waiting(Generic[T]):
     size: int = 0
 
 
+@dataclass
+class Commit(Generic[T]):
+    """Messages that are committed together: those of ``tickets``, and what the target has prepared."""
+
+    tickets: list[_Ticket[T]]
+    batch: list[T]
+    prepared: Any = None
+
+
 class GroupCommit(Generic[T]):
     """Batches the messages of requests and commits them, one commit at a time. Belongs to one event loop.
 
@@ -69,16 +89,20 @@ class GroupCommit(Generic[T]):
     commits take requests round-robin, so that a busy token does not starve the others.
     """
 
-    def __init__(self, name: str, book: CommitTarget[T], gather_s: float, max_waiting: int) -> None:
-        self._book = book
+    def __init__(
+        self, name: str, target: CommitTarget[T], gather_s: float, max_waiting: int, intake: Intake | None = None
+    ) -> None:
+        self.target = target
+        self._name = name
+        self._intake = intake
         self._max_waiting = max_waiting
         self._share = min(max_waiting, max(max_waiting // 2, BATCH_MAX))
         self._gather_s = gather_s
         self._of: dict[Groups, _Waiting[T]] = {}
-        self._came = asyncio.Event()
+        #: set when messages came, or at `close`
+        self.came = asyncio.Event()
         self._closed = False
         self._hurry = asyncio.Event()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"commit-{name}")
         #: messages accepted and not yet committed, and their bytes
         self.waiting = 0
         self.waiting_bytes = 0
@@ -95,7 +119,7 @@ class GroupCommit(Generic[T]):
         mine = self._of.get(groups) if groups is not None else None
         if mine is not None and (mine.rows + more > self._share or mine.size + size > WAITING_BYTES // 2):
             return Problem("queue_full", f"{mine.rows} messages of this token wait to be committed; send it again")
-        return None
+        return None if self._intake is None else self._intake.refusal(self.waiting_bytes + size)
 
     def submit(self, messages: Sequence[T], size: int, groups: Groups) -> asyncio.Future[None]:
         """Accept messages; the future is done when the target has settled or failed them."""
@@ -107,26 +131,36 @@ class GroupCommit(Generic[T]):
         mine.size += size
         self.waiting += len(messages)
         self.waiting_bytes += size
-        self._came.set()
+        self.came.set()
         return ticket.done
 
     async def run(self) -> None:
-        """Commit until ``close``, then commit what was accepted before it."""
+        """Commit to the table until ``close``, then commit what was accepted before it."""
         loop = asyncio.get_running_loop()
-        try:
+        with closing_thread(f"commit-{self._name}") as thread:
             while (came := self._oldest()) is not None or not self._closed:
                 if came is None:
-                    self._came.clear()
-                    await self._came.wait()
+                    self.came.clear()
+                    await self.came.wait()
                     continue
                 # Messages that arrived during the last commit have already waited.
                 pause = came + self._gather_s - loop.time()
                 if pause > 0 and self.waiting < COMMIT_ROWS and not self._hurry.is_set():
                     with suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(self._hurry.wait(), pause)
-                await self._commit(self._taken())
-        finally:
-            self._thread.shutdown(wait=False)
+                commit = self.begin()
+                if commit is not None:
+                    try:
+                        await loop.run_in_executor(thread, self.target.write, commit.prepared)
+                    except Exception as error:  # noqa: BLE001 - waiting requests must be answered
+                        self.end(commit, error)
+                    else:
+                        self.end(commit)
+
+    @property
+    def ended(self) -> bool:
+        """Closed, and everything accepted is committed or being committed?"""
+        return self._closed and self._oldest() is None
 
     def hurry(self) -> None:
         """Stop batching: commit pending messages at once."""
@@ -136,7 +170,7 @@ class GroupCommit(Generic[T]):
         """Accept nothing more, and commit what is pending."""
         self._closed = True
         self.hurry()
-        self._came.set()
+        self.came.set()
 
     def _oldest(self) -> float | None:
         """When the oldest request not yet in a commit arrived."""
@@ -156,18 +190,28 @@ class GroupCommit(Generic[T]):
                 left.append(tickets)
         return taken
 
-    async def _commit(self, tickets: list[_Ticket[T]]) -> None:
-        batch = [message for ticket in tickets for message in ticket.messages]
+    def begin(self) -> Commit[T] | None:
+        """The next commit, prepared; None if there is nothing to commit. `end` it before the next one."""
+        tickets = self._taken()
+        if not tickets:
+            return None
+        commit = Commit(tickets, [message for ticket in tickets for message in ticket.messages])
         try:
-            prepared = self._book.prepare(batch)
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._book.write, prepared)
+            commit.prepared = self.target.prepare(commit.batch)
         except Exception as error:  # noqa: BLE001 - waiting requests must be answered
-            self._book.failed(batch, error)
+            self.end(commit, error)
+            return None
+        return commit
+
+    def end(self, commit: Commit[T], error: Exception | None = None) -> None:
+        """Settle a commit, or let it fail, and answer its requests."""
+        if error is None:
+            self.target.settle(commit.batch, commit.prepared)
         else:
-            self._book.settle(batch, prepared)
-        self.waiting -= len(batch)
-        self.waiting_bytes -= sum(ticket.size for ticket in tickets)
-        for ticket in tickets:
+            self.target.failed(commit.batch, error)
+        self.waiting -= len(commit.batch)
+        for ticket in commit.tickets:
+            self.waiting_bytes -= ticket.size
             mine = self._of[ticket.groups]
             mine.rows -= len(ticket.messages)
             mine.size -= ticket.size
@@ -175,3 +219,13 @@ class GroupCommit(Generic[T]):
                 del self._of[ticket.groups]
             if not ticket.done.done():
                 ticket.done.set_result(None)
+
+
+@contextmanager
+def closing_thread(name: str) -> Iterator[ThreadPoolExecutor]:
+    """A thread of its own for blocking calls, which ends with the last one."""
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+    try:
+        yield thread
+    finally:
+        thread.shutdown(wait=False)

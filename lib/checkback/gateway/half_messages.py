@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from checkback.delay import too_late
+from checkback.errors import StorageError
 from checkback.gateway.deduplication import CachedHalf, Verdict, fingerprint, judge_half, name_of
 from checkback.gateway.group_commit import GroupCommit
 from checkback.gateway.health import now_ms, steady_ms
+from checkback.gateway.journal_records import half_record
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.tables import half_rows
+from checkback.messages import LONG_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from checkback.gateway.authentication import BearerTokens, Groups
     from checkback.gateway.deduplication import DeduplicationCache
+    from checkback.gateway.group_commit import Intake
     from checkback.gateway.health import HealthState
+    from checkback.gateway.journal import Record
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.tables import Appender
     from checkback.messages import Half
@@ -65,8 +72,9 @@ class HalfMessageWriter:
         metrics: Metrics,
         health: HealthState,
         max_delay: timedelta,
+        intake: Intake | None = None,
     ) -> None:
-        """``max_delay``: delay.max."""
+        """``max_delay``: delay.max; ``intake``: as in `GroupCommit`."""
         self._rejecting = gateway.reject_transactions
         self._max_delay = max_delay // timedelta(milliseconds=1)
         self._tokens = tokens
@@ -77,7 +85,7 @@ class HalfMessageWriter:
         self._on_the_way: dict[str, _Entry] = {}
         self._turn = 0
         self.commits: GroupCommit[_Entry] = GroupCommit(
-            "half", self, gateway.gather.total_seconds(), gateway.max_waiting
+            "half", self, gateway.gather.total_seconds(), gateway.max_waiting, intake
         )
 
     def take(self, messages: Sequence[Half | Problem], groups: Groups) -> Awaitable[list[Answer]]:
@@ -123,21 +131,32 @@ class HalfMessageWriter:
             new.size += size
         return entry, content
 
-    def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Half], int, int, int]:
-        """Assign the offsets. Returns the messages, their queue and first offset, and the time."""
+    def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Half], int, int]:
+        """Assign the offsets. Returns the messages, their queue and first offset.
+
+        Raises StorageError if the queue has too few offsets left.
+        """
         queue_id = self._cache.queues[self._turn % len(self._cache.queues)]
         self._turn += 1
         first = self._cache.next_offset(queue_id)
+        if first + len(batch) - 1 > LONG_MAX:
+            raise StorageError("no offsets are left", f"queue {queue_id}", "give the gateway other gateway.queues")
         for queue_offset, entry in enumerate(batch, start=first):
             entry.queue_id, entry.queue_offset = queue_id, queue_offset
-        return [entry.half for entry in batch], queue_id, first, now_ms()
+        return [entry.half for entry in batch], queue_id, first
 
-    def write(self, prepared: Any) -> None:
+    def write(self, prepared: tuple[list[Half], int, int]) -> None:
         """Commit to `half`."""
+        halves, queue_id, first = prepared
         with self._metrics.commit_seconds("half"):
-            self._table.append(half_rows(*prepared))
+            self._table.append(half_rows(halves, queue_id, first + np.arange(len(halves)), now_ms()))
+        self._metrics.committed("half", len(halves))
 
-    def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:  # noqa: ARG002 - as CommitTarget has it
+    def record(self, prepared: tuple[list[Half], int, int]) -> Record:
+        """See group_commit.CommitTarget."""
+        return half_record(*prepared)
+
+    def settle(self, batch: Sequence[_Entry], prepared: object) -> None:  # noqa: ARG002 - as CommitTarget has it
         """Add them to the cache."""
         stored = steady_ms()
         self._cache.landed(
@@ -156,7 +175,6 @@ class HalfMessageWriter:
         for entry in batch:
             del self._on_the_way[entry.name]
         self._health.worked()
-        self._metrics.committed("half", len(batch))
         self._metrics.last_offset(batch[-1].queue_id, batch[-1].queue_offset)
 
     def failed(self, batch: Sequence[_Entry], error: Exception) -> None:

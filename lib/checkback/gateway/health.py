@@ -33,7 +33,7 @@ class HealthState:
 
     def __init__(self, stop: Callable[[CheckbackError], None]) -> None:
         self._stop = stop
-        self._ill = self._lost = False
+        self._ill = self._lost = self._behind = False
         self.stopping = False
 
     @property
@@ -45,22 +45,48 @@ class HealthState:
         """Record a successful commit."""
         self._ill = False
 
+    def flushed(self) -> None:
+        """Record that the journal was flushed to the tables."""
+        if self._behind:
+            _log.info("the tables can be written again")
+        self._behind = False
+
+    def flush_failed(self, error: Exception) -> bool:
+        """Record that the journal was not flushed to the tables; True if the gateway must stop, as in `failed`.
+
+        Otherwise it goes on: the journal keeps what it acknowledges.
+        """
+        if self._is_fatal(error):
+            self.stopping = True
+            return True
+        if not self._behind:
+            _log.warning("the tables cannot be written at present, the journal keeps what is acknowledged: %s", error)
+        self._behind = True
+        return False
+
     def failed(self, error: Exception) -> Problem:
         """The problem for requests whose messages were not committed.
 
         Errors of the disk or the log may be transient. A lost queue, or a commit with unknown outcome, ends the
         gateway: continuing could assign an offset twice. So does a table that can no longer be appended to.
         """
-        if isinstance(error, FencedError | OutcomeUnknownError | AlteredError) or not isinstance(
-            error, CheckbackError | OSError
-        ):
-            self.stopping = True
-            if not self._lost:
-                self._lost = True
-                own = isinstance(error, CheckbackError)
-                self._stop(error if own else CheckbackError(f"unexpected {type(error).__name__}"))  # type: ignore[arg-type]
+        if self._is_fatal(error):
+            self._end(error)
             return Problem("stopping", "the gateway cannot go on; send it again")
         if not self._ill:
             _log.warning("nothing can be stored at present: %s", error)
         self._ill = True
         return Problem("storage_unavailable", "nothing was stored; send it again")
+
+    def _is_fatal(self, error: Exception) -> bool:
+        return isinstance(error, FencedError | OutcomeUnknownError | AlteredError) or not isinstance(
+            error, CheckbackError | OSError
+        )
+
+    def _end(self, error: Exception) -> None:
+        self.stopping = True
+        if not self._lost:
+            self._lost = True
+            self._stop(
+                error if isinstance(error, CheckbackError) else CheckbackError(f"unexpected {type(error).__name__}")
+            )

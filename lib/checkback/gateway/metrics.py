@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 _COMMIT_SECONDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0)
+_JOURNAL_SECONDS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 60.0, 600.0)
 _ANSWER_SECONDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -46,6 +47,8 @@ class Metrics:
         self._offset = Gauge(
             "checkback_gateway_last_offset", "Last offset committed", ["queue_id"], registry=self.registry
         )
+        self._journaled: dict[str, Gauge] = {}
+        self._in_journal: Histogram | None = None
         self._answered: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
     def answered(self, route: str, status: int, seconds: float) -> None:
@@ -74,6 +77,29 @@ class Metrics:
         for table, count in waiting.items():
             self._waiting.labels(table).set_function(count)
         self._remembered.set_function(remembered)
+
+    def watch_journal(self, **figures: Callable[[], float]) -> None:
+        """Set the callbacks of the journal's gauges, by the end of their names."""
+        told = {
+            "messages": "Messages and ops acknowledged and not yet in the tables",
+            "bytes": "Their size in the journal",
+            "behind_seconds": "Age of the oldest of them",
+        }
+        for name, figure in figures.items():
+            gauge = Gauge(f"checkback_gateway_journal_{name}", told[name], registry=self.registry)
+            gauge.set_function(figure)
+            self._journaled[name] = gauge
+        self._in_journal = Histogram(
+            "checkback_gateway_journal_seconds",
+            "From the acknowledgement of a group of messages to their commit to the tables",
+            buckets=_JOURNAL_SECONDS,
+            registry=self.registry,
+        )
+
+    def in_journal(self, seconds: float) -> None:
+        """Record how long a record was in the journal only."""
+        if self._in_journal is not None:
+            self._in_journal.observe(seconds)
 
     def text(self) -> bytes:
         """The metrics in the text exposition format."""

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -15,6 +15,7 @@ from checkback.gateway.batch_decoder import BATCH_MAX
 from checkback.gateway.deduplication import CachedHalf, Verdict, judge_op
 from checkback.gateway.group_commit import GroupCommit
 from checkback.gateway.health import now_ms, steady_ms
+from checkback.gateway.journal_records import op_record
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.tables import op_rows
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from checkback.gateway.batch_decoder import RemarkedOp
     from checkback.gateway.deduplication import DeduplicationCache
     from checkback.gateway.deduplication_history import DeduplicationHistory, Place
+    from checkback.gateway.group_commit import Intake
     from checkback.gateway.health import HealthState
+    from checkback.gateway.journal import Record
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.tables import Appender
     from checkback.gateway.unverified_ops import UnverifiedOps
@@ -74,8 +77,10 @@ class OpWriter:
         history: DeduplicationHistory,
         thread: ThreadPoolExecutor,
         unverified: UnverifiedOps,
+        intake: Intake | None = None,
     ) -> None:
-        """``history``: used in ``thread`` only."""
+        """``history``: used in ``thread`` only; ``intake``: of the journal, if there is one, as in `GroupCommit`."""
+        self._journaled = intake is not None
         self._tokens = tokens
         self._cache = cache
         self._table = table
@@ -92,7 +97,9 @@ class OpWriter:
         #: By token: a client with many lookups delays others by at most one request.
         self._looked_up: Counter[Groups] = Counter()
         self._max_looked_up = gateway.max_waiting
-        self.commits: GroupCommit[_Entry] = GroupCommit("op", self, gateway.gather.total_seconds(), gateway.max_waiting)
+        self.commits: GroupCommit[_Entry] = GroupCommit(
+            "op", self, gateway.gather.total_seconds(), gateway.max_waiting, intake
+        )
 
     async def take(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> list[Answer]:
         """The answer to each op, once it is committed. Of several for one half message the first stands."""
@@ -219,27 +226,33 @@ class OpWriter:
         awaited = {place for place in known if place[0] in last and place[1] > last[place[0]]}
         return _LookedUp(found, awaited)
 
-    def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Op], list[str | None], int]:
-        """The ops, their remarks, and the time."""
-        return [entry.op for entry in batch], [entry.remark for entry in batch], now_ms()
+    def prepare(self, batch: Sequence[_Entry]) -> list[RemarkedOp]:
+        """The ops and their remarks."""
+        return [(entry.op, entry.remark) for entry in batch]
 
-    def write(self, prepared: Any) -> None:
+    def write(self, prepared: list[RemarkedOp]) -> None:
         """Commit to `op`."""
         with self._metrics.commit_seconds("op"):
-            self._table.append(op_rows(*prepared))
+            self._table.append(op_rows(prepared, now_ms()))
+        self._metrics.committed("op", len(prepared))
 
-    def settle(self, batch: Sequence[_Entry], prepared: Any) -> None:  # noqa: ARG002 - as CommitTarget has it
+    def record(self, prepared: list[RemarkedOp]) -> Record:
+        """See group_commit.CommitTarget."""
+        return op_record(prepared)
+
+    def settle(self, batch: Sequence[_Entry], prepared: object) -> None:  # noqa: ARG002 - as CommitTarget has it
         """Record them in the cache."""
         for entry in batch:
             self._cache.ended(*entry.place, entry.op.state)
             if entry.half is not None and self._cache.at(*entry.place) is None:
                 self._cache.recalled([replace(entry.half, state=entry.op.state)], steady_ms())
+            if entry.half is not None and self._journaled:
+                self._cache.unflushed_op(replace(entry.half, state=entry.op.state))
             for ended in self._looking_up:
                 if entry.place in ended:
                     ended[entry.place] = entry.op.state
             del self._on_the_way[entry.place]
         self._health.worked()
-        self._metrics.committed("op", len(batch))
 
     def failed(self, batch: Sequence[_Entry], error: Exception) -> None:
         """Drop them."""

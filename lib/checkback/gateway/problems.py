@@ -26,6 +26,7 @@ CODES: dict[str, tuple[int, str]] = {
     "headers_too_large": (431, "The request's headers are too large"),
     "internal": (500, "The gateway failed"),
     "queue_full": (503, "The queue is full"),
+    "journal_full": (503, "The journal is full"),
     "transactions_rejected": (503, "Half messages are refused for now"),
     "storage_unavailable": (503, "The tables cannot be written or read now"),
     "too_many_connections": (503, "The gateway has no room for another connection"),

@@ -31,8 +31,10 @@ _BACKLOG = 2048
 T = TypeVar("T")
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, take_over: bool = False) -> None:
     """Serve until SIGTERM or SIGINT, then commit and answer accepted requests.
+
+    ``take_over``: claim queues even if another gateway's journal may have messages for them.
 
     Raises SettingsError, StorageError, and FencedError if another gateway has taken over a queue.
     """
@@ -46,7 +48,7 @@ def serve(settings: Settings) -> None:
         )
     # Before the queues are claimed: a second start on the same port must not fence the first.
     with _listening(gateway) as sock, _quiet_signals():
-        error = _run(_serve(settings, sock))
+        error = _run(_serve(settings, sock, take_over))
     if error is not None:
         raise error
 
@@ -59,7 +61,7 @@ def _run(main: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(main)
 
 
-async def _serve(settings: Settings, sock: socket.socket) -> CheckbackError | None:
+async def _serve(settings: Settings, sock: socket.socket, take_over: bool) -> CheckbackError | None:
     failure: CheckbackError | None = None
     metrics = Metrics()
 
@@ -69,10 +71,15 @@ async def _serve(settings: Settings, sock: socket.socket) -> CheckbackError | No
         server.should_exit = True
 
     def ended(task: asyncio.Task[None]) -> None:
-        if task.exception() is not None:
-            stop(CheckbackError(f"unexpected {type(task.exception()).__name__}", "committing"))
+        error = task.exception()
+        if error is not None:
+            stop(
+                error
+                if isinstance(error, CheckbackError)
+                else CheckbackError(f"unexpected {type(error).__name__}", "committing")
+            )
 
-    service = await asyncio.to_thread(GatewayService, settings, metrics, stop)
+    service = await asyncio.to_thread(GatewayService, settings, metrics, stop, take_over)
     # The cache read at the start is long-lived; scanning it for garbage would only take time.
     gc.collect()
     gc.freeze()
@@ -81,6 +88,8 @@ async def _serve(settings: Settings, sock: socket.socket) -> CheckbackError | No
     commits = asyncio.create_task(service.run())
     commits.add_done_callback(ended)
     host, port = sock.getsockname()[:2]
+    if service.recovered:
+        print(f"checkback gateway: {service.recovered} messages of the journal are in the tables now", flush=True)
     print(
         f"checkback gateway: http://{_shown(host)}:{port}, queues {', '.join(map(str, service.cache.queues))}",
         flush=True,

@@ -12,10 +12,14 @@ from msgspec.structs import replace
 from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.deduplication import DeduplicationCache
 from checkback.gateway.deduplication_history import DeduplicationHistory
+from checkback.gateway.flusher import Flusher, FlushLoop, behind_s
 from checkback.gateway.half_messages import HalfMessageWriter
 from checkback.gateway.health import HealthState, steady_ms
+from checkback.gateway.journal_commit import JournalIntake, commit_to_journal
+from checkback.gateway.journal_start import open_journal, own_queues, recover
 from checkback.gateway.ops import OpWriter
-from checkback.gateway.tables import Appender, claim, tables_of
+from checkback.gateway.ownership import first_app
+from checkback.gateway.tables import Appender, tables_of
 from checkback.gateway.transaction_queries import TransactionQueries
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.storage.delta_log import DeltaLog
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
     from checkback.errors import CheckbackError
     from checkback.gateway.deduplication import CachedHalf
+    from checkback.gateway.journal import Journal, Unflushed
     from checkback.gateway.metrics import Metrics
     from checkback.settings import Gateway, Settings
 
@@ -38,33 +43,64 @@ _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 class GatewayService:
     """The logic behind the HTTP routes. The constructor claims the queues; ``run`` commits until ``close``."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, stop: Callable[[CheckbackError], None]) -> None:
-        """Blocks: creates the tables, claims the queues, reads recent half messages into the cache.
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        stop: Callable[[CheckbackError], None],
+        take_over: bool = False,
+    ) -> None:
+        """Blocks: creates the tables, commits what a journal has, claims the queues, reads recent half messages.
 
-        ``stop`` is called with the error if this gateway must stop. Raises SettingsError, StorageError, FencedError.
+        ``stop`` is called with the error if this gateway must stop. ``take_over``: claim queues even if another
+        gateway's journal may have messages for them. Raises SettingsError, StorageError, FencedError.
         """
         gateway, tables = settings.gateway, tables_of(settings.storage)
         half, op = (Appender(tables.root, name, gateway.queues, tables.sync) for name in ("half", "op"))
         log = DeltaLog("half", half.place, tables.sync)
         refuse_foreign(log, gateway.queues, OwnerDoor.GATEWAY, "gateway.queues")
-        # Claimed first: from here on no other process assigns offsets, so what is read next cannot become stale.
-        claim(half, op)
         history = DeduplicationHistory(tables.root, tables.sync)
-        others = history.others(gateway.queues)
-        next_offsets = {queue_id: history.next_offset(queue_id) for queue_id in gateway.queues}
-        self.cache = DeduplicationCache(next_offsets, settings.producers)
-        self._remember_ms = gateway.remember // timedelta(milliseconds=1)
-        self.cache.landed(self._remembered(history, [*gateway.queues, *others], gateway))
+        self.journal = open_journal(settings, half, op)
+        try:
+            flusher = None if self.journal is None else Flusher(self.journal, half, op, metrics)
+            self.recovered = recover(self.journal, flusher, history)
+            self.journal = own_queues(self.journal, settings, half, op, history, take_over)
+            others = history.others(gateway.queues)
+            # Claimed: from here on no other process assigns offsets, so what is read next cannot become stale.
+            firsts = half.versions(map(first_app, gateway.queues))
+            next_offsets = {
+                queue_id: max(history.next_offset(queue_id), firsts[first_app(queue_id)] or 0)
+                for queue_id in gateway.queues
+            }
+            self.cache = DeduplicationCache(next_offsets, settings.producers)
+            self._remember_ms = gateway.remember // timedelta(milliseconds=1)
+            self.cache.landed(self._remembered(history, [*gateway.queues, *others], gateway))
+        except BaseException:
+            if self.journal is not None:
+                self.journal.close()
+            raise
         self.tokens = BearerTokens(settings.producers)
         self.health = HealthState(stop)
         self._remember_max = gateway.remember_max
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="older")
+        self._metrics = metrics
+        self._intake: JournalIntake | None = None
+        self._flushing: FlushLoop | None = None
+        if self.journal is not None and flusher is not None:
+            self._intake = JournalIntake(self.journal)
+            self._flushing = FlushLoop(
+                flusher, self.journal, gateway.flush.total_seconds(), self.health, self._on_flush
+            )
+            journal = self.journal
+            metrics.watch_journal(
+                messages=lambda: journal.rows, bytes=lambda: journal.size, behind_seconds=lambda: behind_s(journal)
+            )
         self.halves = HalfMessageWriter(
-            gateway, self.tokens, self.cache, half, metrics, self.health, settings.delay.max
+            gateway, self.tokens, self.cache, half, metrics, self.health, settings.delay.max, self._intake
         )
         unverified = UnverifiedOps(settings.transaction.reserved // timedelta(milliseconds=1))
         self.ops = OpWriter(
-            gateway, self.tokens, self.cache, op, metrics, self.health, history, self._thread, unverified
+            gateway, self.tokens, self.cache, op, metrics, self.health, history, self._thread, unverified, self._intake
         )
         self.questions = TransactionQueries(
             DeduplicationHistory(tables.root, tables.sync), self.cache, self.tokens, self.health
@@ -92,13 +128,39 @@ class GatewayService:
         return (replace(half, stored=min(half.stored + behind, now)) for half in found)
 
     async def run(self) -> None:
-        """Commit messages and evict old cache entries until ``close``."""
+        """Commit messages and evict old cache entries until ``close``.
+
+        Raises StorageError if the journal has messages that cannot be committed to the tables.
+        """
         forgetting = asyncio.create_task(self._forget())
         try:
-            await asyncio.gather(self.halves.commits.run(), self.ops.commits.run())
+            if self.journal is None or self._flushing is None:
+                await asyncio.gather(self.halves.commits.run(), self.ops.commits.run())
+            else:
+                await self._run_with_journal(self.journal, self._flushing)
         finally:
             forgetting.cancel()
             self._thread.shutdown(wait=False)
+
+    async def _run_with_journal(self, journal: Journal, flushing: FlushLoop) -> None:
+        flush = asyncio.create_task(flushing.run())
+        commit = asyncio.create_task(commit_to_journal(journal, [self.halves.commits, self.ops.commits]))
+        try:
+            await asyncio.wait((flush, commit), return_when=asyncio.FIRST_COMPLETED)
+            self.close()  # it may be that the tables can never be written again
+            await commit
+            flushing.close()
+            await flush
+        finally:
+            journal.close()
+
+    def _on_flush(self, records: Sequence[Unflushed]) -> None:
+        now = steady_ms()
+        for record in records:
+            self.cache.flushed_ops(record.places)
+            self._metrics.in_journal((now - record.at) / 1000)
+        if self.journal is not None and self._intake is not None:
+            self._intake.room = self.journal.room()
 
     def hurry(self) -> None:
         """Answer waiting requests as soon as possible: the process is stopping."""
@@ -115,7 +177,8 @@ class GatewayService:
 
     def forget(self) -> None:
         """Evict old cache entries, by a monotonic clock."""
-        self.cache.forget(steady_ms() - self._remember_ms, self._remember_max)
+        unflushed = self.journal.unflushed_offsets() if self.journal is not None else None
+        self.cache.forget(steady_ms() - self._remember_ms, self._remember_max, unflushed)
 
     async def _forget(self) -> None:
         while True:

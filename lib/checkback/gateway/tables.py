@@ -9,7 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from checkback.errors import FencedError, SettingsError, StorageError
-from checkback.messages import LONG_MAX
+from checkback.gateway.ownership import (
+    claimed,
+    epoch_app,
+    epoch_of,
+    fenced,
+    position_app,
+)
 from checkback.storage.delta_log import AlteredError, DeltaLog
 from checkback.storage.fsync import UnflushedError
 from checkback.storage.parquet_files import FileWriter
@@ -17,12 +23,17 @@ from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from checkback.messages import Half, Op
     from checkback.settings import Storage
+    from checkback.storage.parquet_files import ParquetFile
 
-_EPOCH = 32
+    #: from a look-up of versions to the versions that a claim sets besides the epochs
+    Change = Callable[[Callable[[Iterable[str]], dict[str, int | None]]], Mapping[str, int]]
+
 #: `source` of the gateway's ops: the producer itself.
 SOURCE = "producer"
 
@@ -47,9 +58,10 @@ def tables_of(storage: Storage) -> Tables:
 class Appender:
     """One table, some queues of which only this process writes. Blocking; for one thread at a time.
 
-    Each queue is an appId of Delta's transaction identifiers, ``gateway/<queue_id>``. Its version is a fencing epoch,
-    incremented at every start (`claim`), and a commit counter within it. The previous version is a precondition of
-    every commit, so the writer of an older epoch is fenced at its next commit.
+    Each queue is an appId of Delta's transaction identifiers (`ownership`). Its version is a fencing epoch, incremented
+    at every start (`claim`), and a commit counter within it. The previous version is a precondition of every commit, so
+    the writer of an older epoch is fenced at its next commit. The position of a journal is a version likewise: what it
+    has is in the table exactly once.
     """
 
     def __init__(self, root: str, name: str, queues: Sequence[int], sync: bool = True) -> None:
@@ -62,44 +74,81 @@ class Appender:
         self._log = DeltaLog(name, self.place, sync)
         if not self._log.appendable():
             raise _altered(self.place)
-        self._apps = [f"gateway/{queue_id}" for queue_id in queues]
+        self._queues = queues
         self._versions: dict[str, int | None] = {}
+        self._journal = ""
+
+    def table_id(self) -> str:
+        """Delta's id of the table."""
+        return self._log.table_id()
 
     def epoch(self) -> int:
         """The last epoch in which any of the queues was claimed; 0 = never."""
-        return max((version or 0) >> _EPOCH for version in self._log.versions(self._apps).values())
+        return epoch_of(self._log.versions(map(epoch_app, self._queues)), self._queues)
 
-    def claim(self, epoch: int) -> None:
-        """Take ownership of the queues. Raises FencedError if a process that started later owns one."""
+    def versions(self, apps: Iterable[str]) -> dict[str, int | None]:
+        """The versions of applications. Raises StorageError."""
+        return self._log.versions(apps)
+
+    def use(self, journal: int) -> int:
+        """Commit the position of this journal with each append. Returns that which the table has."""
+        self._journal = position_app(journal)
+        self._versions = self._log.versions([self._journal])
+        return self.position
+
+    def without_journal(self) -> None:
+        """Commit no position any more: the journal is drained."""
+        self._versions.pop(self._journal, None)
+
+    @property
+    def position(self) -> int:
+        """The journal's position up to which the table has its records."""
+        return self._versions[self._journal] or 0
+
+    def claim(self, epoch: int, change: Change | None = None) -> None:
+        """Take ownership of the queues. Raises FencedError if a process that started later owns one.
+
+        ``change``: given how to look up versions, those with which the queues change hands.
+        """
+        apps = list(map(epoch_app, self._queues))
         while True:
-            found = self._log.versions(self._apps)
-            if any((version or 0) >> _EPOCH >= epoch for version in found.values()):
-                raise _fenced(self.place)
-            versions = dict.fromkeys(self._apps, epoch << _EPOCH)
+            found = self._log.versions(apps)
+            if epoch_of(found, self._queues) >= epoch:
+                raise fenced(self.place)
+            versions = claimed(epoch, self._queues)
+            if change is not None:
+                # Read after the epochs, which a claim in between changes.
+                versions |= change(self._log.versions)
             try:
                 self._log.commit_after([], found, versions)
             except FencedError:
                 continue  # a concurrent commit won; compare its epoch
-            self._versions = {**versions}
+            self._versions |= claimed(epoch, self._queues)
             return
 
-    def append(self, rows: pa.Table) -> None:
-        """Commit the rows.
+    def append(self, *parts: pa.Table, position: int | None = None) -> None:
+        """Commit the rows, a file for each part. ``position``: of the journal, once they are committed.
+
+        Before `claim`, only the journal's position is a precondition.
 
         Raises FencedError if another gateway owns the queues now, AlteredError if the table can no longer be appended
         to, OutcomeUnknownError if it is unknown whether the rows were committed, and StorageError or OSError if nothing
         was committed.
         """
         versions = {app: (version or 0) + 1 for app, version in self._versions.items()}
-        with FileWriter(self._root, sync=self._sync) as writer:
-            writer.write(self._name, rows)
-            files = writer.close()
+        if position is not None:
+            versions[self._journal] = position
+        files: list[ParquetFile] = []
+        for rows in parts:
+            with FileWriter(self._root, sync=self._sync) as writer:
+                writer.write(self._name, rows)
+                files += writer.close()
         # Outside the writer's context, which removes the files on an error: they may be committed by then.
         try:
             try:
                 self._log.commit_after(files, self._versions, versions)
             except FencedError as error:
-                raise _fenced(self.place) from error
+                raise fenced(self.place) from error
             except AlteredError as error:
                 raise _altered(self.place) from error
             except UnflushedError:
@@ -115,7 +164,7 @@ class Appender:
     def _made(self, versions: dict[str, int], error: StorageError) -> bool:
         """Did the commit succeed after all? No other gateway writes these versions: its epoch differs."""
         try:
-            found = self._log.versions(self._apps)
+            found = self._log.versions(self._versions)
         except StorageError as unread:
             what = f"whether a commit was made is not known: {error.what}"
             fix = (unread.fix or "repair the table's folder") + ", then start again"
@@ -123,37 +172,33 @@ class Appender:
         if found == versions:
             return True
         if found != self._versions:
-            raise _fenced(self.place) from error
+            raise fenced(self.place) from error
         return False
 
 
-def claim(half: Appender, op: Appender) -> None:
+def claim(half: Appender, op: Appender, change: Change | None = None) -> None:
     """Take ownership of the queues in both tables: of concurrent starts, the one with the last epoch owns both.
 
-    Raises FencedError.
+    ``change``: as in `Appender.claim`, of `half`. Raises FencedError.
     """
     epoch = 1 + max(half.epoch(), op.epoch())
-    half.claim(epoch)
+    half.claim(epoch, change)
     op.claim(epoch)
 
 
-def half_rows(halves: Sequence[Half], queue_id: int, first: int, stored: int) -> pa.Table:
-    """Rows of `half` at the queue's offsets from ``first`` on; ``stored`` in ms.
-
-    Raises StorageError if the queue has too few offsets left.
-    """
-    if first + len(halves) - 1 > LONG_MAX:
-        raise StorageError("no offsets are left", f"queue {queue_id}", "give the gateway other gateway.queues")
+def half_rows(halves: Sequence[Half], queue_id: int, offsets: npt.NDArray[np.int64], stored: int) -> pa.Table:
+    """Rows of `half` at these offsets of the queue; ``stored`` in ms."""
     columns: dict[str, Any] = dict(zip(halves[0]._fields, zip(*halves, strict=True), strict=True))
     columns["queue_id"] = np.full(len(halves), queue_id)
-    columns["queue_offset"] = first + np.arange(len(halves))
+    columns["queue_offset"] = offsets
     columns["properties"] = _maps(columns["properties"])
     columns["deliver_at"] = [None if at is None else at * 1000 for at in columns["deliver_at"]]
     return _table(arrow_schema("half"), columns, stored)
 
 
-def op_rows(ops: Sequence[Op], remarks: Sequence[str | None], stored: int) -> pa.Table:
-    """Rows of `op`; ``stored`` in ms."""
+def op_rows(remarked: Sequence[tuple[Op, str | None]], stored: int) -> pa.Table:
+    """Rows of `op`, from ops and their remarks; ``stored`` in ms."""
+    ops, remarks = zip(*remarked, strict=True)
     columns: dict[str, Any] = dict(zip(ops[0]._fields, zip(*ops, strict=True), strict=True))
     columns["source"] = [SOURCE] * len(ops)
     columns["remark"] = remarks
@@ -183,7 +228,3 @@ def _maps(dicts: Sequence[dict[str, str]]) -> pa.Array:
 def _altered(place: str) -> AlteredError:
     what = "somebody has clustered, partitioned or altered the table: the gateway cannot append to it"
     return AlteredError(what, place, "undo it, or land from files or Kafka")
-
-
-def _fenced(place: str) -> FencedError:
-    return FencedError("another gateway has taken over a queue of this one", place, "let only one own each queue")

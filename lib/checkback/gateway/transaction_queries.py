@@ -93,7 +93,7 @@ class TransactionQueries:
         place = (half.queue_id, half.queue_offset)
         ended = self._history.ended([half]).get(place)
         if ended is None or ended.decided_at is None:
-            state = ended.state if ended else half.state or "PENDING"
+            state = ended.state if ended else half.state or self._cache.ended_with(*place) or "PENDING"
             ended = TransactionEnd(state, check_times=self._history.check_times(half))
         if ended.deliver_at is None:
             return half, ended, None

@@ -147,11 +147,20 @@ class Gateway(_Section):
     ``remember``, ``remember_max``: retention and size of the in-memory deduplication cache of half messages: a retry
     gets the same offset. ``max_waiting``: messages accepted but uncommitted. ``max_receiving``: bytes of incomplete
     request bodies. ``timeout``: for reading a request, and for writing a response.
+
+    ``acknowledge``: a message is acknowledged once it is flushed to the journal, a file on a local disk, or committed
+    to its table; auto: the journal if the tables are in a local folder. ``journal``: its folder, empty:
+    ``<storage.root>/_journal``. ``flush``: between two commits of the journal's content to the tables; ``journal_max``:
+    bytes in it that are not in the tables yet. ``gather``: without a journal, how long messages wait for others.
     """
 
     host: Text = "127.0.0.1"
     port: Annotated[StrictInt, Field(ge=0, le=65535)] = 8900
     queues: Annotated[list[QueueId], Field(min_length=1, max_length=64)] = [0]
+    acknowledge: Literal["auto", "journal", "table"] = "auto"
+    journal: str = ""
+    flush: PositiveDuration = timedelta(milliseconds=500)
+    journal_max: Annotated[StrictInt, Field(ge=1 << 20, le=1 << 40)] = 256 << 20
     gather: DurationFromZero = timedelta(milliseconds=30)
     remember: PositiveDuration = timedelta(minutes=10)
     remember_max: Count = 1_000_000

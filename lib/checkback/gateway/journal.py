@@ -1,0 +1,344 @@
+"""The gateway's journal: what was acknowledged, flushed to disk, until it is in the tables (docs/gateway.md).
+
+An SQLite database in WAL mode with synchronous=FULL: a transaction that has returned survives a power cut, and one that
+was torn is not there after it (https://sqlite.org/wal.html). A record is what one group commit had for one table.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import sqlite3
+import threading
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from checkback.errors import SettingsError, StorageError
+from checkback.gateway.tables import OutcomeUnknownError
+from checkback.storage.fsync import flush_parents
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from checkback.gateway.deduplication_history import Place
+
+#: application_id and user_version of the database: "cbJ1", and the version of its format
+_APPLICATION, _FORMAT = 0x63624A31, 1
+#: pages of the WAL after which it is copied into the database: 16 MiB
+_WAL_PAGES = 4000
+#: records that are in the tables which an append deletes: more than it adds, and few enough not to delay it
+_DELETED = 16
+#: free space that is left on the journal's disk, besides room for the journal's content in the tables
+_SPARE = 64 << 20
+_BUSY_S = 10.0
+
+
+class Kind(IntEnum):
+    """What a record has: messages of one queue at consecutive offsets, or ops."""
+
+    HALF = 0
+    OP = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """One group commit's messages for one table.
+
+    ``rows``: their number; ``content``: the messages (`journal_records`); ``queue_id``, ``first``: of half messages,
+    the queue and the first offset. ``position``: in the journal, from 1 on. ``places``: of ops, kept in memory only.
+    """
+
+    kind: Kind
+    rows: int
+    content: bytes
+    queue_id: int = -1
+    first: int = -1
+    position: int = 0
+    places: Collection[Place] = ()
+
+
+@dataclass(frozen=True)
+class Unflushed:
+    """A record that is not in the tables yet: without its content. ``at``: when it was acknowledged (steady ms)."""
+
+    position: int
+    kind: Kind
+    rows: int
+    size: int
+    queue_id: int
+    first: int
+    at: int
+    places: Collection[Place]
+
+
+class Journal:
+    """An open journal, exclusive to this process. ``append`` belongs to one thread, ``read`` to another.
+
+    ``id`` identifies the journal, from 1 on. Two tables at different places never share a journal.
+    """
+
+    def __init__(self, folder: str, tables: Sequence[str], most: int, sync: bool = True) -> None:
+        """Open the journal in this folder, or create it. Blocks.
+
+        ``tables``: the Delta ids of the tables that its records belong to; ``most``: bytes above which `full`;
+        ``sync``: flush each append to disk.
+
+        Raises SettingsError if another process has it open, if it belongs to other tables, or cannot be created;
+        StorageError if it cannot be read.
+        """
+        self.path = os.path.join(folder, "journal.db")
+        self._most = most
+        self._pending: deque[Unflushed] = deque()
+        self._size = self._rows = 0
+        self._counting = threading.Lock()
+        self._flushed = 0
+        self._lock = _exclusive(folder)
+        try:
+            self._writer, self._reader = _connect(self.path, sync), _connect(self.path, sync)
+            self._prepare(",".join(tables))
+            flush_parents(self.path)
+        except sqlite3.Error as error:
+            os.close(self._lock)
+            raise _damaged(self.path, error) from error
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _prepare(self, tables: str) -> None:
+        db = self._writer
+        db.execute("BEGIN IMMEDIATE")
+        application, version = _pragma(db, "application_id"), _pragma(db, "user_version")
+        if (application, version) == (0, 0) and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            db.execute(f"PRAGMA application_id = {_APPLICATION}")
+            db.execute(f"PRAGMA user_version = {_FORMAT}")
+            db.execute("CREATE TABLE journal (id INTEGER NOT NULL, tables TEXT NOT NULL, queues TEXT NOT NULL)")
+            db.execute(
+                "CREATE TABLE record (position INTEGER PRIMARY KEY, kind INTEGER NOT NULL, rows INTEGER NOT NULL,"
+                " queue_id INTEGER NOT NULL, first INTEGER NOT NULL, content BLOB NOT NULL)"
+            )
+            db.execute("INSERT INTO journal VALUES (?, ?, '')", (1 + secrets.randbits(62), tables))
+        elif application != _APPLICATION:
+            raise StorageError("is no journal of a gateway", self.path, "name another gateway.journal")
+        elif version != _FORMAT:
+            fix = "start the release that wrote it, or a newer one"
+            raise StorageError(f"the journal's format is {version}, not {_FORMAT}", self.path, fix)
+        self.id, owner, self.queues = self._identity()
+        if owner != tables:
+            if db.execute("SELECT count(*) FROM record").fetchone()[0]:
+                what = "the journal has messages for other tables than those in storage.root"
+                raise SettingsError(
+                    what, self.path, "start the gateway of those tables, or name another gateway.journal"
+                )
+            db.execute("UPDATE journal SET id = ?, tables = ?, queues = ''", (1 + secrets.randbits(62), tables))
+            self.id, _, self.queues = self._identity()
+        db.execute("COMMIT")
+        for position, kind, rows, size, queue_id, first in db.execute(
+            "SELECT position, kind, rows, length(content), queue_id, first FROM record ORDER BY position"
+        ):
+            self._count(Unflushed(position, Kind(kind), rows, size, queue_id, first, 0, ()))
+        self.position = self._pending[-1].position if self._pending else 0
+
+    def _identity(self) -> tuple[int, str, frozenset[int]]:
+        number, tables, queues = self._writer.execute("SELECT id, tables, queues FROM journal").fetchone()
+        return number, tables, frozenset(map(int, filter(None, queues.split(","))))
+
+    def own(self, queues: Collection[int]) -> None:
+        """Note the queues that belong to this journal. Raises StorageError."""
+        try:
+            self._writer.execute("UPDATE journal SET queues = ?", (",".join(map(str, sorted(queues))),))
+        except sqlite3.Error as error:
+            raise _damaged(self.path, error) from error
+        self.queues = frozenset(queues)
+
+    def begin(self, half: int, op: int) -> None:
+        """The tables have the half messages up to the position ``half``, the ops up to ``op``."""
+        self.position = max(self.position, half, op)
+        self.flushed(min(half, op))
+
+    def append(self, records: Sequence[Record], now: int) -> None:
+        """Add the records and flush them to disk. ``now``: steady ms.
+
+        Raises StorageError if nothing was added, OutcomeUnknownError if that is not known.
+        """
+        db, position = self._writer, self.position
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            for record in records:
+                position += 1
+                db.execute(
+                    "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?)",
+                    (position, record.kind, record.rows, record.queue_id, record.first, record.content),
+                )
+            self._delete(_DELETED)
+        except sqlite3.Error as error:
+            self._undo()
+            raise StorageError(f"the journal cannot be written: {error}", self.path, "make room on its disk") from error
+        try:
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            # Only of a full disk it is known that SQLite has rolled back; a failed flush may be on disk or not.
+            if _full(error) and self._undo():
+                raise StorageError("no space is left for the journal", self.path, "make room on its disk") from error
+            what = f"whether the journal was written is not known: {error}"
+            raise OutcomeUnknownError(what, self.path, "check the disk, then start again") from error
+        with self._counting:
+            for number, record in enumerate(records, start=self.position + 1):
+                size = len(record.content)
+                self._count(
+                    Unflushed(number, record.kind, record.rows, size, record.queue_id, record.first, now, record.places)
+                )
+        self.position = position
+
+    def _count(self, record: Unflushed) -> None:
+        self._pending.append(record)
+        self._size += record.size
+        self._rows += record.rows
+
+    def _undo(self) -> bool:
+        """Roll back what an error has left open; False if that fails."""
+        try:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+        except sqlite3.Error:
+            return False
+        return True
+
+    def _delete(self, most: int) -> None:
+        self._writer.execute(
+            "DELETE FROM record WHERE position IN"
+            " (SELECT position FROM record WHERE position <= ? ORDER BY position LIMIT ?)",
+            (self._flushed, most),
+        )
+
+    def read(self, size: int, rows: int) -> list[Record]:
+        """The oldest records that are not in the tables: up to these bytes and rows, one at least if there is one.
+
+        Raises StorageError.
+        """
+        after, found = self._flushed, list[Record]()
+        try:
+            for position, kind, count, queue_id, first, content in self._reader.execute(
+                "SELECT position, kind, rows, queue_id, first, content FROM record"
+                " WHERE position > ? ORDER BY position",
+                (after,),
+            ):
+                size -= len(content)
+                rows -= count
+                if found and (size < 0 or rows < 0):
+                    break
+                found.append(Record(Kind(kind), count, content, queue_id, first, position))
+        except (sqlite3.Error, ValueError) as error:
+            raise _damaged(self.path, error) from error
+        return found
+
+    def flushed(self, position: int) -> list[Unflushed]:
+        """The records up to this position are in the tables: a later append deletes them. Returns what they were."""
+        gone = []
+        with self._counting:
+            while self._pending and self._pending[0].position <= position:
+                record = self._pending.popleft()
+                self._size -= record.size
+                self._rows -= record.rows
+                gone.append(record)
+        self._flushed = max(self._flushed, position)
+        return gone
+
+    @property
+    def oldest(self) -> Unflushed | None:
+        """The oldest record that is not in the tables."""
+        with self._counting:
+            return self._pending[0] if self._pending else None
+
+    @property
+    def rows(self) -> int:
+        """Messages and ops that are not in the tables."""
+        return self._rows
+
+    @property
+    def size(self) -> int:
+        """Bytes of them."""
+        return self._size
+
+    def unflushed(self) -> list[Unflushed]:
+        """What is not in the tables, oldest first."""
+        with self._counting:
+            return list(self._pending)
+
+    def unflushed_offsets(self) -> dict[int, int]:
+        """By queue, the first offset that is not in the tables."""
+        found: dict[int, int] = {}
+        with self._counting:
+            for record in self._pending:
+                if record.kind is Kind.HALF:
+                    found.setdefault(record.queue_id, record.first)
+        return found
+
+    def full(self, more: int) -> bool:
+        """Would this many bytes exceed the limit?"""
+        return self._size + more > self._most
+
+    def room(self) -> bool:
+        """Has the disk room for this journal and for what it has in the tables, too?"""
+        try:
+            return shutil.disk_usage(os.path.dirname(self.path)).free > _SPARE + self._size
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        """Delete what is in the tables, and release the journal."""
+        with suppress(sqlite3.Error):
+            self._delete(1 << 62)
+            self._reader.close()
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with suppress(sqlite3.Error):
+            self._writer.close()
+        os.close(self._lock)
+
+
+def _connect(path: str, sync: bool) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute(f"PRAGMA synchronous = {'FULL' if sync else 'NORMAL'}")
+    db.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}")
+    return db
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    return int(db.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def _full(error: sqlite3.Error) -> bool:
+    return "disk is full" in str(error)
+
+
+def _damaged(path: str, error: Exception) -> StorageError:
+    fix = "restore the file; moved away, what it has acknowledged and not yet committed to the tables is lost"
+    return StorageError(f"the journal cannot be read: {error}", path, fix)
+
+
+def _exclusive(folder: str) -> int:
+    """A descriptor that holds the folder's lock until it is closed."""
+    path = os.path.join(folder, "journal.lock")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SettingsError(f"cannot be created: {error.strerror}", path, "name another gateway.journal") from error
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # not on Windows
+        pass
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
+            raise SettingsError(f"cannot be locked: {error.strerror}", path, "use a local disk") from error
+        fix = "stop that one, or give this one a gateway.journal of its own"
+        raise SettingsError("another gateway has this journal open", folder, fix) from error
+    return descriptor

@@ -1,0 +1,54 @@
+"""The content of the journal's records: half messages and ops as MessagePack, and as rows of the tables again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from checkback.errors import StorageError
+from checkback.gateway.journal import Kind, Record
+from checkback.gateway.tables import half_rows, op_rows
+from checkback.messages import Half, Op
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from checkback.gateway.batch_decoder import RemarkedOp
+
+_encode = msgspec.msgpack.Encoder().encode
+_halves = msgspec.msgpack.Decoder(list[Half]).decode
+_ops = msgspec.msgpack.Decoder(list[tuple[Op, str | None]]).decode
+
+
+def half_record(halves: Sequence[Half], queue_id: int, first: int) -> Record:
+    """Half messages of a queue at the offsets from ``first`` on."""
+    return Record(Kind.HALF, len(halves), _encode(halves), queue_id, first)
+
+
+def op_record(ops: Sequence[RemarkedOp]) -> Record:
+    """Ops, each with its remark."""
+    return Record(Kind.OP, len(ops), _encode(ops), places=[(op.queue_id, op.half_offset) for op, _ in ops])
+
+
+def rows_of(records: Sequence[Record], stored: int) -> tuple[list[pa.Table], list[pa.Table]]:
+    """The rows of `half`, a table for each queue, and of `op`. ``stored``: when they land (ms).
+
+    Raises StorageError if a record cannot be read.
+    """
+    try:
+        halves: dict[int, list[Half]] = {}
+        offsets: dict[int, list[npt.NDArray[np.int64]]] = {}
+        for record in records:
+            if record.kind is Kind.HALF:
+                halves.setdefault(record.queue_id, []).extend(_halves(record.content))
+                offsets.setdefault(record.queue_id, []).append(record.first + np.arange(record.rows))
+        ops = [op for record in records if record.kind is Kind.OP for op in _ops(record.content)]
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StorageError("a record of the journal cannot be read", "gateway.journal", "report it") from error
+    of_queues = [half_rows(halves[queue], queue, np.concatenate(offsets[queue]), stored) for queue in halves]
+    return of_queues, [op_rows(ops, stored)] if ops else []
