@@ -23,6 +23,10 @@ _LISTENING = re.compile(r"http://(?:127\.0\.0\.1|\[::1\]):(\d+)")
 PATIENCE_S = 30
 
 
+#: what is acknowledged is in the tables, without a journal
+TO_TABLE = "gateway.acknowledge=table"
+
+
 class Gateway:
     """A running gateway on a free port. Use as a context: it ends with SIGTERM."""
 

@@ -44,8 +44,11 @@ def with_service(
     producers: dict[str, object] | None = None,
     **gateway: object,
 ) -> SlowHistory:
-    """A real door on real tables, whose questions are slow, while ``act`` runs; it forgets half messages at once."""
-    own = {"gather": "0s", "remember": "1ms", "remember_max": 1} | gateway
+    """A real door on real tables, whose questions are slow, while ``act`` runs; it forgets half messages at once.
+
+    What it has acknowledged is in the tables, unless it is given a journal.
+    """
+    own = {"acknowledge": "table", "gather": "0s", "remember": "1ms", "remember_max": 1} | gateway
     settings = Settings.model_validate({"storage": {"root": str(root)}, "gateway": own, "producers": producers or {}})
     history = SlowHistory(root)
 

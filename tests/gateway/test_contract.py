@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.process import Gateway, half, op, rows
+from gateway.process import TO_TABLE, Gateway, half, op, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,9 @@ PROBLEM = "application/problem+json"
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with Gateway(tmp_path_factory.mktemp("tables"), "gateway.max_body=100000", "gateway.gather=5ms") as running:
+    with Gateway(
+        tmp_path_factory.mktemp("tables"), TO_TABLE, "gateway.max_body=100000", "gateway.gather=5ms"
+    ) as running:
         yield running
 
 

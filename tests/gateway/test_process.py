@@ -14,7 +14,7 @@ import requests
 
 from checkback.gateway.tables import Appender, claim
 from checkback.storage.delta_log import DeltaLog
-from gateway.process import PATIENCE_S, Gateway, half, op, rows
+from gateway.process import PATIENCE_S, TO_TABLE, Gateway, half, op, rows
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def test_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 def test_what_is_forgotten_is_found_in_the_tables(tmp_path: Path) -> None:
     """Memory holds two half messages; ops for older ones are judged all the same."""
-    with Gateway(tmp_path, "gateway.remember_max=2", "gateway.gather=0s") as gateway:
+    with Gateway(tmp_path, TO_TABLE, "gateway.remember_max=2", "gateway.gather=0s") as gateway:
         for n in range(6):
             gateway.post("/v1/half", half(f"t-{n}"))
     with Gateway(tmp_path, "gateway.remember_max=2") as gateway:
@@ -97,9 +97,9 @@ def test_queue_that_is_given_up_is_known_all_the_same(tmp_path: Path) -> None:
 
 def test_second_gateway_takes_the_queue_over(tmp_path: Path) -> None:
     """The first one's next commit fails: 503, one line, exit 1; and no offset is given twice."""
-    with Gateway(tmp_path) as first:
+    with Gateway(tmp_path, TO_TABLE) as first:
         assert first.post("/v1/half", half("t-0")).json()["queue_offset"] == 0
-        with Gateway(tmp_path) as second:
+        with Gateway(tmp_path, TO_TABLE) as second:
             assert second.post("/v1/half", half("t-1")).json()["queue_offset"] == 1
             lost = first.post("/v1/half", half("t-2"))
             assert (lost.status_code, lost.json()["code"]) == (503, "stopping")
@@ -113,9 +113,9 @@ def test_second_gateway_takes_the_queue_over(tmp_path: Path) -> None:
 
 def test_an_op_is_fenced_too(tmp_path: Path) -> None:
     """A gateway that has lost its queue cannot end a transaction by what it remembers."""
-    with Gateway(tmp_path) as first:
+    with Gateway(tmp_path, TO_TABLE) as first:
         first.post("/v1/half", half("t-0"))
-        with Gateway(tmp_path) as second:
+        with Gateway(tmp_path, TO_TABLE) as second:
             assert second.post("/v1/op", op(0, "t-0", "ROLLBACK")).status_code == 200
             assert first.post("/v1/op", op(0, "t-0")).json()["code"] == "stopping"
             assert first.wait()[0] == 1

@@ -15,7 +15,7 @@ from checkback.gateway.health import HealthState
 from checkback.gateway.tables import Appender, OutcomeUnknownError, half_rows
 from checkback.messages import Half
 from checkback.storage.delta_log import AlteredError
-from gateway.process import Gateway, half, rows
+from gateway.process import TO_TABLE, Gateway, half, rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -154,7 +154,7 @@ def test_versions_that_delta_forgets_are_no_other_gateway(tmp_path: Path) -> Non
 
 def test_gateway_without_its_disk_refuses_and_recovers(tmp_path: Path) -> None:
     """503 while the folder cannot be written, nothing remembered; then the same messages land, with no gap."""
-    with Gateway(tmp_path) as gateway:
+    with Gateway(tmp_path, TO_TABLE) as gateway:
         assert gateway.post("/v1/half", half("t-0")).json()["queue_offset"] == 0
         os.rename(tmp_path / "half", tmp_path / "away")
         (tmp_path / "half").write_text("no folder")

@@ -174,9 +174,9 @@ class DeduplicationCache:
 
     def at(self, queue_id: int, queue_offset: int) -> CachedHalf | None:
         """The half message at an offset of an owned queue, if cached."""
-        if queue_id not in self._next:
-            return None
         place = (queue_id, queue_offset)
+        if queue_id not in self._next:
+            return self._ending.get(place)
         return self._by_offset.get(place) or self._recalled.get(place) or self._ending.get(place)
 
     def unflushed_op(self, half: CachedHalf) -> None:

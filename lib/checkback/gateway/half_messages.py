@@ -7,17 +7,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from checkback.delay import too_late
-from checkback.errors import StorageError
 from checkback.gateway.deduplication import CachedHalf, Verdict, fingerprint, judge_half, name_of
 from checkback.gateway.group_commit import GroupCommit
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal_records import half_record
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.tables import half_rows
-from checkback.messages import LONG_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -132,15 +128,10 @@ class HalfMessageWriter:
         return entry, content
 
     def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Half], int, int]:
-        """Assign the offsets. Returns the messages, their queue and first offset.
-
-        Raises StorageError if the queue has too few offsets left.
-        """
+        """Assign the offsets. Returns the messages, their queue and first offset."""
         queue_id = self._cache.queues[self._turn % len(self._cache.queues)]
         self._turn += 1
         first = self._cache.next_offset(queue_id)
-        if first + len(batch) - 1 > LONG_MAX:
-            raise StorageError("no offsets are left", f"queue {queue_id}", "give the gateway other gateway.queues")
         for queue_offset, entry in enumerate(batch, start=first):
             entry.queue_id, entry.queue_offset = queue_id, queue_offset
         return [entry.half for entry in batch], queue_id, first
@@ -149,7 +140,7 @@ class HalfMessageWriter:
         """Commit to `half`."""
         halves, queue_id, first = prepared
         with self._metrics.commit_seconds("half"):
-            self._table.append(half_rows(halves, queue_id, first + np.arange(len(halves)), now_ms()))
+            self._table.append(half_rows(halves, queue_id, first, now_ms()))
         self._metrics.committed("half", len(halves))
 
     def record(self, prepared: tuple[list[Half], int, int]) -> Record:

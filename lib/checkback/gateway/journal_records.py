@@ -9,7 +9,7 @@ import numpy as np
 
 from checkback.errors import StorageError
 from checkback.gateway.journal import Kind, Record
-from checkback.gateway.tables import half_rows, op_rows
+from checkback.gateway.tables import half_rows_at, op_rows
 from checkback.messages import Half, Op
 
 if TYPE_CHECKING:
@@ -50,5 +50,5 @@ def rows_of(records: Sequence[Record], stored: int) -> tuple[list[pa.Table], lis
         ops = [op for record in records if record.kind is Kind.OP for op in _ops(record.content)]
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StorageError("a record of the journal cannot be read", "gateway.journal", "report it") from error
-    of_queues = [half_rows(halves[queue], queue, np.concatenate(offsets[queue]), stored) for queue in halves]
-    return of_queues, [op_rows(ops, stored)] if ops else []
+    of_queues = [half_rows_at(halves[queue], queue, np.concatenate(offsets[queue]), stored) for queue in halves]
+    return of_queues, [op_rows([op for op, _ in ops], [remark for _, remark in ops], stored)] if ops else []

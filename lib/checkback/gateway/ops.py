@@ -233,7 +233,7 @@ class OpWriter:
     def write(self, prepared: list[RemarkedOp]) -> None:
         """Commit to `op`."""
         with self._metrics.commit_seconds("op"):
-            self._table.append(op_rows(prepared, now_ms()))
+            self._table.append(op_rows([op for op, _ in prepared], [remark for _, remark in prepared], now_ms()))
         self._metrics.committed("op", len(prepared))
 
     def record(self, prepared: list[RemarkedOp]) -> Record:

@@ -16,6 +16,7 @@ from checkback.gateway.ownership import (
     fenced,
     position_app,
 )
+from checkback.messages import LONG_MAX
 from checkback.storage.delta_log import AlteredError, DeltaLog
 from checkback.storage.fsync import UnflushedError
 from checkback.storage.parquet_files import FileWriter
@@ -186,7 +187,17 @@ def claim(half: Appender, op: Appender, change: Change | None = None) -> None:
     op.claim(epoch)
 
 
-def half_rows(halves: Sequence[Half], queue_id: int, offsets: npt.NDArray[np.int64], stored: int) -> pa.Table:
+def half_rows(halves: Sequence[Half], queue_id: int, first: int, stored: int) -> pa.Table:
+    """Rows of `half` at the queue's offsets from ``first`` on; ``stored`` in ms.
+
+    Raises StorageError if the queue has too few offsets left.
+    """
+    if first + len(halves) - 1 > LONG_MAX:
+        raise StorageError("no offsets are left", f"queue {queue_id}", "give the gateway other gateway.queues")
+    return half_rows_at(halves, queue_id, first + np.arange(len(halves)), stored)
+
+
+def half_rows_at(halves: Sequence[Half], queue_id: int, offsets: npt.NDArray[np.int64], stored: int) -> pa.Table:
     """Rows of `half` at these offsets of the queue; ``stored`` in ms."""
     columns: dict[str, Any] = dict(zip(halves[0]._fields, zip(*halves, strict=True), strict=True))
     columns["queue_id"] = np.full(len(halves), queue_id)
@@ -196,9 +207,8 @@ def half_rows(halves: Sequence[Half], queue_id: int, offsets: npt.NDArray[np.int
     return _table(arrow_schema("half"), columns, stored)
 
 
-def op_rows(remarked: Sequence[tuple[Op, str | None]], stored: int) -> pa.Table:
-    """Rows of `op`, from ops and their remarks; ``stored`` in ms."""
-    ops, remarks = zip(*remarked, strict=True)
+def op_rows(ops: Sequence[Op], remarks: Sequence[str | None], stored: int) -> pa.Table:
+    """Rows of `op`; ``stored`` in ms."""
     columns: dict[str, Any] = dict(zip(ops[0]._fields, zip(*ops, strict=True), strict=True))
     columns["source"] = [SOURCE] * len(ops)
     columns["remark"] = remarks
