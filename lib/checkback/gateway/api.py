@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from checkback import __version__
 from checkback.gateway import arrow_decoder, models
+from checkback.gateway.flusher import behind_s
 from checkback.gateway.message_routes import message_routes
 from checkback.gateway.middleware import ARROW, RequestMiddleware
 from checkback.gateway.problems import CODES, Problem
@@ -104,7 +105,7 @@ def create_app(service: GatewayService, metrics: Metrics, settings: Gateway) -> 
     app = FastAPI(
         title="Checkback gateway",
         version=__version__,
-        description="Half messages and ops for Checkback. An answer of 200 means: committed to the Delta table.",
+        description="Half messages and ops for Checkback. An answer of 200 means: durable.",
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -204,11 +205,11 @@ def _questions(service: GatewayService, metrics: Metrics) -> APIRouter:
     @router.get("/readyz", tags=["operation"], responses=_responses(models.Health, {"status": "ok"}))
     async def readyz() -> Response:
         """Readiness: does the gateway accept messages?"""
-        return (
-            Answer({"status": "ok"})
-            if service.health.ready
-            else _answer(Problem("stopping", "it takes no messages now"))
-        )
+        if not service.health.ready:
+            return _answer(Problem("stopping", "it takes no messages now"))
+        journal = service.journal
+        behind = {} if journal is None else {"journal_messages": journal.rows, "behind_seconds": behind_s(journal)}
+        return Answer({"status": "ok", **behind})
 
     @router.get("/metrics", tags=["operation"], response_class=Response)
     async def prometheus() -> Response:

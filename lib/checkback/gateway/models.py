@@ -161,6 +161,8 @@ class Transaction(BaseModel):
 
 
 class Health(BaseModel):
-    """The health of the gateway."""
+    """The health of the gateway, and how far its commits to the tables are behind its journal."""
 
     status: Literal["ok"]
+    journal_messages: Annotated[int, Field(description="acknowledged and not in the tables yet")] = 0
+    behind_seconds: Annotated[float, Field(description="age of the oldest of them")] = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import ipaddress
+import logging
 import signal
 import socket
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _GRACE_S = 30
 _BACKLOG = 2048
 T = TypeVar("T")
+_log = logging.getLogger("checkback.gateway")
 
 
 def serve(settings: Settings, take_over: bool = False) -> None:
@@ -89,7 +91,7 @@ async def _serve(settings: Settings, sock: socket.socket, take_over: bool) -> Ch
     commits.add_done_callback(ended)
     host, port = sock.getsockname()[:2]
     if service.recovered:
-        print(f"checkback gateway: {service.recovered} messages of the journal are in the tables now", flush=True)
+        _log.info("%d messages that the journal had are in the tables now", service.recovered)
     print(
         f"checkback gateway: http://{_shown(host)}:{port}, queues {', '.join(map(str, service.cache.queues))}",
         flush=True,
