@@ -281,8 +281,7 @@ def test_large_batch_is_spread_over_tasks(spark: SparkSession, tmp_path: Path, m
 
 def test_few_rows_of_large_files_are_little_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scheduled messages come due all over `half`: only their row groups are read, and a batch's tasks are few."""
-    monkeypatch.setattr(parquet_files, "MOST_GROUP_ROWS", {"half": 10})
-    monkeypatch.setattr(half_reader, "MOST_GROUP_ROWS", {"half": 10})
+    monkeypatch.setattr(parquet_files, "_GROUP_ROWS", 10)
     with FileWriter(str(tmp_path)) as writer:
         writer.write("half", halves(*(half(offset) for offset in range(100))))
         (file,) = writer.close()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkback.storage import table_files
-from checkback.storage.parquet_files import MOST_GROUP_ROWS
+from checkback.storage.parquet_files import most_group_rows
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
@@ -85,8 +85,10 @@ def _as_half(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _pieces_of(file: DataFile, wanted: HalfLookup) -> list[RowGroups]:
     if file.size <= _LARGE:
         # Of a few wanted rows each is in a row group of its own at worst.
-        share = 1.0 if not file.rows else wanted.most_in(file.spans) * MOST_GROUP_ROWS["half"] / file.rows
-        return [RowGroups(file.path, math.ceil(file.size * min(1.0, share)))]
+        most, size = most_group_rows(file.path), file.size
+        if file.rows and most is not None:
+            size = min(size, math.ceil(size * wanted.most_in(file.spans) * most / file.rows))
+        return [RowGroups(file.path, size)]
     metadata = pq.read_metadata(table_files.source(file.path))
     found: list[RowGroups] = []
     for group in _wanted_groups(metadata, range(metadata.num_row_groups), wanted):

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 BUFFER = 64 << 20
 #: Maximum rows of a file, by table: a stream reads whole files, so this bounds the size of its batches.
 MOST_ROWS = {"check_requests": 10_000}
-#: Maximum rows of a row group, by table: whoever needs a row reads its row group, and scheduled messages that come due
-#: are spread over all of `half`. Two segments of the default size.
-MOST_GROUP_ROWS = {"half": 8_192}
+#: Maximum rows of a row group of `half` in a folder: whoever needs a row reads its row group, and scheduled messages
+#: come due all over `half`. In an object store each column of a row group is a request: there they are large.
+_GROUP_ROWS = 8_192
 #: Maximum files being written at once: a process's limit of open files may be some hundreds.
 _OPEN = 64
 #: rows yielded by a task that writes files: a `ParquetFile` each, and optionally a note
@@ -233,7 +233,8 @@ class FileWriter:
                 write_statistics=list(statistics_of(name)),
                 store_schema=False,
             )
-        file.writer.write_table(pa.concat_tables(file.parts), MOST_GROUP_ROWS.get(name))
+        most = most_group_rows(self._folder) if name == "half" else None
+        file.writer.write_table(pa.concat_tables(file.parts), most)
         file.parts, file.waiting = [], 0
 
     def _remove(self) -> None:
@@ -245,6 +246,11 @@ class FileWriter:
         for name, path in [*written, *((file.name, file.path) for file in self._done)]:
             with contextlib.suppress(OSError):
                 table_files.remove(f"{self._folder}/{name}/{path}")
+
+
+def most_group_rows(path: str) -> int | None:
+    """Maximum rows of a row group of `half`, if the table is there; None = unlimited."""
+    return None if is_registered(path) else _GROUP_ROWS
 
 
 def to_files(name: str, root: TableRoot) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
