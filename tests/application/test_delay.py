@@ -19,8 +19,8 @@ from checkback import inspect
 from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
 from checkback.errors import CheckbackError
-from checkback.inspect.state_store import state_segments
 from checkback.inspect.answers import Answers
+from checkback.inspect.state_store import state_segments
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
