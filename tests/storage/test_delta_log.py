@@ -14,6 +14,7 @@ from deltalake.schema import PrimitiveType
 
 from checkback.errors import CheckbackError, FencedError, StorageError
 from checkback.storage.delta_log import AlteredError, DeltaLog
+from checkback.storage.log_tail import LogTail
 from checkback.storage.optimistic_transaction import OptimisticTransaction
 from checkback.storage.parquet_files import FileWriter, ParquetFile
 from checkback.storage.schemas import SCHEMAS, arrow_schema, properties_of
@@ -65,22 +66,35 @@ def test_further_column_that_may_be_null_is_no_hindrance(tmp_path: Path) -> None
     assert DeltaTable(str(tmp_path / "op")).to_pyarrow_table().column("note").null_count == 2
 
 
-def test_append_follows_a_column_that_came_between(tmp_path: Path) -> None:
+def _append(table: DeltaTable, file: ParquetFile, by_delta_rs: bool) -> None:
+    place = table.table_uri.removeprefix("file://").rstrip("/")
+    transaction = OptimisticTransaction(table, place)
+    if by_delta_rs:
+        transaction.append_by_delta_rs([file], {"app": 1})
+    else:
+        transaction.append(LogTail(place, int(table.version())), [file], {"app": 1})
+
+
+@pytest.mark.parametrize("by_delta_rs", [False, True])
+def test_append_follows_a_column_that_came_between(tmp_path: Path, by_delta_rs: bool) -> None:
     """Another process adds what the release before lacked, at the very version that this one tries to commit."""
     _log(tmp_path)
     table = DeltaTable(str(tmp_path / "op"))
     DeltaTable(str(tmp_path / "op")).alter.add_columns([_NOTE])
-    OptimisticTransaction(table, str(tmp_path / "op")).append([_file(tmp_path, 1)], {"app": 1})
+    _append(table, _file(tmp_path, 1), by_delta_rs)
     assert _queues(tmp_path) == [1]
 
 
+@pytest.mark.parametrize("by_delta_rs", [False, True])
 @pytest.mark.parametrize("change", [{"delta.enableChangeDataFeed": "true"}, {"delta.appendOnly": "false"}])
-def test_append_does_not_follow_another_change_that_came_between(tmp_path: Path, change: dict[str, str]) -> None:
+def test_append_does_not_follow_another_change_that_came_between(
+    tmp_path: Path, change: dict[str, str], by_delta_rs: bool
+) -> None:
     _log(tmp_path)
     table = DeltaTable(str(tmp_path / "op"))
     DeltaTable(str(tmp_path / "op")).alter.set_table_properties(change)
     with pytest.raises(StorageError, match="altered meanwhile"):
-        OptimisticTransaction(table, str(tmp_path / "op")).append([_file(tmp_path, 1)], {"app": 1})
+        _append(table, _file(tmp_path, 1), by_delta_rs)
     assert _queues(tmp_path) == []
 
 
@@ -138,14 +152,6 @@ def test_version_is_committed_once(tmp_path: Path) -> None:
     assert log.has("app", 5)
     assert not log.has("app", 6)
     assert not log.has("nobody", 0)
-
-
-def test_each_commit_begins_with_the_newest_version(tmp_path: Path) -> None:
-    """Not with the one that the log was opened at: delta-rs would read through all commits since, each time."""
-    log = _log(tmp_path)
-    for number in range(3):
-        log.commit([_file(tmp_path, number)])
-    assert log._table.version() >= log.version() - 1
 
 
 def test_second_writer_of_an_application_is_refused(tmp_path: Path) -> None:

@@ -13,17 +13,19 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.schema import Field, PrimitiveType
 
-from checkback.errors import FencedError, SettingsError
+from checkback.errors import FencedError, SettingsError, StorageError
 from checkback.settings import Settings, Storage, flatten
 from checkback.storage import filesystem, object_store, table_files
 from checkback.storage.commit_reader import CommitReader
 from checkback.storage.delta_log import AlteredError, DeltaLog
 from checkback.storage.fsync import versions
+from checkback.storage.log_tail import LogTail
 from checkback.storage.object_store import ObjectReader, ObjectWriter, canonical, options_of
 from checkback.storage.parquet_reader import read_rows, row_batches
-from checkback.storage.schemas import arrow_schema
+from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.seen_commits import _removing
 from checkback.storage.tables import Tables
+from support.fault_proxy import fault_proxy, requests_since
 from support.s3_server import options
 
 if TYPE_CHECKING:
@@ -134,6 +136,90 @@ def test_versions_beyond_a_cleaned_one_are_found(tables: Tables, monkeypatch: py
     assert _queues(busy) == [1, 2, 3, 4, 5, 6]
 
 
+def _delta_rs(tables: Tables) -> DeltaTable:
+    return DeltaTable(tables.location("op"), storage_options=options_of(tables.root) or None)
+
+
+def test_appends_are_delta_rs_own(tables: Tables) -> None:
+    """What is written here without delta-rs is for it as what it writes itself, from a checkpoint on, too."""
+    log = _log(tables)
+    for number in range(1, 25):  # a checkpoint every 20
+        log.commit(_files(tables, number, number + 100), "app", number)
+    log.commit_after([], {"app": 24}, {"app": 30, "b": 1})
+    found = _delta_rs(tables)
+    assert (found.version(), found.transaction_version("app"), found.transaction_version("b")) == (25, 30, 1)
+    actions = pa.table(found.get_add_actions(flatten=True)).to_pylist()
+    about = [
+        (row["num_records"], row["min.queue_id"], row["max.queue_id"], row["null_count.queue_id"]) for row in actions
+    ]
+    assert sorted(about) == [(2, number, number + 100, 0) for number in range(1, 25)]
+    assert {row["size_bytes"] for row in actions} == {table_files.size(file.path) for file in log.data_files()}
+    found.create_checkpoint()
+    assert DeltaLog("op", tables.location("op"), tables.sync).versions(["app", "b"]) == {"app": 30, "b": 1}
+
+
+def test_appends_of_others_between_are_known(tables: Tables) -> None:
+    """Those by delta-rs, a compaction, a change of properties; more of them than are read one by one."""
+    log, other = _log(tables), _log(tables)
+    for number in range(1, 4):
+        log.commit(_files(tables, number), "mine", number)
+        other.commit(_files(tables, number + 10), "other", number)
+        assert log.versions(["mine", "other"]) == other.versions(["mine", "other"])
+    assert other.replace(other.paths(), _files(tables, 1, 2, 3, 11, 12, 13))
+    log.commit(_files(tables, 4), "mine", 4)
+    for number in range(5, 50):
+        other.commit(_files(tables, number), "other", number)
+    log.commit(_files(tables, 50), "mine", 5)
+    assert (log.versions(["mine", "other"]), log.version()) == ({"mine": 5, "other": 49}, _delta_rs(tables).version())
+    _delta_rs(tables).alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 days"})
+    with pytest.raises(StorageError, match="nobody can tell"):
+        log.versions(["nobody"])
+    _delta_rs(tables).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    with pytest.raises(AlteredError):
+        log.commit_after(_files(tables, 51), {"mine": 5}, {"mine": 6})
+    assert _queues(other) == sorted([11, 12, 13, *range(1, 51)])
+
+
+def test_nothing_is_written_into_a_table_that_was_made_anew(tables: Tables) -> None:
+    """By a process that knew the one before, whose versions the new one does not have yet: that would be a gap."""
+    log = _log(tables)
+    for number in range(3):
+        log.commit(_files(tables, number))
+    filesystem.delete(None, tables.location("op"))  # type: ignore[arg-type]
+    _log(tables)
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            log.commit(_files(tables, 4))
+    assert versions(f"{tables.location('op')}/_delta_log") == [0]
+
+
+def test_commit_into_the_place_of_one_that_was_cleaned_up_is_not_acknowledged(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a process that was stopped between its look at the log and its commit for longer than the retention."""
+    clock = [0.0]
+    monkeypatch.setattr("checkback.storage.delta_log.boot_time", lambda: clock[0])
+    stopped, busy = _log(tables), _log(tables)
+    stopped.commit(_files(tables, 1), "app", 1)
+
+    def stop(log: LogTail, *commit: Any) -> bool:
+        monkeypatch.undo()
+        monkeypatch.setattr("checkback.storage.delta_log.boot_time", lambda: clock[0])
+        for number in range(2, 6):
+            busy.commit(_files(tables, number))
+        busy.checkpoint()
+        table_files.remove(*(f"{tables.location('op')}/_delta_log/{version:020}.json" for version in range(4)))
+        clock[0] += 30 * 86400
+        return log.commit(*commit)
+
+    monkeypatch.setattr(LogTail, "commit", stop)
+    with pytest.raises(StorageError, match="was stopped while it committed"):
+        stopped.commit(_files(tables, 6), "app", 2)
+    assert stopped.versions(["app"]) == {"app": 1}
+    stopped.commit(_files(tables, 6), "app", 2)
+    assert _queues(busy) == [1, 2, 3, 4, 5, 6]
+
+
 def test_rows_are_read_in_pieces(tables: Tables) -> None:
     (file,) = _files(tables, *range(5000))
     path, wanted = f"{tables.location('op')}/{file.path}", pc.field("queue_id") >= 4000
@@ -211,7 +297,7 @@ for number in range({times}):
 @pytest.mark.slow
 def test_two_processes_lose_no_commit(tables: Tables) -> None:
     """Spark's commits lose some in an object store: two writers of a version are both told that theirs is it."""
-    log, times = _log(tables), 100
+    log, times = _log(tables), 200
     paths = [str(Path(__file__).parents[1]), str(Path(object_store.__file__).parents[2])]
     root: TableRoot = tables.table_root
     writers = [
@@ -231,8 +317,49 @@ def test_two_processes_lose_no_commit(tables: Tables) -> None:
         )
         for first in (0, 1000)
     ]
-    assert [writer.wait(300) for writer in writers] == [0, 0]
+    assert [writer.wait(600) for writer in writers] == [0, 0]
     assert _queues(log) == [*range(times), *range(1000, 1000 + times)]
+
+
+_CREATE = """
+import sys
+sys.path[:0] = {paths!r}
+from checkback.settings import Storage
+from checkback.storage.schemas import SCHEMAS
+from checkback.storage.tables import Tables
+
+tables = Tables.of(Storage.model_validate({storage!r}))
+print("ready", flush=True)
+sys.stdin.readline()
+tables.create(None, *sorted(SCHEMAS), "topics/a")
+for name in SCHEMAS:
+    log = tables.log(name)
+    log.commit_after([], {{}}, {{"{app}": 1}})
+"""
+
+
+@pytest.mark.slow
+def test_first_starts_at_the_same_time_make_the_same_tables(tables: Tables) -> None:
+    """Nobody fails for the other's table, and nobody's commit is in a table that is replaced."""
+    paths = [str(Path(__file__).parents[1]), str(Path(object_store.__file__).parents[2])]
+    storage = {"root": tables.root, "options": dict(tables.table_root.options), "checkpoints": tables.root}
+    starts = [
+        subprocess.Popen(
+            [sys.executable, "-c", _CREATE.format(paths=paths, storage=storage, app=app)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for app in "abc"
+    ]
+    for start in starts:
+        assert start.stdout is not None
+        assert start.stdout.readline() == b"ready\n"
+    for start in starts:
+        start.communicate(b"go\n", timeout=300)
+    assert [start.returncode for start in starts] == [0, 0, 0]
+    for name in SCHEMAS:
+        assert tables.log(name).versions("abc") == dict.fromkeys("abc", 1)
+        assert tables.log(name).version() == 3
 
 
 # Object stores only
@@ -287,6 +414,25 @@ def test_unknown_option_is_named(s3_port: int) -> None:
     wrong: dict[str, Any] = {"root": "s3://lake/wrong", "options": {**options(s3_port), "aws_regoin": "x"}}
     with pytest.raises(SettingsError, match="aws_regoin"):
         Tables.of(Storage.model_validate(wrong))
+
+
+def test_append_is_three_requests(s3: Tables, s3_port: int) -> None:
+    """One that looks for the newest version, side by side one for the next, and the conditional PUT; beside the file's.
+
+    None of them lists.
+    """
+    with fault_proxy(s3_port) as port:
+        tables = Tables.of(Storage.model_validate({"root": f"{s3.root}/counted", "options": options(port)}))
+        tables.create(None, "discarded")  # type: ignore[arg-type]
+        log = tables.log("discarded")
+        log.commit_after([], {"app": None}, {"app": 0})
+        for number in range(3):
+            with tables.table_root.writer() as writer:
+                writer.write("discarded", pa.Table.from_pylist([{"queue_id": 1}], schema=arrow_schema("discarded")))
+                files = writer.close()
+            requests_since(port)
+            log.commit_after(files, {"app": number}, {"app": number + 1})
+            assert requests_since(port) == {"HEAD": 1, "GET": 1, "PUT": 1}
 
 
 def test_object_is_there_when_it_is_closed(s3: Tables) -> None:

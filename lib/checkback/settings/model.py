@@ -50,7 +50,7 @@ class Storage(_Section):
     """Location of the tables: paths under ``root``, or tables in ``catalog``.``schema``.
 
     ``writer``: what appends to them. ``auto``: in local folders and object stores (s3://, abfss://, gs://) the tasks
-    write the files and delta-rs commits them, elsewhere Spark does both; ``spark``: always Spark. ``sync``: in local
+    write the files and Checkback commits them, elsewhere Spark does both; ``spark``: always Spark. ``sync``: in local
     folders, flush writes to disk (fsync) before they count as committed, so that a power cut loses nothing. No effect
     elsewhere. ``options``: the object store's, with delta-rs's names (``aws_endpoint_url``, ...); unset ones come from
     the environment (AWS_ENDPOINT_URL, ...). Their values are always masked.
@@ -81,7 +81,7 @@ class Storage(_Section):
         if self.catalog is None and self.writer == "spark" and _OBJECT_STORE.match(self.root):
             refuse(
                 "of two commits by Spark to a table in an object store, one may silently overwrite the other",
-                "leave storage.writer at auto: delta-rs commits there on condition that the version is new",
+                "leave storage.writer at auto: Checkback commits there on condition that the version is new",
             )
         if self.catalog is not None and self.checkpoints is None:
             refuse(

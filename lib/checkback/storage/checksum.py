@@ -35,7 +35,7 @@ Checksum = dict[str, Any]
 def write_checksum(place: str, version: int, known: tuple[int, Checksum] | None = None) -> Checksum | None:
     """Write the checksum of a version of the table in ``place``; returns it, None if it cannot be computed.
 
-    ``known``: an earlier version of the table, and its checksum: then it need not be read.
+    ``known``: this or an earlier version of the table, and its checksum: then it need not be read.
 
     With flushed commits, call it after the flush: the file proves that the version is durable (`torn_commits`). Best
     effort: never raises.
@@ -58,6 +58,8 @@ def write_checksum(place: str, version: int, known: tuple[int, Checksum] | None 
 def _checksum(log: str, version: int, known: tuple[int, Checksum] | None) -> Checksum | None:
     """From an earlier checksum, or version 0, and the commits since."""
     first = max(0, version - _BEHIND)
+    if known is not None and known[0] == version:
+        return known[1]
     if known is not None and first <= known[0] < version:
         return after(_known(known[1]), _commits(log, known[0] + 1, version))
     for earlier in range(version - 1, first - 1, -1):

@@ -149,6 +149,11 @@ def actions_of(file: str) -> list[dict[str, Any]]:
         raise _unreadable(file) from error
 
 
+def read_commit(place: str, version: int) -> list[dict[str, Any]]:
+    """The actions of a commit of the table in ``place``. Raises StorageError."""
+    return actions_of(f"{place}/_delta_log/{version:020}.json")
+
+
 def actions_of_kind(file: str, kind: str) -> Iterator[dict[str, Any]]:
     """Only the actions of one kind (``add``, ``remove``, ``txn``). Raises OSError, ValueError, KeyError."""
     begin = f'{{"{kind}"'

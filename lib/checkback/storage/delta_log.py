@@ -1,10 +1,10 @@
-"""The Delta log of a table in a local folder or an object store: created, read and committed to with delta-rs.
+"""The Delta log of a table in a local folder or an object store: created and read with delta-rs, appended to here.
 
 Why not with Spark: Spark needs 0.4 s for an idempotent append (it runs jobs that reconstruct the table's state to look
-up the application id), delta-rs a few milliseconds. And on local folders Spark's commit is atomic only inside one JVM
+up the application id), this a few milliseconds. And on local folders Spark's commit is atomic only inside one JVM
 (HDFSLogStore checks whether the file exists, then renames over it), so `land` and `reconcile`, two applications, could
-overwrite each other's commit; delta-rs hard-links its file into place, which fails if the version exists. In object
-stores it writes the file on condition that there is none (If-None-Match), which Spark does not.
+overwrite each other's commit; here the file is hard-linked into place, which fails if the version exists. In object
+stores it is written on condition that there is none (If-None-Match), which Spark does not.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from checkback.errors import StorageError
 from checkback.storage import compatibility, table_files
-from checkback.storage.checksum import Checksum, write_checksum
+from checkback.storage.checksum import write_checksum
 from checkback.storage.compatibility import declared_schema
 from checkback.storage.delta_errors import DELTA_ERRORS, storage_error, unreadable
 from checkback.storage.fsync import LOG, LogFlush
 from checkback.storage.lease import boot_time
+from checkback.storage.log_tail import LogTail
 from checkback.storage.object_store import is_registered, options_of
-from checkback.storage.optimistic_transaction import HOOKS, OptimisticTransaction, fenced, update
+from checkback.storage.optimistic_transaction import HOOKS, OptimisticTransaction, alters, fenced, update
 from checkback.storage.schemas import ADDED, SOURCES, properties_of
 from checkback.storage.timestamps import python_times
 from checkback.storage.torn_commits import ACTIONS, last_checkpoint, recover_log, refuse_torn
-from checkback.storage.transaction_versions import TransactionVersions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ _OF_LOG = re.compile(r"[0-9]{20}\.(?:json|checkpoint\..*)")
 _PATTERN = re.compile(r"[*?\[\]{}]")
 #: tables that queries read as streams
 _STREAMED = frozenset(name for names in SOURCES.values() for name in names)
-#: time after which a log in an object store is listed for new versions (s); its retention is days
+#: time after which a log is listed for new versions (s); its retention is days
 _LIST_S = 600.0
 #: attempts at adding columns while others commit
 _ATTEMPTS = 100
@@ -83,8 +83,6 @@ class DeltaLog:
         self._place = place
         self._sync = LogFlush(place) if sync else None
         self._judged: tuple[tuple[object, ...], bool] | None = None
-        self._versions = TransactionVersions(place)
-        self._checksum: tuple[int, Checksum] | None = None
         self._listed = boot_time()
         refuse_torn(place, sync)
         try:
@@ -93,6 +91,7 @@ class DeltaLog:
             raise StorageError("there is no such table", place, "land something first") from error
         except DELTA_ERRORS as error:
             raise unreadable(place, error) from error
+        self._tail = LogTail(place, int(self._table.version()))
         interval = self._table.metadata().configuration.get("delta.checkpointInterval", "")
         self._interval = int(interval) if interval.isdecimal() and int(interval) else _INTERVAL
 
@@ -141,7 +140,7 @@ class DeltaLog:
     def flush(self) -> None:
         """Flush all versions seen so far to disk. Raises UnflushedError."""
         if self._sync is not None:
-            self._sync.to(int(self._table.version()))
+            self._sync.to(self._tail.version)
 
     def add_columns(self) -> None:
         """Add the columns that a table of the release before lacks: all are nullable. Other commits may come between.
@@ -165,7 +164,7 @@ class DeltaLog:
             except DELTA_ERRORS as error:
                 what = f"the columns {', '.join(field.name for field in lacking)} cannot be added"
                 raise storage_error(what, self._place, error) from error
-        self._checksum = None
+        self._load()
         self.flush()
 
     def appendable(self) -> bool:
@@ -201,8 +200,7 @@ class DeltaLog:
 
         A file without statistics for a column is never skipped.
         """
-        self._update()
-        actions = python_times(pa.table(self._table.get_add_actions(flatten=True)))
+        actions = python_times(pa.table(self._snapshot().get_add_actions(flatten=True)))
         for name, (least, most) in (within or {}).items():
             if f"min.{name}" in actions.schema.names:
                 below, above = actions.column(f"max.{name}"), actions.column(f"min.{name}")
@@ -224,18 +222,17 @@ class DeltaLog:
     @property
     def seen_version(self) -> int:
         """The newest version as of the last read of the log or commit."""
-        return int(self._table.version())
+        return self._tail.version
 
     def version(self) -> int:
         """The newest version."""
         self._update()
-        return int(self._table.version())
+        return self._tail.version
 
     def paths(self, version: int | None = None) -> set[str]:
         """Paths, relative to the table's folder, of the data files of the current snapshot or of ``version``."""
-        self._update()
         try:
-            table = self._table if version is None else _open(self._place, version)
+            table = self._snapshot() if version is None else _open(self._place, version)
             return set(pa.table(table.get_add_actions()).column("path").to_pylist())
         except DELTA_ERRORS as error:
             raise unreadable(self._place, error) from error
@@ -279,8 +276,7 @@ class DeltaLog:
 
     def history(self, commits: int) -> dict[int, int]:
         """The last ``commits``: commit timestamp (ms) by version."""
-        self._update()
-        return {entry["version"]: int(entry["timestamp"]) for entry in self._table.history(commits)}
+        return {entry["version"]: int(entry["timestamp"]) for entry in self._snapshot().history(commits)}
 
     def has(self, app: str, version: int) -> bool:
         """True if the application has committed this version or a later one; if so, it is flushed to disk first."""
@@ -312,8 +308,8 @@ class DeltaLog:
         """
         self._update()
         forgets = _FORGETS in self._table.metadata().configuration
-        known = None if forgets else self._versions.at(int(self._table.version()))
-        look_up = self._table.transaction_version if known is None else known.get
+        known = None if forgets else self._tail.transactions.at(self._tail.version)
+        look_up = self._snapshot().transaction_version if known is None else known.get
         found = {app: look_up(app) for app in apps}
         if None in found.values() and forgets:
             fix = f"ALTER TABLE delta.`{self._place}` UNSET TBLPROPERTIES ('{_FORGETS}')"
@@ -347,17 +343,19 @@ class DeltaLog:
         StorageError if the log cannot be read or written.
         """
         gone = set(old) - self.paths()
-        if gone or not OptimisticTransaction(self._table, self._place).replace(old, new):
+        if gone or not OptimisticTransaction(self._snapshot(), self._place).replace(old, new):
             return False
-        self._committed()
+        before = self._tail.version
+        self._load()
+        self._committed(before)
         return True
 
     def checkpoint(self) -> None:
         """Write a Delta checkpoint: readers need no earlier commit. Raises StorageError."""
-        self._update()
+        table = self._snapshot()
         self.flush()
         try:
-            self._table.create_checkpoint()
+            table.create_checkpoint()
         except DELTA_ERRORS as error:
             raise storage_error("no checkpoint can be written", self._place, error) from error
         if self._sync is not None:
@@ -366,24 +364,41 @@ class DeltaLog:
     def _append(
         self, files: Sequence[ParquetFile], versions: Mapping[str, int], expected: Collection[str] = ()
     ) -> None:
-        OptimisticTransaction(self._table, self._place).append(files, versions, expected)
-        self._committed()
-
-    def _committed(self) -> None:
-        """Flush the commit, then write its checksum and, if due, a checkpoint, which must not outlive it."""
-        before = version = int(self._table.version())
-        if is_registered(self._place):
-            version = self.version()
-            if self._name in _STREAMED:  # two requests, for what Spark reads in each batch
-                checksum = write_checksum(self._place, version, self._checksum)
-                if checksum is not None:
-                    self._checksum = version, checksum
+        """Append; the log has just been read (`_update`)."""
+        before = self._tail.version
+        if self.appendable():
+            OptimisticTransaction(self._table, self._place).append(self._tail, files, versions, expected)
+            if boot_time() >= self._listed + 2 * _LIST_S:
+                self._refuse_gap()
         else:
-            while table_files.exists(f"{self._place}/_delta_log/{version + 1:020}.json"):
-                version += 1
-            if self._sync is not None:
-                self._sync.to(version)
-            write_checksum(self._place, version)
+            transaction = OptimisticTransaction(self._snapshot(), self._place)
+            transaction.append_by_delta_rs(files, versions, expected)
+            self._load()
+        self._committed(before)
+
+    def _refuse_gap(self) -> None:
+        """Check that this process was not stopped between its look at the log and the commit, until log cleanup.
+
+        The commit may then have filled the place of a version that was removed; nobody reads it.
+        """
+        version = self._tail.version
+        self._load()
+        if last_checkpoint(self._place) >= version:
+            self._tail = LogTail(self._place, int(self._table.version()))
+            what = "this process was stopped while it committed: whether the commit was made is not known"
+            raise StorageError(what, self._place, "run it again")
+
+    def _committed(self, before: int) -> None:
+        """Flush the commits since version ``before``, then write a checksum and, if due, a checkpoint.
+
+        A checkpoint must not outlive the commit.
+        """
+        version = self._tail.version
+        if self._sync is not None:
+            self._sync.to(version)
+        if self._name in _STREAMED or not is_registered(self._place):  # a request, for what Spark reads in each batch
+            found = write_checksum(self._place, version, self._tail.checksum)
+            self._tail.checksum = None if found is None else (version, found)
         due = (version + 1) // self._interval * self._interval - 1
         if due > before:
             with suppress(StorageError, *DELTA_ERRORS):  # best effort: the table is valid without it
@@ -392,19 +407,31 @@ class DeltaLog:
                 # Reload from the checkpoint: state accumulated commit by commit makes each commit slower.
                 self._table = _open(self._place)
 
-    def _update(self) -> None:
-        """Read the log up to its newest version; in an object store only if one request says that there is a new one.
+    def _snapshot(self) -> DeltaTable:
+        """The table with its files, at the newest version. Raises StorageError."""
+        self._update()
+        if int(self._table.version()) < self._tail.version:
+            self._load()
+        return self._table
 
-        Log cleanup may remove the next version after days, while later ones exist: sometimes it is listed all the same.
+    def _update(self) -> None:
+        """Read the log up to its newest version, commit by commit; list it if that does not do, and now and then.
+
+        Log cleanup may remove the next version after days, while later ones exist. Afterwards ``_table`` has the
+        newest metadata and protocol, but not necessarily the newest files (`_snapshot`).
         """
+        commits = self._tail.read() if boot_time() < self._listed + _LIST_S else None
+        if commits is None or any(map(alters, commits)):
+            self._load()
+
+    def _load(self) -> None:
+        """List the log, and read the table's newest version. Raises StorageError."""
         now = boot_time()
-        if is_registered(self._place) and now < self._listed + _LIST_S:
-            try:
-                if not table_files.exists(f"{self._place}/{LOG}/{self.seen_version + 1:020}.json"):
-                    return
-            except OSError as error:
-                raise unreadable(self._place, error) from error
         update(self._table, self._place)
+        if int(self._table.version()) < self._tail.version:
+            what = f"the log does not list its version {self._tail.version} any more"
+            raise StorageError(what, self._place, "run it again; the table may have been put back or made anew")
+        self._tail.version = int(self._table.version())
         self._listed = now
 
 

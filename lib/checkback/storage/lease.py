@@ -175,7 +175,8 @@ def store_time(place: str) -> datetime:
             try:
                 return obstore.head(store, key)["last_modified"]
             finally:
-                obstore.delete(store, key)
+                with suppress(FileNotFoundError):  # done, answered with an error, and repeated
+                    obstore.delete(store, key)
     except OSError as error:
         raise StorageError(f"cannot be written: {error}", place) from error
 

@@ -69,8 +69,11 @@ def _put(path: str, content: bytes, attempt: str) -> bool:
     try:
         with os_errors(path):
             obstore.put(store, key, content, mode="create")
-    except FileExistsError:
-        # A request that was done and answered with an error is repeated, and meets its own object.
-        first = table_files.lines(path)[0]
+    except OSError as error:
+        # A request that was done and answered with an error is repeated, and meets its own object; or is not repeated.
+        try:
+            first = table_files.lines(path)[0]
+        except (OSError, IndexError):
+            raise error from None
         return bool(json.loads(first).get("commitInfo", {}).get(COMMIT_ID) == attempt)
     return True

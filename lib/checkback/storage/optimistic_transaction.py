@@ -1,4 +1,7 @@
-"""Commits to a Delta table by delta-rs under optimistic concurrency control (OptimisticTransaction.scala of Delta)."""
+"""Commits to a Delta table under optimistic concurrency control (OptimisticTransaction.scala of Delta).
+
+Appends are written by `log_tail`; delta-rs commits what replaces files, and to tables that do not take files unchanged.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,22 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from checkback.errors import FencedError, StorageError
 from checkback.storage import table_files
-from checkback.storage.commit_reader import read_actions, removed_by
+from checkback.storage.commit_reader import read_actions, read_commit, removed_by
 from checkback.storage.compatibility import adds_columns
 from checkback.storage.delta_errors import DELTA_ERRORS, storage_error, unreadable
+from checkback.storage.log_store import COMMIT_ID
 from checkback.storage.torn_commits import ACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from checkback.storage.log_tail import Commit, LogTail
     from checkback.storage.parquet_files import ParquetFile
 
 #: attempts at a commit, each at the version after the one read; other writers commit some dozens a second
 _ATTEMPTS = 500
 #: maximum pause between two attempts (s)
 _PAUSE_S = 0.2
-#: key in a commit's commitInfo: unique for each attempt at a commit
-_COMMIT = "checkback.commit"
 #: No checkpoint in the post-commit hook: it is written once the commit is flushed, as it must not outlive the commit.
 HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
@@ -46,11 +49,32 @@ class OptimisticTransaction:
     table: DeltaTable
     place: str
 
-    def append(self, files: Sequence[ParquetFile], versions: Mapping[str, int], expected: Collection[str] = ()) -> None:
+    def append(
+        self, tail: LogTail, files: Sequence[ParquetFile], versions: Mapping[str, int], expected: Collection[str] = ()
+    ) -> None:
         """Append the files and advance each application to its version in ``versions``.
 
-        ``expected``: further applications that must not commit meanwhile. Raises FencedError if one of all these does.
+        The table takes files unchanged. ``tail`` is its log, which is followed, and ``table`` has the metadata of the
+        version that is known there. ``expected``: further applications that must not commit meanwhile. Raises
+        FencedError if one of all these does.
         """
+        apps = {*versions, *expected}
+        for attempt in range(_ATTEMPTS):
+            if tail.commit(files, versions):
+                return
+            before = self.table.metadata(), self.table.schema()
+            commits = tail.read_on()
+            if any(map(alters, commits)):
+                update(self.table, self.place)
+            widened = adds_columns(before, (self.table.metadata(), self.table.schema()))
+            self._refuse_conflicts(commits, apps, widened)
+            _pause(attempt)
+        raise self._starved()
+
+    def append_by_delta_rs(
+        self, files: Sequence[ParquetFile], versions: Mapping[str, int], expected: Collection[str] = ()
+    ) -> None:
+        """`append` to any table. ``table`` has read the whole log, and must be updated afterwards."""
         now = round(time.time() * 1000)
         additions, transactions = _additions(files, now), [Transaction(*last, now) for last in versions.items()]
         apps = {*versions, *expected}
@@ -59,8 +83,9 @@ class OptimisticTransaction:
             if self._commit_next(additions, transactions):
                 return
             widened = adds_columns(before, (self.table.metadata(), self.table.schema()))
-            self._refuse_conflicts(range(seen + 1, int(self.table.version()) + 1), apps, widened)
-            time.sleep(random.uniform(0, min(0.002 * attempt, _PAUSE_S)))  # noqa: S311 - spreads the writers
+            others = range(seen + 1, int(self.table.version()) + 1)
+            self._refuse_conflicts([read_commit(self.place, version) for version in others], apps, widened)
+            _pause(attempt)
         raise self._starved()
 
     def replace(self, old: Collection[str], new: Sequence[ParquetFile]) -> bool:
@@ -94,7 +119,7 @@ class OptimisticTransaction:
         """
         seen, commit_id = int(self.table.version()), uuid.uuid4().hex
         # The number of actions reveals a commit truncated between two of them.
-        about = {ACTIONS: str(len(actions) + len(transactions)), _COMMIT: commit_id}
+        about = {ACTIONS: str(len(actions) + len(transactions)), COMMIT_ID: commit_id}
         try:
             self.table.create_write_transaction(
                 actions,
@@ -109,7 +134,7 @@ class OptimisticTransaction:
             if newest == seen:
                 raise storage_error("the commit failed", self.place, error) from error
             return any(
-                info.get(_COMMIT) == commit_id
+                info.get(COMMIT_ID) == commit_id
                 for version in range(seen + 1, newest + 1)
                 for info in read_actions(self.place, version, "commitInfo")
             )
@@ -117,21 +142,29 @@ class OptimisticTransaction:
             raise storage_error("the commit failed", self.place, error) from error
         return True
 
-    def _refuse_conflicts(self, versions: Iterable[int], apps: Collection[str], widened: bool) -> None:
+    def _refuse_conflicts(self, commits: Iterable[Commit], apps: Collection[str], widened: bool) -> None:
         """Check that an append may follow these concurrent commits (PROTOCOL.md of delta-io/delta, transactions).
 
         ``widened``: the table has the same columns as before them, or only more: another process of this release may
         have added those that the release before lacked. Delta itself refuses any change of metadata.
         """
-        for version in versions:
-            if any(action["appId"] in apps for action in read_actions(self.place, version, "txn")):
+        for commit in commits:
+            if any(action["txn"]["appId"] in apps for action in commit if "txn" in action):
                 raise fenced(self.place)
-            for kind in ("protocol",) if widened else ("metaData", "protocol"):
-                if any(True for _ in read_actions(self.place, version, kind)):
-                    raise StorageError("the table was altered meanwhile", self.place, "run it again")
+            if any("protocol" in action or ("metaData" in action and not widened) for action in commit):
+                raise StorageError("the table was altered meanwhile", self.place, "run it again")
 
     def _starved(self) -> StorageError:
         return StorageError("too many concurrent commits", self.place, "run it again")
+
+
+def alters(commit: Commit) -> bool:
+    """True if a commit changes the table's metadata or protocol."""
+    return any("metaData" in action or "protocol" in action for action in commit)
+
+
+def _pause(attempt: int) -> None:
+    time.sleep(random.uniform(0, min(0.002 * attempt, _PAUSE_S)))  # noqa: S311 - spreads the writers
 
 
 def update(table: DeltaTable, place: str) -> None:

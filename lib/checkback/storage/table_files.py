@@ -129,15 +129,19 @@ def entries(folder: str) -> list[FileEntry]:
     """The files in a folder. Raises FileNotFoundError if a local folder does not exist."""
     if not is_registered(folder):
         with os.scandir(folder) as found:
-            return [
-                FileEntry(entry.name, entry.stat().st_mtime_ns // 1_000_000, entry.stat().st_size)
-                for entry in found
-                if entry.is_file()
-            ]
+            there = [(entry.name, _stat(entry)) for entry in found if entry.is_file()]
+        return [FileEntry(name, about.st_mtime_ns // 1_000_000, about.st_size) for name, about in there if about]
     return [
         FileEntry(posixpath.basename(file["path"]), _ms(file["last_modified"]), file["size"])
         for file in _listed(folder)["objects"]
     ]
+
+
+def _stat(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """None if it has been removed meanwhile, as old checksums are."""
+    with suppress(FileNotFoundError):
+        return entry.stat()
+    return None
 
 
 def _listed(folder: str) -> Any:

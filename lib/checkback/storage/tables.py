@@ -58,7 +58,7 @@ class Tables:
     """The tables' location: paths under ``root``, or names in ``catalog``.``schema``.
 
     A table's name here is one of SCHEMAS, or ``topics/<topic>``. ``by_files``: tasks write the Parquet files and
-    delta-rs commits them (`delta_log`); otherwise Spark does both. ``sync``: the tables are in a local folder, and
+    the driver commits them (`delta_log`); otherwise Spark does both. ``sync``: the tables are in a local folder, and
     writes are flushed to disk before anything depends on them (`fsync`).
     """
 

@@ -6,7 +6,7 @@ delta-rs looks them up one by one and rereads the log for each: 100,000 of them 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +17,7 @@ from checkback.storage.fsync import LOG
 from checkback.storage.object_store import concurrently
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\.parquet")
 
@@ -51,6 +51,12 @@ class TransactionVersions:
             return self._found
         self._begin_at(-1, {})
         return None
+
+    def follow(self, version: int, commit: Iterable[Mapping[str, Any]]) -> None:
+        """Include a version's commit, which has been read already: a list of actions."""
+        if self._version == version - 1:
+            self._found |= {txn["appId"]: int(txn["version"]) for txn in (each.get("txn") for each in commit) if txn}
+            self._version = version
 
     def _begin_at(self, version: int, found: dict[str, int]) -> None:
         self._version = version
