@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
+from support import azure_server
 from support.jvm import SHORT_LIVED
 from support.s3_server import BUCKET, options, s3_server
 
@@ -49,6 +50,30 @@ def s3(s3_port: int) -> Tables:
 
     root = f"s3a://{BUCKET}/{uuid.uuid4().hex}"
     return Tables.of(Storage.model_validate({"root": root, "options": options(s3_port)}))
+
+
+@pytest.fixture(scope="session")
+def azure_port(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of a running Azure Blob Storage server; without Node.js its tests are skipped."""
+    cache = pytestconfig.cache
+    try:
+        program = azure_server.find_azurite(
+            tmp_path_factory.mktemp("azurite") if cache is None else cache.mkdir("azurite")
+        )
+    except azure_server.NoServerError as error:
+        pytest.skip(str(error))
+    with azure_server.serving(program) as port:
+        yield port
+
+
+@pytest.fixture
+def adls(azure_port: int) -> Tables:
+    """Tables in a new place of Azure Data Lake Storage, for this process without Spark."""
+    from checkback.settings import Storage
+    from checkback.storage.tables import Tables
+
+    root = f"{azure_server.ROOT}/{uuid.uuid4().hex}"
+    return Tables.of(Storage.model_validate({"root": root, "options": azure_server.options(azure_port)}))
 
 
 @pytest.fixture

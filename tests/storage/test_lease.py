@@ -37,18 +37,18 @@ def _after(place: str, seconds: float) -> Lease:
 
 
 @pytest.fixture
-def place(s3: Tables) -> str:
-    return f"{s3.root}/{FILE}"
+def place(store: Tables) -> str:
+    return f"{store.root}/{FILE}"
 
 
-def test_second_is_told_at_once_who_holds_it(s3: Tables, place: str) -> None:
-    with exclusive_lock(s3) as lock:
+def test_second_is_told_at_once_who_holds_it(store: Tables, place: str) -> None:
+    with exclusive_lock(store) as lock:
         lock.confirm()
-        assert (lock_is_held(s3) or "").startswith("process ")
+        assert (lock_is_held(store) or "").startswith("process ")
         with pytest.raises(FencedError, match=r"process \d+ on .* is already working .*its lease ends in \d+ s"):
             _after(place, 0)
-    assert lock_is_held(s3) == ""
-    with exclusive_lock(s3):  # it was given back: nobody waits
+    assert lock_is_held(store) == ""
+    with exclusive_lock(store):  # it was given back: nobody waits
         pass
 
 
@@ -59,19 +59,19 @@ def test_dead_holder_is_succeeded_after_its_time(place: str) -> None:
     _after(place, TTL_S + 5).confirm()
 
 
-def test_stopped_holder_writes_nothing_more(s3: Tables, place: str) -> None:
+def test_stopped_holder_writes_nothing_more(store: Tables, place: str) -> None:
     """SIGSTOP for longer than the lease: its clock has gone on when it wakes up, and each commit asks."""
     clock = Clock()
     stopped = Lease(place, clock)
-    s3.guard.confirm = stopped.confirm
-    s3.create(None, "op")  # type: ignore[arg-type]
+    store.guard.confirm = stopped.confirm
+    store.create(None, "op")  # type: ignore[arg-type]
     successor = _after(place, TTL_S + 5)
     clock.at += TTL_S + 5
     for _ in range(2):
         with pytest.raises(FencedError, match="another process has taken over"):
-            s3.commit(None, "op", [], "app", 1)  # type: ignore[arg-type]
+            store.commit(None, "op", [], "app", 1)  # type: ignore[arg-type]
         with pytest.raises(FencedError):
-            s3.mark(None, "op")  # type: ignore[arg-type]
+            store.mark(None, "op")  # type: ignore[arg-type]
     successor.confirm()
 
 
@@ -88,7 +88,9 @@ def test_holder_stops_before_anybody_may_succeed(place: str) -> None:
     held.confirm()
 
 
-def test_store_that_cannot_be_reached_ends_it_in_time(s3: Tables, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_that_cannot_be_reached_ends_it_in_time(
+    store: Tables, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
     held = Lease(place, clock)
 

@@ -1,12 +1,13 @@
-"""An S3 server with faults: what is acknowledged is there once; what is not may be, and is found when repeated."""
+"""Object stores with faults: what is acknowledged is there once; what is not may be, and is found when repeated."""
 
 from __future__ import annotations
 
 import os
 import uuid
 from contextlib import suppress
+from datetime import timedelta
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,11 +18,12 @@ from checkback.gateway.tables import Appender
 from checkback.settings import Storage
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.lease import Lease
+from checkback.storage.log_tail import LogTail
 from checkback.storage.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
-from support.fault_proxy import fault_proxy
-from support.s3_server import BUCKET, options
+from support import azure_server, s3_server
+from support.fault_proxy import fault_proxy, set_throttled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,14 +33,23 @@ pytestmark = pytest.mark.slow
 _TIMES = 30
 
 
-@pytest.fixture
-def flaky(s3_port: int) -> Iterator[Tables]:
+@pytest.fixture(params=["s3", "adls"])
+def flaky(request: pytest.FixtureRequest) -> Iterator[Tables]:
     """Tables behind a proxy, every tenth request to which fails."""
     seed = int(os.environ.get("SEED", "0")) or Random().randrange(1, 10**9)
     print(f"run it again with SEED={seed}")
-    with fault_proxy(s3_port, seed, 0.1) as port:
-        root = f"s3://{BUCKET}/{uuid.uuid4().hex}"
-        yield Tables.of(Storage.model_validate({"root": root, "options": options(port)}))
+    upstream = request.getfixturevalue({"s3": "s3_port", "adls": "azure_port"}[request.param])
+    with fault_proxy(upstream, seed, 0.1) as port:
+        yield _tables(request.param, port)
+
+
+def _tables(kind: str, port: int) -> Tables:
+    """Tables in a new place of the store at this port."""
+    root, options = {
+        "s3": (s3_server.ROOT, s3_server.options(port)),
+        "adls": (azure_server.ROOT, azure_server.options(port)),
+    }[kind]
+    return Tables.of(Storage.model_validate({"root": f"{root}/{uuid.uuid4().hex}", "options": options}))
 
 
 def _rows(name: str, number: int) -> pa.Table:
@@ -124,3 +135,78 @@ def test_lease_is_held_by_one(flaky: Tables) -> None:
         held.confirm()
         with pytest.raises(FencedError):
             Lease(f"{flaky.root}/lease")
+
+
+# A store that throttles: for longer than the clients repeat their requests, which is some milliseconds here
+
+
+@pytest.fixture(params=["s3", "adls"])
+def throttling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Tables, int]]:
+    """Tables behind a proxy that can be told to refuse all requests, and its port."""
+    backoff = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=5), "base": 2}
+    retries = {"max_retries": 3, "backoff": backoff, "retry_timeout": timedelta(seconds=5)}
+    monkeypatch.setattr("checkback.storage.object_store._RETRIES", retries)
+    upstream = request.getfixturevalue({"s3": "s3_port", "adls": "azure_port"}[request.param])
+    with fault_proxy(upstream) as port:
+        yield _tables(request.param, port), port
+
+
+def test_nothing_is_lost_or_doubled_while_a_store_throttles(throttling: tuple[Tables, int]) -> None:
+    """What is refused then is told so, and committed when it is repeated afterwards, by the same process."""
+    tables, port = throttling
+    tables.create(None, "op")  # type: ignore[arg-type]
+    appender = Appender(tables.root, "half", [0], tables.sync)
+    appender.claim(1)
+    for number in range(3):
+        set_throttled(port, True)
+        for _ in range(2):
+            with pytest.raises((StorageError, OSError), match="503"):
+                _commit(tables, number, "app")
+            with pytest.raises((StorageError, OSError), match="503"):
+                appender.append(_rows("half", number))
+        set_throttled(port, False)
+        for _ in range(2):  # the second time as a batch that is repeated
+            _commit(tables, number, "app")
+        appender.append(_rows("half", number))
+    assert _found(tables, "op") == _found(tables, "half") == list(range(3))
+
+
+def test_commit_that_is_refused_leaves_no_doubt(
+    throttling: tuple[Tables, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store begins to throttle when the file is written already, and the commit is not."""
+    tables, port = throttling
+    tables.create(None, "op")  # type: ignore[arg-type]
+    log, commit = tables.log("op"), LogTail.commit
+
+    def refused(tail: LogTail, *appended: Any) -> bool:
+        set_throttled(port, True)
+        return commit(tail, *appended)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogTail, "commit", refused)
+        with pytest.raises(StorageError, match="the commit failed"):
+            _commit(tables, 1, "app")
+        with pytest.raises(StorageError, match="cannot be read"):
+            log.versions(["app"])
+    set_throttled(port, False)
+    assert log.versions(["app"]) == {"app": None}
+    _commit(tables, 1, "app")
+    assert _found(tables, "op") == [1]
+
+
+def test_lease_outlasts_throttling_that_is_shorter_than_it(throttling: tuple[Tables, int]) -> None:
+    """A longer one ends its holder in one line; nobody else had it meanwhile."""
+    tables, port = throttling
+    clock = [0.0]
+    held = Lease(f"{tables.root}/lease", lambda: clock[0])
+    set_throttled(port, True)
+    with pytest.raises(StorageError):
+        held.renew()
+    clock[0] += 20
+    held.confirm()
+    clock[0] += 10
+    with pytest.raises(StorageError, match="the lease cannot be written"):
+        held.confirm()
+    set_throttled(port, False)
+    held.confirm()

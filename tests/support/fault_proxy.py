@@ -1,7 +1,8 @@
-"""An HTTP proxy in front of the S3 server: `python -m support.fault_proxy UPSTREAM_PORT SEED RATE`.
+"""An HTTP proxy in front of an object store's server: `python -m support.fault_proxy UPSTREAM_PORT SEED RATE`.
 
 Of all requests the share ``RATE`` fails: refused with 503 or 500 before it is done, or done and answered with 500, or
-done and not answered at all. It counts the requests, and lets them take longer.
+done and not answered at all. It counts the requests, lets them take longer, and may throttle: refuse all of them with
+503, as S3 does with "SlowDown".
 """
 
 from __future__ import annotations
@@ -24,14 +25,19 @@ from support.server_process import server_process
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_HOP = {"connection", "transfer-encoding", "content-length", "expect", "server", "date"}
-#: paths of its own: the counts so far, which begin anew; from now on each request takes so many seconds longer
-_COUNTS, _LATENCY = "/-/requests", "/-/latency/"
+_HOP = {"connection", "transfer-encoding", "content-length", "expect"}
+#: headers of an answer that this server writes itself
+_OWN = {"server", "date"}
+#: paths of its own: the counts so far, which begin anew; from now on each request takes so many seconds longer; from
+#: now on all requests are refused (1) or done again (0)
+_COUNTS, _LATENCY, _THROTTLE = "/-/requests", "/-/latency/", "/-/throttle/"
+_SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
 
 def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequestHandler]:
     counts: Counter[str] = Counter()
     latency_s = 0.0
+    throttled = False
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -39,7 +45,7 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
         disable_nagle_algorithm = True
 
         def _do(self) -> None:
-            nonlocal latency_s
+            nonlocal latency_s, throttled
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if self.path == _COUNTS:
                 self._answer(200, {}, json.dumps(counts).encode())
@@ -49,7 +55,14 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
                 latency_s = float(self.path.removeprefix(_LATENCY))
                 self._answer(200, {}, b"")
                 return
+            if self.path.startswith(_THROTTLE):
+                throttled = self.path.removeprefix(_THROTTLE) == "1"
+                self._answer(200, {}, b"")
+                return
             counts[_kind(self.command, self.path)] += 1
+            if throttled:
+                self._answer(503, {"Content-Type": "application/xml"}, _SLOW_DOWN)
+                return
             time.sleep(latency_s)
             fault = random.choice(["500", "503", "done", "silent"]) if random.random() < rate else ""
             if fault in ("500", "503"):
@@ -73,7 +86,7 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
         def _answer(self, status: int, headers: dict[str, str], content: bytes, length: str | None = None) -> None:
             self.send_response(status)
             for name, value in headers.items():
-                if name.lower() not in _HOP:
+                if name.lower() not in _HOP | _OWN:
                     self.send_header(name, value)
             self.send_header("Content-Length", length or str(len(content)))
             self.end_headers()
@@ -108,6 +121,11 @@ def requests_since(port: int) -> dict[str, int]:
 def set_latency(port: int, seconds: float) -> None:
     """From now on each request to the proxy takes so much longer."""
     requests.get(f"http://127.0.0.1:{port}{_LATENCY}{seconds}", timeout=60).raise_for_status()
+
+
+def set_throttled(port: int, throttled: bool) -> None:
+    """From now on all requests to the proxy are refused with 503 SlowDown, or done again."""
+    requests.get(f"http://127.0.0.1:{port}{_THROTTLE}{int(throttled)}", timeout=60).raise_for_status()
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from werkzeug.serving import BaseWSGIServer
 
 BUCKET = "lake"
+ROOT = f"s3://{BUCKET}"
 
 
 class _Handler(WSGIRequestHandler):
