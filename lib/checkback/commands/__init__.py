@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from checkback.commands import config, consume, gateway, inspect, land, maintain, operate, reconcile, status
+from checkback.commands import config, consume, gateway, inspect, land, maintain, operate, reconcile, status, what_if
 from checkback.commands.options import app
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "operate",
     "reconcile",
     "status",
+    "what_if",
 ]
 
 

@@ -66,12 +66,17 @@ def prepared_for_tables(config: Path | None, overrides: list[str] | None, debug:
 
     Raises SettingsError, also if the tables' local folder does not exist.
     """
+    return load_for_tables(config, overrides, debug).settings
+
+
+def load_for_tables(config: Path | None, overrides: list[str] | None, debug: bool) -> Loaded:
+    """Like ``prepared_for_tables``, with the origins of the settings."""
     loaded = prepared(config, overrides, debug)
     root = local_path(loaded.settings.storage.root)
     if loaded.settings.storage.catalog is None and root is not None and not os.path.isdir(root):
         where = f"storage.root ({loaded.origin('storage.root')})"
         raise SettingsError(f"there is no folder {root}", where, "name the folder of the tables, or reconcile first")
-    return loaded.settings
+    return loaded
 
 
 def _version(wanted: bool) -> None:

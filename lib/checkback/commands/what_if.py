@@ -1,0 +1,67 @@
+"""`checkback what-if`: what other rules would have brought. Read-only, without Spark unless it must."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from checkback.commands.options import Config, Debug, Json, Overrides, app, load_for_tables
+from checkback.commands.printing import console, print_line, print_table
+
+if TYPE_CHECKING:
+    from checkback.what_if.run import Change
+
+#: Maximum transactions in the table; --json shows all.
+SHOWN = 50
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Only half messages that landed then or later, as for --as-of."),
+]
+
+
+@app.command(name="what-if")
+def what_if(
+    overrides: Overrides = None,
+    since: Since = None,
+    as_json: Json = False,
+    config: Config = None,
+    debug: Debug = False,
+) -> None:
+    """Show what would have been otherwise under the rules given by --set, as transaction.timeout=30s."""
+    loaded = load_for_tables(config, overrides, debug)
+    from checkback.inspect.as_of import parse_as_of
+    from checkback.what_if import report
+    from checkback.what_if.changes import changes_of
+    from checkback.what_if.run import what_if as replayed
+
+    first: list[Change] = []
+    changes = changes_of(loaded)
+
+    def tell(change: Change) -> None:
+        if as_json:
+            _print_json({"transaction": report.change_as_json(change)})
+        elif len(first) < SHOWN:
+            first.append(change)
+
+    found = replayed(loaded.settings, changes, parse_as_of(since), tell)
+    if as_json:
+        _print_json({"what_if": report.as_json(found)})
+        return
+    console().print(report.heading(found))
+    print_table(report.COLUMNS, report.group_rows(found))
+    if first:
+        print_line("")
+        print_table(report.CHANGE_COLUMNS, [report.change_row(change) for change in first])
+        total = found.total
+        more = total.saved + total.discarded + total.otherwise - len(first)
+        if more > 0:
+            console().print(f"and {more} more; --json shows all")
+    print_line("")
+    for line in report.conclusion(found):
+        console().print(line)
+
+
+def _print_json(row: dict[str, Any]) -> None:
+    print_line(json.dumps(row))

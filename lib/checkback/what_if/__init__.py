@@ -1,0 +1,1 @@
+"""What if: the recorded transactions decided again under other rules, in virtual time (docs/what-if.md)."""

@@ -1,0 +1,217 @@
+"""What the check query brought for each check of a segment, and what it would have brought for one never asked for.
+
+Pure. The answer of a check that was not asked for is that of the check of the same transaction that was asked for at
+the nearest time. Without any: what the producer's own op says if it was made by then, else UNKNOWN.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from checkback.reconcile.records import Kind, Source
+from checkback.what_if.recorded import first_that_decides, place
+from checkback.what_if.records import NEVER, Answered, State
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from checkback.reconcile.records import Records
+    from checkback.reconcile.segment import Rules
+    from checkback.what_if.recorded import Recorded
+    from checkback.what_if.timeline import Timeline
+
+#: What came of one recorded check. turn, asked: of its batch, ms. verdict: a Kind, 0 = none; landed, read: of its op
+#: (ms, turn). receipt: when its op DELIVERED landed, or would have, ms; NEVER = no outcome; receipt_read: the turn that
+#: read it, NEVER = there is none. delivered: an endpoint received it. sent: not skipped.
+_CHECK = np.dtype(
+    [
+        ("at", "<i8"),
+        ("number", "<i4"),
+        ("turn", "<i8"),
+        ("asked", "<i8"),
+        ("verdict", "u1"),
+        ("landed", "<i8"),
+        ("read", "<i8"),
+        ("receipt", "<i8"),
+        ("receipt_read", "<i8"),
+        ("delivered", "?"),
+        ("sent", "?"),
+    ]
+)
+
+
+class Answer(NamedTuple):
+    """An op that a check brings. ``landed``: ms; ``turn``: the batch that read it, None = it is not recorded."""
+
+    event: tuple[Any, ...]
+    landed: int
+    turn: int | None
+
+
+class Answers:
+    """The answers of one segment."""
+
+    def __init__(self, recorded: Recorded, timeline: Timeline) -> None:
+        """``timeline``: with the rules that were in force."""
+        self._halves = recorded.halves
+        self._timeline = timeline
+        self._checks = _checks(recorded, timeline)
+        self._starts = np.searchsorted(self._checks["at"], np.arange(len(recorded.halves) + 1))
+        self._own = _own_ops(recorded)
+
+    def to(self, at: int, number: int, turn: int, now: int, rules: Rules) -> tuple[list[Answer], bool]:
+        """The ops that check ``number`` of transaction ``at`` brings; and whether it was never asked for.
+
+        ``turn``: the batch that asks, NEVER = a tick; ``now``: its time. ``rules``: in force then.
+        """
+        mine = self._checks[self._starts[at] : self._starts[at + 1]]
+        same = mine[(mine["turn"] == turn) & (turn < NEVER)]
+        if len(same):
+            return self._recorded(at, same[0], number, rules), False
+        known = mine[mine["sent"]]
+        if len(known):
+            nearest = known[np.argmin(np.abs(known["asked"] - now))]
+            return self._assumed(at, nearest, number, now - int(nearest["asked"]), rules), True
+        own = self._own.get(at)
+        if own is not None and own[1] <= now:
+            return [Answer(self._event(at, own[0], -1, now, now), now, None)], True
+        if _counts(number, True, True, rules):
+            return [Answer(self._event(at, Kind.DELIVERED, number, now, now), now, None)], True
+        return [], True
+
+    def _recorded(self, at: int, check: Any, number: int, rules: Rules) -> list[Answer]:
+        found = []
+        if check["verdict"]:
+            landed = int(check["landed"])
+            found.append(Answer(self._event(at, check["verdict"], -1, landed, landed), landed, int(check["read"])))
+        there = check["receipt_read"] < NEVER and number == check["number"]
+        then = _counts(int(check["number"]), check["sent"], check["delivered"], self._timeline.rules_at(check["turn"]))
+        now = _counts(number, check["sent"], check["delivered"], rules)
+        if (there if now == then else now) and (there or not check["verdict"]) and check["receipt"] < NEVER:
+            landed = int(check["receipt"])
+            turn = int(check["receipt_read"]) if there else None
+            found.append(Answer(self._event(at, Kind.DELIVERED, number, landed, landed), landed, turn))
+        return found
+
+    def _assumed(self, at: int, check: Any, number: int, later: int, rules: Rules) -> list[Answer]:
+        if check["verdict"]:
+            landed = int(check["landed"]) + later
+            return [Answer(self._event(at, check["verdict"], -1, landed, landed), landed, None)]
+        if _counts(number, True, check["delivered"], rules) and check["receipt"] < NEVER:
+            landed = int(check["receipt"]) + later
+            return [Answer(self._event(at, Kind.DELIVERED, number, landed, landed), landed, None)]
+        return []
+
+    def _event(self, at: int, kind: int, number: int, born: int, landed: int) -> tuple[Any, ...]:
+        half = self._halves[at]
+        named = half["group"], half["transaction"], 0
+        return (half["offset"], kind, Source.CHECK, born, landed * 1000, number, *named)
+
+
+def _counts(number: int, sent: bool, delivered: bool, rules: Rules) -> bool:
+    """Is there an op DELIVERED for a check that decides nothing? As `check.query.op_rows`."""
+    return bool(sent and number >= rules.check_max) if rules.count_undelivered else bool(delivered)
+
+
+def _own_ops(recorded: Recorded) -> dict[int, tuple[int, int]]:
+    """By transaction the producer's first op: its kind, and when it was made (ms)."""
+    events = recorded.events
+    mine = events[(events["source"] == Source.PRODUCER) & np.isin(events["kind"], (Kind.COMMIT, Kind.ROLLBACK))]
+    at, known = place(recorded.halves, mine["offset"])
+    mine, at = mine[known], at[known]
+    fits = (mine["group"] == recorded.halves["group"][at]) if len(mine) else np.zeros(0, bool)
+    mine, at = mine[fits], at[fits]
+    order = np.argsort(-mine["store"], kind="stable")
+    return {int(at[row]): (int(mine["kind"][row]), int(mine["born"][row])) for row in order}
+
+
+def _checks(recorded: Recorded, timeline: Timeline) -> Records:
+    """_CHECK records by transaction and turn."""
+    requests = recorded.requests
+    checks = np.zeros(len(requests), _CHECK)
+    checks["at"], _ = place(recorded.halves, requests["offset"])
+    checks["number"], checks["turn"] = requests["number"], requests["turn"]
+    checks["asked"] = timeline.times[requests["turn"]]
+    checks["read"] = checks["receipt"] = checks["receipt_read"] = NEVER
+    checks = checks[np.lexsort((checks["turn"], checks["at"]))]
+    if not len(checks):
+        return checks
+    _add_answers(checks, recorded)
+    _add_verdicts(checks, recorded, timeline)
+    _add_receipts(checks, recorded, timeline)
+    return checks
+
+
+def _add_answers(checks: Records, recorded: Recorded) -> None:
+    answers = recorded.answers
+    of = _asked_by(checks, recorded, answers, answers["number"], answers["at"])
+    skipped = answers["kind"] == Answered.SKIPPED
+    order = np.lexsort((answers["at"], skipped))[::-1]  # the last assignment wins: sent before skipped, first first
+    order = order[of[order] >= 0]
+    checks["sent"][of[order]] = ~skipped[order]
+    checks["delivered"][of[order]] = answers["source"][order] > 0
+    checks["receipt"][of[order]] = answers["at"][order]
+
+
+def _add_verdicts(checks: Records, recorded: Recorded, timeline: Timeline) -> None:
+    ops, ended = recorded.verdicts, recorded.outcomes
+    of = _asked_by(checks, recorded, ops, ops["immunity"], ops["born"])
+    at, _ = place(recorded.halves, ops["offset"])
+    read = timeline.first_turns(-(-ops["store"] // 1000))
+    end = np.minimum(ended["turn"][at], len(timeline) - 1)
+    chosen = first_that_decides(ops, at, read, ended[at]) if len(ops) else np.zeros(0, bool)
+    read = np.where(chosen, end, np.maximum(read, end + 1))
+    order = np.lexsort((ops["store"], ~chosen))[::-1]
+    order = order[of[order] >= 0]
+    checks["verdict"][of[order]], checks["read"][of[order]] = ops["kind"][order], read[order]
+    checks["landed"][of[order]] = ops["store"][order] // 1000
+    for name in ("sent", "delivered"):
+        checks[name][of[order]] = True
+
+
+def _add_receipts(checks: Records, recorded: Recorded, timeline: Timeline) -> None:
+    """A receipt was read after the last check of its number, and before one of a greater number or a discard."""
+    ops = recorded.receipts
+    of = _asked_by(checks, recorded, ops, ops["immunity"], ops["born"])
+    order = np.argsort(ops["store"], kind="stable")[::-1]
+    order = order[of[order] >= 0]
+    ops, of = ops[order], of[order]
+    read = timeline.first_turns(-(-ops["store"] // 1000))
+    at, number = checks["at"], checks["number"].astype(np.int64)
+    key = at * (1 << 32) + number
+    by_number = np.lexsort((checks["turn"], key))
+    last = by_number[np.searchsorted(key[by_number], key[of], side="right") - 1]
+    following = np.searchsorted(key[by_number], key[of], side="right")
+    ended = recorded.outcomes[at[of]]
+    upper = np.where(ended["state"] == State.DISCARD, ended["turn"], NEVER)
+    inside = following < len(checks)
+    other = by_number[np.minimum(following, len(checks) - 1)]
+    inside &= at[other] == at[of]
+    upper = np.where(inside, np.minimum(upper, checks["turn"][other]), upper)
+    read = np.minimum(np.maximum(read, checks["turn"][last] + 1), upper)
+    checks["receipt"][of], checks["receipt_read"][of] = ops["store"] // 1000, read
+    checks["sent"][of] = checks["delivered"][of] = True
+
+
+def _asked_by(
+    checks: Records, recorded: Recorded, rows: Records, number: NDArray[Any], at: NDArray[Any]
+) -> NDArray[Any]:
+    """For each row the check that it is about: the last of its number asked for by then, else the first; -1 = none."""
+    which, _ = place(recorded.halves, rows["offset"])
+    keys = np.concatenate([checks["at"], which]) * (1 << 32) + np.concatenate([checks["number"], number])
+    times = np.concatenate([checks["asked"], at])
+    is_row = np.arange(len(keys)) >= len(checks)
+    order = np.lexsort((is_row, times, keys))
+    found = np.full(len(rows), -1)
+    sorted_keys, sorted_row = keys[order], is_row[order]
+    last = np.maximum.accumulate(np.where(~sorted_row, np.arange(len(order)), -1))
+    there = (last >= 0) & (sorted_keys[np.maximum(last, 0)] == sorted_keys)
+    following = np.minimum.accumulate(np.where(~sorted_row, np.arange(len(order)), len(order))[::-1])[::-1]
+    next_there = (following < len(order)) & (sorted_keys[np.minimum(following, len(order) - 1)] == sorted_keys)
+    of = np.where(
+        there, order[np.maximum(last, 0)], np.where(next_there, order[np.minimum(following, len(order) - 1)], -1)
+    )
+    found[order[sorted_row] - len(checks)] = of[sorted_row]
+    return found

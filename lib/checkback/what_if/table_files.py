@@ -1,0 +1,99 @@
+"""Reads the tables without Spark: some hundred thousand offsets at a time, so that memory stays bounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.parquet_reader import read_rows
+from checkback.storage.schemas import arrow_schema
+from checkback.what_if import batch_history, rows
+from checkback.what_if.batch_history import BatchHistory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from checkback.storage.delta_log import DataFile
+    from checkback.storage.tables import Tables
+
+#: offsets of a half queue that are read together, about
+_TOGETHER = 131_072
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of some whole segments: tables with `rows.COLUMNS`."""
+
+    queue_id: int
+    tables: dict[str, pa.Table]
+
+
+class TableFiles:
+    """The tables at the versions that were newest when it was made; the batches first."""
+
+    def __init__(self, tables: Tables, segment_size: int) -> None:
+        """Raises StorageError, SettingsError if no batch has recorded its rules."""
+        self._size = max(1, _TOGETHER // segment_size) * segment_size
+        batches = self._read(_files(tables, "batches"), "batches", batch_history.COLUMNS)
+        self.history = BatchHistory.of(batches, tables.location("batches"))
+        self._files = {name: _files(tables, name) for name in rows.COLUMNS}
+
+    def parts(self, since: int) -> Iterator[Part]:
+        """All parts that have half messages which landed at or after ``since`` (ms), by queue and offset."""
+        landed = pa.scalar(since * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+        places = set[tuple[int, int]]()
+        for file in self._files["half"]:
+            wanted = (pc.field("queue_id") >= 0) & (pc.field("queue_offset") >= 0)
+            if since > 0:
+                wanted &= pc.field("store_timestamp") >= landed
+            found = read_rows(file.path, "half", ["queue_id", "queue_offset"], wanted)
+            queues, offsets = found.column("queue_id").to_numpy(), found.column("queue_offset").to_numpy()
+            pairs = np.unique(np.stack([queues.astype(np.int64), offsets // self._size]), axis=1)
+            places |= set(zip(*pairs.tolist(), strict=True))
+        for queue_id, number in sorted(places):
+            yield self._part(queue_id, number * self._size)
+
+    def _part(self, queue_id: int, first: int) -> Part:
+        found = {}
+        for name, columns in rows.COLUMNS.items():
+            offset, last = columns[1], first + self._size - 1
+            files = [
+                file
+                for file in self._files[name]
+                if _may_hold(file, "queue_id", queue_id, queue_id) and _may_hold(file, offset, first, last)
+            ]
+            wanted = (pc.field("queue_id") == queue_id) & (pc.field(offset) >= first) & (pc.field(offset) <= last)
+            found[name] = self._read(files, name, columns, wanted)
+        return Part(queue_id, found)
+
+    def _read(
+        self, files: Sequence[DataFile], name: str, columns: Sequence[str], wanted: pc.Expression | None = None
+    ) -> pa.Table:
+        schema = pa.schema([arrow_schema(name).field(column) for column in columns])
+        wanted = pc.scalar(True) if wanted is None else wanted
+        read = [read_rows(file.path, name, columns, wanted) for file in files]
+        return pa.concat_tables([schema.empty_table(), *read])
+
+
+def _files(tables: Tables, name: str) -> list[DataFile]:
+    """The table's files; none if there is no such table: releases before have fewer."""
+    place = tables.location(name)
+    return DeltaLog(name, place, tables.sync).data_files() if DeltaLog.exists(place) else []
+
+
+def readable(tables: Tables) -> bool:
+    """Can the tables be read without Spark: no catalog, and nobody has altered them?"""
+    if not tables.readable:
+        return False
+    names = [name for name in ("batches", *rows.COLUMNS) if DeltaLog.exists(tables.location(name))]
+    return all(DeltaLog(name, tables.location(name), tables.sync).readable() for name in names)
+
+
+def _may_hold(file: DataFile, name: str, least: int, most: int) -> bool:
+    span: tuple[Any, Any] | None = file.spans.get(name)
+    return span is None or (span[0] <= most and span[1] >= least)
