@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from checkback.consumer.group_state import GroupState, MessageQueue, QueueState
@@ -17,12 +18,17 @@ from checkback.consumer.position import Position
 from checkback.inspect.diagnosis import clock
 from checkback.settings import Storage
 from checkback.storage.tables import Tables
+from checkback.what_if.records import RECORDED
 from support import outage
 from support.jvm import ENVIRON
 from support.stories import ms
+from what_if.lake import write
+from what_if.test_replay import LATE, LATE_TIMES
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = sorted((ROOT / "notebooks").glob("*.ipynb"))
+#: those that are run on the tables of an evening with outages, which have no batches
+OF_OUTAGE = [file for file in FILES if file.stem != "what-if"]
 _LINES = 12
 
 Outputs = Callable[[str, str], list[str]]
@@ -43,8 +49,8 @@ def _code(file: Path) -> list[Any]:
     return [cell for cell in _read(file).cells if cell.cell_type == "code"]
 
 
-def test_both_are_there() -> None:
-    assert [file.stem for file in FILES] == ["incident", "pending"]
+def test_all_are_there() -> None:
+    assert [file.stem for file in FILES] == ["incident", "pending", "what-if"]
 
 
 @pytest.mark.slow
@@ -90,7 +96,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
     outage.make(root / "tables")
     _consume(root / "tables")
     whole = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]
-    whole.cells = [cell for file in FILES for cell in _code(file)]
+    whole.cells = [cell for file in OF_OUTAGE for cell in _code(file)]
     for cell in whole.cells:
         # The moment of the tables: who runs it by hand writes it there, too.
         cell.source = cell.source.replace("AS_OF = None", f'AS_OF = "{outage.NOW.isoformat()}"')
@@ -178,9 +184,30 @@ def test_incident_tells_when_who_why_and_what_harm(outputs: Outputs) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", OF_OUTAGE, ids=lambda file: file.stem)
 def test_each_plot_is_a_picture(outputs: Outputs, file: Path) -> None:
     plots = [cell.source for cell in _code(file) if "plots." in cell.source and "import" not in cell.source]
     assert len(plots) >= 4
     for source in plots:
         assert "image/png" in outputs(file.stem, source)
+
+
+@pytest.mark.slow
+def test_what_if_tells_what_other_rules_would_have_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Spark: two transactions that were discarded before their COMMIT came are saved by more checks."""
+    from nbclient import NotebookClient
+
+    segments = {(queue, 0): np.array(list(LATE), RECORDED) for queue in (0, 1)}
+    write(tmp_path / "tables", LATE_TIMES, segments)
+    monkeypatch.setenv("CHECKBACK__STORAGE__ROOT", str(tmp_path / "tables"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "lib"))
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "MPLCONFIGDIR"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    (file,) = (file for file in FILES if file not in OF_OUTAGE)
+    notebook = _read(file)
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(ROOT / "notebooks")}}).execute()
+    shown = [output["data"] for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert "2 as they happened, 0 not" in shown[0]["text/plain"]
+    assert "image/png" in shown[1]
+    assert "text/html" in shown[2]
+    assert shown[3]["text/plain"].count("COMMIT") == 2

@@ -6,18 +6,34 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records import Kind, Reason, Source
+from checkback.reconcile.records import Action, Kind, Reason, Source
 from checkback.what_if.records import RECORDED, Answered, Row, State
 from checkback.what_if.timeline import Timeline
-from simulator.reconcile import kind_of
+from simulator.reconcile import Planned, Reconcile, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from checkback.reconcile.actions import Actions
     from checkback.reconcile.records import Records
+    from checkback.reconcile.segment import Rules
+    from simulator.tables import Tables
     from simulator.world import World
 
 _OUTCOMES = {outcome.name: outcome for outcome in Answered}
+
+
+class Engine(Reconcile):
+    """Notes by place whose op decided, which the simulator's decisions do not keep."""
+
+    def __init__(self, tables: Tables, rules: Rules) -> None:
+        super().__init__(tables, rules)
+        self.sources: dict[tuple[int, int], Source] = {}
+
+    def _writes(self, actions: Actions, batch: int) -> Iterator[tuple[str, list[Any]]]:
+        for record in actions.only(Action.COMMIT, Action.SCHEDULE, Action.ROLLBACK).records:
+            self.sources[int(record["queue_id"]), int(record["offset"])] = Source(record["detail"])
+        return super()._writes(actions, batch)
 
 
 def timeline_of(world: World) -> tuple[Timeline, dict[int, int]]:
@@ -31,13 +47,13 @@ def timeline_of(world: World) -> tuple[Timeline, dict[int, int]]:
         if not planned.restored and (whole or number in wrote):
             numbers.append(number)
             applications.append(application)
-    planned = [query.offsets[number] for number in numbers]
-    rules = tuple(dict.fromkeys(one.rules for one in planned))
+    entries: list[Planned] = [query.offsets[number] for number in numbers]
+    rules = tuple(dict.fromkeys(one.rules for one in entries))
     timeline = Timeline(
-        np.array([one.time for one in planned], np.int64),
+        np.array([one.time for one in entries], np.int64),
         np.array(applications, np.int64),
         rules,
-        np.array([rules.index(one.rules) for one in planned], np.int64),
+        np.array([rules.index(one.rules) for one in entries], np.int64),
     )
     return timeline, {number: turn for turn, number in enumerate(numbers)}
 
@@ -51,7 +67,9 @@ def segments_of(world: World, turns: dict[int, int], size: int) -> dict[tuple[in
 
 
 def _rows(world: World, turns: dict[int, int]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    rows = world.tables.rows
+    rows, engine = world.tables.rows, world.reconcile
+    assert isinstance(engine, Engine)
+    kept: tuple[Any, ...]
     for half in rows["half"]:
         kept = half.immunity, half.group, half.transaction, half.delay
         yield half.queue, (Row.HALF, half.offset, kind_of(half), 0, half.born, half.store, *kept, 0, 0, 0, 0)
@@ -68,7 +86,7 @@ def _rows(world: World, turns: dict[int, int]) -> Iterator[tuple[int, tuple[Any,
         yield op.queue, (Row.OP, op.offset, op.kind, op.source, *kept, 0, 0, 0, 0)
     for row in rows["decisions"]:
         state, reason = State[row.state], Reason[row.reason] if row.reason else 0
-        source = Source.CHECKBACK if state == State.DISCARD else _source(world, row)
+        source = Source.CHECKBACK if state == State.DISCARD else engine.sources.get(row[:2], Source.PRODUCER)
         kept = 0, 0, -1, row.group, row.transaction, row.deliver_at, row.times, reason, 0, turns[row.batch]
         yield row.queue, (Row.DECISION, row.offset, state, source, *kept)
     for row in rows["check_requests"]:
@@ -82,21 +100,17 @@ def _rows(world: World, turns: dict[int, int]) -> Iterator[tuple[int, tuple[Any,
         yield row.queue, (Row.DELIVERY, row.offset, 0, 0, *kept)
 
 
-def _source(world: World, decision: Any) -> Source:
-    """Whose op decided, which the simulator's decisions do not keep: the earliest that fits by its state."""
-    kind = Kind.COMMIT if decision.state in ("COMMIT", "CANCEL") else Kind.ROLLBACK
-    key = decision.queue, decision.offset
-    halves = [half for half in world.tables.rows["half"] if half[:2] == key and half[5:7] == decision[2:4]]
-    planned = world.reconcile.offsets[decision.batch]
-    fits = [
-        op
-        for number, op in enumerate(world.tables.rows["op"])
-        if (op.queue, op.offset) == key
-        and op.kind == kind
-        and op.group == decision.group
-        and op.transaction in (0, decision.transaction)
-        and number < planned.op[1]
-    ]
-    if min(halves, key=lambda half: half.store).committed or not fits:
-        return Source.PRODUCER
-    return Source(min(fits, key=lambda op: (op.store, op.born)).source)
+def read_of(world: World, turns: dict[int, int], queue: int, events: Records) -> Any:
+    """By which turn each of these EVENT records of a queue was read, by the offset log."""
+    read: dict[tuple[Any, ...], list[int]] = {}
+    for number, planned in enumerate(world.reconcile.offsets):
+        if number not in turns:
+            continue
+        for half in world.tables.rows["half"][slice(*planned.half)]:
+            kept = half.born, half.store, half.immunity, half.group, half.transaction, half.delay
+            read.setdefault((half.queue, half.offset, int(kind_of(half)), 0, *kept), []).append(turns[number])
+        for op in world.tables.rows["op"][slice(*planned.op)]:
+            kept = op.born, op.store, op.number, op.group, op.transaction, 0
+            read.setdefault((op.queue, op.offset, int(op.kind), int(op.source), *kept), []).append(turns[number])
+    found = [read.get((queue, *event.tolist()), [len(turns)]) for event in events]
+    return np.array([each.pop(0) if len(each) > 1 else each[0] for each in found], np.int64)

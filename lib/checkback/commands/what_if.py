@@ -9,15 +9,18 @@ import typer
 
 from checkback.commands.options import Config, Debug, Json, Overrides, app, load_for_tables
 from checkback.commands.printing import console, print_line, print_table
+from checkback.spark.session import running_session
+from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
-    from checkback.what_if.run import Change
+    from checkback.what_if.parts import Change
 
-#: Maximum transactions in the table; --json shows all.
-SHOWN = 50
 Since = Annotated[
     str | None,
     typer.Option("--since", metavar="TIME", help="Only half messages that landed then or later, as for --as-of."),
+]
+OnSpark = Annotated[
+    bool, typer.Option("--spark", help="Replay on Spark, for many millions of transactions. A catalog always is.")
 ]
 
 
@@ -25,6 +28,7 @@ Since = Annotated[
 def what_if(
     overrides: Overrides = None,
     since: Since = None,
+    on_spark: OnSpark = False,
     as_json: Json = False,
     config: Config = None,
     debug: Debug = False,
@@ -34,28 +38,30 @@ def what_if(
     from checkback.inspect.as_of import parse_as_of
     from checkback.what_if import report
     from checkback.what_if.changes import changes_of
-    from checkback.what_if.run import what_if as replayed
+    from checkback.what_if.run import replay
+    from checkback.what_if.table_files import readable
 
-    first: list[Change] = []
-    changes = changes_of(loaded)
+    changes, begin = changes_of(loaded), parse_as_of(since)
 
     def tell(change: Change) -> None:
         if as_json:
             _print_json({"transaction": report.change_as_json(change)})
-        elif len(first) < SHOWN:
-            first.append(change)
 
-    found = replayed(loaded.settings, changes, parse_as_of(since), tell)
+    if not on_spark and readable(Tables.of(loaded.settings.storage)):
+        found = replay(loaded.settings, changes, begin, tell)
+    else:
+        with running_session(loaded.settings, "checkback-what-if") as spark:
+            found = replay(loaded.settings, changes, begin, tell, spark)
     if as_json:
         _print_json({"what_if": report.as_json(found)})
         return
     console().print(report.heading(found))
     print_table(report.COLUMNS, report.group_rows(found))
-    if first:
+    if found.examples:
         print_line("")
-        print_table(report.CHANGE_COLUMNS, [report.change_row(change) for change in first])
+        print_table(report.CHANGE_COLUMNS, [report.change_row(change) for change in found.examples])
         total = found.total
-        more = total.saved + total.discarded + total.otherwise - len(first)
+        more = total.saved + total.discarded + total.otherwise - len(found.examples)
         if more > 0:
             console().print(f"and {more} more; --json shows all")
     print_line("")

@@ -1,1 +1,55 @@
 """What if: the recorded transactions decided again under other rules, in virtual time (docs/what-if.md)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from pyspark.sql import SparkSession
+
+    from checkback.inspect.notebook import Rows
+    from checkback.inspect.plots import Plot
+    from checkback.settings import Settings
+    from checkback.what_if.run import WhatIf
+
+
+def plot(found: WhatIf) -> Plot:
+    """The figure of a replay: how long transactions were pending, and how they ended, on both sides."""
+    from checkback.what_if.plot import plot as drawn
+
+    return drawn(found)
+
+
+def groups_table(found: WhatIf) -> Rows:
+    """A row for each producer group, those with the most differences first; and the sum."""
+    from checkback.what_if.notebook import groups_table as made
+
+    return made(found)
+
+
+def changes_table(found: WhatIf) -> Rows:
+    """The first transactions whose state would have been another."""
+    from checkback.what_if.notebook import changes_table as made
+
+    return made(found)
+
+
+def what_if(
+    settings: Settings,
+    changes: Mapping[str, Any],
+    since: datetime | str | None = None,
+    spark: SparkSession | None = None,
+) -> WhatIf:
+    """What would have been otherwise with these settings, as {"transaction.timeout": "30s"}; for notebooks.
+
+    ``since``: only half messages that landed then or later, given as for `inspect`'s as_of. With ``spark`` its tasks
+    do the work, as large tables and catalogs need. Raises SettingsError, StorageError.
+    """
+    from checkback.inspect.as_of import parse_as_of
+    from checkback.what_if.changes import parse_changes
+    from checkback.what_if.run import replay
+
+    return replay(settings, parse_changes(changes), parse_as_of(since), spark=spark)

@@ -159,7 +159,7 @@ def _add_verdicts(checks: Records, recorded: Recorded, timeline: Timeline) -> No
     ops, ended = recorded.verdicts, recorded.outcomes
     of = _asked_by(checks, recorded, ops, ops["immunity"], ops["born"])
     at, _ = place(recorded.halves, ops["offset"])
-    read = timeline.first_turns(-(-ops["store"] // 1000))
+    read = timeline.first_turns(ops["store"] // 1000)
     end = np.minimum(ended["turn"][at], len(timeline) - 1)
     chosen = first_that_decides(ops, at, read, ended[at]) if len(ops) else np.zeros(0, bool)
     read = np.where(chosen, end, np.maximum(read, end + 1))
@@ -178,7 +178,7 @@ def _add_receipts(checks: Records, recorded: Recorded, timeline: Timeline) -> No
     order = np.argsort(ops["store"], kind="stable")[::-1]
     order = order[of[order] >= 0]
     ops, of = ops[order], of[order]
-    read = timeline.first_turns(-(-ops["store"] // 1000))
+    read = timeline.first_turns(ops["store"] // 1000)
     at, number = checks["at"], checks["number"].astype(np.int64)
     key = at * (1 << 32) + number
     by_number = np.lexsort((checks["turn"], key))

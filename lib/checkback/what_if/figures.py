@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,6 +96,24 @@ class Figures:
         self.what_if.add(other.what_if)
         for name in ("saved", "discarded", "otherwise", "assumed", "not_reproduced"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def to_json(self) -> str:
+        """As text; the distributions without empty buckets."""
+        found = asdict(self)
+        for side in (found["recorded"], found["what_if"]):
+            side["pending"] = {int(at): int(side["pending"][at]) for at in np.flatnonzero(side["pending"])}
+        return json.dumps(found)
+
+    @classmethod
+    def from_json(cls, text: str) -> Figures:
+        """From `to_json`."""
+        found = json.loads(text)
+        for name in ("recorded", "what_if"):
+            pending = np.zeros(_BUCKETS, np.int64)
+            for at, count in found[name]["pending"].items():
+                pending[int(at)] = count
+            found[name] = Side(**{**found[name], "pending": pending})
+        return cls(**found)
 
 
 def total(figures: Iterable[Figures]) -> Figures:

@@ -59,13 +59,9 @@ class Recorded:
         events = np.concatenate([halves, ops[~by_check]])
         ends = decisions[decisions["kind"] == State.DISCARD]
         checked = np.unique(np.concatenate([requests["turn"], ends["turn"]]))
-        read = np.concatenate(
-            [
-                _halves_read(halves, owners, outcomes, requests, checked, timeline),
-                _ops_read(ops[~by_check], owners, outcomes, timeline),
-            ]
-        )
-        _late_of_two(events, read, owners, outcomes, requests)
+        ops_read, deciding = _ops_read(ops[~by_check], owners, outcomes, timeline)
+        acted = np.minimum(outcomes["turn"], _first_requests(owners, requests))
+        read = np.concatenate([_halves_read(halves, owners, acted, deciding, checked, timeline), ops_read])
         return cls(
             owners,
             outcomes,
@@ -160,20 +156,19 @@ def _first_requests(owners: Records, requests: Records) -> NDArray[Any]:
 def _halves_read(
     halves: Records,
     owners: Records,
-    outcomes: Records,
-    requests: Records,
+    acted: NDArray[Any],
+    deciding: NDArray[Any],
     checked: NDArray[Any],
     timeline: Timeline,
 ) -> NDArray[Any]:
-    """Not after the first batch that acts on it; after the last one that checked others, but not this one, due.
+    """Not after the first batch that ``acted`` on it; after the last one that checked others, but not this one, due.
 
-    One that was due when it landed was read by the batch that checked or decided it.
+    One that was due when it landed, or whose ``deciding`` op landed (store) before it, was read by the former.
     """
     read = timeline.first_turns(_landed(halves))
-    upper = np.minimum(outcomes["turn"], _first_requests(owners, requests))
     at, _ = place(owners, halves["offset"])
     own = halves["store"] == owners["store"][at]
-    upper = upper[at]
+    upper = acted[at]
     read = np.minimum(read, upper)
     message = halves["kind"] == Kind.MESSAGE
     due = _first_checks(halves, read, timeline)
@@ -183,13 +178,15 @@ def _halves_read(
         late = own & ~message & (last >= 0) & (turn >= read)
         late[late] = timeline.times[turn[late]] >= due[late]
         read[late] = turn[late] + 1
-    at_once = own & (read < len(timeline))
-    at_once[at_once] = message[at_once] | (timeline.times[read[at_once]] >= due[at_once])
-    read[at_once] = np.maximum(read, upper)[at_once]
+    by_acting = own & (message | (deciding[at] < halves["store"]))
+    inside = own & (read < len(timeline))
+    by_acting[inside] |= timeline.times[read[inside]] >= due[inside]
+    read[by_acting] = np.maximum(read, upper)[by_acting]
     # Others at the offset come after the one that counts.
     first = np.full(len(owners), NEVER)
     first[at[own]] = read[own]
-    return np.where(own, read, np.maximum(read, first[at]))
+    found: NDArray[Any] = np.where(own, read, np.maximum(read, first[at]))
+    return found
 
 
 def _first_checks(halves: Records, read: NDArray[Any], timeline: Timeline) -> NDArray[Any]:
@@ -202,18 +199,23 @@ def _first_checks(halves: Records, read: NDArray[Any], timeline: Timeline) -> ND
     return due
 
 
-def _ops_read(ops: Records, owners: Records, outcomes: Records, timeline: Timeline) -> NDArray[Any]:
-    """An op that did not decide was read after the decision; one that did, by the batch that decided or before."""
-    read = timeline.first_turns(_landed(ops))
+def _ops_read(
+    ops: Records, owners: Records, outcomes: Records, timeline: Timeline
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """An op that decided counts as read by the batch of the decision, another as read after it.
+
+    Also, by transaction, when the op that decided landed (store); NEVER = it is not among these.
+    """
+    read, deciding = timeline.first_turns(_landed(ops)), np.full(len(owners), NEVER)
     at, known = place(owners, ops["offset"])
     fits = known & _same(owners, at, ops)
-    decides = fits & ((ops["kind"] == Kind.COMMIT) | (ops["kind"] == Kind.ROLLBACK))
-    if decides.any():
-        mine = np.flatnonzero(decides)
+    mine = np.flatnonzero(fits & ((ops["kind"] == Kind.COMMIT) | (ops["kind"] == Kind.ROLLBACK)))
+    if len(mine):
         ended = outcomes[at[mine]]
         chosen = first_that_decides(ops[mine], at[mine], read[mine], ended)
         end = np.minimum(ended["turn"], len(timeline) - 1)
-        read[mine] = np.where(chosen, np.minimum(read[mine], end), np.maximum(read[mine], end + 1))
+        read[mine] = np.where(chosen, end, np.maximum(read[mine], end + 1))
+        deciding[at[mine[chosen]]] = ops["store"][mine[chosen]]
     cancels = np.flatnonzero(fits & (ops["kind"] == Kind.CANCEL))
     if len(cancels):
         ended = outcomes[at[cancels]]
@@ -221,7 +223,7 @@ def _ops_read(ops: Records, owners: Records, outcomes: Records, timeline: Timeli
         hits = (read[cancels] > ended["turn"]) & (read[cancels] <= end)
         by_it = (done < NEVER) & first_of_each(at[cancels])
         read[cancels] = np.where(by_it, done, np.where(hits, end + 1, read[cancels]))
-    return read
+    return read, deciding
 
 
 def first_that_decides(ops: Records, at: NDArray[Any], read: NDArray[Any], ended: Records) -> Bits:
@@ -235,37 +237,7 @@ def first_that_decides(ops: Records, at: NDArray[Any], read: NDArray[Any], ended
     return found
 
 
-def _late_of_two(
-    events: Records,
-    read: NDArray[Any],
-    owners: Records,
-    outcomes: Records,
-    requests: Records,
-) -> None:
-    """Where half message and deciding op both seem to be read before the decision, the later to land was read by it."""
-    at, known = place(owners, events["offset"])
-    decided = outcomes["turn"] < NEVER
-    op = (events["row"] == Row.OP) & known
-    if not op.any() or not decided.any():
-        return
-    mine = np.flatnonzero(op & ((events["kind"] == Kind.COMMIT) | (events["kind"] == Kind.ROLLBACK)))
-    mine = mine[_same(owners, at[mine], events[mine])]
-    chosen = mine[first_that_decides(events[mine], at[mine], read[mine], outcomes[at[mine]])]
-    chosen = chosen[read[chosen] <= outcomes["turn"][at[chosen]]]
-    half = np.full(len(owners), -1)
-    is_half = np.flatnonzero(events["row"] == Row.HALF)
-    is_half = is_half[events["store"][is_half] == owners["store"][at[is_half]]]
-    half[at[is_half]] = is_half
-    of = at[chosen]
-    end, halves = outcomes["turn"][of], half[of]
-    early = (read[halves] < end) & (read[chosen] < end)
-    known_before = _first_requests(owners, requests)[of] < end
-    half_is_late = ~known_before & (events["store"][halves] > events["store"][chosen])
-    read[chosen[early & ~half_is_late]] = end[early & ~half_is_late]
-    read[halves[early & half_is_late]] = end[early & half_is_late]
-
-
 def _landed(rows: Records) -> NDArray[Any]:
-    """store_timestamp in ms, rounded up."""
-    landed: NDArray[Any] = -(-rows["store"] // 1000)
+    """store_timestamp in ms, rounded down, as a batch's time."""
+    landed: NDArray[Any] = rows["store"] // 1000
     return landed

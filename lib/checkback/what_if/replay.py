@@ -207,7 +207,7 @@ class _Recorded(_Replay):
         self._deferred = Deferred(np.zeros(self.turns, bool), np.zeros(self.turns, bool))
         read = self.recorded.read
         inside = read < self.turns
-        landed = -(-self.recorded.events["store"][inside] // 1000)
+        landed = self.recorded.events["store"][inside] // 1000
         np.minimum.at(self._needs.landed, read[inside], np.maximum(landed, self._begin(read[inside])))
         stops = np.union1d(self.recorded.checked, self.recorded.delivered)
         while True:
@@ -301,8 +301,11 @@ class _Under(_Replay):
         return min(found, key=lambda step: (step.turn, not step.tick, step.at), default=None)
 
     def _step(self, at: int, lag: int, deferred: NDArray[np.bool_] | None = None) -> Step:
-        step = self.rules.step(max(at, self.now + 1), self.turn, self._cadence, lag)
-        if step.tick or deferred is None or not deferred[step.turn]:
+        # What is overdue was put off to the next recorded batch.
+        step = self.rules.step(at, self.turn, self._cadence if at > self.now else None, lag)
+        if step.tick:
+            return step._replace(at=max(step.at, self.now + 1))
+        if deferred is None or not deferred[step.turn]:
             return step
         later = np.flatnonzero(~deferred[step.turn :])
         return self.rules.at(step.turn + int(later[0])) if len(later) else Step(NEVER, True, step.at + lag)

@@ -12,7 +12,8 @@ from checkback.what_if.records import State
 
 if TYPE_CHECKING:
     from checkback.what_if.figures import Figures, Side
-    from checkback.what_if.run import Change, WhatIf
+    from checkback.what_if.parts import Change
+    from checkback.what_if.run import WhatIf
 
 #: columns of the table of groups, and of that of transactions
 COLUMNS = ("group", "transactions", "discarded", "saved", "lost", "checks", "assumed", "pending p50", "p99", "longest")
@@ -42,11 +43,14 @@ SETTINGS = {
 
 def heading(found: WhatIf) -> str:
     """Which rules, and which time."""
-    rules = ", ".join(
-        f"{SETTINGS[name]} {_was(found, name)} -> {_text(name, value)}" for name, value in found.changes.items()
-    )
     period = f"{found.batches:,} batches from {_stamp(found.since)} to {_stamp(found.until)}"
-    return f"{rules or 'the rules that were in force'}; {period}"
+    return f"{changes_in_words(found) or 'the rules that were in force'}; {period}"
+
+
+def changes_in_words(found: WhatIf) -> str:
+    """As "transaction.timeout 6s -> 30s"; empty = none."""
+    both = ((name, _text(name, getattr(found.rules, name)), value) for name, value in found.changes.items())
+    return ", ".join(f"{SETTINGS[name]} {was} -> {_text(name, value)}" for name, was, value in both)
 
 
 def group_rows(found: WhatIf) -> list[tuple[str, ...]]:
@@ -158,10 +162,6 @@ def _side(side: Side) -> dict[str, Any]:
         "pending_longest_ms": side.longest,
         "pending": pending,
     }
-
-
-def _was(found: WhatIf, name: str) -> str:
-    return _text(name, getattr(found.rules, name))
 
 
 def _text(name: str, value: Any) -> str:

@@ -83,7 +83,7 @@ def recorded_rows(
         kept = (rows["offset"] >= 0) & (queue >= 0) & (rows["group"] >= 0)
         if name == "half":
             kept &= (transactions[begin - len(rows) : begin] >= 0) & table.column("real_topic").is_valid().to_numpy()
-            landed = -(-rows["store"] // 1000)
+            landed = rows["store"] // 1000
             kept &= (landed >= max(since, history.begin)) & (landed <= history.end)
         parts.append(rows[kept])
         queues.append(queue[kept])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,23 +13,17 @@ from checkback.storage.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.what_if import batch_history, rows
 from checkback.what_if.batch_history import BatchHistory
+from checkback.what_if.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from checkback.storage.delta_log import DataFile
     from checkback.storage.tables import Tables
+    from checkback.what_if.parts import Question
 
 #: offsets of a half queue that are read together, about
 _TOGETHER = 131_072
-
-
-@dataclass(frozen=True)
-class Part:
-    """The rows of some whole segments: tables with `rows.COLUMNS`."""
-
-    queue_id: int
-    tables: dict[str, pa.Table]
 
 
 class TableFiles:
@@ -43,8 +36,9 @@ class TableFiles:
         self.history = BatchHistory.of(batches, tables.location("batches"))
         self._files = {name: _files(tables, name) for name in rows.COLUMNS}
 
-    def parts(self, since: int) -> Iterator[Part]:
-        """All parts that have half messages which landed at or after ``since`` (ms), by queue and offset."""
+    def parts(self, question: Question) -> Iterator[Part]:
+        """All parts that have half messages to be replayed, by queue and offset."""
+        since = max(question.since, question.history.begin)
         landed = pa.scalar(since * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
         places = set[tuple[int, int]]()
         for file in self._files["half"]:
@@ -56,9 +50,9 @@ class TableFiles:
             pairs = np.unique(np.stack([queues.astype(np.int64), offsets // self._size]), axis=1)
             places |= set(zip(*pairs.tolist(), strict=True))
         for queue_id, number in sorted(places):
-            yield self._part(queue_id, number * self._size)
+            yield self._part(queue_id, number * self._size, question)
 
-    def _part(self, queue_id: int, first: int) -> Part:
+    def _part(self, queue_id: int, first: int, question: Question) -> Part:
         found = {}
         for name, columns in rows.COLUMNS.items():
             offset, last = columns[1], first + self._size - 1
@@ -69,7 +63,7 @@ class TableFiles:
             ]
             wanted = (pc.field("queue_id") == queue_id) & (pc.field(offset) >= first) & (pc.field(offset) <= last)
             found[name] = self._read(files, name, columns, wanted)
-        return Part(queue_id, found)
+        return Part(queue_id, found, question)
 
     def _read(
         self, files: Sequence[DataFile], name: str, columns: Sequence[str], wanted: pc.Expression | None = None

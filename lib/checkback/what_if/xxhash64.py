@@ -65,7 +65,9 @@ def _of_one_length(content: NDArray[np.uint8]) -> NDArray[Any]:
             found = _turned(found ^ (content[:, place].astype(np.uint64) * _P5), 11) * _P1
         found = (found ^ (found >> np.uint64(33))) * _P2
         found = (found ^ (found >> np.uint64(29))) * _P3
-        return found ^ (found >> np.uint64(32))
+        found ^= found >> np.uint64(32)
+    hashes: NDArray[Any] = found
+    return hashes
 
 
 def _round(lane: Any, word: Any) -> Any:

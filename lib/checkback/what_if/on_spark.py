@@ -1,0 +1,125 @@
+"""Replays the segments of large tables, or of tables in a catalog, in Spark's tasks: as `parts`, many at a time."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import datetime
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from checkback.storage.schemas import arrow_schema
+from checkback.what_if import batch_history, rows
+from checkback.what_if.batch_history import BatchHistory
+from checkback.what_if.figures import Figures
+from checkback.what_if.parts import Change, Part, Question
+from checkback.what_if.records import NEVER
+from checkback.what_if.run import WhatIf, begun
+from checkback.what_if.timeline import Cadence, Needs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.storage.tables import Tables
+
+#: offsets of a half queue that a task replays together, about
+_TOGETHER = 32_768
+_NEEDS = ("due", "answer", "landed")
+_NEEDS_SCHEMA = "turn BIGINT, due BIGINT, answer BIGINT, landed BIGINT"
+_FOUND_SCHEMA = "producer_group STRING, figures STRING, change STRING"
+#: by column that several tables have, the others' names of it
+_TABLE, _PART = "_table", "_part"
+_TIMES = ("landed_at", "was_at", "now_at")
+
+
+def compare_on_spark(
+    spark: SparkSession,
+    tables: Tables,
+    segment_size: int,
+    changes: Mapping[str, Any],
+    since: int,
+    tell: Callable[[Change], object],
+) -> WhatIf:
+    """As `run.replay`. The driver collects a row a batch, one a part and group, and one a changed transaction."""
+    batches = tables.read(spark, "batches").select(*batch_history.COLUMNS).toArrow()
+    schema = pa.schema([arrow_schema("batches").field(name) for name in batch_history.COLUMNS])
+    history = BatchHistory.of(batches.cast(schema), tables.location("batches"))
+    question = Question(history, changes, since, segment_size)
+    together = max(1, _TOGETHER // segment_size) * segment_size
+    parts = _parts(spark, tables, together).groupBy(_PART)
+    cadence = Cadence.of(history.timeline, _needs(parts.applyInArrow(_needs_of(question), _NEEDS_SCHEMA), history))
+    found = begun(history, changes)
+    for row in parts.applyInArrow(_compared(question, cadence), _FOUND_SCHEMA).toLocalIterator():
+        if row["figures"] is not None:
+            found.take({row["producer_group"]: Figures.from_json(row["figures"])}, (), tell)
+        else:
+            found.take({}, [_change(row["change"])], tell)
+    return found
+
+
+def _parts(spark: SparkSession, tables: Tables, together: int) -> DataFrame:
+    """The rows of all tables, each with its table's name, and its part: queue and range of offsets."""
+    found = []
+    for name, columns in rows.COLUMNS.items():
+        if not tables.exists(spark, name):
+            continue
+        offset = F.col(columns[1])
+        part = F.concat_ws("/", "queue_id", F.expr(f"{columns[1]} div {together}"))
+        read = tables.read(spark, name).where((F.col("queue_id") >= 0) & (offset >= 0))
+        found.append(read.select(F.lit(name).alias(_TABLE), part.alias(_PART), *columns))
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), found)
+
+
+def _part(table: pa.Table, question: Question) -> Part:
+    """The rows of one part, by table."""
+    names = np.asarray(table.column(_TABLE).to_pylist())
+    by_table = {}
+    for name, columns in rows.COLUMNS.items():
+        schema = pa.schema([arrow_schema(name).field(column) for column in columns])
+        there = all(column in table.column_names for column in columns)
+        mine = table.filter(pa.array(names == name)).select(list(columns)) if there else schema.empty_table()
+        by_table[name] = mine.cast(schema)
+    queue_id = int(table.column(_PART)[0].as_py().partition("/")[0])
+    return Part(queue_id, by_table, question)
+
+
+def _needs_of(question: Question) -> Callable[[pa.Table], pa.Table]:
+    def needs(table: pa.Table) -> pa.Table:
+        found = _part(table, question).needs()
+        turns = np.flatnonzero(found.first < NEVER)
+        columns = {"turn": turns, **{name: getattr(found, name)[turns] for name in _NEEDS}}
+        return pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
+
+    return needs
+
+
+def _needs(found: DataFrame, history: BatchHistory) -> Needs:
+    """Those of all parts."""
+    needs = Needs.none(len(history.timeline))
+    first = found.groupBy("turn").agg(*(F.min(name).alias(name) for name in _NEEDS)).toArrow()
+    for name in _NEEDS:
+        getattr(needs, name)[first.column("turn").to_numpy()] = first.column(name).to_numpy()
+    return needs
+
+
+def _compared(question: Question, cadence: Cadence) -> Callable[[pa.Table], pa.Table]:
+    def compared(table: pa.Table) -> pa.Table:
+        answer = _part(table, question).compare(cadence)
+        figures = [(group, each.to_json(), None) for group, each in answer.groups.items()]
+        told = [*figures, *((None, None, json.dumps(asdict(each), default=str)) for each in answer.changes)]
+        names = ("producer_group", "figures", "change")
+        return pa.table({name: pa.array([row[at] for row in told], pa.string()) for at, name in enumerate(names)})
+
+    return compared
+
+
+def _change(text: str) -> Change:
+    found: dict[str, Any] = json.loads(text)
+    times = {name: datetime.fromisoformat(found[name]) for name in _TIMES if found[name] is not None}
+    return Change(**(found | times))

@@ -1,0 +1,110 @@
+"""The simulator's histories, replayed by the rules that were in force: with crashes, restarts and rebuilds in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from checkback.reconcile import timer_encoding
+from checkback.what_if.recorded import Recorded
+from checkback.what_if.records import NEVER
+from checkback.what_if.replay import as_recorded, under
+from checkback.what_if.timeline import Cadence, Needs, Timeline
+from simulator.lives import SLOTS
+from simulator.reconcile import SIZE
+from simulator.scheduler import scenario
+from simulator.world import World
+from what_if.simulated import Engine, read_of, segments_of, timeline_of
+
+if TYPE_CHECKING:
+    from checkback.reconcile.records import Records
+
+pytestmark = pytest.mark.slow
+
+_SAME = ["state", "source", "reason", "checks", "turn", "cancelled", "delivered"]
+_HISTORIES = range(1, 61)
+
+
+class _History(NamedTuple):
+    """What there is of a history in the tables. ``segments``: by first offset, of each queue."""
+
+    world: World
+    timeline: Timeline
+    turns: dict[int, int]
+    segments: dict[tuple[int, int], Records]
+
+
+def _history(seed: int) -> _History:
+    plan = scenario(seed)
+    with patch.object(timer_encoding, "SLOTS", SLOTS):
+        world = World(plan.rules, plan.transactions)
+        world.reconcile = Engine(world.tables, plan.rules)
+        world.reconcile.together = plan.rebuilt
+        for step in plan.steps:
+            step.apply(world)
+        world.settle(lambda: True)
+        for _ in range(12):
+            world.clock = max(world.clock + 1, world.next_timer() or 0)
+            world.decide()
+            world.ask()
+            world.decide()
+    timeline, turns = timeline_of(world)
+    return _History(world, timeline, turns, segments_of(world, turns, SIZE))
+
+
+def _differences(found: Records, recorded: Recorded) -> list[int]:
+    """Offsets of the transactions with which something else happened."""
+    return [int(one["offset"]) for one, was in zip(found, recorded.outcomes, strict=True) if one[_SAME] != was[_SAME]]
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["from the tables", "told what each batch read"])
+def test_what_happened_is_reproduced(told: bool) -> None:
+    """All but one in fifty: where the clock was set back, or a rebuild came, not everything is to be told."""
+    right = wrong = 0
+    for seed in _HISTORIES:
+        if told and scenario(seed).rebuilt:  # what a rebuild has read is in no batch
+            continue
+        history = _history(seed)
+        timeline, needs, parts = history.timeline, Needs.none(len(history.timeline)), []
+        for (queue, number), rows in history.segments.items():
+            recorded = Recorded.of(rows, timeline)
+            if told:
+                recorded = replace(recorded, read=read_of(history.world, history.turns, queue, recorded.events))
+            found = as_recorded(recorded, number * SIZE, SIZE, timeline)
+            needs.join(found.needs)
+            parts.append((recorded, number * SIZE, found))
+        cadence = Cadence.of(timeline, needs)
+        for recorded, base, found in parts:
+            differences = _differences(found.outcomes, recorded)
+            wrong += len(differences)
+            right += len(recorded.halves) - len(differences)
+            if not differences and not told:
+                again = under(recorded, base, SIZE, timeline, timeline.under({}), found.deferred, cadence)
+                ended = recorded.outcomes["turn"] < NEVER
+                assert again[ended].tolist() == found.outcomes[ended].tolist(), f"history {seed}"
+    print(f"{right} transactions as they happened, {wrong} otherwise")
+    assert right > 60
+    assert wrong <= right // 50
+
+
+@pytest.mark.parametrize(
+    "changes", [{"check_max": 1}, {"timeout": 40}, {"check_interval": 3}, {"count_undelivered": False}]
+)
+def test_every_transaction_ends(changes: dict[str, Any]) -> None:
+    """Under any rules what is decided in the record is in the end, by no more checks than allowed, or by age."""
+    for seed in range(1, 13):
+        history = _history(seed)
+        timeline = history.timeline
+        changed, nothing = timeline.under(changes), Needs.none(len(timeline))
+        for (_, number), rows in history.segments.items():
+            recorded = Recorded.of(rows, timeline)
+            deferred = as_recorded(recorded, number * SIZE, SIZE, timeline).deferred
+            found = under(recorded, number * SIZE, SIZE, timeline, changed, deferred, Cadence.of(timeline, nothing))
+            ended = recorded.outcomes["turn"] < NEVER
+            assert (found["state"][ended] > 0).all(), f"history {seed}"
+            assert (found["assumed"] <= found["checks"]).all()
+            assert np.isin(found["offset"], recorded.halves["offset"]).all()

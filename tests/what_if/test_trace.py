@@ -1,0 +1,131 @@
+"""The trace of a real broker, decided by the real job and replayed: as it happened, and with fewer checks."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from checkback.application.run import reconcile
+from checkback.cli import main
+from checkback.demo.producer import ExampleProducer
+from checkback.landing.file_query import land
+from checkback.settings import Settings
+from checkback.what_if import what_if
+from checkback.what_if.run import replay
+from checkback.what_if.xxhash64 import xxhash64
+from conftest import TRACE
+from support import expected
+from support.rows import count_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from checkback.what_if.parts import Change
+
+_CHECK_MAX, _TRANSACTIONS = 6, 154
+_GONE = frozenset({"g_gone", "g_main1"})
+_STATES = {"COMMIT", "ROLLBACK", "DISCARD"}
+
+
+@pytest.fixture(scope="module")
+def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Its tables, all decided: run after run, each check in the next one."""
+    root = tmp_path_factory.mktemp("trace")
+    groups = {line["producer_group"] for line in expected.lines(TRACE / "half.jsonl")}
+    with ExampleProducer(TRACE / "check_answers.json") as producer:
+        nobody = ["http://127.0.0.1:9/check"]
+        rules = {"timeout": "0s", "reserved": "36500d", "check_interval": "1ms", "check_max": _CHECK_MAX}
+        settings = Settings.model_validate(
+            {
+                "storage": {"root": str(root)},
+                "transaction": rules | {"check_jitter": "1ms"},
+                "reconcile": {"partitions": 2, "segment_size": 64},
+                "producers": {
+                    group: {"endpoints": nobody if group in _GONE else producer.endpoints} for group in groups
+                },
+            }
+        )
+        land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
+        for _ in range(_CHECK_MAX + 2):
+            reconcile(spark, settings, available_now=True)
+    assert count_of(root, "decisions") == _TRANSACTIONS
+    return settings
+
+
+def _changes(settings: Settings, changes: dict[str, Any], spark: SparkSession | None = None) -> list[Change]:
+    found: list[Change] = []
+    replay(settings, changes, tell=found.append, spark=spark)
+    return sorted(found, key=lambda change: change.queue_offset)
+
+
+def test_rules_in_force_come_to_what_happened(recorded: Settings) -> None:
+    found = what_if(recorded, {}).total
+    assert (found.recorded.transactions, found.not_reproduced, found.assumed) == (_TRANSACTIONS, 0, 0)
+    assert found.recorded.states == found.what_if.states
+    assert found.recorded.checks == found.what_if.checks == count_of(recorded.storage.root, "check_requests")
+    assert found.recorded.pending.tolist() == found.what_if.pending.tolist()
+
+
+@pytest.mark.parametrize("check_max", range(1, _CHECK_MAX))
+def test_fewer_checks_discard_whom_the_broker_would(recorded: Settings, check_max: int) -> None:
+    """All that they answer was asked for."""
+    as_it_was, otherwise = (expected.decisions(TRACE, most, _GONE) for most in (_CHECK_MAX, check_max))
+    found = _changes(recorded, {"check_max": check_max})
+    assert {change.queue_offset: (change.was, change.now) for change in found} == {
+        offset: (as_it_was[offset][0], state)
+        for offset, (state, _) in otherwise.items()
+        if state != as_it_was[offset][0]
+    }
+    assert found
+    assert not any(change.assumed for change in found)
+
+
+def test_more_checks_are_assumed_to_be_answered_as_the_last(recorded: Settings) -> None:
+    """Nobody is saved: a producer that does not answer the last check answers none after it."""
+    found = what_if(recorded, {"transaction.check_max": 15}).total
+    discarded = sum(state == "DISCARD" for state, _ in expected.decisions(TRACE, _CHECK_MAX, _GONE).values())
+    assert (found.saved, found.discarded) == (0, 0)
+    assert found.assumed == found.what_if.checks - found.recorded.checks == 9 * discarded
+
+
+def test_spark_says_the_same(spark: SparkSession, recorded: Settings) -> None:
+    """Figures and transactions, with changed times too."""
+    changes = {"timeout": 3_000, "check_interval": 700, "check_max": 2}
+    here, there = (replay(recorded, changes, spark=each) for each in (None, spark))
+    assert {name: each.to_json() for name, each in here.groups.items()} == {
+        name: each.to_json() for name, each in there.groups.items()
+    }
+    assert _changes(recorded, changes) == _changes(recorded, changes, spark)
+
+
+def test_command_prints_tables_and_json(recorded: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["what-if", "--set", f"storage.root={recorded.storage.root}", "--set", "reconcile.segment_size=64"]
+    arguments += ["--set", "transaction.check_max=1"]
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("transaction.check_max 6 -> 1; ")
+    assert "comes to what happened for 154 of 154 transactions" in text
+    assert main([*arguments, "--json"]) == 0
+    *transactions, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert {row["transaction"]["now"] for row in transactions} == {"DISCARD"}
+    total = last["what_if"]["total"]
+    assert total["discarded"] == len(transactions) > 0
+    assert set(total["recorded"]["states"]) >= _STATES
+    assert sum(bucket["transactions"] for bucket in total["what_if"]["pending"]) == _TRANSACTIONS
+
+
+def test_hash_is_sparks(spark: SparkSession) -> None:
+    texts = [
+        "",
+        "a",
+        "é" * 9,
+        *("x" * length for length in range(1, 100)),
+        *(f"order-{number}" for number in range(50)),
+    ]
+    rows = spark.createDataFrame([(text,) for text in texts], "text STRING").select(F.xxhash64("text")).collect()
+    assert xxhash64(texts).tolist() == [row[0] for row in rows]
