@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from checkback.inspect.notebook import Rows
     from checkback.inspect.plots import Plot
     from checkback.settings import Settings
-    from checkback.what_if.run import WhatIf
+    from checkback.what_if.result import WhatIf
 
 
 def plot(found: WhatIf) -> Plot:

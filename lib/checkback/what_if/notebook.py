@@ -10,7 +10,7 @@ from checkback.inspect.notebook import Rows
 from checkback.what_if import report
 
 if TYPE_CHECKING:
-    from checkback.what_if.run import WhatIf
+    from checkback.what_if.result import WhatIf
 
 
 def groups_table(found: WhatIf) -> Rows:

@@ -18,7 +18,7 @@ from checkback.what_if.batch_history import BatchHistory
 from checkback.what_if.figures import Figures
 from checkback.what_if.parts import Change, Part, Question
 from checkback.what_if.records import NEVER
-from checkback.what_if.run import WhatIf, begun
+from checkback.what_if.result import WhatIf, begun
 from checkback.what_if.timeline import Cadence, Needs
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from checkback.settings.durations import format_duration
+from checkback.durations import format_duration
 from checkback.what_if.figures import bucket_end
 from checkback.what_if.records import State
 
 if TYPE_CHECKING:
     from checkback.what_if.figures import Figures, Side
     from checkback.what_if.parts import Change
-    from checkback.what_if.run import WhatIf
+    from checkback.what_if.result import WhatIf
 
 #: columns of the table of groups, and of that of transactions
 COLUMNS = ("group", "transactions", "discarded", "saved", "lost", "checks", "assumed", "pending p50", "p99", "longest")
