@@ -70,8 +70,8 @@ class Flusher:
         return self._journal.flushed(position)
 
     def drain(self) -> int:
-        """Flush all that the journal has; returns how many messages and ops it was. Raises as `flush`."""
-        count = self._journal.rows
+        """Flush all that the journal has; returns how many messages and ops the tables lacked. Raises as `flush`."""
+        count = sum(record.rows for record in self._journal.unflushed() if not self.has(record))
         while self._journal.rows:
             self.flush()
         return count

@@ -13,7 +13,7 @@ import shutil
 import sqlite3
 import threading
 from collections import deque
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -98,16 +98,16 @@ class Journal:
         self._counting = threading.Lock()
         self._flushed = 0
         self._lock = _exclusive(folder)
-        try:
-            self._writer, self._reader = _connect(self.path, sync), _connect(self.path, sync)
-            self._prepare(",".join(tables))
-            flush_parents(self.path)
-        except sqlite3.Error as error:
-            os.close(self._lock)
-            raise _damaged(self.path, error) from error
-        except BaseException:
-            os.close(self._lock)
-            raise
+        with ExitStack() as undo:
+            undo.callback(os.close, self._lock)
+            try:
+                self._writer = undo.enter_context(closing(_connect(self.path, sync)))
+                self._reader = undo.enter_context(closing(_connect(self.path, sync)))
+                self._prepare(",".join(tables))
+                flush_parents(self.path)
+            except sqlite3.Error as error:
+                raise _damaged(self.path, error) from error
+            undo.pop_all()
 
     def _prepare(self, tables: str) -> None:
         db = self._writer

@@ -1,0 +1,165 @@
+"""What the journal has is in the tables exactly once, wherever its gateway was killed."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from checkback.errors import FencedError, StorageError
+from checkback.gateway.flusher import Flusher
+from checkback.gateway.journal import Journal, Kind
+from checkback.gateway.journal_records import half_record, op_record
+from checkback.gateway.metrics import Metrics
+from checkback.gateway.tables import Appender, claim
+from checkback.messages import Half, Op
+from gateway.test_journal import crash
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+
+class _KilledError(Exception):
+    """The process is killed here."""
+
+
+class _Gateway:
+    """The journal and the tables of a gateway; ``kill_at``: before or after the commit to a table, or at no time."""
+
+    def __init__(self, root: Path) -> None:
+        self.half, self.op = (Appender(str(root), name, [0], sync=False) for name in ("half", "op"))
+        tables = (self.half.table_id(), self.op.table_id())
+        self.journal = Journal(str(root / "_journal"), tables, 1 << 30, sync=False)
+        self.half.use(self.journal.id)
+        self.op.use(self.journal.id)
+        self.flusher = Flusher(self.journal, self.half, self.op, Metrics())
+        self.flusher.drain()
+        claim(self.half, self.op)
+
+    def flush(self, kill_at: str) -> None:
+        for name, table in (("half", self.half), ("op", self.op)):
+            append = table.append
+
+            def killed(*parts: pa.Table, position: int | None = None, name: str = name, append=append) -> None:  # type: ignore[no-untyped-def]
+                if kill_at == f"before {name}":
+                    raise _KilledError
+                append(*parts, position=position)
+                if kill_at == f"after {name}":
+                    raise _KilledError
+
+            table.append = killed  # type: ignore[method-assign]
+            try:
+                if name == "op":
+                    self.flusher.flush()
+            finally:
+                table.append = append  # type: ignore[method-assign]
+
+    def crash(self) -> None:
+        crash(self.journal)
+
+
+def _half(number: int) -> Half:
+    return Half(0, 0, f"t-{number}", "orders", "payments", 0, None, None, {"a": "b"}, b"body", 1000, None)
+
+
+def _op(number: int) -> Op:
+    return Op(0, number, f"t-{number}", "orders", "COMMIT", 2000)
+
+
+def _rows(root: Path, name: str, column: str) -> list[tuple[int, str]]:
+    rows = DeltaTable(f"{root}/{name}").to_pyarrow_table().select([column, "transaction_id"]).to_pylist()
+    return sorted((row[column], row["transaction_id"]) for row in rows)
+
+
+_STEP = st.one_of(
+    st.tuples(st.just("half"), st.integers(1, 3)),
+    st.tuples(st.just("op"), st.just(1)),
+    st.tuples(st.just("crash"), st.just(0)),
+    st.tuples(st.sampled_from(["before half", "after half", "before op", "after op", "flush"]), st.just(0)),
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(_STEP, min_size=1, max_size=12))
+def test_each_message_is_in_its_table_once(tmp_path: Path, steps: list[tuple[str, int]]) -> None:
+    root = tmp_path / "tables"
+    shutil.rmtree(root, ignore_errors=True)
+    gateway, halves, ops = _Gateway(root), 0, 0
+    for step, count in steps:
+        if step == "half":
+            batch = [_half(halves + number) for number in range(count)]
+            gateway.journal.append([half_record(batch, 0, halves)], 0)
+            halves += count
+        elif step == "op" and ops < halves:
+            gateway.journal.append([op_record([(_op(ops), None)])], 0)
+            ops += 1
+        elif step != "op":
+            try:
+                if step != "crash":
+                    gateway.flush(step)
+                    continue
+            except _KilledError:
+                pass
+            gateway.crash()
+            gateway = _Gateway(root)
+    gateway.crash()
+    _Gateway(root).crash()
+    assert _rows(root, "half", "queue_offset") == [(number, f"t-{number}") for number in range(halves)]
+    assert _rows(root, "op", "half_offset") == [(number, f"t-{number}") for number in range(ops)]
+
+
+def test_no_op_is_in_the_table_before_its_half_message(tmp_path: Path) -> None:
+    gateway = _Gateway(tmp_path)
+    gateway.journal.append([half_record([_half(0)], 0, 0), op_record([(_op(0), "why")])], 0)
+    with pytest.raises(_KilledError):
+        gateway.flush("before op")
+    assert (len(_rows(tmp_path, "half", "queue_offset")), len(_rows(tmp_path, "op", "half_offset"))) == (1, 0)
+    assert gateway.journal.rows == 2
+    gateway.flusher.flush()
+    assert len(_rows(tmp_path, "half", "queue_offset")) == len(_rows(tmp_path, "op", "half_offset")) == 1
+    assert gateway.journal.rows == 0
+    gateway.journal.close()
+
+
+def test_a_copy_of_the_journal_is_fenced(tmp_path: Path) -> None:
+    """Of two processes with the same journal, as from a copied disk, one commits."""
+    root = tmp_path / "tables"
+    gateway = _Gateway(root)
+    gateway.journal.append([half_record([_half(0)], 0, 0)], 0)
+    gateway.crash()
+    shutil.copytree(root / "_journal", tmp_path / "copy")
+    first = _Gateway(root)
+    assert first.journal.rows == 0
+    half = Appender(str(root), "half", [0], sync=False)
+    op = Appender(str(root), "op", [0], sync=False)
+    copy = Journal(str(tmp_path / "copy"), (half.table_id(), op.table_id()), 1 << 30, sync=False)
+    half.use(copy.id)
+    op.use(copy.id)
+    flusher = Flusher(copy, half, op, Metrics())
+    assert flusher.drain() == 0
+    claim(half, op)
+    copy.append([half_record([_half(1)], 0, 1)], 0)
+    flusher.flush()
+    first.journal.append([half_record([_half(2)], 0, 1)], 0)
+    with pytest.raises(FencedError):
+        first.flusher.flush()
+    assert _rows(root, "half", "queue_offset") == [(0, "t-0"), (1, "t-1")]
+    copy.close()
+    first.crash()
+
+
+def test_a_record_that_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
+    gateway = _Gateway(tmp_path)
+    gateway.journal.append([half_record([_half(0)], 0, 0)], 0)
+    gateway.journal._writer.execute("UPDATE record SET content = x'c1'")
+    with pytest.raises(StorageError, match=r"a record of the journal cannot be read"):
+        gateway.flusher.flush()
+    assert [found.kind for found in gateway.journal.read(1, 1)] == [Kind.HALF]
+    gateway.crash()

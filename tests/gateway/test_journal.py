@@ -1,0 +1,213 @@
+"""The journal keeps what was appended, whole and in order, whatever becomes of its process, its disk or its files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from checkback.errors import SettingsError, StorageError
+from checkback.gateway.journal import Journal, Kind, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_TABLES = ("half-id", "op-id")
+_MOST = 1 << 20
+
+
+def opened(folder: Path, tables: tuple[str, str] = _TABLES, most: int = _MOST) -> Journal:
+    return Journal(str(folder), tables, most)
+
+
+@contextmanager
+def journal_in(folder: Path, most: int = _MOST) -> Iterator[Journal]:
+    journal = opened(folder, most=most)
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+def crash(journal: Journal) -> None:
+    """What kill -9 leaves: the files as they are, the lock released."""
+    journal._writer.close()
+    journal._reader.close()
+    os.close(journal._lock)
+
+
+def record(content: bytes, first: int = 0, kind: Kind = Kind.HALF) -> Record:
+    return Record(kind, 1, content, queue_id=0, first=first)
+
+
+def contents(journal: Journal) -> list[bytes]:
+    return [found.content for found in journal.read(1 << 40, 1 << 40)]
+
+
+def test_what_was_appended_is_read_until_it_is_flushed(tmp_path: Path) -> None:
+    with journal_in(tmp_path) as journal:
+        journal.append([record(b"a"), record(b"b", 1)], 0)
+        journal.append([record(b"c", kind=Kind.OP)], 7)
+        assert (contents(journal), journal.rows, journal.size) == ([b"a", b"b", b"c"], 3, 3)
+        assert [gone.at for gone in journal.flushed(2)] == [0, 0]
+        assert (contents(journal), journal.rows, journal.size) == ([b"c"], 1, 1)
+        assert (journal.unflushed_offsets(), journal.oldest.at if journal.oldest else None) == ({}, 7)
+        assert [found.content for found in journal.read(0, 0)] == [b"c"]
+
+
+def test_it_goes_on_after_a_crash_where_it_stopped(tmp_path: Path) -> None:
+    """Positions are never given twice, also if everything is in the tables and deleted."""
+    journal = opened(tmp_path)
+    journal.append([record(b"a"), record(b"b")], 0)
+    number = journal.id
+    crash(journal)
+    journal = opened(tmp_path)
+    assert (journal.id, journal.position, contents(journal)) == (number, 2, [b"a", b"b"])
+    journal.begin(half=2, op=0)
+    journal.flushed(2)
+    journal.close()
+    journal = opened(tmp_path)
+    journal.begin(half=2, op=0)
+    journal.append([record(b"c")], 0)
+    assert (journal.position, contents(journal)) == (3, [b"c"])
+    journal.close()
+
+
+def test_what_is_in_the_tables_is_deleted_by_and_by(tmp_path: Path) -> None:
+    with journal_in(tmp_path) as journal:
+        for number in range(100):
+            journal.append([record(b"x", number)], 0)
+            journal.flushed(number + 1)
+        left = journal._writer.execute("SELECT count(*) FROM record").fetchone()[0]
+        assert left < 20
+
+
+def test_a_torn_tail_loses_whole_groups_from_the_end_only(tmp_path: Path) -> None:
+    """Cut at every byte, the write-ahead log yields the groups that were written before the cut."""
+    journal = opened(tmp_path / "journal")
+    groups = [[b"a" * 10], [b"b" * 3000, b"c"], [b"d" * 5000]]
+    ends = []
+    for group in groups:
+        journal.append([record(content) for content in group], 0)
+        ends.append(os.path.getsize(tmp_path / "journal/journal.db-wal"))
+    wal = (tmp_path / "journal/journal.db-wal").read_bytes()
+    database = (tmp_path / "journal/journal.db").read_bytes()
+    crash(journal)
+    # At every byte of the last group, and around the ends of the others.
+    cuts = {*range(ends[1] - 2, len(wal) + 1, 1 if "CHECKBACK_ALL" in os.environ else 97), len(wal)}
+    cuts |= {end + by for end in ends[:2] for by in (-1, 0, 1)}
+    copy = tmp_path / "copy"
+    for cut in sorted(cuts):
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir()
+        (copy / "journal.db").write_bytes(database)
+        (copy / "journal.db-wal").write_bytes(wal[:cut])
+        torn = opened(copy)
+        whole = sum(end <= cut for end in ends)
+        assert contents(torn) == [content for group in groups[:whole] for content in group], cut
+        torn.append([record(b"next")], 0)
+        assert contents(torn)[-1] == b"next"
+        torn.close()
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(["append", "flush", "crash", "close"]), max_size=25))
+def test_nothing_is_lost_or_kept_twice(tmp_path: Path, steps: list[str]) -> None:
+    """Against a model: what was appended and not flushed, in order."""
+    shutil.rmtree(tmp_path / "journal", ignore_errors=True)
+    journal, left, in_tables, number = opened(tmp_path / "journal"), list[bytes](), 0, 0
+    for step in steps:
+        if step == "append":
+            number += 1
+            journal.append([record(b"%d" % number, number)], 0)
+            left.append(b"%d" % number)
+        elif step == "flush":
+            found = journal.read(1 << 40, 2)
+            if found:
+                in_tables = found[-1].position
+                journal.flushed(in_tables)
+                del left[: len(found)]
+        else:
+            if step == "crash":
+                crash(journal)
+            else:
+                journal.close()
+            journal = opened(tmp_path / "journal")
+            journal.begin(in_tables, in_tables)
+        assert contents(journal) == left
+        assert journal.rows == len(left)
+    journal.close()
+
+
+def test_a_full_disk_adds_nothing_and_is_recovered_from(tmp_path: Path) -> None:
+    with journal_in(tmp_path) as journal:
+        journal.append([record(b"a")], 0)
+        pages = journal._writer.execute("PRAGMA page_count").fetchone()[0]
+        journal._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
+        with pytest.raises(StorageError, match=r"full.*; make room on its disk"):
+            journal.append([record(b"b"), record(b"x" * 100_000)], 0)
+        assert (contents(journal), journal.position, journal.rows) == ([b"a"], 1, 1)
+        journal._writer.execute(f"PRAGMA max_page_count = {pages + 1000}")
+        journal.append([record(b"b")], 0)
+        assert contents(journal) == [b"a", b"b"]
+
+
+def test_it_says_when_it_is_full(tmp_path: Path) -> None:
+    with journal_in(tmp_path, most=10) as journal:
+        assert not journal.full(10)
+        journal.append([record(b"a" * 6)], 0)
+        assert (journal.full(4), journal.full(5)) == (False, True)
+        journal.flushed(1)
+        assert not journal.full(10)
+
+
+def test_one_process_has_it_open(tmp_path: Path) -> None:
+    with journal_in(tmp_path), pytest.raises(SettingsError, match="another gateway has this journal open; stop that"):
+        opened(tmp_path)
+
+
+def test_it_belongs_to_its_tables(tmp_path: Path) -> None:
+    """Refused for others while it has messages; empty, it becomes another journal."""
+    journal = opened(tmp_path)
+    journal.append([record(b"a")], 0)
+    number = journal.id
+    crash(journal)
+    with pytest.raises(SettingsError, match="messages for other tables"):
+        opened(tmp_path, ("other", "op-id"))
+    journal = opened(tmp_path)
+    journal.flushed(1)
+    journal.close()
+    journal = opened(tmp_path, ("other", "op-id"))
+    assert journal.id != number
+    journal.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [("PRAGMA application_id = 7", "is no journal"), ("PRAGMA user_version = 99", "the journal's format is 99, not 1")],
+)
+def test_what_it_cannot_read_is_refused(tmp_path: Path, statement: str, told: str) -> None:
+    opened(tmp_path).close()
+    database = sqlite3.connect(tmp_path / "journal.db")
+    database.execute(statement)
+    database.close()
+    with pytest.raises(StorageError, match=told):
+        opened(tmp_path)
+
+
+def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    (tmp_path / "journal.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(StorageError, match=r"cannot be read: .*; restore the file") as told:
+        opened(tmp_path)
+    assert "\n" not in str(told.value)
+    # The lock is free again.
+    (tmp_path / "journal.db").unlink()
+    opened(tmp_path).close()
