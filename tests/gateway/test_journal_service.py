@@ -1,0 +1,271 @@
+"""The gateway with its journal: starts, stops, outages of the tables, queues that change hands."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from checkback.errors import CheckbackError, SettingsError, StorageError
+from checkback.gateway.metrics import Metrics
+from checkback.gateway.problems import Problem
+from checkback.gateway.service import GatewayService
+from checkback.messages import Half, Op
+from checkback.settings import Settings
+from gateway.process import PATIENCE_S, Gateway, half, op, rows
+from gateway.test_journal import crash
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from checkback.gateway.problems import Answer
+
+
+def settings_of(root: Path, **gateway: object) -> Settings:
+    return Settings.model_validate({"storage": {"root": str(root), "sync": False}, "gateway": gateway})
+
+
+def started(root: Path, take_over: bool = False, **gateway: object) -> GatewayService:
+    def stop(error: CheckbackError) -> None:
+        raise AssertionError(str(error))
+
+    return GatewayService(settings_of(root, **gateway), Metrics(), stop, take_over)
+
+
+def run(
+    service: GatewayService, act: Callable[[GatewayService], Awaitable[Any]], kill: bool = False
+) -> CheckbackError | None:
+    """Act on a running service; then it ends, or is killed. Returns the error with which it ended."""
+
+    async def main() -> CheckbackError | None:
+        running = asyncio.create_task(service.run())
+        await asyncio.wait_for(act(service), PATIENCE_S)
+        if kill:
+            running.cancel()
+            await asyncio.wait([running])
+            return None
+        service.hurry()
+        service.close()
+        await asyncio.wait([running])
+        error = running.exception()
+        assert error is None or isinstance(error, CheckbackError)
+        return error
+
+    if kill and service.journal is not None:
+        service.journal.close = lambda: crash(service.journal)  # type: ignore[method-assign, arg-type]
+    return asyncio.run(main())
+
+
+async def send(service: GatewayService, name: str) -> Answer:
+    message = Half(0, 0, name, "orders", "payments", 0, None, None, {}, b"body", 1000, None)
+    return (await service.halves.take([message], None))[0]
+
+
+async def end(service: GatewayService, name: str, place: Answer, state: str = "COMMIT") -> Answer:
+    assert isinstance(place, dict)
+    message = Op(place["queue_id"], place["queue_offset"], name, "orders", state, 1000)
+    return (await service.ops.take([(message, None)], None))[0]
+
+
+def offsets(root: Path) -> dict[str, int]:
+    return {row["transaction_id"]: row["queue_offset"] for row in rows(root, "half")}
+
+
+def code(answer: Answer) -> str | None:
+    return answer.code if isinstance(answer, Problem) else None
+
+
+def test_what_a_killed_gateway_has_acknowledged_is_committed_by_the_next_start(tmp_path: Path) -> None:
+    places = []
+
+    async def act(service: GatewayService) -> None:
+        places.append(await send(service, "t-0"))
+        places.append(await send(service, "t-1"))
+        assert code(await end(service, "t-0", places[0])) is None
+
+    run(started(tmp_path, flush="1h"), act, kill=True)
+    service = started(tmp_path)
+    assert service.recovered == 3
+    assert offsets(tmp_path) == {"t-0": 0, "t-1": 1}
+
+    async def again(service: GatewayService) -> None:
+        assert await send(service, "t-1") == places[1]
+        assert (await end(service, "t-0", places[0])) == {
+            "transaction_id": "t-0",
+            "queue_id": 0,
+            "queue_offset": 0,
+            "state": "COMMIT",
+            "repeated": True,
+        }
+        assert code(await end(service, "t-0", places[0], "ROLLBACK")) == "contradiction"
+
+    assert run(service, again) is None
+    assert [row["transaction_id"] for row in rows(tmp_path, "op")] == ["t-0"]
+
+
+def test_what_is_not_in_the_tables_yet_is_known_all_the_same(tmp_path: Path) -> None:
+    """Although the cache forgets at once: ops are judged, repeats keep their place, questions are answered."""
+
+    async def act(service: GatewayService) -> None:
+        place = await send(service, "t-0")
+        await send(service, "t-1")
+        service.forget()
+        assert await send(service, "t-0") == place
+        assert code(await end(service, "t-0", place)) is None
+        service.forget()
+        assert code(await end(service, "t-0", place, "ROLLBACK")) == "contradiction"
+        told = await service.questions.transaction("t-0", "orders", None)
+        assert isinstance(told, dict)
+        assert (told["state"], told["queue_offset"]) == ("COMMIT", 0)
+        assert not rows(tmp_path, "half")
+
+    assert run(started(tmp_path, flush="1h", remember="1ms", remember_max=1), act) is None
+    assert offsets(tmp_path) == {"t-0": 0, "t-1": 1}
+
+
+def test_tables_that_cannot_be_written_stop_nobody_until_the_journal_is_full(tmp_path: Path) -> None:
+    service = started(tmp_path, flush="1ms", journal_max=1 << 20)
+
+    async def act(service: GatewayService) -> None:
+        os.rename(tmp_path / "half", tmp_path / "away")
+        (tmp_path / "half").write_text("no folder")
+        answers = [await send(service, "t-0")]
+        for number in range(1, 30):
+            message = Half(0, 0, f"t-{number}", "orders", "payments", 0, None, None, {}, b"x" * 50_000, 1000, None)
+            answers += await service.halves.take([message], None)
+        assert {code(answer) for answer in answers[:15]} == {None}
+        assert code(answers[-1]) == "journal_full"
+        assert service.health.ready
+        (tmp_path / "half").unlink()
+        os.rename(tmp_path / "away", tmp_path / "half")
+
+    assert run(service, act) is None
+    assert offsets(tmp_path) == {f"t-{n}": n for n in range(len(offsets(tmp_path)))}
+
+
+def test_end_without_the_tables_says_what_is_left(tmp_path: Path) -> None:
+    async def act(service: GatewayService) -> None:
+        await send(service, "t-0")
+        os.rename(tmp_path / "half", tmp_path / "away")
+        (tmp_path / "half").write_text("no folder")
+
+    error = run(started(tmp_path, flush="1h"), act)
+    assert isinstance(error, StorageError)
+    assert "1 messages are acknowledged and in the journal, not in the tables yet" in str(error)
+    assert "then start again: the start commits them" in str(error)
+    (tmp_path / "half").unlink()
+    os.rename(tmp_path / "away", tmp_path / "half")
+    assert run(started(tmp_path), lambda service: asyncio.sleep(0, service)) is None
+    assert offsets(tmp_path) == {"t-0": 0}
+
+
+def test_queue_of_another_journal_is_refused_and_taken_over(tmp_path: Path) -> None:
+    """What the other had acknowledged lands later, where it was acknowledged; nothing has its offset."""
+    root, first, second = tmp_path / "tables", str(tmp_path / "first"), str(tmp_path / "second")
+
+    async def act(service: GatewayService) -> None:
+        assert (await send(service, "old")) == {"transaction_id": "old", "queue_id": 0, "queue_offset": 0}
+
+    run(started(root, journal=first, flush="1h"), act, kill=True)
+    for acknowledge in ("journal", "table"):
+        with pytest.raises(SettingsError, match=r"another gateway's journal may have messages for half queue 0"):
+            started(root, journal=second, acknowledge=acknowledge)
+
+    async def other(service: GatewayService) -> None:
+        answer = await send(service, "new")
+        assert isinstance(answer, dict)
+        assert answer["queue_offset"] == 2**32
+
+    assert run(started(root, take_over=True, journal=second), other) is None
+    assert offsets(root) == {"new": 2**32}
+    with pytest.raises(SettingsError, match="another gateway's journal"):
+        started(root, journal=first)
+    assert offsets(root) == {"old": 0, "new": 2**32}
+
+    async def back(service: GatewayService) -> None:
+        answer = await send(service, "back")
+        assert isinstance(answer, dict)
+        assert answer["queue_offset"] == 2**33 + 1
+
+    assert run(started(root, take_over=True, journal=first), back) is None
+
+
+def test_a_take_over_without_messages_keeps_its_offsets_apart(tmp_path: Path) -> None:
+    """Also if the new owner was killed before its first message."""
+    root, first, second = tmp_path / "tables", str(tmp_path / "first"), str(tmp_path / "second")
+    run(started(root, journal=first, flush="1h"), lambda service: send(service, "old"), kill=True)
+    run(started(root, take_over=True, journal=second), lambda service: asyncio.sleep(0, service), kill=True)
+    assert run(started(root, journal=second), lambda service: send(service, "new")) is None
+    assert offsets(root) == {"new": 2**32}
+
+
+def test_offsets_that_others_have_taken_are_told(tmp_path: Path) -> None:
+    """As when a release before the journal was started on the queue: no message is dropped, none lands twice."""
+    run(started(tmp_path, flush="1h"), lambda service: send(service, "old"), kill=True)
+    os.rename(tmp_path / "_journal", tmp_path / "away")
+    assert run(started(tmp_path, take_over=True, acknowledge="table"), lambda service: send(service, "x")) is None
+    from checkback.gateway.tables import Appender, half_rows
+
+    appender = Appender(str(tmp_path), "half", [1], sync=False)
+    message = Half(0, 0, "forged", "orders", "payments", 0, None, None, {}, b"body", 1000, None)
+    appender.append(half_rows([message], 0, 0, 1))
+    os.rename(tmp_path / "away", tmp_path / "_journal")
+    with pytest.raises(StorageError, match=r"1 half messages of the journal cannot land: others are at their offsets"):
+        started(tmp_path, take_over=True)
+
+
+def test_queues_are_given_up_and_to_tables_alone(tmp_path: Path) -> None:
+    """A queue that is no longer named is free for others; acknowledge: table drains the journal first."""
+    run(started(tmp_path, queues=[0, 1], flush="1h"), lambda service: send(service, "t-0"), kill=True)
+    assert run(started(tmp_path, queues=[0]), lambda service: asyncio.sleep(0, service)) is None
+    other = started(tmp_path, queues=[1], journal=str(tmp_path / "other"))
+    assert run(other, lambda service: send(service, "t-1")) is None
+    run(started(tmp_path, queues=[0], flush="1h"), lambda service: send(service, "t-2"), kill=True)
+    assert run(started(tmp_path, queues=[0], acknowledge="table"), lambda service: send(service, "t-3")) is None
+    assert offsets(tmp_path) == {"t-0": 0, "t-1": 0, "t-2": 1, "t-3": 2}
+    assert run(started(tmp_path, queues=[0], acknowledge="table"), lambda service: send(service, "t-4")) is None
+    assert run(started(tmp_path, queues=[0]), lambda service: send(service, "t-5")) is None
+    assert offsets(tmp_path)["t-5"] == 4
+
+
+def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(started(tmp_path, flush="1h"), lambda service: send(service, "t-0"), kill=True)
+    hours = 3_600_000
+    monkeypatch.setattr("checkback.gateway.flusher.now_ms", lambda: int(time.time() * 1000) - 5 * hours)
+
+    async def act(service: GatewayService) -> None:
+        assert (await send(service, "t-0")) == {"transaction_id": "t-0", "queue_id": 0, "queue_offset": 0}
+        await send(service, "t-1")
+
+    assert run(started(tmp_path), act) is None
+    assert offsets(tmp_path) == {"t-0": 0, "t-1": 1}
+
+
+def test_in_an_object_store_a_journal_needs_a_folder() -> None:
+    settings = Settings.model_validate({"storage": {"root": "s3://bucket/x"}, "gateway": {"acknowledge": "journal"}})
+    from checkback.gateway.journal_start import uses_journal
+
+    with pytest.raises(SettingsError, match=r"the journal needs a folder.*name a folder on a durable local disk"):
+        uses_journal(settings)
+
+
+@pytest.mark.slow
+def test_second_gateway_on_the_journal_is_refused_in_one_line(tmp_path: Path) -> None:
+    """And the first goes on; it says how far the tables are behind, and drains on SIGTERM."""
+    with Gateway(tmp_path, "gateway.flush=1h") as first:
+        assert first.post("/v1/half", half("t-0")).status_code == 200
+        with pytest.raises(AssertionError, match=r"another gateway has this journal open"):
+            Gateway(tmp_path)
+        assert first.post("/v1/op", op(0, "t-0")).status_code == 200
+        ready = first.get("/readyz").json()
+        assert (ready["status"], ready["journal_messages"]) == ("ok", 2)
+        assert ready["behind_seconds"] > 0
+        assert "checkback_gateway_journal_messages 2.0" in first.get("/metrics").text
+        assert not rows(tmp_path, "half")
+        assert first.stop() == (0, "")
+    assert offsets(tmp_path) == {"t-0": 0}
+    assert len(rows(tmp_path, "op")) == 1
