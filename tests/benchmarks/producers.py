@@ -31,12 +31,16 @@ _PLACE = re.compile(rb'"queue_id":(\d+),"queue_offset":(\d+)')
 
 @dataclass
 class Load:
-    """What the generator saw: half messages and ops acknowledged, seconds of each request, and of all."""
+    """What the generator saw: half messages and ops acknowledged, seconds of each request, and of all.
+
+    ``at``: when each transaction through the SDK had ended (time.monotonic).
+    """
 
     acknowledged: int = 0
     ended: int = 0
     seconds: list[float] = field(default_factory=list)
     elapsed: float = 0.0
+    at: list[float] = field(default_factory=list)
 
 
 class _Connection(asyncio.Protocol):

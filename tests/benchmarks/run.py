@@ -35,6 +35,7 @@ BENCHES = (
     "scale",
     "gateway",
     "sdk",
+    "sdk_failover",
     "sync",
     "maintain",
     "object_store",

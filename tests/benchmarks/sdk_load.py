@@ -72,6 +72,7 @@ class _Transactions:
 
     def ended(self, sent: float) -> None:
         self.load.seconds.append(time.perf_counter() - sent)
+        self.load.at.append(time.monotonic())
 
     def result(self) -> Load:
         """The load, after all ops have landed."""
@@ -89,9 +90,8 @@ def _threads(transactions: _Transactions, number: int) -> Load:
             producer.send_in_transaction(message).raise_for_status()
             transactions.ended(sent)
 
-    (url,) = transactions.urls
     with (
-        TransactionProducer(GROUP, url, _Committed(), **transactions.options()) as producer,
+        TransactionProducer(GROUP, transactions.urls, _Committed(), **transactions.options()) as producer,
         ThreadPoolExecutor(number) as pool,
     ):
         for thread in [pool.submit(run) for _ in range(number)]:
@@ -106,8 +106,9 @@ async def _tasks(transactions: _Transactions, number: int) -> Load:
             (await producer.send_in_transaction(message)).raise_for_status()
             transactions.ended(sent)
 
-    (url,) = transactions.urls
-    async with AsyncTransactionProducer(GROUP, url, _CommittedAsync(), **transactions.options()) as producer:
+    async with AsyncTransactionProducer(
+        GROUP, transactions.urls, _CommittedAsync(), **transactions.options()
+    ) as producer:
         await asyncio.gather(*(run() for _ in range(number)))
     return transactions.result()
 

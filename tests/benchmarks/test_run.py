@@ -12,6 +12,7 @@ from benchmarks import catch_up, gateway, run, sdk
 from benchmarks.load import Load
 from benchmarks.processes import Lakehouse, settings
 from benchmarks.proof import prove
+from benchmarks.sdk_failover import longest_gap
 from benchmarks.stepper import Stepper
 from checkback.errors import CheckbackError
 from checkback.storage.schemas import SCHEMAS
@@ -93,6 +94,11 @@ def test_sdk_gives_its_figures(
     found = lines(capsys)
     assert set(found) == {"sdk_4_threads", "sdk_4_tasks"}
     assert all(line["value"] > 0 and line["p99_ms"] >= line["p50_ms"] > 0 for line in found.values())
+
+
+def test_longest_gap_is_that_after_the_kill() -> None:
+    assert longest_gap([1.0, 5.0, 9.9, 10.1, 10.5, 10.6, 30.0, 40.0], 10.0) == pytest.approx(0.4)
+    assert longest_gap([1.0], 10.0) == 2.0
 
 
 def test_run_names_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:

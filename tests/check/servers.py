@@ -62,13 +62,13 @@ Handler = Callable[[Received, Wire], bool]
 class Server:
     """Reads requests and leaves the answers to ``handler``; one that is not ``reading`` accepts connections only."""
 
-    def __init__(self, handler: Handler, reading: bool = True) -> None:
+    def __init__(self, handler: Handler, reading: bool = True, port: int = 0) -> None:
         self.received: list[Received] = []
         self.connections = 0
         self._handler = handler
         self._reading = reading
         self._stopped = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.url = f"{self.address}/check"
         self._thread = threading.Thread(target=self._accept, daemon=True)
@@ -105,7 +105,7 @@ class Server:
                     while (line := stream.readline().strip()) != b"":
                         name, _, value = line.decode().partition(": ")
                         headers[name.lower()] = value
-                    body = stream.read(int(headers["content-length"]))
+                    body = stream.read(int(headers.get("content-length", 0)))
                     received = Received(first.decode().split()[1], headers, body, connection)
                     self.received.append(received)
                     if not self._handler(received, Wire(sock, self._stopped)):
@@ -150,11 +150,17 @@ def late(received: Received, wire: Wire) -> bool:
 
 
 def request(
-    *, offset: int = 7, times: int = 1, group: str = "orders", transaction_id: str = "tx-1", **more: Any
+    *,
+    queue_id: int = 0,
+    offset: int = 7,
+    times: int = 1,
+    group: str = "orders",
+    transaction_id: str = "tx-1",
+    **more: Any,
 ) -> CheckRequest:
     """A check request."""
     return CheckRequest(
-        queue_id=0,
+        queue_id=queue_id,
         queue_offset=offset,
         transaction_id=transaction_id,
         producer_group=group,

@@ -28,10 +28,10 @@ TO_TABLE = "gateway.acknowledge=table"
 
 
 class Gateway:
-    """A running gateway on a free port. Use as a context: it ends with SIGTERM."""
+    """A running gateway on a ``port`` (0: a free one). Use as a context: it ends with SIGTERM."""
 
-    def __init__(self, root: Path | str, *overrides: str, environ: dict[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "checkback", "gateway", "--port", "0", "--set", f"storage.root={root}"]
+    def __init__(self, root: Path | str, *overrides: str, environ: dict[str, str] | None = None, port: int = 0) -> None:
+        command = [sys.executable, "-m", "checkback", "gateway", "--port", str(port), "--set", f"storage.root={root}"]
         for override in overrides:
             command += ["--set", override]
         self.root = str(root)

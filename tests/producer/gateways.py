@@ -24,7 +24,16 @@ FAULTS = (OK, DROPPED, BROKEN, CUT, FULL, BAD_GATEWAY, FAILED, REFUSED, REDIRECT
 class StubGateway:
     """What landed, and what was said. Each request takes the next of ``halves`` or ``ops``; then all is well."""
 
-    def __init__(self, halves: Iterable[str] = (), ops: Iterable[str] = (), full: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        halves: Iterable[str] = (),
+        ops: Iterable[str] = (),
+        full: Iterable[int] = (),
+        *,
+        queue_id: int = 3,
+        port: int = 0,
+    ) -> None:
+        self.queue_id = queue_id
         self._faults = {"/v1/halves": list(halves), "/v1/ops": list(ops)}
         self._faults["/v1/messages"] = self._faults["/v1/halves"]
         #: numbers of a batch's messages for which there is no room yet, one for each request
@@ -38,7 +47,9 @@ class StubGateway:
         self._counts: Counter[str] = Counter()
         self.halves: list[dict[str, Any]] = []
         self.ops: list[dict[str, Any]] = []
-        self.server = Server(self._handle)
+        #: ops for half messages of other gateways
+        self.unverified: list[dict[str, Any]] = []
+        self.server = Server(self._handle, port=port)
 
     def __enter__(self) -> StubGateway:
         self.server.__enter__()
@@ -62,6 +73,9 @@ class StubGateway:
             assert self._arrived.wait_for(lambda: self._counts[path] >= number, 20)
 
     def _handle(self, received: Received, wire: Wire) -> bool:
+        if received.path == "/readyz":
+            wire.send(_json({"status": "ok"}))
+            return True
         with self._arrived:
             self._counts[received.path] += 1
             self._arrived.notify_all()
@@ -85,9 +99,9 @@ class StubGateway:
         for offset, half in enumerate(self.halves):
             if half["transaction_id"] == fields["transaction_id"]:
                 same = {**half, "born_timestamp": 0} == {**fields, "born_timestamp": 0}
-                return _placed(fields, offset) if same else _refused(409, "contradiction")
+                return self._placed(fields, offset) if same else _refused(409, "contradiction")
         self.halves.append(fields)
-        return _placed(fields, len(self.halves) - 1)
+        return self._placed(fields, len(self.halves) - 1)
 
     def _messages(self, fields: dict[str, Any]) -> bytes:
         full = self._full.pop(0) if self._full else None
@@ -101,12 +115,20 @@ class StubGateway:
                 results.append(self._half(message))
         return _json({"results": results})
 
+    def _placed(self, fields: dict[str, Any], offset: int) -> dict[str, Any]:
+        place = {"queue_id": self.queue_id, "queue_offset": offset}
+        return {"status": 200, "transaction_id": fields["transaction_id"], **place}
+
     def _ops(self, fields: dict[str, Any]) -> bytes:
         return _json({"results": [self._op(op) for op in fields["ops"]]})
 
     def _op(self, fields: dict[str, Any]) -> dict[str, Any]:
         offset = fields["half_offset"]
-        if fields["queue_id"] != 3 or offset >= len(self.halves):
+        if fields["queue_id"] != self.queue_id:  # another gateway may have acknowledged the half message
+            self.unverified.append(fields)
+            answer = {key: fields[key] for key in ("transaction_id", "queue_id", "state")}
+            return {"status": 200, **answer, "queue_offset": offset, "repeated": False}
+        if offset >= len(self.halves):
             return _refused(404, "unknown_offset")
         if self.halves[offset]["transaction_id"] != fields["transaction_id"]:
             return _refused(422, "wrong_transaction_id")
@@ -115,11 +137,7 @@ class StubGateway:
             self.ops.append(fields)
         elif first["state"] != fields["state"]:
             return _refused(409, "contradiction")
-        return {**_placed(fields, offset), "state": fields["state"], "repeated": first is not None}
-
-
-def _placed(fields: dict[str, Any], offset: int) -> dict[str, Any]:
-    return {"status": 200, "transaction_id": fields["transaction_id"], "queue_id": 3, "queue_offset": offset}
+        return {**self._placed(fields, offset), "state": fields["state"], "repeated": first is not None}
 
 
 def _refused(status: int, code: str) -> dict[str, Any]:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 C = TypeVar("C", bound=Call)
+#: threads that wait for calls: more than there are
+_ALL = 1 << 30
 
 
 class Accumulator(Generic[C]):
@@ -20,11 +22,12 @@ class Accumulator(Generic[C]):
     def __init__(self) -> None:
         self._lock = Lock()
         self._arrived = Condition(self._lock)
+        self._finished = Condition(self._lock)
         self._waiting: deque[C] = deque()
         self._closed = False
 
     def __len__(self) -> int:
-        """Calls that wait, also those that were withdrawn since."""
+        """Calls that wait."""
         return len(self._waiting)
 
     def add(self, call: C) -> bool:
@@ -34,7 +37,7 @@ class Accumulator(Generic[C]):
                 return False
             call.taken = False
             self._waiting.append(call)
-            self._arrived.notify()
+            self._arrived.notify(1 if call.pinned is None else _ALL)
             return True
 
     def put_back(self, calls: Sequence[C]) -> None:
@@ -43,22 +46,49 @@ class Accumulator(Generic[C]):
             for call in reversed(calls):
                 call.taken = False
                 self._waiting.appendleft(call)
-            self._arrived.notify()
+            self._arrived.notify_all()
 
     def withdraw(self, call: C) -> bool:
         """Take back a call whose caller has given up; False if it is being sent, or has been."""
         with self._lock:
-            call.withdrawn = not call.taken
-            return call.withdrawn
+            if call.taken:
+                return False
+            self._waiting.remove(call)
+            return True
 
-    def take(self) -> list[C]:
-        """The calls of the next request; waits for the first one. None at all: closed, and nothing is left."""
+    def take(self, gateway: str = "") -> list[C]:
+        """The calls of the next request to a gateway; waits for the first one. None: closed, and nothing is left."""
         with self._lock:
             while True:
-                calls = self._next()
-                if calls or self._closed:
+                calls = self._next(gateway)
+                if self._closed and not self._waiting:
+                    self._arrived.notify_all()
+                    self._finished.notify_all()
+                    return calls
+                if calls:
                     return calls
                 self._arrived.wait()
+
+    def unpin(self, gateway: str) -> None:
+        """Any gateway may have the calls that were this one's."""
+        with self._lock:
+            for call in self._waiting:
+                if call.pinned == gateway:
+                    call.pinned = None
+            self._arrived.notify_all()
+
+    def expired(self, now: float) -> list[C]:
+        """Remove the calls whose time is over."""
+        with self._lock:
+            late = [call for call in self._waiting if call.attempts.until <= now]
+            if late:
+                self._waiting = deque(call for call in self._waiting if call.attempts.until > now)
+            return late
+
+    def finished(self, timeout_s: float) -> bool:
+        """Wait so long for its end: closed, and nothing is left."""
+        with self._lock:
+            return self._finished.wait_for(lambda: self._closed and not self._waiting, timeout_s)
 
     def close(self, *, discard: bool = False) -> None:
         """Take no more calls; what waits is still sent, unless it is discarded."""
@@ -67,20 +97,25 @@ class Accumulator(Generic[C]):
             if discard:
                 self._waiting.clear()
             self._arrived.notify_all()
+            self._finished.notify_all()
 
-    def _next(self) -> list[C]:
+    def _next(self, gateway: str) -> list[C]:
         calls: list[C] = []
+        others: list[C] = []
         number = size = 0
         while self._waiting:
-            call = self._waiting[0]
-            if not call.withdrawn:
-                number += len(call)
-                size += call.size
-                if calls and (number > BATCH_MAX or size > BATCH_BYTES):
-                    break
-                call.taken = True
-                calls.append(call)
-            self._waiting.popleft()
+            call = self._waiting.popleft()
+            if call.pinned is not None and call.pinned != gateway:
+                others.append(call)
+                continue
+            number += len(call)
+            size += call.size
+            if calls and (number > BATCH_MAX or size > BATCH_BYTES):
+                others.append(call)
+                break
+            call.taken = True
+            calls.append(call)
+        self._waiting.extendleft(reversed(others))
         return calls
 
 

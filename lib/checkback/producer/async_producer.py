@@ -42,7 +42,7 @@ class AsyncTransactionProducer(BaseProducer):
     def __init__(
         self,
         group: str,
-        gateway_url: str,
+        gateway_url: str | Sequence[str],
         listener: AsyncTransactionListener | TransactionListener | None = None,
         *,
         token: str | None = None,
@@ -133,7 +133,7 @@ class AsyncTransactionProducer(BaseProducer):
         except Exception as error:  # noqa: BLE001 - as in RocketMQ: any error is resolved by the check-back
             state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
         # Step 3
-        return self._end(transaction_id, place, state, local_error)
+        return self._end(call, place, state, local_error)
 
     async def _post(self, route: Route, call: Call) -> None:
         """Make attempts until each message has its result."""

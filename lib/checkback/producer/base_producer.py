@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from checkback.producer.calls import OPS, Call, Op, Route, batches
 from checkback.producer.connection import curl_options
-from checkback.producer.gateway_address import Address
+from checkback.producer.gateway_address import addresses
 from checkback.producer.listener import LocalTransactionState
 from checkback.producer.message import Message, half_json, id_of, op_json
 from checkback.producer.responses import GatewayError, Place
@@ -28,7 +28,7 @@ class BaseProducer:
     def __init__(
         self,
         group: str,
-        gateway_url: str,
+        gateway_url: str | Sequence[str],
         wake: Callable[[Sequence[Call]], None],
         *,
         token: str | None,
@@ -45,7 +45,7 @@ class BaseProducer:
         self._patience = patience
         self._clock, self._timer = clock, timer
         self._senders = Senders(
-            Address(group, gateway_url, token),
+            addresses(group, gateway_url, token),
             curl_options(ca_file),
             patience,
             wake,
@@ -72,13 +72,15 @@ class BaseProducer:
         return Call(batch, Attempts(self._patience, self._timer()))
 
     def _end(
-        self, transaction_id: str, place: Place, state: LocalTransactionState, local_error: Exception | None
+        self, half: Call, place: Place, state: LocalTransactionState, local_error: Exception | None
     ) -> TransactionSendResult:
         """Hand over the op, unless the state is UNKNOWN; the result of the transaction."""
         error: GatewayError | None = None
+        ((transaction_id, _),) = half.messages
         if state is not LocalTransactionState.UNKNOWN:
             json = op_json(self._group, transaction_id, *place, state.value, self._now_ms())
             op = Op(transaction_id, json, Attempts(self._patience, self._timer()), state)
+            op.gateway = half.gateway
             error = self._senders.hand_over(op)
         return stored(transaction_id, place, state, local_error, error)
 

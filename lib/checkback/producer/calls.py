@@ -40,9 +40,13 @@ HALVES, MESSAGES, OPS = Route("/v1/halves", b"messages"), Route("/v1/messages", 
 
 
 class NoReply(NamedTuple):
-    """An attempt without a reply; ``reason``: in a few words, none of them from the server."""
+    """An attempt without a reply; ``reason``: in a few words, none of them from the server.
+
+    ``sent``: part of the request was written to a connection.
+    """
 
     reason: str
+    sent: bool = True
 
 
 _Replied = Union[NoReply, GatewayReply, GatewayError, list[dict[str, Any]]]  # noqa: UP007 - Python 3.10 evaluates it
@@ -52,22 +56,27 @@ class Call:
     """Messages that are sent in the same request: one, or those of a batch; each has a result of its own.
 
     ``messages``: transaction id and JSON. ``results``: in order, the place of each that is stored, or why it is not;
-    None = not known yet. ``waiter``: how its caller waits for the end of an attempt.
+    None = not known yet. ``waiter``: how its caller waits for the end of an attempt. ``gateway``: that of the last
+    attempt; ``pinned``: the only one that may have the next, None = any; both are URLs.
     """
 
-    __slots__ = ("_left", "_reply", "attempts", "messages", "results", "size", "taken", "waiter", "withdrawn")
+    __slots__ = (
+        *("_left", "_reply", "attempts", "gateway", "messages", "pinned", "results", "size", "taken", "waiter"),
+    )
 
     def __init__(self, messages: Sequence[tuple[str, bytes]], attempts: Attempts) -> None:
         self.messages = messages
         self.attempts = attempts
         self.results: list[Place | GatewayError | None] = [None] * len(messages)
         self.waiter: Any = None
+        self.gateway = ""
+        self.pinned: str | None = None
         self._left: Sequence[int] = range(len(messages))
         self._reply: tuple[str, _Replied] | None = None
         #: bytes
         self.size = sum([len(json) for _, json in messages])
-        #: by `Accumulator`: an attempt is under way; the caller has given up before
-        self.taken = self.withdrawn = False
+        #: by `Accumulator`: an attempt is under way, or was
+        self.taken = False
 
     def __len__(self) -> int:
         return len(self._left)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import pycurl
@@ -63,7 +64,7 @@ class Connection:
         finally:
             self._in_use = False
         if response.error is not None:
-            return NoReply(response.error)
+            return NoReply(response.error, response.sent)
         return GatewayReply(
             response.status,
             response.body,
@@ -71,6 +72,16 @@ class Connection:
             response.header("Retry-After"),
             self._was_resent(handle, len(body)),
         )
+
+    def answers(self, path: str, timeout_s: float) -> bool:
+        """Is a GET answered with 200?"""
+        handle = Handle({option: value for option, value in self._options.items() if option != pycurl.POST})
+        handle.curl.setopt(pycurl.URL, self._address.url(path))
+        handle.curl.setopt(pycurl.TIMEOUT_MS, max(1, round(timeout_s * 1000)))
+        try:
+            return handle.perform(timeout_s).status == HTTPStatus.OK
+        finally:
+            handle.curl.close()
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""

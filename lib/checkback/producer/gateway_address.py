@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from checkback.errors import SettingsError
 from checkback.producer.message import Message, half_json
 from checkback.urls import postable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _PROBE = Message("probe", b"")
 
@@ -47,6 +51,14 @@ class Address:
         if self.token is not None:
             headers.append(f"Authorization: Bearer {self.token}")
         return headers
+
+
+def addresses(group: str, gateway_url: str | Sequence[str], token: str | None) -> list[Address]:
+    """The addresses of a gateway, or of several. Raises as Address does, and SettingsError if there is none."""
+    urls = [gateway_url] if isinstance(gateway_url, str) else list(dict.fromkeys(gateway_url))
+    if not urls:
+        raise SettingsError("names no gateway", "gateway_url", "write http(s)://host[:port][/path], or a list of them")
+    return [Address(group, url, token) for url in urls]
 
 
 def not_pem(ca_file: str | None, error: OSError) -> SettingsError:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 class TransactionProducer(BaseProducer):
     """Sends transactional messages for one producer group. Thread-safe: what its threads have is sent together.
 
-    ``gateway_url``: ``http(s)://host:port`` of ``checkback gateway``; ``token``: the group's, sent as
+    ``gateway_url``: ``http(s)://host:port`` of ``checkback gateway``, or those of several that write the same tables.
+    One that fails is left alone until it answers again, and what it has not acknowledged is sent to another: a
+    transaction may then have several half messages, see Barrier and docs/producer.md. ``token``: the group's, sent as
     ``Authorization: Bearer``; ``patience``: timeouts and retries; ``ca_file``: PEM CA certificates for https (None: the
     system's); ``connections``: requests under way at a time with half messages, and as many with messages; ops have one
     of their own. ``max_waiting_ops``: with so many ops not yet sent, further transactions wait before they begin.
@@ -44,7 +46,7 @@ class TransactionProducer(BaseProducer):
     def __init__(
         self,
         group: str,
-        gateway_url: str,
+        gateway_url: str | Sequence[str],
         listener: TransactionListener | None = None,
         *,
         token: str | None = None,
@@ -156,7 +158,7 @@ class TransactionProducer(BaseProducer):
         except Exception as error:  # noqa: BLE001 - as in RocketMQ: any error is resolved by the check-back
             state, local_error = failed(error, transaction_id, "execute_local_transaction"), error
         # Step 3
-        return self._end(transaction_id, place, state, local_error)
+        return self._end(call, place, state, local_error)
 
     def _post(self, route: Route, call: Call) -> None:
         """Make attempts until each message has its result."""

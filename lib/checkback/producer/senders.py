@@ -18,8 +18,9 @@ from checkback.errors import CheckbackError
 from checkback.producer.accumulator import Accumulator, C, Outstanding
 from checkback.producer.calls import HALVES, MESSAGES, OPS, Call, NoReply, Op, Route, distribute, request_body
 from checkback.producer.connection import Connection
+from checkback.producer.gateway import PROBE, PROBE_S, Gateway
 from checkback.producer.listener import logger
-from checkback.producer.responses import GatewayError
+from checkback.producer.responses import TRY_AGAIN, GatewayError, may_have_landed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from checkback.producer.gateway_address import Address
     from checkback.producer.listener import LocalTransactionState
+    from checkback.producer.responses import GatewayReply
     from checkback.producer.retry import Patience
 
     #: is told of an op that has not landed: transaction id, COMMIT or ROLLBACK, why
@@ -34,21 +36,28 @@ if TYPE_CHECKING:
 
 #: most seconds that the end of the interpreter waits for what is not sent
 _EXIT_S = 5.0
+#: seconds between two looks at a gateway that is left alone
+_MOMENT_S = 0.1
 _CLOSED = GatewayError("the producer is closed", fix="the check-back resolves it", refused=True)
 
 
 class _Sender(Generic[C]):
-    """A thread that sends what accumulates for one route. ``ended``: is called with the calls of a request."""
+    """Threads that send what accumulates for one route: one for each connection.
+
+    ``ended``: is called with the calls of a request. ``paused``: now and then, while a gateway is left alone.
+    """
 
     def __init__(
         self,
         route: Route,
-        connections: Sequence[Connection],
-        send: Callable[[Route, Connection, Sequence[Call]], None],
+        connections: Sequence[tuple[Gateway, Connection]],
+        send: Callable[[Route, Gateway, Connection, Sequence[Call]], None],
         ended: Callable[[Sequence[C]], None],
+        paused: Callable[[Gateway], None] | None = None,
     ) -> None:
         self.route = route
-        self._connections, self._send, self._ended = connections, send, ended
+        self.connections = connections
+        self._send, self._ended, self._paused = send, ended, paused
         self.begin()
 
     def begin(self) -> None:
@@ -73,9 +82,9 @@ class _Sender(Generic[C]):
         with self._starting:
             if self._threads:
                 return
-            for connection in self._connections:
+            for connection in self.connections:
                 name = f"checkback{self.route.path.replace('/', '-')}"
-                thread = threading.Thread(target=self._run, args=(connection,), name=name, daemon=True)
+                thread = threading.Thread(target=self._run, args=connection, name=name, daemon=True)
                 try:
                     thread.start()
                 except RuntimeError as error:  # no memory, or the interpreter ends
@@ -83,18 +92,39 @@ class _Sender(Generic[C]):
                 self._threads.append(thread)
             _end_with_the_process()
 
-    def _run(self, connection: Connection) -> None:
+    def _run(self, gateway: Gateway, connection: Connection) -> None:
         waiting = self.waiting
         try:
-            while calls := waiting.take():
-                self._send(self.route, connection, calls)
-                self._ended(calls)
+            while True:
+                if gateway.is_left_alone():
+                    if self._wait(waiting, gateway, connection):
+                        return
+                elif not (calls := waiting.take(gateway.url)):
+                    return
+                elif gateway.is_left_alone():  # since then
+                    waiting.put_back(calls)
+                else:
+                    self._send(self.route, gateway, connection, calls)
+                    self._ended(calls)
         finally:
             connection.close()
 
+    def _wait(self, waiting: Accumulator[C], gateway: Gateway, connection: Connection) -> bool:
+        """Leave a gateway alone for a moment, or probe it; True: there is nothing to send any more."""
+        if self._paused is not None:
+            self._paused(gateway)
+        turn = gateway.probe_due()
+        if turn is None:
+            return waiting.finished(_MOMENT_S)
+        if connection.answers(PROBE, PROBE_S):
+            gateway.answered(turn)
+        else:
+            gateway.failed(turn)
+        return False
+
 
 class Senders:
-    """Sends calls of one producer.
+    """Sends calls of one producer, to any of its gateways that answers.
 
     ``wake``: tells the callers of these calls that their attempt has ended; ``sleep``: waits between attempts of ops;
     ``on_op_error``: is told, in the sender's thread, of each op that has not landed; ``max_waiting_ops``: more than
@@ -103,7 +133,7 @@ class Senders:
 
     def __init__(
         self,
-        address: Address,
+        addresses: Sequence[Address],
         curl_options: Mapping[int, Any],
         patience: Patience,
         wake: Callable[[Sequence[Call]], None],
@@ -119,13 +149,17 @@ class Senders:
         self._on_op_error = on_op_error
         self._max_waiting_ops = max_waiting_ops
         self.outstanding = Outstanding(max_waiting_ops)
-        self._connections = [Connection(address, curl_options) for _ in range(2 * connections + 1)]
-        halves, messages = self._connections[:connections], self._connections[connections:-1]
+        gateways = [Gateway(address, only=len(addresses) == 1, timer=timer) for address in addresses]
+        self._gateways = {gateway.url: gateway for gateway in gateways}
+
+        def connected(number: int) -> list[tuple[Gateway, Connection]]:
+            return [(each, Connection(each.address, curl_options)) for _ in range(number) for each in gateways]
+
         self._calls = {
-            HALVES: _Sender[Call](HALVES, halves, self._send, wake),
-            MESSAGES: _Sender[Call](MESSAGES, messages, self._send, wake),
+            HALVES: _Sender[Call](HALVES, connected(connections), self._send, wake),
+            MESSAGES: _Sender[Call](MESSAGES, connected(connections), self._send, wake),
         }
-        self._ops = _Sender[Op](OPS, self._connections[-1:], self._send, self._ops_ended)
+        self._ops = _Sender[Op](OPS, connected(1), self._send, self._ops_ended, self._ops_paused)
         self._all: tuple[_Sender[Any], ...] = (*self._calls.values(), self._ops)
         self._closed = False
         _RUNNING.add(self)
@@ -141,6 +175,9 @@ class Senders:
     def hand_over(self, op: Op) -> GatewayError | None:
         """Have an op sent, after those that were handed over before; the error if the producer is closed."""
         self.outstanding.add(op)
+        gateway = self._gateways.get(op.gateway)
+        if gateway is not None and not gateway.only and not gateway.is_left_alone():
+            op.pinned = op.gateway  # it has the half message, others would look it up
         try:
             if self._ops.add(op):
                 return None
@@ -176,19 +213,39 @@ class Senders:
         self.outstanding = Outstanding(self._max_waiting_ops)
         for sender in self._all:
             sender.begin()
-        for connection in self._connections:
-            connection.forked()
+            for _, connection in sender.connections:
+                connection.forked()
+        for gateway in self._gateways.values():
+            gateway.begin()
 
-    def _send(self, route: Route, connection: Connection, calls: Sequence[Call]) -> None:
+    def _send(self, route: Route, gateway: Gateway, connection: Connection, calls: Sequence[Call]) -> None:
         """Make an attempt. Whatever fails, every call gets to know it."""
-        url = connection.url + route.path
+        reply: NoReply | GatewayReply
         try:
             left = max(call.attempts.left(self._timer()) for call in calls)
             reply = connection.post(route.path, request_body(route, calls), min(self._patience.timeout_s, left))
-            distribute(calls, url, reply)
         except Exception as error:  # noqa: BLE001 - else callers would wait, and the thread would be gone
             logger.error("a request failed: %s", type(error).__name__, exc_info=error)
-            distribute(calls, url, NoReply(f"failed: {type(error).__name__}"))
+            reply = NoReply(f"failed: {type(error).__name__}")
+        unsure = not_stored = False
+        if isinstance(reply, NoReply):
+            unsure, not_stored = reply.sent, not reply.sent
+        elif reply.status in TRY_AGAIN:
+            unsure = may_have_landed(reply)
+            not_stored = not unsure and not reply.resent
+        if (unsure or not_stored) and not gateway.only:
+            gateway.failed()
+            self._ops.waiting.unpin(gateway.url)
+        for call in calls:
+            call.gateway = gateway.url
+            if gateway.only:
+                continue
+            # Nobody is asked about a message without a transaction: stored at a second gateway, it would come twice.
+            if route is MESSAGES and not not_stored:
+                call.pinned = gateway.url
+            elif route is OPS:
+                call.pinned = None
+        distribute(calls, gateway.url + route.path, reply)
 
     def _ops_ended(self, ops: Sequence[Op]) -> None:
         """Put back those that are sent again; report those that have not landed."""
@@ -208,6 +265,14 @@ class Senders:
         if again:
             self._ops.waiting.put_back(again)
             self._sleep(wait)
+
+    def _ops_paused(self, gateway: Gateway) -> None:
+        """While a gateway is left alone: others have its ops, and none waits longer than it may."""
+        waiting = self._ops.waiting
+        waiting.unpin(gateway.url)
+        late = self.outstanding.settle(waiting.expired(self._timer()))
+        error = GatewayError("no gateway has answered", OPS.path, "check that the gateways run")
+        self._tell([(op, error) for op in late])
 
     def _tell(self, failed: Sequence[tuple[Op, GatewayError]]) -> None:
         for op, error in failed:

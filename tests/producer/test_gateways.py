@@ -1,0 +1,244 @@
+"""Several gateways: spread over those that answer, on to another when one fails, nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from check.servers import unused_url
+from checkback.check.circuit_breaker import Limits
+from checkback.errors import SettingsError
+from checkback.producer import (
+    AsyncTransactionProducer,
+    LocalTransactionState,
+    Message,
+    Patience,
+    SendStatus,
+    TransactionProducer,
+    gateway,
+    senders,
+)
+from checkback.producer.gateway import Gateway
+from checkback.producer.gateway_address import Address, addresses
+from producer.gateways import BAD_GATEWAY, BROKEN, CUT, DROPPED, FULL, OK, REFUSED, StubGateway
+from producer.sending import Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMMIT = LocalTransactionState.COMMIT
+
+
+@pytest.fixture
+def two() -> Iterator[tuple[StubGateway, StubGateway]]:
+    """Two gateways of the same tables, with a queue each."""
+    with StubGateway(queue_id=0) as first, StubGateway(queue_id=1) as second:
+        yield first, second
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _soon() -> Iterator[None]:
+    """A gateway is left alone for a moment only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gateway, "_LIMITS", Limits(failures=1, pause_s=0.05, trial_s=2.0))
+        patch.setattr(senders, "_MOMENT_S", 0.01)
+        yield
+
+
+def message(number: int) -> Message:
+    return Message("payments", b"%d" % number, transaction_id=f"t{number}")
+
+
+def committed(*gateways: StubGateway) -> list[str]:
+    """The transactions whose half messages have a COMMIT at their place."""
+    ops = [op for gateway in gateways for op in (*gateway.ops, *gateway.unverified)]
+    places = {(op["queue_id"], op["half_offset"]) for op in ops if op["state"] == "COMMIT"}
+    return [
+        half["transaction_id"]
+        for gateway in gateways
+        for offset, half in enumerate(gateway.halves)
+        if (gateway.queue_id, offset) in places
+    ]
+
+
+def test_half_messages_are_spread_and_ops_go_where_they_are(two: tuple[StubGateway, StubGateway]) -> None:
+    with TransactionProducer("orders", [one.url for one in two], Listener(lambda *_: COMMIT)) as producer:
+        for number in range(20):
+            assert producer.send_in_transaction(message(number)).op_sent
+    assert all(one.halves for one in two)
+    assert sorted(committed(*two)) == sorted(f"t{number}" for number in range(20))
+    assert not any(one.unverified for one in two)
+
+
+def test_gateway_that_does_not_answer_is_left_alone(two: tuple[StubGateway, StubGateway]) -> None:
+    listener = Listener(lambda *_: COMMIT)
+    urls = [unused_url().removesuffix("/check"), two[0].url]
+    with TransactionProducer("orders", urls, listener) as producer, ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda n: producer.send_in_transaction(message(n)), range(100)))
+    assert {result.send_status for result in results} == {SendStatus.SEND_OK}
+    assert len(two[0].halves) == len(two[0].ops) == 100
+
+
+def test_half_message_sent_again_elsewhere_is_known_by_the_place_acknowledged() -> None:
+    """The first gateway stores it and does not answer: the listener hears of the second one's place only."""
+    with StubGateway([DROPPED] * 9, queue_id=0) as first, StubGateway([DROPPED] * 9, queue_id=1) as second:
+        gateways = (first, second)
+        listener = Listener(lambda *_: COMMIT)
+
+        def let_answer(_: float) -> None:
+            """Between two attempts: the gateway that has not got the half message answers from now on."""
+            for one in gateways:
+                if not one.halves:
+                    one._faults["/v1/halves"].clear()
+
+        with TransactionProducer("orders", [one.url for one in gateways], listener, sleep=let_answer) as producer:
+            result = producer.send_in_transaction(message(0))
+    assert [len(one.halves) for one in gateways] == [1, 1]
+    ((told, _),) = listener.calls
+    assert told.place == (result.queue_id, result.queue_offset)
+    (op,) = [op for one in gateways for op in one.ops]
+    assert (op["queue_id"], op["half_offset"]) == told.place
+    assert committed(*gateways) == ["t0"]
+
+
+FAULTY = st.lists(st.sampled_from([OK, DROPPED, BROKEN, CUT, FULL, BAD_GATEWAY, REFUSED]), max_size=4)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(halves=st.tuples(FAULTY, FAULTY), ops=st.tuples(FAULTY, FAULTY), kind=st.sampled_from(["sync", "async"]))
+def test_transactions_whatever_fails_are_committed_once_at_most(
+    halves: tuple[list[str], list[str]], ops: tuple[list[str], list[str]], kind: str
+) -> None:
+    """The local transaction runs once for each half message that was acknowledged, and its op is that one's."""
+    lost: list[str] = []
+    listener = Listener(lambda *_: COMMIT)
+    options: dict[str, Any] = {"on_op_error": lambda *one: lost.append(one[0])}
+    messages = [message(number) for number in range(3)]
+    with StubGateway(halves[0], ops[0], queue_id=0) as first, StubGateway(halves[1], ops[1], queue_id=1) as second:
+        urls = [first.url, second.url]
+        if kind == "sync":
+            with TransactionProducer("orders", urls, listener, sleep=lambda _: None, **options) as producer:
+                results = [producer.send_in_transaction(one) for one in messages]
+        else:
+
+            async def send() -> list[Any]:
+                async with AsyncTransactionProducer("orders", urls, listener, pause=lambda _: None, **options) as many:
+                    return await asyncio.gather(*(many.send_in_transaction(one) for one in messages))
+
+            results = asyncio.run(send())
+    stored = [result for result in results if result.send_status is SendStatus.SEND_OK]
+    assert sorted(called.transaction_id for called, _ in listener.calls) == sorted(
+        result.transaction_id for result in stored
+    )
+    assert {called.place for called, _ in listener.calls} == {(one.queue_id, one.queue_offset) for one in stored}
+    found = committed(first, second)
+    assert len(found) == len(set(found))
+    assert {one.transaction_id for one in stored} - set(lost) <= set(found) <= {one.transaction_id for one in stored}
+    for result in results:
+        if result.send_status is SendStatus.REJECTED:
+            sent = {half["transaction_id"] for one in (first, second) for half in one.halves}
+            assert result.transaction_id not in sent
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(FAULTY, FAULTY)
+def test_messages_without_a_transaction_whatever_fails_are_stored_once_at_most(
+    one: list[str], other: list[str]
+) -> None:
+    """Nobody is asked about them: one that may be stored at a gateway is not sent to another."""
+    with (
+        StubGateway(one, queue_id=0) as first,
+        StubGateway(other, queue_id=1) as second,
+        TransactionProducer("orders", [first.url, second.url], sleep=lambda _: None) as producer,
+    ):
+        results = [producer.send(message(number)) for number in range(3)]
+    stored = [half["transaction_id"] for gateway in (first, second) for half in gateway.halves]
+    assert len(stored) == len(set(stored))
+    for result in results:
+        assert result.send_status is not SendStatus.SEND_OK or result.transaction_id in stored
+        assert result.send_status is not SendStatus.REJECTED or result.transaction_id not in stored
+
+
+def test_gateway_that_is_back_is_used_again() -> None:
+    port = int(unused_url().rsplit(":", 1)[1].removesuffix("/check"))
+    with StubGateway(queue_id=1) as second:
+        listener = Listener(lambda *_: COMMIT)
+        with TransactionProducer("orders", [f"http://127.0.0.1:{port}", second.url], listener) as producer:
+            for number in range(4):
+                assert producer.send_in_transaction(message(number)).op_sent
+            with StubGateway(queue_id=0, port=port) as first:
+                number = 4
+                while not first.halves:
+                    assert producer.send_in_transaction(message(number)).op_sent
+                    number += 1
+            assert producer.flush()
+    assert len(committed(first, second)) == number
+
+
+def test_ops_of_a_gateway_that_fails_are_given_to_another() -> None:
+    lost: list[Any] = []
+    options: dict[str, Any] = {"on_op_error": lambda *one: lost.append(one), "sleep": lambda _: None}
+    with (
+        StubGateway(ops=[BROKEN] * 99, queue_id=0) as first,
+        StubGateway(queue_id=1) as second,
+        TransactionProducer("orders", [first.url, second.url], Listener(lambda *_: COMMIT), **options) as producer,
+    ):
+        for number in range(20):
+            assert producer.send_in_transaction(message(number)).op_sent
+        assert producer.flush()
+    assert not lost
+    assert first.halves
+    assert len(second.unverified) == len(first.halves)
+    assert len(committed(first, second)) == 20
+
+
+def test_nothing_is_sent_while_no_gateway_answers_and_the_end_is_told() -> None:
+    """The first of them is tried at each; what comes later is certainly not stored."""
+    urls = [unused_url().removesuffix("/check") for _ in range(2)]
+    listener = Listener(lambda *_: COMMIT)
+    patience = Patience(total_timeout_s=0.5)
+    with TransactionProducer("orders", urls, listener, patience=patience) as producer:
+        first, second = (producer.send_in_transaction(message(number)) for number in range(2))
+    assert first.send_status is SendStatus.NO_ANSWER
+    assert second.send_status is SendStatus.REJECTED
+    assert not listener.calls
+
+
+def test_circuit_opens_at_a_failure_and_closes_with_an_answered_probe() -> None:
+    now, pause_s = 100.0, 0.1
+    address = Address("orders", "http://127.0.0.1:1")
+    one, only = (Gateway(address, only=alone, timer=lambda: now) for alone in (False, True))
+    only.failed()
+    assert not only.is_left_alone()
+    assert not one.is_left_alone()
+    one.failed()
+    assert one.is_left_alone()
+    assert one.probe_due() is None
+    now += pause_s
+    turn = one.probe_due()
+    assert turn is not None
+    assert one.probe_due() is None  # one at a time
+    one.failed(turn)
+    assert one.probe_due() is None
+    now += pause_s
+    turn = one.probe_due()
+    assert turn is not None
+    one.answered(turn)
+    assert not one.is_left_alone()
+
+
+@pytest.mark.parametrize("urls", [[], ["http://h", "no url"], [""]])
+def test_list_of_urls_not_fit_is_refused(urls: list[str]) -> None:
+    with pytest.raises(SettingsError):
+        TransactionProducer("orders", urls)
+
+
+def test_url_named_twice_is_one_gateway() -> None:
+    assert len(addresses("orders", ["http://h", "http://h"], None)) == 1
