@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,11 +15,13 @@ from checkback.gateway.deduplication import CachedHalf, Verdict, judge_op
 from checkback.gateway.group_commit import GroupCommit
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal_records import op_record
+from checkback.gateway.look_ups import LookedUp, LookUps
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.tables import op_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+    from concurrent.futures import ThreadPoolExecutor
 
     from checkback.gateway.authentication import BearerTokens, Groups
     from checkback.gateway.batch_decoder import RemarkedOp
@@ -56,13 +57,6 @@ class _Entry:
         return self.op.queue_id, self.op.half_offset
 
 
-class _LookedUp(NamedTuple):
-    """What the tables have. ``awaited``: places in another gateway's queue at which a half message may land yet."""
-
-    halves: dict[Place, CachedHalf]
-    awaited: set[Place]
-
-
 class OpWriter:
     """Writes ops to the table."""
 
@@ -88,7 +82,7 @@ class OpWriter:
         self._health = health
         self._find = history.find
         self._last_offsets = history.last_offsets
-        self._thread = thread
+        self._look_ups = LookUps(thread, self._look_up)
         self._unverified = unverified
         self._on_the_way: dict[Place, _Entry] = {}
         #: For each running lookup, the state of its half messages if it was set since: the lookup may have read `op`
@@ -136,9 +130,7 @@ class OpWriter:
             return op
         return self._tokens.refused(op[0].producer_group, groups) or _Entry(*op, groups)
 
-    def _admit(
-        self, entry: _Entry, recalled: _LookedUp | Problem, new: list[_Entry], groups: Groups
-    ) -> Answer | _Entry:
+    def _admit(self, entry: _Entry, recalled: LookedUp | Problem, new: list[_Entry], groups: Groups) -> Answer | _Entry:
         """The answer if known, else the in-flight op of the half message."""
         op, place = entry.op, entry.place
         known = self._remembered(place)
@@ -187,7 +179,7 @@ class OpWriter:
         entry = self._on_the_way.get(place)
         return self._cache.at(*place) or (None if entry is None else entry.half)
 
-    async def _known(self, places: set[Place], groups: Groups) -> _LookedUp | Problem:
+    async def _known(self, places: set[Place], groups: Groups) -> LookedUp | Problem:
         """Look up the half messages at those of the positions that are not cached in the tables.
 
         They are cached only once an op of theirs is committed: one without an op may be discarded at any time, and a
@@ -195,7 +187,7 @@ class OpWriter:
         """
         forgotten = [place for place in places if self._remembered(place) is None and self._cache.assigned(*place)]
         if not forgotten:
-            return _LookedUp({}, set())
+            return LookedUp({}, set())
         looked_up, share = self._looked_up[groups], self._max_looked_up if groups is None else BATCH_MAX
         if looked_up + len(forgotten) > share:
             return Problem("queue_full", f"{looked_up} older half messages are being looked up; send it again")
@@ -204,19 +196,21 @@ class OpWriter:
         ended: dict[Place, str | None] = dict.fromkeys(forgotten)
         self._looking_up.append(ended)
         try:
-            found, awaited = await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._look_up, {*forgotten, *unverified}
-            )
+            found, awaited = await self._look_ups.of({*forgotten, *unverified})
         except (CheckbackError, OSError) as error:
             return self._health.failed(error)
         finally:
             self._looked_up[groups] -= len(forgotten)
             self._looking_up = [one for one in self._looking_up if one is not ended]
         self._unverified.looked_up(groups, unverified, found, steady_ms())
-        halves = {place: half if half.state else replace(half, state=ended.get(place)) for place, half in found.items()}
-        return _LookedUp(halves, awaited)
+        halves = {
+            place: half if half.state else replace(half, state=state)
+            for place, state in ended.items()
+            if (half := found.get(place)) is not None
+        }
+        return LookedUp(halves, awaited)
 
-    def _look_up(self, places: Collection[Place]) -> _LookedUp:
+    def _look_up(self, places: Collection[Place]) -> LookedUp:
         """Blocks; raises StorageError."""
         others = {queue_id for queue_id, _ in places}.difference(self._cache.queues)
         # Before the half messages: one that lands in between is found.
@@ -224,7 +218,7 @@ class OpWriter:
         known = [place for place in places if place[0] in last or place[0] not in others]
         found = self._find(known) if known else {}
         awaited = {place for place in known if place[0] in last and place[1] > last[place[0]]}
-        return _LookedUp(found, awaited)
+        return LookedUp(found, awaited)
 
     def prepare(self, batch: Sequence[_Entry]) -> list[RemarkedOp]:
         """The ops and their remarks."""
