@@ -22,16 +22,20 @@ from checkback.settings import Settings
 from gateway.process import PATIENCE_S, half, op, rows
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection
     from pathlib import Path
+
+    from checkback.gateway.deduplication_history import Place
 
 KEEP_MS = 1000
 MINE = frozenset({"orders"})
 
 
 @asynccontextmanager
-async def _running(root: Path, queue: int) -> AsyncIterator[GatewayService]:
-    own = {"gather": "0s", "queues": [queue]}
+async def _running(root: Path, queue: int, journal: bool) -> AsyncIterator[GatewayService]:
+    own: dict[str, Any] = {"gather": "0s", "queues": [queue], "acknowledge": "table"}
+    if journal:
+        own |= {"acknowledge": "journal", "journal": f"{root}/_journal-{queue}", "flush": "1h"}
     settings = Settings.model_validate({"storage": {"root": str(root)}, "gateway": own})
     service = GatewayService(settings, Metrics(), lambda error: pytest.fail(str(error)))
     committing = asyncio.create_task(service.run())
@@ -43,12 +47,17 @@ async def _running(root: Path, queue: int) -> AsyncIterator[GatewayService]:
         await committing
 
 
-def with_two(root: Path, act: Callable[[GatewayService, GatewayService], Awaitable[None]]) -> None:
-    """Two gateways of the same tables while ``act`` runs: of queue 0 and of queue 1."""
+def with_two(
+    root: Path, act: Callable[[GatewayService, GatewayService], Awaitable[None]], journals: bool = False
+) -> None:
+    """Two gateways of the same tables while ``act`` runs: of queue 0 and of queue 1.
+
+    ``journals``: what they acknowledge is in the tables when they end.
+    """
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
-            services = [await stack.enter_async_context(_running(root, queue)) for queue in (0, 1)]
+            services = [await stack.enter_async_context(_running(root, queue, journals)) for queue in (0, 1)]
             await asyncio.wait_for(act(*services), PATIENCE_S)
 
     asyncio.run(run())
@@ -108,6 +117,26 @@ def test_op_before_its_half_message_is_in_the_tables(tmp_path: Path) -> None:
     assert [row["state"] for row in rows(tmp_path, "op")] == ["COMMIT", "COMMIT"]
 
 
+def test_op_of_a_half_message_that_is_in_a_journal(tmp_path: Path) -> None:
+    """Acknowledged by both gateways; the op lands before the half message, or after it."""
+
+    async def act(first: GatewayService, second: GatewayService) -> None:
+        for name, offset in (("t-1", 0), ("t-2", 1)):
+            (stored,) = await first.halves.take([json_decoder.half(half(name), 1)], None)
+            assert stored == {"transaction_id": name, "queue_id": 0, "queue_offset": offset}
+        assert await told(second, op(0), op(0), op(1, "t-2", "ROLLBACK")) == [False, True, False]
+        assert await told(first, op(1, "t-2", "ROLLBACK")) == [False]
+        assert not rows(tmp_path, "half")
+
+    with_two(tmp_path, act, journals=True)
+    assert [row["transaction_id"] for row in rows(tmp_path, "half")] == ["t-1", "t-2"]
+    assert [(row["half_offset"], row["state"]) for row in rows(tmp_path, "op")] == [
+        (0, "COMMIT"),
+        (1, "ROLLBACK"),
+        (1, "ROLLBACK"),
+    ]
+
+
 def test_op_of_a_half_message_that_landed_since_the_start_is_verified(tmp_path: Path) -> None:
     async def act(first: GatewayService, second: GatewayService) -> None:
         await first.halves.take([json_decoder.half(half("t-1"), 1)], None)
@@ -128,6 +157,42 @@ def test_op_of_another_group_takes_no_ones_place(tmp_path: Path) -> None:
         assert await told(second, hostile, op(0)) == [False, False]
         await sent.land()
         assert await told(second, hostile, op(0)) == [("wrong_group", None), True]
+
+    with_two(tmp_path, act)
+
+
+def test_op_of_another_group_that_lands_during_a_look_up_ends_nothing(tmp_path: Path) -> None:
+    """The half message lands meanwhile, too: the look-up finds it, and no op of its own."""
+
+    async def act(first: GatewayService, second: GatewayService) -> None:
+        sent = OnItsWay(first)
+        await sent.send("t-1")
+        write, find = second.ops.write, second.ops._find
+        looking, look_on = threading.Event(), threading.Event()
+
+        def slow_find(places: Collection[Place]) -> dict[Place, CachedHalf]:
+            looking.set()
+            assert look_on.wait(PATIENCE_S)
+            return find(places)
+
+        release = threading.Event()
+
+        def slow_write(prepared: Any) -> None:
+            assert release.wait(PATIENCE_S)
+            write(prepared)
+
+        second.ops.write = slow_write  # type: ignore[method-assign]
+        hostile = asyncio.ensure_future(told(second, op(0, "t-9", "ROLLBACK", producer_group="stock")))
+        while not second.ops._on_the_way:
+            await asyncio.sleep(0)
+        second.ops._find = slow_find
+        mine = asyncio.ensure_future(told(second, op(0)))
+        await asyncio.to_thread(looking.wait, PATIENCE_S)
+        release.set()
+        assert await hostile == [False]
+        await sent.land()
+        look_on.set()
+        assert await mine == [False]
 
     with_two(tmp_path, act)
 
@@ -190,7 +255,8 @@ def test_room_is_given_back_for_half_messages_that_land_and_after_a_time(steps: 
     """A token's ops that count: those whose half message is not there, or is another's, until they are too old."""
     unverified, now = UnverifiedOps(KEEP_MS, most), 0
     landed: dict[tuple[int, int], CachedHalf] = {}
-    counted: dict[tuple[tuple[int, int], str], tuple[str, int]] = {}
+    waiting: dict[tuple[tuple[int, int], str], tuple[str, int]] = {}
+    unfit: list[int] = []
     for step in steps:
         if isinstance(step, int):
             now += step
@@ -200,17 +266,20 @@ def test_room_is_given_back_for_half_messages_that_land_and_after_a_time(steps: 
         else:
             place, name, state = step
             asked = unverified.to_look_up(MINE)
+            assert bool(asked) == (bool(waiting) and len(waiting) + len(unfit) > most // 2)
             unverified.looked_up(MINE, asked, {at: landed[at] for at in asked if at in landed}, now)
             if asked:
-                fits = {key for key in counted if key[0] in landed and key[1] == "t"}
-                counted = {key: one for key, one in counted.items() if key not in fits and one[1] >= now - KEEP_MS}
-            one = Op(place[0], place[1], name, "orders", state, 0)
+                unfit += [at for (of, named), (_, at) in waiting.items() if of in landed and named == "u"]
+                left = {key: taken for key, taken in waiting.items() if key[0] not in landed}
+                waiting = {key: taken for key, taken in left.items() if taken[1] >= now - KEEP_MS}
+            unfit = [at for at in unfit if at >= now - KEEP_MS]
             if place in landed:
                 continue
-            first = unverified.state(one, MINE)
-            assert first == (counted[place, name][0] if (place, name) in counted else None)
-            assert unverified.full(MINE) == (len(counted) >= most)
+            op_sent = Op(place[0], place[1], name, "orders", state, 0)
+            first = unverified.state(op_sent, MINE)
+            assert first == (waiting[place, name][0] if (place, name) in waiting else None)
+            assert unverified.full(MINE) == (len(waiting) + len(unfit) >= most)
             if first is None and not unverified.full(MINE):
-                unverified.add(one, MINE, now)
-                counted[place, name] = (state, now)
+                unverified.add(op_sent, MINE, now)
+                waiting[place, name] = (state, now)
     assert not unverified.full(frozenset({"stock"}))

@@ -242,7 +242,8 @@ class OpWriter:
                 self._cache.recalled([replace(entry.half, state=entry.op.state)], steady_ms())
             if entry.half is not None and self._journaled:
                 self._cache.unflushed_op(replace(entry.half, state=entry.op.state))
-            for ended in self._looking_up:
+            # An unverified op may be another transaction's.
+            for ended in self._looking_up if entry.half is not None else ():
                 if entry.place in ended:
                     ended[entry.place] = entry.op.state
             del self._on_the_way[entry.place]

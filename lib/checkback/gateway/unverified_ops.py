@@ -7,8 +7,8 @@ else would keep a client from filling `op` with ops for half messages that never
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,11 +59,11 @@ class _Taken(NamedTuple):
 class _Ops:
     """Of a token. ``waiting``: in the order in which they are looked up.
 
-    ``unfit``: when those were taken that proved to be another group's or transaction's.
+    ``unfit``: when those were taken that proved to be another group's or transaction's; a heap.
     """
 
     waiting: dict[_Key, _Taken] = field(default_factory=dict)
-    unfit: deque[int] = field(default_factory=deque)
+    unfit: list[int] = field(default_factory=list)
 
 
 class UnverifiedOps:
@@ -99,7 +99,7 @@ class UnverifiedOps:
     def to_look_up(self, groups: Groups) -> list[Place]:
         """Half messages to look up because the token has used half of its room."""
         mine = self._of.get(groups)
-        if mine is None or len(mine.waiting) <= self._most // 2:
+        if mine is None or len(mine.waiting) + len(mine.unfit) <= self._most // 2:
             return []
         return [key.place for key in islice(mine.waiting, LOOK_UPS)]
 
@@ -116,6 +116,6 @@ class UnverifiedOps:
                 if taken.at >= before:
                     mine.waiting[key] = taken  # behind the others
             elif misfit(key.producer_group, key.transaction_id, *whose(half)) is not None:
-                mine.unfit.append(taken.at)
+                heappush(mine.unfit, taken.at)
         while mine.unfit and mine.unfit[0] < before:
-            mine.unfit.popleft()
+            heappop(mine.unfit)
