@@ -29,8 +29,8 @@ def bench(root: str) -> None:
     for number in range(scaled(ROUNDS, least=1)):
         tables = f"{root}/{number}"
         with (
-            Gateway(tables, "gateway.queues=[0]") as killed,
-            Gateway(tables, "gateway.queues=[1]") as other,
+            Gateway(tables, "gateway.queues=[0]", f"gateway.journal={tables}-0") as killed,
+            Gateway(tables, "gateway.queues=[1]", f"gateway.journal={tables}-1") as other,
             ThreadPoolExecutor(1) as pool,
         ):
             sending = pool.submit(send_beside, "threads", THREADS, seconds, [killed.url, other.url])

@@ -58,12 +58,16 @@ class Orders(TransactionListener):
             return list(connection.execute(select(self.orders.c.name)).scalars())
 
 
+def _gateway(root: Path, queue_id: int, port: int = 0) -> Gateway:
+    return Gateway(root, f"gateway.queues=[{queue_id}]", f"gateway.journal={root}-{queue_id}", port=port)
+
+
 @pytest.mark.slow
 def test_gateways_are_killed_in_turn_under_load(tmp_path: Path) -> None:
     """Each transaction that has committed locally is committed at one place, and no other is."""
     listener = Orders(f"sqlite:///{tmp_path}/orders.db")
     root = tmp_path / "data"
-    gateways = [Gateway(root, f"gateway.queues=[{queue_id}]") for queue_id in range(2)]
+    gateways = [_gateway(root, queue_id) for queue_id in range(2)]
     going_on = threading.Event()
     going_on.set()
     sent: list[SendStatus] = []
@@ -97,7 +101,7 @@ def test_gateways_are_killed_in_turn_under_load(tmp_path: Path) -> None:
                     gateways[killed].kill()
                     until_more(60)
                     port = gateways[killed].port
-                    gateways[killed] = Gateway(root, f"gateway.queues=[{killed}]", port=port)
+                    gateways[killed] = _gateway(root, killed, port)
                 until_more(60)
             finally:
                 going_on.clear()
