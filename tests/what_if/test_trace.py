@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql import functions as F
 
 from checkback.application.run import reconcile
 from checkback.cli import main
@@ -15,7 +14,6 @@ from checkback.landing.file_query import land
 from checkback.settings import Settings
 from checkback.what_if import what_if
 from checkback.what_if.run import replay
-from checkback.what_if.xxhash64 import xxhash64
 from conftest import TRACE
 from support import expected
 from support.rows import count_of
@@ -57,9 +55,9 @@ def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> S
     return settings
 
 
-def _changes(settings: Settings, changes: dict[str, Any], spark: SparkSession | None = None) -> list[Change]:
+def _changes(settings: Settings, changes: dict[str, Any]) -> list[Change]:
     found: list[Change] = []
-    replay(settings, changes, tell=found.append, spark=spark)
+    replay(settings, changes, tell=found.append)
     return sorted(found, key=lambda change: change.queue_offset)
 
 
@@ -93,16 +91,6 @@ def test_more_checks_are_assumed_to_be_answered_as_the_last(recorded: Settings) 
     assert found.assumed == found.what_if.checks - found.recorded.checks == 9 * discarded
 
 
-def test_spark_says_the_same(spark: SparkSession, recorded: Settings) -> None:
-    """Figures and transactions, with changed times too."""
-    changes = {"timeout": 3_000, "check_interval": 700, "check_max": 2}
-    here, there = (replay(recorded, changes, spark=each) for each in (None, spark))
-    assert {name: each.to_json() for name, each in here.groups.items()} == {
-        name: each.to_json() for name, each in there.groups.items()
-    }
-    assert _changes(recorded, changes) == _changes(recorded, changes, spark)
-
-
 def test_command_prints_tables_and_json(recorded: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["what-if", "--set", f"storage.root={recorded.storage.root}", "--set", "reconcile.segment_size=64"]
     arguments += ["--set", "transaction.check_max=1"]
@@ -117,15 +105,3 @@ def test_command_prints_tables_and_json(recorded: Settings, tmp_path: Path, caps
     assert total["discarded"] == len(transactions) > 0
     assert set(total["recorded"]["states"]) >= _STATES
     assert sum(bucket["transactions"] for bucket in total["what_if"]["pending"]) == _TRANSACTIONS
-
-
-def test_hash_is_sparks(spark: SparkSession) -> None:
-    texts = [
-        "",
-        "a",
-        "é" * 9,
-        *("x" * length for length in range(1, 100)),
-        *(f"order-{number}" for number in range(50)),
-    ]
-    rows = spark.createDataFrame([(text,) for text in texts], "text STRING").select(F.xxhash64("text")).collect()
-    assert xxhash64(texts).tolist() == [row[0] for row in rows]

@@ -42,6 +42,22 @@ _CHECK = np.dtype(
 )
 
 
+class _Check(NamedTuple):
+    """A _CHECK as Python values: a segment's are looked at one by one."""
+
+    at: int
+    number: int
+    turn: int
+    asked: int
+    verdict: int
+    landed: int
+    read: int
+    receipt: int
+    receipt_read: int
+    delivered: bool
+    sent: bool
+
+
 class Answer(NamedTuple):
     """An op that a check brings. ``landed``: ms; ``turn``: the batch that read it, None = it is not recorded."""
 
@@ -55,10 +71,11 @@ class Answers:
 
     def __init__(self, recorded: Recorded, timeline: Timeline) -> None:
         """``timeline``: with the rules that were in force."""
-        self._halves = recorded.halves
+        self._named = recorded.halves[["offset", "group", "transaction"]].tolist()
         self._timeline = timeline
-        self._checks = _checks(recorded, timeline)
-        self._starts = np.searchsorted(self._checks["at"], np.arange(len(recorded.halves) + 1))
+        checks = _checks(recorded, timeline)
+        self._checks = [_Check(*check) for check in checks.tolist()]
+        self._starts: list[int] = np.searchsorted(checks["at"], np.arange(len(recorded.halves) + 1)).tolist()
         self._own = _own_ops(recorded)
 
     def to(self, at: int, number: int, turn: int, now: int, rules: Rules) -> tuple[list[Answer], bool]:
@@ -67,13 +84,12 @@ class Answers:
         ``turn``: the batch that asks, NEVER = a tick; ``now``: its time. ``rules``: in force then.
         """
         mine = self._checks[self._starts[at] : self._starts[at + 1]]
-        same = mine[(mine["turn"] == turn) & (turn < NEVER)]
-        if len(same):
-            return self._recorded(at, same[0], number, rules), False
-        known = mine[mine["sent"]]
-        if len(known):
-            nearest = known[np.argmin(np.abs(known["asked"] - now))]
-            return self._assumed(at, nearest, number, now - int(nearest["asked"]), rules), True
+        same = next((check for check in mine if check.turn == turn < NEVER), None)
+        if same is not None:
+            return self._recorded(at, same, number, rules), False
+        nearest = min((check for check in mine if check.sent), key=lambda check: abs(check.asked - now), default=None)
+        if nearest is not None:
+            return self._assumed(at, nearest, number, now - nearest.asked, rules), True
         own = self._own.get(at)
         if own is not None and own[1] <= now:
             return [Answer(self._event(at, own[0], -1, now, now), now, None)], True
@@ -81,33 +97,31 @@ class Answers:
             return [Answer(self._event(at, Kind.DELIVERED, number, now, now), now, None)], True
         return [], True
 
-    def _recorded(self, at: int, check: Any, number: int, rules: Rules) -> list[Answer]:
+    def _recorded(self, at: int, check: _Check, number: int, rules: Rules) -> list[Answer]:
         found = []
-        if check["verdict"]:
-            landed = int(check["landed"])
-            found.append(Answer(self._event(at, check["verdict"], -1, landed, landed), landed, int(check["read"])))
-        there = check["receipt_read"] < NEVER and number == check["number"]
-        then = _counts(int(check["number"]), check["sent"], check["delivered"], self._timeline.rules_at(check["turn"]))
-        now = _counts(number, check["sent"], check["delivered"], rules)
-        if (there if now == then else now) and (there or not check["verdict"]) and check["receipt"] < NEVER:
-            landed = int(check["receipt"])
-            turn = int(check["receipt_read"]) if there else None
+        if check.verdict:
+            landed = check.landed
+            found.append(Answer(self._event(at, check.verdict, -1, landed, landed), landed, check.read))
+        there = check.receipt_read < NEVER and number == check.number
+        then = _counts(check.number, check.sent, check.delivered, self._timeline.rules_at(check.turn))
+        now = _counts(number, check.sent, check.delivered, rules)
+        if (there if now == then else now) and (there or not check.verdict) and check.receipt < NEVER:
+            landed, turn = check.receipt, check.receipt_read if there else None
             found.append(Answer(self._event(at, Kind.DELIVERED, number, landed, landed), landed, turn))
         return found
 
-    def _assumed(self, at: int, check: Any, number: int, later: int, rules: Rules) -> list[Answer]:
-        if check["verdict"]:
-            landed = int(check["landed"]) + later
-            return [Answer(self._event(at, check["verdict"], -1, landed, landed), landed, None)]
-        if _counts(number, True, check["delivered"], rules) and check["receipt"] < NEVER:
-            landed = int(check["receipt"]) + later
+    def _assumed(self, at: int, check: _Check, number: int, later: int, rules: Rules) -> list[Answer]:
+        if check.verdict:
+            landed = check.landed + later
+            return [Answer(self._event(at, check.verdict, -1, landed, landed), landed, None)]
+        if _counts(number, True, check.delivered, rules) and check.receipt < NEVER:
+            landed = check.receipt + later
             return [Answer(self._event(at, Kind.DELIVERED, number, landed, landed), landed, None)]
         return []
 
     def _event(self, at: int, kind: int, number: int, born: int, landed: int) -> tuple[Any, ...]:
-        half = self._halves[at]
-        named = half["group"], half["transaction"], 0
-        return (half["offset"], kind, Source.CHECK, born, landed * 1000, number, *named)
+        offset, group, transaction = self._named[at]
+        return (offset, int(kind), int(Source.CHECK), born, landed * 1000, number, group, transaction, 0)
 
 
 def _counts(number: int, sent: bool, delivered: bool, rules: Rules) -> bool:

@@ -142,9 +142,10 @@ class _Replay:
         turn = NEVER if step.tick else step.turn
         at, known = place(self.recorded.halves, actions["offset"])
         out = self._outcomes
+        there = set(actions["action"].tolist())
         for kind, state in _STATES.items():
-            mine = known & (actions["action"] == kind)
-            if mine.any():
+            if kind in there:
+                mine = known & (actions["action"] == kind)
                 where = at[mine]
                 out["state"][where], out["at"][where], out["turn"][where] = state, step.at, turn
                 name = "reason" if state is State.DISCARD else "source"
@@ -152,6 +153,8 @@ class _Replay:
                 if state is State.DISCARD:
                     out["source"][where] = Source.CHECKBACK
         for kind, name in ((Action.CANCEL, "cancelled"), (Action.DELIVER, "delivered")):
+            if kind not in there:
+                continue
             where = at[known & (actions["action"] == kind)]
             out[name][where] = turn
             if kind is Action.CANCEL:

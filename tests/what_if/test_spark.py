@@ -1,0 +1,65 @@
+"""Replayed in Spark's tasks: the same figures and the same transactions as in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from pyspark.sql import functions as F
+
+from checkback.settings import Settings
+from checkback.what_if.records import RECORDED
+from checkback.what_if.run import replay
+from checkback.what_if.xxhash64 import xxhash64
+from what_if.lake import write
+from what_if.test_replay import LATE, LATE_TIMES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from checkback.what_if.parts import Change
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Of transactions in several queues and parts that were discarded before their COMMIT came."""
+    root: Path = tmp_path_factory.mktemp("late")
+    segments = {}
+    for queue, number in ((0, 0), (0, 1), (0, 20_000), (7, 0)):
+        rows = np.array(list(LATE), RECORDED)
+        rows["offset"] += number * 4
+        segments[queue, number] = rows
+    write(root, LATE_TIMES, segments)
+    return Settings.model_validate({"storage": {"root": str(root)}, "reconcile": {"segment_size": 4}})
+
+
+@pytest.mark.parametrize("changes", [{"check_max": 3}, {"timeout": 30_000, "check_max": 1, "check_jitter": 500}])
+def test_spark_says_the_same(spark: SparkSession, settings: Settings, changes: dict[str, Any]) -> None:
+    told: list[list[Change]] = [[], []]
+    here, there = (
+        replay(settings, changes, tell=each.append, spark=engine)
+        for each, engine in zip(told, (None, spark), strict=True)
+    )
+    assert here.total.recorded.transactions == 4
+    assert here.total.saved + here.total.discarded + here.total.assumed > 0
+    assert {name: each.to_json() for name, each in here.groups.items()} == {
+        name: each.to_json() for name, each in there.groups.items()
+    }
+    assert sorted(told[0], key=str) == sorted(told[1], key=str)
+    assert (here.since, here.until, here.batches, here.rules) == (there.since, there.until, there.batches, there.rules)
+
+
+def test_hash_is_sparks(spark: SparkSession) -> None:
+    """That check_jitter goes by the same hashes as in `reconcile`."""
+    texts = [
+        "",
+        "a",
+        "é" * 9,
+        *("x" * length for length in range(1, 100)),
+        *(f"order-{number}" for number in range(50)),
+    ]
+    rows = spark.createDataFrame([(text,) for text in texts], "text STRING").select(F.xxhash64("text")).collect()
+    assert xxhash64(texts).tolist() == [row[0] for row in rows]
