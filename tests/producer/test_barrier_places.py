@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, create_engine, event, text
 
 from checkback.errors import CheckbackError
 from checkback.producer import Barrier, BarrierError, CheckRequest, LocalTransactionState, Message
@@ -276,3 +276,24 @@ def test_half_messages_of_a_transaction_raced_by_checks(barrier: Barrier, engine
             assert ask(barrier, name, place) is own
     # All of it has happened, else nothing was tested.
     assert {place for _, place in committed} == {str(A), str(B)}
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_stricter_isolation_is_as_safe(postgres_url: str, level: str) -> None:
+    """Checks of two half messages while the local transaction of one of them is in progress."""
+    engine = create_engine(postgres_url, isolation_level=level)
+    barrier = Barrier(engine, f"places_{level[:6].strip().lower()}", wait_s=DEADLINE)
+    barrier.create_table()
+    assert ask(barrier, "t1", A) is ROLLBACK
+    with ThreadPoolExecutor(2) as pool:
+        with barrier.local_transaction(message("t1", B)):
+            asked = {place: pool.submit(ask, barrier, "t1", place) for place in (B, C)}
+        assert asked[B].result(DEADLINE) in {COMMIT, UNKNOWN}
+        assert asked[C].result(DEADLINE) in {ROLLBACK, UNKNOWN}
+    assert [ask(barrier, "t1", place) for place in (A, B, C)] == [ROLLBACK, COMMIT, ROLLBACK]
+    with (
+        pytest.raises(BarrierError, match="committed as another half message"),
+        barrier.local_transaction(message("t1", C)),
+    ):
+        pass
+    engine.dispose()
