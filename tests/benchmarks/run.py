@@ -41,6 +41,7 @@ BENCHES = (
     "object_store",
     "consume",
     "consume_latency",
+    "what_if",
 )
 
 

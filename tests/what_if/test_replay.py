@@ -145,7 +145,7 @@ def test_figures_of_a_group(changes: dict[str, int], fates: tuple[int, int, int]
     changed, cadence = LATE_TIMES.under(changes), Cadence.of(LATE_TIMES, needs)
     compared = compare(rows, 0, _SIZE, LATE_TIMES, changed, cadence)
     (figures,) = compared.figures.values()
-    assert (figures.saved, figures.discarded, figures.otherwise) == fates
+    assert (figures.saved, figures.lost, figures.otherwise) == fates
     assert figures.recorded.states == {"DISCARD": 1}
     assert figures.recorded.quantile(0.5) == figures.recorded.longest == 128_000
     assert len(compared.changes) == sum(fates)

@@ -101,6 +101,6 @@ def test_command_prints_tables_and_json(recorded: Settings, tmp_path: Path, caps
     *transactions, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert {row["transaction"]["now"] for row in transactions} == {"DISCARD"}
     total = last["what_if"]["total"]
-    assert total["discarded"] == len(transactions) > 0
+    assert total["lost"] == len(transactions) > 0
     assert set(total["recorded"]["states"]) >= _STATES
     assert sum(bucket["transactions"] for bucket in total["what_if"]["pending"]) == _TRANSACTIONS

@@ -61,7 +61,7 @@ def what_if(
         print_line("")
         print_table(report.CHANGE_COLUMNS, [report.change_row(change) for change in found.examples])
         total = found.total
-        more = total.saved + total.discarded + total.otherwise - len(found.examples)
+        more = total.saved + total.lost + total.otherwise - len(found.examples)
         if more > 0:
             console().print(f"and {more} more; --json shows all")
     print_line("")

@@ -93,7 +93,7 @@ def _figures(halves: Records, was: Records, found: Records, mine: Bits, end: int
         recorded=summed(was),
         what_if=summed(found),
         saved=int(saved.sum()),
-        discarded=int(lost.sum()),
+        lost=int(lost.sum()),
         otherwise=int(((was["state"] != now) & ~saved & ~lost).sum()),
         assumed=int(found["assumed"].sum()),
     )

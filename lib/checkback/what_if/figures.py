@@ -78,14 +78,14 @@ def bucket_end(bucket: int) -> int:
 class Figures:
     """Both sides of a group's transactions, and how they differ.
 
-    ``saved``: discarded as recorded, and here decided; ``discarded``: the other way round, or pending as recorded;
+    ``saved``: discarded as recorded, and here decided; ``lost``: the other way round, or pending as recorded;
     ``otherwise``: any other difference of state. ``assumed``: checks whose answer was never asked for.
     """
 
     recorded: Side = field(default_factory=Side)
     what_if: Side = field(default_factory=Side)
     saved: int = 0
-    discarded: int = 0
+    lost: int = 0
     otherwise: int = 0
     assumed: int = 0
     not_reproduced: int = 0
@@ -94,7 +94,7 @@ class Figures:
         """Add those of another segment."""
         self.recorded.add(other.recorded)
         self.what_if.add(other.what_if)
-        for name in ("saved", "discarded", "otherwise", "assumed", "not_reproduced"):
+        for name in ("saved", "lost", "otherwise", "assumed", "not_reproduced"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def to_json(self) -> str:

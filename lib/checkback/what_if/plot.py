@@ -31,7 +31,7 @@ def plot(found: WhatIf) -> Plot:
         return figure
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     what = changes_in_words(found) or "by the rules in force"
-    figure.suptitle(f"{what}: {figures.saved:,} saved, {figures.discarded:,} discarded", x=0.01, ha="left")
+    figure.suptitle(f"{what}: {figures.saved:,} saved, {figures.lost:,} discarded", x=0.01, ha="left")
     sides = (("as recorded", figures.recorded, _WAS), ("what if", figures.what_if, _NOW))
     for name, side, colour in sides:
         _draw_share(left, name, side, colour)

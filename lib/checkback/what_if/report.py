@@ -84,7 +84,7 @@ def conclusion(found: WhatIf) -> list[str]:
     if found.changes:
         checks, was = total.what_if.checks, total.recorded.checks
         lines.append(
-            f"{total.saved:,} discarded transactions would have been saved, {total.discarded:,} others discarded, "
+            f"{total.saved:,} discarded transactions would have been saved, {total.lost:,} others discarded, "
             f"{total.otherwise:,} have ended otherwise; {checks:,} checks instead of {was:,}"
         )
         lines.append(f"{total.assumed:,} of these checks were never asked for: their answers are assumed")
@@ -115,7 +115,7 @@ def change_as_json(change: Change) -> dict[str, Any]:
 
 
 def _differences(figures: Figures) -> int:
-    return figures.saved + figures.discarded + figures.otherwise
+    return figures.saved + figures.lost + figures.otherwise
 
 
 def _row(name: str, figures: Figures) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ def _row(name: str, figures: Figures) -> tuple[str, ...]:
         f"{was.transactions:,}",
         _both(f"{was.count(State.DISCARD):,}", f"{now.count(State.DISCARD):,}"),
         f"{figures.saved:,}",
-        f"{figures.discarded:,}",
+        f"{figures.lost:,}",
         _both(f"{was.checks:,}", f"{now.checks:,}"),
         f"{figures.assumed:,}",
         *(_both(_duration(was.quantile(share)), _duration(now.quantile(share))) for share in (0.5, 0.99)),
@@ -140,7 +140,7 @@ def _both(was: str, now: str) -> str:
 def _figures(figures: Figures) -> dict[str, Any]:
     return {
         "saved": figures.saved,
-        "discarded": figures.discarded,
+        "lost": figures.lost,
         "otherwise": figures.otherwise,
         "assumed": figures.assumed,
         "not_reproduced": figures.not_reproduced,
