@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 NAME ?=
+STORE ?= folder
 HISTORIES ?= 5000
 SEED ?=
 ROUNDS ?= 25
@@ -29,8 +30,8 @@ $(STAMP): constraints.txt pyproject.toml | check
 	@$(PY) -m checkback.application.prefetch
 	@touch $@
 
-run: install ## demo: two services and their databases, killed repeatedly; the accounts must balance
-	@$(PY) -m checkback.demo.bank
+run: install ## demo: two services and their databases, killed repeatedly; the accounts must balance; STORE=s3: on an S3 server
+	@$(PY) -m checkback.demo.bank --store $(STORE)
 
 run-trace: install ## demo on the trace of a real broker: checks, decisions, tables
 	@$(PY) -m checkback.demo

@@ -27,7 +27,7 @@ def test_the_examples_by_default(project: Path) -> None:
     with pytest.raises(SettingsError, match="there are no tables yet; `make run`"):
         notebook_settings()
     (project / "data/bank").mkdir(parents=True)
-    (project / "data/bank/checkback.yml").write_text(yaml.safe_dump(settings_of(Path("/elsewhere"), 1, 2)))
+    (project / "data/bank/checkback.yml").write_text(yaml.safe_dump(settings_of("/elsewhere/data", 1, 2)))
     settings = notebook_settings(overrides=["check.concurrency=3"])
     assert settings.storage.root == str(project / "data/bank/data")
     assert settings.transaction.timeout.total_seconds() == 4

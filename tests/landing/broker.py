@@ -22,13 +22,20 @@ if TYPE_CHECKING:
 
 _START_S = 60
 _CLUSTER = "Y2hlY2tiYWNrLXRlc3RzMA"
+#: who may log in at the secured address
+USER, PASSWORD = "checkback", "correct-horse"
+_SCRAM = f"SCRAM-SHA-512=[name={USER},password={PASSWORD}]"
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{secured},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{secured}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT
+sasl.enabled.mechanisms=SCRAM-SHA-512
+ssl.keystore.type=PEM
+ssl.keystore.location={key_store}
 log.dirs={folder}/logs
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
@@ -41,6 +48,13 @@ log.retention.ms=-1
 _SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
 
 
+class Broker(NamedTuple):
+    """The addresses of a running broker: ``secured`` with TLS and SASL (SCRAM-SHA-512, user `USER`)."""
+
+    servers: str
+    secured: str
+
+
 class Place(NamedTuple):
     """Where a record lies."""
 
@@ -49,20 +63,21 @@ class Place(NamedTuple):
 
 
 @contextmanager
-def running_broker(class_path: Sequence[str], folder: Path) -> Iterator[str]:
-    """A broker's bootstrap server, while it runs. Its files and its log are in ``folder``."""
-    port, controller = _free_ports(2)
+def running_broker(class_path: Sequence[str], folder: Path, key_store: Path) -> Iterator[Broker]:
+    """A broker's addresses, while it runs. Its files and its log are in ``folder``; ``key_store``: PEM."""
+    port, secured, controller = _free_ports(3)
     settings = folder / "server.properties"
-    settings.write_text(_PROPERTIES.format(port=port, controller=controller, folder=folder))
+    filled = {"port": port, "secured": secured, "controller": controller, "folder": folder, "key_store": key_store}
+    settings.write_text(_PROPERTIES.format(**filled))
     java = [java_check(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", ":".join(class_path)]
-    storage = [*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(settings)]
+    storage = [*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(settings), "--add-scram", _SCRAM]
     log = folder / "broker.log"
     with log.open("wb") as out:
         subprocess.run(storage, stdout=out, stderr=out, check=True, timeout=_START_S)
         process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=out, stderr=out, cwd=folder)
     try:
         _await_port(port, process, log)
-        yield f"127.0.0.1:{port}"
+        yield Broker(f"127.0.0.1:{port}", f"127.0.0.1:{secured}")
     finally:
         process.kill()
         process.wait(30)
@@ -89,8 +104,8 @@ def _await_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
 class Kafka:
     """A client of a broker: makes topics, sends records, forgets them."""
 
-    def __init__(self, spark: SparkSession, servers: str) -> None:
-        self.servers = servers
+    def __init__(self, spark: SparkSession, broker: Broker) -> None:
+        self.servers, self.secured = broker
         self._spark = spark
         context: Any = spark.sparkContext
         self._jvm, self._gateway = context._jvm, context._gateway

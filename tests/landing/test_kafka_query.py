@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import signal
@@ -23,35 +22,15 @@ from checkback.landing.kafka_query import land
 from checkback.landing.run import Landed
 from checkback.settings import Settings
 from checkback.spark.session import kafka_package
-from landing.broker import Kafka, changed, running_broker
+from landing.broker import Kafka, changed
 from landing.fixtures import Lakehouse, half, op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from support.jars import Jars
 
-_NUMBERS = itertools.count()
 _UNPLACED = ("queue_id", "queue_offset")
-
-
-@pytest.fixture(scope="module")
-def kafka(spark: SparkSession, jars: Jars | str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    if isinstance(jars, str):
-        pytest.skip(jars)
-    with running_broker(jars.broker, tmp_path_factory.mktemp("broker")) as servers:
-        client = Kafka(spark, servers)
-        yield client
-        client.close()
-
-
-@pytest.fixture
-def topics(kafka: Kafka) -> tuple[str, str]:
-    """A half topic of two partitions and an op topic, new for each test."""
-    number = next(_NUMBERS)
-    return kafka.create(f"half-{number}", 2), kafka.create(f"op_{number}.x")
 
 
 def take(lake: Lakehouse, kafka: Kafka, half_topic: str | None, op_topic: str | None = None, base: int = 0) -> Landed:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,15 +16,26 @@ from rich.table import Table
 from checkback.demo.bank.plan import ACCOUNTS, OPENING, RECEIPT_DELAY, Fate, transfers
 from checkback.demo.bank.run import Outcome, run
 from checkback.demo.folder import make_anew
-from checkback.errors import CheckbackError
+from checkback.errors import CheckbackError, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _COLOUR = {"COMMIT": "green", "ROLLBACK": "yellow", "DISCARD": "red"}
+
+
+class Store(str, Enum):
+    """Where the example's tables are."""
+
+    FOLDER = "folder"
+    S3 = "s3"
 
 
 def main(
     root: Annotated[Path, typer.Option(help="Folder for databases and tables; recreated.")] = Path("data/bank"),
     count: Annotated[int, typer.Option("--transfers", min=1, max=100_000, help="How many.")] = 120,
     seed: Annotated[int, typer.Option(help="Which plan.")] = 1,
+    store: Annotated[Store, typer.Option(help="Where the tables are: in a folder, or on an S3 server.")] = Store.FOLDER,
 ) -> None:
     """Transfer money between two services that are killed now and then, and see that the books balance."""
     from checkback.spark.session import open_session
@@ -29,19 +43,41 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else 140)
     try:
         make_anew(root)
-        with console.status("starting") as status:
-            outcome = run(root.resolve(), count, seed, open_session, status.update)
+        with console.status("starting") as status, _place(store) as place:
+            outcome = run(root.resolve(), count, seed, open_session, status.update, place)
     except CheckbackError as error:
         print(f"checkback: {error}", file=sys.stderr)
         raise typer.Exit(error.exit_code) from error
     _show(console, outcome, seed, count)
-    console.print(f"\nThe tables: {root}/data, the databases and logs beside them.")
-    console.print(f"Look at them: checkback pending --set storage.root={root}/data")
-    console.print(f"              checkback consumers --set storage.root={root}/data")
+    if store is Store.FOLDER:
+        console.print(f"\nThe tables: {root}/data, the databases and logs beside them.")
+        console.print(f"Look at them: checkback pending --set storage.root={root}/data")
+        console.print(f"              checkback consumers --set storage.root={root}/data")
+    else:
+        console.print(f"\nThe tables were on an S3 server, which kept them in memory; databases and logs: {root}.")
     faults = outcome.books.faults()
     for fault in faults:
         print(f"checkback: {fault}", file=sys.stderr)
     raise typer.Exit(1 if faults else 0)
+
+
+@contextmanager
+def _place(store: Store) -> Iterator[str | None]:
+    """The place of the tables while it is there; None = the default. Raises SettingsError.
+
+    The environment has the server's address, for all processes of the example.
+    """
+    if store is Store.FOLDER:
+        yield None
+        return
+    try:
+        from checkback.demo.s3_server import ROOT, options, s3_server
+    except ImportError as error:
+        fix = "pip install 'checkback[dev]'"
+        raise SettingsError(f"its S3 server is not installed: {error.name} is missing", "--store s3", fix) from error
+    with s3_server() as port:
+        os.environ.update({name.upper(): value for name, value in options(port).items()})
+        yield f"{ROOT}/bank"
 
 
 def _show(console: Console, outcome: Outcome, seed: int, count: int) -> None:

@@ -15,6 +15,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from checkback.demo.bank.plan import ACCOUNTS, OPENING, RECEIPT_DELAY, RECEIPTS
+from checkback.storage import table_files
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.object_store import options_of
 
 
 @dataclass(frozen=True)
@@ -40,26 +43,26 @@ class Books:
     delivered: tuple[tuple[str, datetime], ...] = ()
 
     @classmethod
-    def read(cls, root: Path) -> Books:
-        """The current state."""
+    def read(cls, root: Path, place: str) -> Books:
+        """The current state. ``root``: the databases' folder; ``place``: that of the tables, or its URI."""
         accounts, credits_ = root / "accounts.db", root / "credits.db"
         # First, so that what is delivered has a decision below.
-        delivered = _rows(root / "data" / "topics" / RECEIPTS, "transaction_id", "committed_at")
+        delivered = _rows(f"{place}/topics/{RECEIPTS}", "transaction_id", "committed_at")
         names = ("transaction_id", "real_topic", "state", "source", "check_times", "decided_at")
-        rows = _rows(root / "data" / "decisions", *names)
+        rows = _rows(f"{place}/decisions", *names)
         transfers = [row for row in rows if row["real_topic"] != RECEIPTS]
         receipts = [row for row in rows if row["real_topic"] == RECEIPTS and row["state"] == "COMMIT"]
-        answers = _rows(root / "data" / "check_answers", "outcome", "check_times")
+        answers = _rows(f"{place}/check_answers", "outcome", "check_times")
         return cls(
             begun=_one(accounts, "SELECT count(*) FROM begun"),
             debits=dict(_all(accounts, "SELECT transaction_id, amount FROM debit")),
             debtors=_one(accounts, "SELECT sum(balance) FROM account"),
             creditors=_one(credits_, "SELECT sum(balance) FROM account"),
             credited=_one(credits_, "SELECT count(*) FROM credit"),
-            landed=len(_rows(root / "data" / "half", "queue_offset")),
+            landed=len(_rows(f"{place}/half", "queue_offset")),
             decisions={row["transaction_id"]: (row["state"], row["source"], row["check_times"]) for row in transfers},
-            checks=len(_rows(root / "data" / "check_requests", "queue_offset")),
-            dead=tuple(json.loads(row["body"])["amount"] for row in _rows(root / "data" / "dead_letters", "body")),
+            checks=len(_rows(f"{place}/check_requests", "queue_offset")),
+            dead=tuple(json.loads(row["body"])["amount"] for row in _rows(f"{place}/dead_letters", "body")),
             decided=len(rows),
             receipts={row["transaction_id"]: row["decided_at"] for row in receipts},
             delivered=tuple((row["transaction_id"], row["committed_at"]) for row in delivered),
@@ -130,13 +133,12 @@ class Books:
         )
 
 
-def _rows(place: Path, *columns: str) -> list[dict[str, Any]]:
-    if not DeltaTable.is_deltatable(str(place)):
+def _rows(place: str, *columns: str) -> list[dict[str, Any]]:
+    if not DeltaLog.exists(place):
         return []
     # Not to_pyarrow_table: its reader threads call Python, and abort a process that exits (apache/arrow#34314).
-    files = DeltaTable(str(place)).file_uris()
-    rows: list[dict[str, Any]] = pq.read_table(files, columns=list(columns)).to_pylist() if files else []
-    return rows
+    files = DeltaTable(place, storage_options=options_of(place) or None).file_uris()
+    return [row for file in files for row in pq.read_table(table_files.source(file), columns=list(columns)).to_pylist()]
 
 
 def _all(file: Path, query: str) -> list[Any]:

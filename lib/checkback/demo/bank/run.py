@@ -39,20 +39,27 @@ class Outcome:
     seconds: float
 
 
-def run(root: Path, count: int, seed: int, open_spark: Callable[[Any], SparkSession], tell: Tell) -> Outcome:
+def run(
+    root: Path, count: int, seed: int, open_spark: Callable[[Any], SparkSession], tell: Tell, place: str | None = None
+) -> Outcome:
     """Run ``count`` transfers of the plan ``seed`` in the empty folder ``root``; ``tell`` gets lines of progress.
+
+    ``place``: of the tables, a URI for which the environment has all that is needed; None = a folder in ``root``.
 
     Raises CheckbackError if a process exits by itself or a query fails.
     """
     from checkback.application.run import reconcile
     from checkback.settings.loading import load
+    from checkback.storage.tables import Tables
 
+    place = place or str(root / "data")
     gateway_port, check_port = free_port(), free_port()
     secret = "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
     os.environ[accounts.SECRET] = secret  # the settings name the variable; the file does not hold the secret
     config = root / "checkback.yml"
-    config.write_text(yaml.safe_dump(settings_of(root, gateway_port, check_port)), "utf-8")
+    config.write_text(yaml.safe_dump(settings_of(place, gateway_port, check_port)), "utf-8")
     settings = load(config).settings
+    Tables.of(settings.storage)  # the books read them
     accounts.open_books(root / "accounts.db")
     open_books(root / "credits.db")
 
@@ -60,7 +67,7 @@ def run(root: Path, count: int, seed: int, open_spark: Callable[[Any], SparkSess
     told = [str(root / "accounts.db"), url, str(check_port), str(seed), str(count)]
     gateway = Service("checkback", ["gateway", "--config", str(config)], root / "gateway.log")
     debits = Service("checkback.demo.bank.accounts", told, root / "accounts.log")
-    read = [str(root / "credits.db"), str(root / "data")]
+    read = [str(root / "credits.db"), place]
     credits_ = Service("checkback.demo.bank.credits", read, root / "credits.log")
     second = Service("checkback.demo.bank.credits", read, root / "credits-2.log")
     services = {"gateway": gateway, "accounts": debits, "credits": credits_, "credits-2": second}
@@ -75,7 +82,7 @@ def run(root: Path, count: int, seed: int, open_spark: Callable[[Any], SparkSess
         credits_.start()
 
         def watch(stopper: GracefulShutdown) -> None:
-            books = Books.read(root)
+            books = Books.read(root, place)
             tell(books.line(count))
             for service in services.values():
                 # During its first absence, checks go unanswered for a while: an outage to analyse.
@@ -96,14 +103,14 @@ def run(root: Path, count: int, seed: int, open_spark: Callable[[Any], SparkSess
         for service in services.values():
             service.stop()
     deaths = {name: service.deaths for name, service in services.items()}
-    return Outcome(Books.read(root), deaths, time.monotonic() - began)
+    return Outcome(Books.read(root, place), deaths, time.monotonic() - began)
 
 
-def settings_of(root: Path, gateway_port: int, check_port: int) -> dict[str, Any]:
+def settings_of(place: str, gateway_port: int, check_port: int) -> dict[str, Any]:
     """Settings with times short enough to watch."""
     endpoint = f"http://127.0.0.1:{check_port}/check"
     return {
-        "storage": {"root": str(root / "data")},
+        "storage": {"root": place},
         "transaction": {"timeout": "4s", "check_interval": "2s"},
         "reconcile": {"trigger": "500ms", "partitions": 2},
         "gateway": {"port": gateway_port},
