@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
 import hmac
 import re
@@ -34,17 +35,23 @@ class NoServerError(Exception):
 
 def find_azurite(folder: Path) -> Path:
     """The program, fetched into the folder if it is not there. Raises NoServerError."""
-    program = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
-    if not program.exists():
-        if not (shutil.which("npm") and shutil.which("node")):
-            raise NoServerError("Azurite needs Node.js, and there is none: ADLS is not tested")
-        options = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-save"]
-        command = ["npm", "install", *options, "--prefix", str(folder), _AZURITE]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = (done.stderr.strip() or "npm says nothing").splitlines()[-1]
-            raise NoServerError(f"npm cannot fetch {_AZURITE}, so ADLS is not tested: {said}")
-    return program
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # processes of tests share the folder
+        program = folder / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+        if not program.exists():
+            _fetch(folder)
+        return program
+
+
+def _fetch(folder: Path) -> None:
+    if not (shutil.which("npm") and shutil.which("node")):
+        raise NoServerError("Azurite needs Node.js, and there is none: ADLS is not tested")
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-save"]
+    command = ["npm", "install", *options, "--prefix", str(folder), _AZURITE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip() or "npm says nothing").splitlines()[-1]
+        raise NoServerError(f"npm cannot fetch {_AZURITE}, so ADLS is not tested: {said}")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from checkback.errors import StorageError
+from checkback.errors import NO_SPACE, NO_SPACE_FIX, StorageError
 from checkback.storage import table_files
 from checkback.storage.fsync import LOG, flush_file, flush_folder
 from checkback.storage.object_store import is_registered, open_store, os_errors
@@ -41,7 +41,8 @@ def write_commit(place: str, version: int, actions: Sequence[Action], sync: bool
             return _put(path, content, attempt)
         return _link(path, content, sync)
     except OSError as error:
-        raise StorageError(f"the commit failed: {error.strerror or error}", path) from error
+        fix = NO_SPACE_FIX if NO_SPACE in str(error) else ""
+        raise StorageError(f"the commit failed: {error.strerror or error}", path, fix) from error
 
 
 def _link(path: str, content: bytes, sync: bool) -> bool:
