@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as F
+
+from checkback.messages import MS_MAX
 from checkback.reconcile.event_columns import half_events, op_events
 from checkback.reconcile.packed_events import EVENT_COLUMNS, PACKED_SCHEMA, packer, unpack
 from checkback.reconcile.records import Kind
@@ -82,6 +85,10 @@ def test_delay_is_one_number_and_never_too_short(spark: SparkSession) -> None:
     end = round(datetime(9999, 12, 31, tzinfo=timezone.utc).timestamp() * 1000)
     delays = [0, -5_000, 0, 0, -century, 0, T1_US // 1000, T1_US // 1000 + 1, 1, end, T1_US // 1000]
     assert [(Kind(row["kind"]), row["delay"]) for row in found] == list(zip(kinds, delays, strict=True))
+    # Spark's times reach further than Python's.
+    for micros, delay in ((2**63 - 1, MS_MAX), (-(2**63), 1)):
+        far = half_frame(spark, half(1)).withColumn("deliver_at", F.timestamp_micros(F.lit(micros)))
+        assert [row["delay"] for row in half_events(far).select("delay").collect()] == [delay]
 
 
 def test_rows_that_are_no_messages_are_left_out_and_those_beside_them_keep_every_bit(spark: SparkSession) -> None:

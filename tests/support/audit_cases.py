@@ -48,7 +48,12 @@ def _delivery(t: Transaction, at: datetime = DECIDED, due: datetime = DECIDED, *
 
 
 def _scheduled(t: Transaction, due: datetime = _SOON) -> list[Row]:
-    return [t.half(), t.op(), t.decision(deliver_at=due)]
+    before = min(DECIDED, due - timedelta(seconds=1))
+    return [t.half(deliver_at=due), t.op(), t.decision(deliver_at=due, decided_at=before)]
+
+
+def _out(t: Transaction, at: datetime) -> Row:
+    return t.published(committed_at=at)
 
 
 def _cancelled(t: Transaction) -> list[Row]:
@@ -69,7 +74,20 @@ CLEAN: dict[str, Story] = {
     "delivered, and its topic's table cannot be written": lambda t: [
         *(*_scheduled(t, DECIDED), _delivery(t), t.unpublished(), t.published()),
     ],
+    "delivered after a delay that counts from its COMMIT": lambda t: [
+        *(t.half(delay_ms=1_000), t.op(), t.decision(deliver_at=_DUE)),
+        *(_delivery(t, _DUE, _DUE), _out(t, _DUE)),
+    ],
+    "due before its COMMIT": lambda t: [t.half(deliver_at=BORN), t.op(), t.decision(), t.published()],
     "cancelled": lambda t: [*_cancelled(t), t.discarded(**_CANCELLED)],
+    "CANCEL that came too late, and was rejected": lambda t: [
+        *(*_scheduled(t, _DUE), _delivery(t, _DUE, _DUE), _out(t, _DUE), t.op("CANCEL", source="operator")),
+        t.rejected_op(Reason.NOT_SCHEDULED),
+    ],
+    "CANCEL that has just landed": lambda t: [
+        *_scheduled(t),
+        t.op("CANCEL", source="operator", store_timestamp=UNDER_WAY),
+    ],
     "without a transaction": lambda t: [t.half(committed=True), t.decision(), t.published()],
     "pending": lambda t: [t.half(), *t.checks(2)],
     "pending for long, and never checked": lambda t: [replace(t, born=LONG_AGO).half()],
@@ -140,7 +158,68 @@ BROKEN: dict[str, tuple[set[str], Story]] = {
         {"delivered_early"},
         lambda t: [*_scheduled(t, _DUE), _delivery(t, due=_DUE), t.published()],
     ),
-    "published, not delivered": ({"published_while_scheduled"}, lambda t: [*_scheduled(t), t.published()]),
+    "published, not delivered": (
+        {"published_while_scheduled", "delivered_early"},
+        lambda t: [*_scheduled(t), t.published()],
+    ),
+    "delayed, and published at once": (
+        {"delay_not_kept"},
+        lambda t: [t.half(deliver_at=_SOON), t.op(), t.decision(), t.published()],
+    ),
+    "delayed from its COMMIT, and published at once": (
+        {"delay_not_kept"},
+        lambda t: [t.half(delay_ms=1), t.op(), t.decision(), t.published()],
+    ),
+    "scheduled for earlier than it says": (
+        {"delay_not_kept"},
+        lambda t: [
+            t.half(delay_ms=2_000),
+            t.op(),
+            t.decision(deliver_at=_DUE),
+            _delivery(t, _DUE, _DUE),
+            _out(t, _DUE),
+        ],
+    ),
+    "scheduled without a delay": (
+        {"delay_not_kept"},
+        lambda t: [t.half(), t.op(), t.decision(deliver_at=_SOON)],
+    ),
+    "delivered for another time than it was scheduled for": (
+        {"delivered_early"},
+        lambda t: [*_scheduled(t), _delivery(t), t.published()],
+    ),
+    "in its topic before it was delivered": (
+        {"delivered_early"},
+        lambda t: [*_scheduled(t, _DUE), _delivery(t, _DUE, _DUE), t.published()],
+    ),
+    "in another's name delivered": (
+        {"decision_of_another"},
+        lambda t: [*_scheduled(t, _DUE), _delivery(t, _DUE, _DUE, **_OTHER_GROUP), _out(t, _DUE)],
+    ),
+    "cancelled by nobody": (
+        {"cancel_without_op"},
+        lambda t: [*_scheduled(t), t.decision("CANCEL", source="operator"), t.discarded(**_CANCELLED)],
+    ),
+    "CANCEL passed over, and scheduled": (
+        {"cancel_passed_over"},
+        lambda t: [*_scheduled(t), t.op("CANCEL", source="operator")],
+    ),
+    "CANCEL passed over, and delivered": (
+        {"cancel_passed_over"},
+        lambda t: [*_scheduled(t, _DUE), t.op("CANCEL", source="operator"), _delivery(t, _DUE, _DUE), _out(t, _DUE)],
+    ),
+    "without a transaction, and rolled back": (
+        {"message_not_committed", "op_conflict"},
+        lambda t: [t.half(committed=True), t.op("ROLLBACK"), t.decision("ROLLBACK")],
+    ),
+    "without a transaction, and given up": (
+        {"message_not_committed", "message_checked", "op_conflict"},
+        lambda t: [t.half(committed=True), *t.given_up()[1:]],
+    ),
+    "without a transaction, and checked": (
+        {"message_checked"},
+        lambda t: [t.half(committed=True), t.check(), t.decision(check_times=1), t.published()],
+    ),
     "delivered, not published": ({"commit_not_published"}, lambda t: [*_scheduled(t, DECIDED), _delivery(t)]),
     "delivered, not scheduled": ({"delivery_without_commit"}, lambda t: [*t.committed(), _delivery(t)]),
     "delivered twice": (
@@ -148,11 +227,11 @@ BROKEN: dict[str, tuple[set[str], Story]] = {
         lambda t: [*_scheduled(t, DECIDED), _delivery(t), _delivery(t), t.published()],
     ),
     "delivered and cancelled": (
-        {"delivered_and_cancelled", "published_and_discarded"},
+        {"delivered_and_cancelled", "delivered_early", "published_and_discarded"},
         lambda t: [*_cancelled(t), t.discarded(**_CANCELLED), _delivery(t, due=DECIDED), t.published()],
     ),
     "cancelled, never scheduled": (
-        {"cancel_without_commit", "published_and_discarded"},
+        {"cancel_without_commit", "cancel_without_op", "published_and_discarded"},
         lambda t: [*t.committed(), t.decision("CANCEL", source="operator"), t.discarded(**_CANCELLED)],
     ),
     "cancelled twice": (

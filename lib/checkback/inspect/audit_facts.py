@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from checkback.inspect.check_intervals import timed
 from checkback.inspect.half_rows import born
-from checkback.reconcile.event_columns import identity_columns, is_cancel, store_us, transaction_key
+from checkback.reconcile.event_columns import delay_column, identity_columns, is_cancel, store_us, transaction_key
 from checkback.reconcile.records import NOT_STATED, Reason, Source
 from checkback.reconcile.rejected import REJECTION
 from checkback.storage.dataframes import union
@@ -29,7 +29,7 @@ _OF_HALF = {"queue_id": "real_queue_id", "half_queue_id": "queue_id", "half_queu
 #: Bits of op_states and decision_states: COMMIT by source, ROLLBACK by source, DISCARD; SCHEDULED: COMMIT for later.
 COMMITS, ROLLBACKS, DISCARD, SCHEDULED = 0x0F, 0xF0, 0x100, 0x200
 #: Bits of rejected.
-REJECTED_HALF, REJECTED_OP, REJECTED_EARLY = 1, 2, 4
+REJECTED_HALF, REJECTED_OP, REJECTED_EARLY, REJECTED_CANCEL = 1, 2, 4, 8
 
 #: Bits of a check: its number exceeds check_max; its number was used before.
 OVER, AGAIN = 1, 2
@@ -55,11 +55,12 @@ OVER, AGAIN = 1, 2
 #: The columns by kind of row; null if not applicable.
 #: at, until: ms. Half: born, its own immunity (a duration); check: when it was requested, how long after it was due;
 #: discard (given up): from which landing on a half is too young for it, how long after it was due.
-#: Delivery: at, and until: when it was due. Decision SCHEDULED: until: when it is due.
+#: Delivery: at, and until: when it was due. Topic and `unpublished`: at. Decision SCHEDULED: until: when it is due.
+#: Op: at: 1 = it is a message without a transaction, its own COMMIT.
 #: store: half or op: when it landed, us; check: when the next one is due; decision: its turn.
-#: number: bits; check: its turn; discard: the number of checks it lacks; received check: its number. `at` of a
-#: decision: its check_times. who, content: hashes; check: check_times, bits. content of a discard: its check_times if
-#: only received checks counted.
+#: number: bits; half: its delay, as in an event; check: its turn; discard: the number of checks it lacks; received
+#: check: its number. `at` of a decision: its check_times. who, content: hashes; check: check_times, bits. content of a
+#: decision: when it was made (ms); of a discard: its check_times if only received checks counted.
 _COLUMNS = ("at", "until", "store", "number", "who", "content")
 
 
@@ -67,27 +68,29 @@ def facts(fixed: FixedTables, rules: DataFrame, ever: RulesHistory) -> DataFrame
     """The facts of each transaction. ``rules``: those of each batch (`batch_audit.rules`).
 
     Columns, integers, null if there is no such row or the value is unknown: queue_id, queue_offset; of the first half
-    message at the offset: born, own_immunity (ms), landed (us), who, content; halves, published, unpublished,
-    decisions, discarded (rows), half_contents, half_owners, topic_contents, discarded_contents, decision_owners (min
-    and max, as an array); ops, alien_ops, undelivered (rows), received (highest number), op_states, op_landed (us,
-    first), alien_landed (us, last); decision_states, decided_checks (max), decided_turn (first); checks (rows),
+    message at the offset: born, own_immunity (ms), landed (us), who, content; halves, messages (without a transaction),
+    published, unpublished, decisions, discarded (rows), half_contents, half_owners, delays (as in an event),
+    topic_contents, discarded_contents, decision_owners (also those of cancels and deliveries; min and max, as an
+    array); ops, alien_ops, undelivered (rows), received (highest number), op_states, op_landed (us, first),
+    alien_landed (us, last); decision_states, decided_checks (max), decided_turn (first); checks (rows),
     repeated_checks, over_limit (bit), last_check, last_turn, first_check_at (ms), next_check_at (ms, by the last
     check), least_slack (ms); of discards: least_end_slack, too_young (ms: halves that landed then or later), lacking
-    (checks), unreceived (check_times, if all had to be received); rejected (bits); deliver_at (ms), deliveries,
-    cancels, cancelled (rows), least_delay (ms from deliver_at to the delivery).
+    (checks), unreceived (check_times, if all had to be received); rejected (bits); committed_at (ms, of the COMMIT),
+    deliver_at (ms, by it), due_at (ms, the latest by it or a delivery), delivered_at, published_at, unpublished_at (ms,
+    first); deliveries, cancels, cancelled, cancel_ops (rows), cancel_landed (us, first).
     """
     half = fixed.read("half")
     rows = [
         _half_rows(half, fixed.ignores_case),
         _op_rows(fixed.read("op"), half),
         # A message without a transaction is its own COMMIT.
-        _rows(half.where("committed"), _OP, store=store_us(), number=F.lit(1 << Source.PRODUCER)),
-        _rows(fixed.read("deliveries"), _DELIVERY, at=F.unix_millis("delivered_at"), until=F.unix_millis("deliver_at")),
+        _rows(half.where("committed"), _OP, at=F.lit(1), store=store_us(), number=F.lit(1 << Source.PRODUCER)),
+        _delivery_rows(fixed.read("deliveries")),
         _decision_rows(fixed.read("decisions"), rules),
         _discarded_rows(fixed.read("discarded"), fixed.ignores_case),
         _timed_rows(timed(fixed.read("check_requests"), fixed.read("decisions"), rules, ever)),
         _rejected_rows(fixed.read("rejected")),
-        _rows(fixed.read("unpublished").withColumnsRenamed(_OF_HALF), _UNPUBLISHED),
+        _rows(fixed.read("unpublished").withColumnsRenamed(_OF_HALF), _UNPUBLISHED, at=F.unix_millis("unpublished_at")),
         _topic_rows(fixed.read_topics(), fixed.ignores_case),
     ]
     # Shuffle before aggregating: the rows are narrow, the aggregates wide, and few rows share a key.
@@ -107,6 +110,7 @@ def _half_facts() -> list[Column]:
         _count(_HALF).alias("halves"),
         _span("content", _HALF).alias("half_contents"),
         _span("who", _HALF).alias("half_owners"),
+        _span("number", _HALF).alias("delays"),
     ]
 
 
@@ -118,6 +122,9 @@ def _op_facts() -> list[Column]:
         F.max(_of("number", _RECEIVED)).alias("received"),
         _bits(_OP).alias("op_states"),
         F.min(_of("store", _OP)).alias("op_landed"),
+        F.count(_of("at", _OP)).alias("messages"),
+        _count(_CANCEL_OP).alias("cancel_ops"),
+        F.min(_of("store", _CANCEL_OP)).alias("cancel_landed"),
         F.max(_of("store", _ALIEN_OP)).alias("alien_landed"),
     ]
 
@@ -135,11 +142,15 @@ def _other_facts() -> list[Column]:
         _bits(_DECISION).alias("decision_states"),
         F.max(_of("at", _DECISION)).alias("decided_checks"),
         F.min(_of("store", _DECISION)).alias("decided_turn"),
-        _span("who", _DECISION).alias("decision_owners"),
+        _span("who", _DECISION, _CANCEL, _DELIVERY).alias("decision_owners"),
         _bits(_REJECTED).alias("rejected"),
+        F.max(F.when(F.col("number").bitwiseAND(COMMITS) != 0, _of("content", _DECISION))).alias("committed_at"),
         F.max(_of("until", _DECISION)).alias("deliver_at"),
+        F.max(_of("until", _DECISION, _DELIVERY)).alias("due_at"),
+        F.min(_of("at", _DELIVERY)).alias("delivered_at"),
+        F.min(_of("at", _TOPIC)).alias("published_at"),
+        F.min(_of("at", _UNPUBLISHED)).alias("unpublished_at"),
         _count(_DELIVERY).alias("deliveries"),
-        F.min(_of("at", _DELIVERY) - _of("until", _DELIVERY)).alias("least_delay"),
         _count(_CANCEL).alias("cancels"),
         _count(_CANCELLED).alias("cancelled"),
     ]
@@ -167,17 +178,17 @@ def _is(kind: int) -> Column:
     return F.col("kind") == kind
 
 
-def _of(column: str, kind: int) -> Column:
-    return F.when(_is(kind), F.col(column))
+def _of(column: str, *kinds: int) -> Column:
+    return F.when(F.col("kind").isin(*kinds), F.col(column))
 
 
 def _count(kind: int) -> Column:
     return F.count_if(_is(kind))
 
 
-def _span(column: str, kind: int) -> Column:
+def _span(column: str, *kinds: int) -> Column:
     """Min and max: all values, if there are at most two distinct ones."""
-    return F.array(F.min(_of(column, kind)), F.max(_of(column, kind)))
+    return F.array(F.min(_of(column, *kinds)), F.max(_of(column, *kinds)))
 
 
 def _bits(kind: int) -> Column:
@@ -208,9 +219,15 @@ def _half_rows(half: DataFrame, ignore_case: bool) -> DataFrame:
         at=F.unix_millis(born()),
         until=F.when(own >= 0, own * 1000),
         store=store_us(),
+        number=delay_column(),
         who=transaction_key(),
         content=_content(F.col("real_topic"), "real_queue_id", "store_timestamp", ignore_case),
     )
+
+
+def _delivery_rows(deliveries: DataFrame) -> DataFrame:
+    at, due = F.unix_millis("delivered_at"), F.unix_millis("deliver_at")
+    return _rows(deliveries, _DELIVERY, at=at, until=due, who=transaction_key())
 
 
 def _discarded_rows(discarded: DataFrame, ignore_case: bool) -> DataFrame:
@@ -222,7 +239,7 @@ def _discarded_rows(discarded: DataFrame, ignore_case: bool) -> DataFrame:
 def _topic_rows(topics: DataFrame, ignore_case: bool) -> DataFrame:
     named = topics.withColumnsRenamed(_OF_HALF)
     content = _content(F.col("topic"), "real_queue_id", "half_store_timestamp", ignore_case)
-    return _rows(named, _TOPIC, content=content)
+    return _rows(named, _TOPIC, at=F.unix_millis("committed_at"), content=content)
 
 
 def _source_bit() -> Column:
@@ -278,6 +295,7 @@ def _decision_rows(decisions: DataFrame, rules: DataFrame) -> DataFrame:
         until=F.unix_millis("deliver_at"),
         number=_state_bits().bitwiseOR(scheduled),
         who=transaction_key(),
+        content=F.col("ms"),
         store=F.col("turn"),
     )
 
@@ -311,6 +329,7 @@ def _rejected_rows(rejected: DataFrame) -> DataFrame:
     too_many = F.col("reason") == REJECTION[Reason.TOO_MANY]  # rejected before its owner was compared
     bits = F.when(half, REJECTED_HALF).when(alien, REJECTED_OP).when(early, REJECTED_EARLY)
     bits = bits.when(too_many, REJECTED_OP | REJECTED_EARLY)
+    bits = bits.when(F.col("reason") == REJECTION[Reason.NOT_SCHEDULED], REJECTED_CANCEL)
     named = rejected.select(
         queue_id.try_cast("int").alias("queue_id"), offset.try_cast("bigint").alias("queue_offset"), bits.alias("bits")
     ).where(F.col("queue_id").isNotNull() & F.col("queue_offset").isNotNull() & F.col("bits").isNotNull())

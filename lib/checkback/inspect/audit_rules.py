@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from checkback.inspect.audit_facts import (
     COMMITS,
     DISCARD,
+    REJECTED_CANCEL,
     REJECTED_EARLY,
     REJECTED_HALF,
     REJECTED_OP,
@@ -126,18 +127,45 @@ def _waiting() -> Column:
 def _scheduling(known: RulesInForce) -> dict[str, Column]:
     scheduled = _waiting() & ~_there("cancels")
     out = _there("published") | _there("unpublished")
-    late = F.lit(False) if known.batch_time is None else F.col("deliver_at") < known.batch_time - _MARGIN_MS
+    late = passed_over = F.lit(False)
+    if known.batch_time is not None:
+        late = F.col("deliver_at") < known.batch_time - _MARGIN_MS
+        passed_over = F.col("cancel_landed") < (known.batch_time - _MARGIN_MS) * 1000
+    unheeded = _there("cancel_ops") & ~_there("cancels") & ~_has("rejected", REJECTED_CANCEL)
     return {
         "scheduled": scheduled,
         "cancelled": _there("cancels"),
         "published_while_scheduled": out & _waiting(),
-        "delivered_early": F.coalesce(F.col("least_delay") < 0, F.lit(False)),
+        "delay_not_kept": (F.col("decisions") == 1) & _decided(COMMITS) & _there("halves") & ~_as_delayed(),
+        "delivered_early": F.coalesce(_out_at() < F.col("due_at"), F.lit(False)),
         "delivered_twice": F.col("deliveries") > 1,
         "delivery_without_commit": _there("deliveries") & ~_decided(SCHEDULED),
         "delivered_and_cancelled": _there("deliveries") & _there("cancels"),
         "cancel_without_commit": _there("cancels") & ~_decided(SCHEDULED),
+        "cancel_without_op": _there("cancels") & ~_there("cancel_ops") & _there("halves"),
+        "cancel_passed_over": unheeded & passed_over,
         "delivery_overdue": scheduled & late,
     }
+
+
+def _out_at() -> Column:
+    """When it was first published or delivered; if another batch published it late: when it began to wait for that."""
+    return F.least("delivered_at", "unpublished_at", F.when(~_there("unpublished"), F.col("published_at")))
+
+
+def _as_delayed() -> Column:
+    """Whether the COMMIT has the deliver_at that the delay of a half message at the offset gives (rule 10)."""
+
+    def is_due(delay: Column) -> Column:
+        at = F.when(delay < 0, F.col("committed_at") - delay).otherwise(delay)
+        return F.when(at > F.col("committed_at"), at).eqNullSafe(F.col("deliver_at"))
+
+    return F.exists("delays", is_due)
+
+
+def _alone() -> Column:
+    """Whether it is a message without a transaction."""
+    return _there("messages") & (F.col("messages") == F.col("halves"))
 
 
 def _deciding() -> dict[str, Column]:
@@ -149,6 +177,7 @@ def _deciding() -> dict[str, Column]:
         "decision_of_another": _unlike("decision_owners", "who", "half_owners"),
         "commit_without_op": _lacks_op(COMMITS),
         "rollback_without_op": _lacks_op(ROLLBACKS),
+        "message_not_committed": _alone() & _there("decisions") & ~_decided(COMMITS),
         "op_conflict": _there("decisions") & (commit_said | rollback_said),
     }
 
@@ -159,6 +188,7 @@ def _checking(known: RulesInForce) -> dict[str, Column]:
     too_many = F.lit(False) if known.uncounted else F.coalesce(too_many, F.lit(False))
     return {
         "check_without_half": _there("checks") & ~_there("halves"),
+        "message_checked": _there("checks") & _alone(),
         "check_over_limit": F.col("over_limit") > 0,
         "check_after_decision": too_many | (F.col("last_turn") >= F.col("decided_turn")),
         "check_too_early": F.col("first_check_at") <= F.col("born") + _immunity(known),

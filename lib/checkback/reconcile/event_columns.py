@@ -72,14 +72,14 @@ def half_events(half: DataFrame, group_hash: GroupHash = GROUP_HASH) -> DataFram
         F.coalesce(F.col("check_immunity_s").cast("bigint") * 1000, F.lit(-1)).alias("immunity"),
         group.alias("group"),
         transaction.alias("transaction"),
-        _delay().alias("delay"),
+        delay_column().alias("delay"),
     )
 
 
-def _delay() -> Column:
+def delay_column() -> Column:
     """The field delay of an EVENT. Within limits, so that no sum overflows: another writer may have set none."""
     # Never before its time: rounded up to ms. A time before 1970 is past, as 1 is. least and greatest skip nulls.
-    at = F.least(F.greatest(F.expr("(unix_micros(deliver_at) + 999) div 1000"), F.lit(1)), F.lit(MS_MAX))
+    at = F.greatest(F.expr(f"(least(unix_micros(deliver_at), {MS_MAX * 1000}) + 999) div 1000"), F.lit(1))
     after = -F.least(F.greatest("delay_ms", F.lit(0)), F.lit(_LONGEST_DELAY))
     return F.when(F.col("deliver_at").isNotNull(), at).otherwise(after).cast("bigint")
 
