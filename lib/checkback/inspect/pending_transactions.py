@@ -46,7 +46,8 @@ left_over AS (
     WHERE NOT EXISTS (
         SELECT 1 FROM {decisions} AS d WHERE d.queue_id = h.queue_id AND d.queue_offset = h.queue_offset)),
 landed AS (
-    SELECT queue_id, queue_offset, transaction_id, producer_group, real_topic, born_timestamp, check_immunity_s CONTENT,
+    SELECT queue_id, queue_offset, transaction_id, producer_group, real_topic, born_timestamp, check_immunity_s, committed
+        CONTENT,
         unix_micros(least(born_timestamp, store_timestamp)) AS born_us,
         row_number() OVER (
             PARTITION BY queue_id, queue_offset
@@ -140,7 +141,8 @@ known AS (
     SELECT h.queue_id, h.queue_offset, h.transaction_id, h.producer_group, h.real_topic, h.born_timestamp, h.born_us
         CONTENT,
         coalesce(c.check_times, CAST(0 AS INT)) AS check_times, a.outcome AS last_outcome, a.error AS last_error,
-        a.endpoint AS last_endpoint, a.answered_at AS last_answered_at, w.state AS op_waiting,
+        a.endpoint AS last_endpoint, a.answered_at AS last_answered_at,
+        CASE WHEN h.committed THEN 'COMMIT' ELSE w.state END AS op_waiting,
         coalesce(
             CASE WHEN c.requested_at > timestamp_micros(:most) THEN CAST(:most AS BIGINT)
                 ELSE unix_millis(c.requested_at) * 1000 END + CAST(:check_interval AS BIGINT),
@@ -174,9 +176,9 @@ def pending(
     Columns: queue_id INT, queue_offset BIGINT, transaction_id, producer_group, real_topic, born_timestamp, age_s DOUBLE
     (seconds since birth), check_times INT (checks that count; 0 = none yet), last_outcome, last_error, last_endpoint
     and last_answered_at (of the newest outcome of a check; null = none yet), next_check_at (after check_max checks:
-    when it is discarded; up to transaction.check_jitter later), op_waiting (COMMIT or ROLLBACK: its own op has landed
-    and will decide it in the next batch; else null), why (a sentence), as_of (TIMESTAMP). With ``bodies`` also tags,
-    keys, properties and body.
+    when it is discarded; up to transaction.check_jitter later), op_waiting (COMMIT or ROLLBACK: the next batch decides
+    it so, as its own op has landed, or it is a message without a transaction; else null), why (a sentence), as_of
+    (TIMESTAMP). With ``bodies`` also tags, keys, properties and body.
 
     Reads half twice, first only offsets, and decisions, op, check_requests and check_answers, without bodies. Raises
     SettingsError if ``as_of`` is not a time or too long ago, or if there are no tables.

@@ -12,7 +12,7 @@ from checkback.operate.transaction import OPERATOR, Decision, LandedOp, Place, T
 from checkback.storage.first_op import is_own, misfit, turn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from checkback.operate.tables import OperatorTables
     from checkback.operate.transaction import Asked
@@ -29,6 +29,7 @@ _HALF = (
     "born_timestamp",
     "store_timestamp",
     "check_immunity_s",
+    "committed",
 )
 _LEDGER = ("action", "queue_id", "queue_offset", "new_queue_id")
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
@@ -95,6 +96,16 @@ def _rows_at(
     ]
 
 
+def _own_rows_at(store: OperatorTables, name: str, found: Mapping[Place, Transaction]) -> list[tuple[Place, Row]]:
+    """The rows about these half messages; another may have had the offset before `half` was restored to older state."""
+    return [
+        (place, row)
+        for place, row in _rows_at(store, name, "queue_offset", found)
+        if row["transaction_id"] in (None, found[place].transaction_id)
+        and row["producer_group"] in (None, found[place].producer_group)
+    ]
+
+
 def _first_of_each(rows: Iterable[tuple[Place, Row]]) -> dict[Place, Row]:
     """By place the row that landed first, as in the segments."""
     first: dict[Place, Row] = {}
@@ -114,6 +125,7 @@ def _transaction(row: Row, resumable: bool) -> Transaction:
         born=row["born_timestamp"] or _time(row),
         stored=_time(row),
         check_immunity_s=row["check_immunity_s"],
+        committed=bool(row["committed"]),
         resumed_from=Place.parse(properties.get(RESUMED_FROM)),
         resumed_by=properties.get(RESUMED_BY),
     )
@@ -129,13 +141,13 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
             ops.setdefault(place, []).append(row)
         elif _is_cancel(row) and misfit(row["producer_group"], row["transaction_id"], *whose) is None:
             cancels.setdefault(place, []).append(row)
-    decided = _rows_at(store, "decisions", "queue_offset", found)
+    decided = _own_rows_at(store, "decisions", found)
     decisions = {
         place: Decision(row["state"], row["source"], row["reason"], row[_TIMES] or 0, row["decided_at"])
         for place, row in sorted(decided, key=lambda item: item[1]["state"] == "CANCEL")  # it comes after the COMMIT
     }
     due = {place: row["deliver_at"] for place, row in decided if row["deliver_at"] is not None}
-    delivered = {place: row["delivered_at"] for place, row in _rows_at(store, "deliveries", "queue_offset", found)}
+    delivered = {place: row["delivered_at"] for place, row in _own_rows_at(store, "deliveries", found)}
     checks: dict[Place, int] = {}
     for place, row in _rows_at(store, "check_requests", "queue_offset", found, ["queue_id", "queue_offset", _TIMES]):
         checks[place] = max(checks.get(place, 0), row[_TIMES] or 0)

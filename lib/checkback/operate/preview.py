@@ -40,6 +40,12 @@ def consequence(action: str, transaction: Transaction, queue: int) -> str:
     """What the action will do, and its consequences."""
     if action == RESUME:
         state = "DISCARD" if transaction.decision is None else transaction.decision.state
+        if transaction.committed:
+            return (
+                f"The message becomes a new message without a transaction of queue {queue}. When `checkback reconcile` "
+                f"next runs, it is published, or scheduled if it has a delay: nobody is asked. The decision "
+                f"{transaction.place} {state} stays."
+            )
         return (
             f"The message becomes a new half message of queue {queue}, born now, with its checks at 0. When "
             f"`checkback reconcile` runs and its immunity has passed, the group {transaction.producer_group} is asked "

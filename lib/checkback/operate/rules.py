@@ -35,6 +35,8 @@ def judge_resolve(transaction: Transaction) -> None:
         elif transaction.decision.state in _KEPT:
             fix = "`checkback resume` makes a new half message of it"
         raise RefusedError(f"is decided: {_decision(transaction)}", where, fix)
+    if transaction.committed:
+        raise _own_commit(transaction)
     if transaction.ops:
         op = transaction.ops[0]
         signed = f" ({OperatorSignature.parse(op.remark).actor})" if op.source == "operator" else ""
@@ -48,6 +50,8 @@ def judge_resolve(transaction: Transaction) -> None:
 def judge_cancel(transaction: Transaction) -> None:
     """Verify that it may be cancelled. Raises RefusedError unless it is scheduled, and no CANCEL of it has landed."""
     where, decision = _name(transaction), transaction.decision
+    if decision is None and transaction.committed:
+        raise _own_commit(transaction)
     if decision is None:
         raise RefusedError("is not scheduled but pending", where, "`checkback resolve --rollback` ends it")
     if decision.state == "CANCEL":
@@ -79,6 +83,8 @@ def judge_resume(transaction: Transaction) -> None:
             where,
             "wait for its decision, or `checkback resolve` it",
         )
+    if transaction.decision is None and transaction.committed:
+        raise _own_commit(transaction)
     if transaction.decision is None:
         raise RefusedError("is not discarded but pending", where, "wait for its decision, or `checkback resolve` it")
     if transaction.decision.state in _KEPT and (why := reserved(transaction.real_topic)) is not None:
@@ -86,6 +92,14 @@ def judge_resume(transaction: Transaction) -> None:
         raise RefusedError(what, where, "no table can be created for it")
     if transaction.decision.state not in _KEPT:
         raise RefusedError(f"is not discarded but decided: {_decision(transaction)}", where, "a decision is final")
+
+
+def _own_commit(transaction: Transaction) -> RefusedError:
+    return RefusedError(
+        "is a message without a transaction: it is its own COMMIT (rule 12), whatever op lands",
+        _name(transaction),
+        "`checkback reconcile` publishes or schedules it when it next runs; `checkback cancel` ends it once scheduled",
+    )
 
 
 def _name(transaction: Transaction) -> str:

@@ -59,7 +59,8 @@ class Transaction:
 
     ``resumed_from``, ``resumed_by``: of a resumed message, its discarded original, and "ACTOR: REASON". ``resumed_as``:
     of a discarded message that was resumed, the new half message. ``deliver_at``: of a COMMIT that has scheduled it;
-    ``delivered_at``: when it was published then. ``cancels``: ops CANCEL of operators.
+    ``delivered_at``: when it was published then. ``cancels``: ops CANCEL of operators. ``committed``: a message without
+    a transaction.
     """
 
     place: Place
@@ -80,6 +81,7 @@ class Transaction:
     deliver_at: datetime | None = None
     delivered_at: datetime | None = None
     cancels: tuple[LandedOp, ...] = ()
+    committed: bool = False
 
     @property
     def operators_op(self) -> LandedOp | None:
@@ -97,6 +99,8 @@ class Transaction:
             resumed = f"; resumed as {self.resumed_as}" if self.resumed_as else ""
             since = f"{self.decision.state} since {stamp(self.decision.decided_at)} by {self.decision.source}"
             return f"{since}{why}{self._delivery()}{resumed}"
+        if self.committed:
+            return "a message without a transaction, which is its own COMMIT; not yet decided"
         if self.ops:
             op = self.ops[0]
             return f"pending; {op.state} by {op.source} landed at {stamp(op.stored)}, not yet decided"
