@@ -21,6 +21,8 @@ from checkback.application.run import reconcile
 from checkback.errors import CheckbackError
 from checkback.inspect.answers import Answers
 from checkback.inspect.state_store import state_segments
+from checkback.reconcile.registered_timers import timers_of
+from checkback.reconcile.timer_encoding import kind_of
 from checkback.settings import Settings
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
@@ -52,10 +54,10 @@ class Lake:
         """Half messages."""
         self._append("half", [row | {"store_timestamp": _now(), "born_timestamp": _now()} for row in rows])
 
-    def end(self, state: str, *offsets: int, source: str = "producer") -> None:
+    def end(self, state: str, *offsets: int, source: str = "producer", name: str = "tx") -> None:
         """Ops."""
         names = ("queue_id", "half_offset", "transaction_id", "producer_group", "state", "source", "remark")
-        rows = [(0, offset, f"tx-{offset}", "orders", state, source, None) for offset in offsets]
+        rows = [(0, offset, f"{name}-{offset}", "orders", state, source, None) for offset in offsets]
         times = {"born_timestamp": _now(), "store_timestamp": _now()}
         self._append("op", [dict(zip(names, row, strict=True)) | times for row in rows])
 
@@ -197,6 +199,32 @@ def test_nothing_is_lost_or_doubled_by_a_rebuild(lake: Lake, monkeypatch: pytest
     lake.reconcile()
     assert lake.offsets("decisions", "CANCEL") == [1, 6]
     assert lake.offsets("topics/a") == [0, 2, 3, 4, 5]
+
+
+def test_rebuild_does_not_take_one_message_for_another_at_its_offset(lake: Lake) -> None:
+    """`half` was restored to an older state, and the offsets of three messages that ended otherwise assigned again."""
+    first, second, third = offsets = 0, 64, 128
+    lake.land(half(first) | LATER, half(second) | {"delay_ms": 9 * 3_600_000}, half(third) | NEVER)
+    lake.end("COMMIT", *offsets)
+    lake.reconcile()
+    lake.end("CANCEL", third, source="operator")
+    lake.reconcile()
+    for name in ("half", "op"):
+        shutil.rmtree(lake.root / name)
+    lake.tables = Tables.of(lake.settings.storage)
+    lake.tables.create(lake.spark, "half", "op")
+    lake.land(*(half(offset) | NEVER | {"transaction_id": f"new-{offset}"} for offset in offsets))
+    lake.end("COMMIT", *offsets, name="new")
+    for _ in range(2):
+        lake.lose_checkpoint()
+        lake.reconcile()
+    told = [row for row in inspect.scheduled(lake.spark, lake.settings).collect() if row["transaction_id"][:3] == "new"]
+    assert [row["queue_offset"] for row in told] == [first, second, third]
+    assert sorted(row["scheduled"] for row in state_segments(lake.spark, lake.settings).collect()) == [1, 1, 1]
+    timers = [timer for _, _, timer in timers_of(lake.spark, lake.tables) if kind_of(timer).of_delivery]
+    due = [round(row["deliver_at"].timestamp() * 1000) for row in told]
+    assert len(timers) == len(due)
+    assert max(timers) < max(due) + 8
 
 
 def _now() -> datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,11 @@ class Lakehouse:
         half = next(row for row in self.rows("half") if (row["queue_id"], row["queue_offset"]) == place)
         DeltaLog.create("deliveries", self.tables.location("deliveries"))
         self._append("deliveries", self._own(half) | {"delivered_at": self.clock(), "batch_id": 2})
+
+    def remove(self, name: str) -> None:
+        """All rows of a table."""
+        shutil.rmtree(self.tables.location(name))
+        DeltaLog.create(name, self.tables.location(name))
 
     def cancel(self, asked: Asked | None = None, signed: OperatorSignature = ALICE, **more: Any) -> Outcome:
         """As the command with --yes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -51,6 +52,35 @@ def test_what_is_not_scheduled_is_not_cancelled(lake: Lakehouse) -> None:
     lake.deliver(later)
     assert main(["cancel", "later", "--actor", "a", "--reason", "b", "--set", f"storage.root={lake.root}"]) == 1
     assert lake.versions()["op"] == before["op"]
+
+
+def test_message_without_a_transaction_is_not_rolled_back_but_cancelled(
+    lake: Lakehouse, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No op changes it: before `reconcile` has scheduled it, nothing can be done. Resumed, nobody is asked."""
+    place = lake.half(12, committed=True)
+    for change in (lake.cancel, partial(lake.resolve, "ROLLBACK")):
+        with pytest.raises(RefusedError, match=r"is its own COMMIT \(rule 12\), whatever op lands"):
+            change()
+    assert lake.rows("op") == []
+    lake.decide(place, "COMMIT", deliver_at=DUE)
+    assert lake.cancel().operation.action == "CANCEL"
+    lake.decide(place, "CANCEL", "operator")
+    options = ["tx", "--actor", "a", "--reason", "b", "--set", f"storage.root={lake.root}"]
+    assert main(["resume", *options]) == 0
+    assert "a new message without a transaction" in capfd.readouterr().out
+    assert lake.resume().operation.new_place is not None
+    assert lake.rows("half")[-1]["committed"] is True
+
+
+def test_what_became_of_another_message_at_the_offset_does_not_count(lake: Lakehouse) -> None:
+    """`half` was restored to an older state, and the offset assigned again."""
+    before = lake.half(12, "before")
+    lake.decide(before, "COMMIT", deliver_at=DUE)
+    lake.deliver(before)
+    lake.remove("half")
+    lake.decide(lake.half(12), "COMMIT", deliver_at=DUE)
+    assert lake.cancel().operation.action == "CANCEL"
 
 
 def test_preview_says_when_it_is_due(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from checkback.reconcile.records import EVENT, Action, Kind, Records
 from checkback.reconcile.segment import Segment, decide
 from checkback.reconcile.state_codec import decode, encode
 from checkback.reconcile.state_restore import ROW, Known, restore
-from reconcile.segments import RULES, SIZE, commit, events, half, op, rollback
+from reconcile.segments import RULES, SIZE, commit, events, half, message, op, rollback
 
 DECISIONS = (Action.COMMIT, Action.ROLLBACK, Action.DISCARD)
 #: all that a segment's batch says, but for late ops: what a rebuilt one knows of those it has judged from the tables
@@ -183,6 +183,16 @@ def test_op_that_is_only_to_be_rejected_takes_nobodys_place() -> None:
     assert restored is not None
     _, actions = decide(restored, events(half(3)), RULES.reserved + 2, RULES)
     assert Action.COMMIT in actions["action"]
+
+
+def test_message_without_a_transaction_is_committed_whatever_op_there_is() -> None:
+    """Also before one without times, which another writer has appended."""
+    rows = rows_of((Known.UNDECIDED, message(3)), (Known.OP, rollback(3, -5, store=-5)), (Known.OP, rollback(3)))
+    restored = restore(0, SIZE, rows, 5, RULES)
+    assert restored is not None
+    _, actions = decide(restored, events(), 6, RULES)
+    assert actions["action"].tolist()[0] == Action.COMMIT
+    assert Action.ROLLBACK not in actions["action"]
 
 
 def test_op_of_a_pending_half_is_applied_at_once() -> None:

@@ -180,24 +180,20 @@ def _halves(read: Mapping[str, DataFrame], since: int, rules: Rules) -> DataFram
     """Half messages: all undecided and scheduled ones, and those that landed or were decided ``since`` (ms).
 
     A decision that matches no half message at its offset is ignored: `half` was restored to an older state, and the
-    offset assigned again. Checks of another half message at the offset do not count either.
+    offset assigned again. Checks, deliveries and cancels of another half message at the offset do not count either.
     """
     decided_at = F.max(F.unix_millis("decided_at")).alias("decided_at")
     group, transaction = identity_columns()
     group = F.when(F.col("producer_group").isNotNull(), group).alias("group_hash")
     whose = F.collect_set(F.struct(group, transaction)).alias("whose")
-    scheduled = F.max(F.unix_millis("deliver_at")).alias("scheduled")
-    cancelled = F.bool_or(F.col("state") == "CANCEL").alias("cancelled")
-    at = "queue_id", F.col("queue_offset").alias("offset")
-    decided = read["decisions"].groupBy(*at).agg(decided_at, whose, scheduled, cancelled)
-    delivered = read["deliveries"].select(*at).distinct().withColumn("delivered", F.lit(True))
+    decided = read["decisions"].groupBy("queue_id", F.col("queue_offset").alias("offset")).agg(decided_at, whose)
     about = F.coalesce(F.exists("whose", _is_about), F.lit(False))
-    is_scheduled = F.col("about") & F.col("scheduled").isNotNull() & ~F.col("cancelled") & F.col("delivered").isNull()
+    is_scheduled = F.col("scheduled").isNotNull()
     checks = checks_so_far(read["check_requests"], read["op"], rules.count_undelivered, rules.check_max)
     halves = (
         half_events(read["half"])
         .join(decided, on=_KEY, how="left")
-        .join(delivered, on=_KEY, how="left")
+        .join(_scheduled(read), on=CHECKED, how="left")
         .withColumn("about", about)
         .withColumn("decided", F.max("about").over(Window.partitionBy(*_KEY)))
         .join(checks, on=CHECKED, how="left")
@@ -213,10 +209,24 @@ def _halves(read: Mapping[str, DataFrame], since: int, rules: Rules) -> DataFram
             }
         )
         .withColumn("at", F.col("at").cast("bigint"))
-        .drop("decided_at", "whose", "decided", "checked", "about", "scheduled", "cancelled", "delivered")
+        .drop("decided_at", "whose", "decided", "checked", "about", "scheduled")
     )
     recent = (F.col("store") >= since * 1000) | (F.col("at") >= since)
     return halves.where((F.col("known") != Known.DECIDED) | recent)
+
+
+def _scheduled(read: Mapping[str, DataFrame]) -> DataFrame:
+    """CHECKED, scheduled BIGINT: when what is neither delivered nor cancelled is to be delivered (ms)."""
+
+    def of(rows: DataFrame, *more: Column) -> DataFrame:
+        group, transaction = identity_columns()
+        own = F.col("queue_offset").alias("offset"), group.alias("group"), transaction.alias("transaction")
+        return rows.select("queue_id", *own, *more)
+
+    committed = of(read["decisions"].where("state = 'COMMIT'"), F.unix_millis("deliver_at").alias("scheduled"))
+    ended = of(read["decisions"].where("state = 'CANCEL'")).union(of(read["deliveries"]))
+    left = committed.where("scheduled IS NOT NULL").join(ended, on=CHECKED, how="left_anti")
+    return left.groupBy(*CHECKED).agg(F.max("scheduled").alias("scheduled"))
 
 
 def _is_about(decision: Column) -> Column:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from checkback.settings import Settings
 
+#: With its names: the offset of what was delivered may have been assigned again, after `half` had been restored.
 _SCHEDULED = """
 SELECT queue_id, queue_offset, transaction_id, producer_group, real_topic, decided_at, source, deliver_at,
     (CAST(unix_micros(deliver_at) AS DOUBLE) - CAST(:now AS DOUBLE)) / 1e6 AS due_in_s, timestamp_micros(:now) AS as_of
@@ -21,9 +22,11 @@ FROM {decisions} AS d
 WHERE state = 'COMMIT' AND deliver_at IS NOT NULL
     AND NOT EXISTS (
         SELECT 1 FROM {decisions} AS c
-        WHERE c.state = 'CANCEL' AND c.queue_id = d.queue_id AND c.queue_offset = d.queue_offset)
+        WHERE c.state = 'CANCEL' AND c.queue_id = d.queue_id AND c.queue_offset = d.queue_offset
+            AND c.transaction_id = d.transaction_id AND c.producer_group = d.producer_group)
     AND NOT EXISTS (
-        SELECT 1 FROM {deliveries} AS e WHERE e.queue_id = d.queue_id AND e.queue_offset = d.queue_offset)
+        SELECT 1 FROM {deliveries} AS e WHERE e.queue_id = d.queue_id AND e.queue_offset = d.queue_offset
+            AND e.transaction_id = d.transaction_id AND e.producer_group = d.producer_group)
 """
 SCHEDULED = Question(_SCHEDULED, "deliver_at, queue_id, queue_offset")
 

@@ -223,11 +223,11 @@ def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> 
     )
     cancelled = F.col("reason") == "CANCELLED"
     kept = tables.read(spark, "discarded")
-    of_cancel = tables.read(spark, "decisions").where("state = 'CANCEL'").select(*_KEY)
+    of_cancel = tables.read(spark, "decisions").where("state = 'CANCEL'").select(*_IDENTITY)
     discarded = (
         kept.where(~cancelled)
         .join(decided, on=_KEY, how="left_anti")
-        .union(kept.where(cancelled).join(of_cancel, on=_KEY, how="left_anti"))
+        .union(kept.where(cancelled).join(of_cancel, on=_IDENTITY, how="left_anti"))
         .withColumns(
             {
                 "state": F.when(cancelled, "CANCEL").otherwise("DISCARD"),
@@ -243,9 +243,9 @@ def _decisions(spark: SparkSession, tables: Tables, topics: Collection[str]) -> 
 
 def _deliveries(spark: SparkSession, tables: Tables, topics: Collection[str]) -> DataFrame:
     """The deliveries of scheduled messages that are published or unpublished without one: its columns."""
-    there = tables.read(spark, "deliveries").select(*_KEY)
+    there = tables.read(spark, "deliveries").select(*_IDENTITY)
     scheduled = tables.read(spark, "decisions").where("state = 'COMMIT' AND deliver_at IS NOT NULL")
-    scheduled = scheduled.select(*_IDENTITY, "deliver_at").join(there, on=_KEY, how="left_anti")
+    scheduled = scheduled.select(*_IDENTITY, "deliver_at").join(there, on=_IDENTITY, how="left_anti")
     published = _published(spark, tables, topics).dropDuplicates([*_IDENTITY, "real_topic"])
     found = published.join(scheduled, on=_IDENTITY, how="inner").withColumnRenamed("decided_at", "delivered_at")
     return found.select(*DELIVERIES.names)
@@ -256,7 +256,7 @@ def _undiscarded(spark: SparkSession, tables: Tables, decided: DataFrame) -> Dat
     cancelled = F.col("state") == "CANCEL"
     gone = decided.where(cancelled | (F.col("state") == "DISCARD"))
     gone = gone.withColumn("reason", F.when(cancelled, "CANCELLED").otherwise(F.col("reason"))).drop("deliver_at")
-    gone = gone.join(tables.read(spark, "discarded").select(*_KEY), on=_KEY, how="left_anti")
+    gone = gone.join(tables.read(spark, "discarded").select(*_IDENTITY), on=_IDENTITY, how="left_anti")
     rows = _of_half(spark, tables, gone).withColumn("discarded_at", F.col("decided_at"))
     return rows.select(*DISCARDED.names, "interrupted")
 

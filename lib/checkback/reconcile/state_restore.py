@@ -111,7 +111,7 @@ def _with_own_commits(ops: Records, halves: Records) -> Records:
     """The ops, and before them the COMMITs that messages without a transaction are: the first op counts."""
     first = first_of_each(halves["offset"]) & (halves["known"] == Known.UNDECIDED)
     own = halves[first & (halves["kind"] == Kind.MESSAGE)]
-    own["kind"], own["store"], own["born"] = Kind.COMMIT, 0, 0
+    own["kind"], own["store"] = Kind.COMMIT, np.iinfo(np.int64).min
     return np.concatenate([own, ops])
 
 
