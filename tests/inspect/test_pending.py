@@ -343,3 +343,14 @@ def test_without_tables_it_is_told_what_to_do(spark: SparkSession, tmp_path: Pat
     settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
     with pytest.raises(SettingsError, match="there is no such table; run `checkback reconcile` first"):
         pending(spark, settings)
+
+
+def test_message_without_a_transaction_waits_for_the_next_batch(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It needs no op, and its group no endpoint."""
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    write(None, Tables.of(settings.storage), [Transaction(0).half(committed=True)])
+    (line,) = _command(capfd, settings, "pending", "--json")
+    row = json.loads(line)
+    assert (row["op_waiting"], row["why"]) == ("COMMIT", "COMMIT has landed: the next batch decides")

@@ -46,8 +46,8 @@ left_over AS (
     WHERE NOT EXISTS (
         SELECT 1 FROM {decisions} AS d WHERE d.queue_id = h.queue_id AND d.queue_offset = h.queue_offset)),
 landed AS (
-    SELECT queue_id, queue_offset, transaction_id, producer_group, real_topic, born_timestamp, check_immunity_s, committed
-        CONTENT,
+    SELECT queue_id, queue_offset, transaction_id, producer_group, real_topic, born_timestamp, check_immunity_s,
+        committed CONTENT,
         unix_micros(least(born_timestamp, store_timestamp)) AS born_us,
         row_number() OVER (
             PARTITION BY queue_id, queue_offset

@@ -23,10 +23,12 @@ WHERE state = 'COMMIT' AND deliver_at IS NOT NULL
     AND NOT EXISTS (
         SELECT 1 FROM {decisions} AS c
         WHERE c.state = 'CANCEL' AND c.queue_id = d.queue_id AND c.queue_offset = d.queue_offset
-            AND c.transaction_id = d.transaction_id AND c.producer_group = d.producer_group)
+            AND c.transaction_id IS NOT DISTINCT FROM d.transaction_id
+            AND c.producer_group IS NOT DISTINCT FROM d.producer_group)
     AND NOT EXISTS (
         SELECT 1 FROM {deliveries} AS e WHERE e.queue_id = d.queue_id AND e.queue_offset = d.queue_offset
-            AND e.transaction_id = d.transaction_id AND e.producer_group = d.producer_group)
+            AND e.transaction_id IS NOT DISTINCT FROM d.transaction_id
+            AND e.producer_group IS NOT DISTINCT FROM d.producer_group)
 """
 SCHEDULED = Question(_SCHEDULED, "deliver_at, queue_id, queue_offset")
 
