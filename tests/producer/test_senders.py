@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from check.servers import unused_url
+from check.servers import Received, Server, Wire, unused_url
 from checkback.producer import (
     AsyncTransactionProducer,
     GatewayError,
@@ -27,10 +27,10 @@ from checkback.producer import (
     TransactionProducer,
     TransactionSendResult,
 )
-from checkback.producer.calls import Op
+from checkback.producer.calls import HALVES, Op
 from checkback.producer.producer import _Waiter
 from checkback.producer.retry import Attempts
-from producer.gateways import BROKEN, FULL, REFUSED, StubGateway
+from producer.gateways import BROKEN, FULL, REFUSED, StubGateway, problem
 from producer.sending import SENDERS, Listener
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ def test_what_threads_have_goes_into_one_request(gateway: StubGateway) -> None:
         first = pool.submit(producer.send_in_transaction, message(0))
         gateway.until("/v1/halves", 1)
         others = [pool.submit(producer.send_in_transaction, message(number)) for number in range(1, 9)]
-        waiting = producer._senders._calls
-        until(lambda: sum(len(sender.waiting) for sender in waiting.values()) == 8)
+        until(lambda: len(producer._senders._calls[HALVES].waiting) == 8)
         gateway.takes_halves.set()
         results = [sending.result() for sending in (first, *others)]
     requests = ids(gateway, "/v1/halves", "messages")
@@ -130,6 +129,32 @@ def test_local_transaction_does_not_run_before_its_half_is_acknowledged(gateway:
     assert len(listener.calls) == 1
 
 
+def test_request_refused_for_one_callers_sake_is_sent_again_in_halves() -> None:
+    """Larger than the gateway takes, say: the others' messages land all the same."""
+    large = {"t3", "t6"}
+
+    def refuse(received: Received, wire: Wire) -> bool:
+        names = [one["transaction_id"] for one in received.json.get("messages", ())]
+        if not large.isdisjoint(names):
+            wire.send(problem(413, "body_too_large"))
+            return True
+        return stub._handle(received, wire)
+
+    with StubGateway() as stub, Server(refuse) as server:
+        stub.takes_halves.clear()
+        listener = Listener(lambda *_: COMMIT)
+        with TransactionProducer("orders", server.address, listener) as producer, ThreadPoolExecutor(9) as pool:
+            sending = [pool.submit(producer.send_in_transaction, message(0))]
+            stub.until("/v1/halves", 1)
+            sending += [pool.submit(producer.send_in_transaction, message(number)) for number in range(1, 9)]
+            until(lambda: len(producer._senders._calls[HALVES].waiting) == 8)
+            stub.takes_halves.set()
+            results = {one.result().transaction_id: one.result() for one in sending}
+    refused = {name for name, result in results.items() if result.send_status is SendStatus.REJECTED}
+    assert refused == large
+    assert {half["transaction_id"] for half in stub.halves} == set(results) - large
+
+
 def test_deadline_is_each_callers_own(gateway: StubGateway) -> None:
     """One that waits behind a request without an answer gives up in time, and is not sent later."""
     gateway.takes_halves.clear()
@@ -174,7 +199,7 @@ def test_interrupt_while_waiting_ends_the_wait_alone(gateway: StubGateway) -> No
         gateway.until("/v1/halves", 1)
 
         def interrupt() -> None:
-            until(lambda: any(len(sender.waiting) for sender in producer._senders._calls.values()))
+            until(lambda: len(producer._senders._calls[HALVES].waiting))
             os.kill(os.getpid(), signal.SIGINT)
 
         pool.submit(interrupt)

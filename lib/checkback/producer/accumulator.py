@@ -53,7 +53,8 @@ class Accumulator(Generic[C]):
         with self._lock:
             if call.taken:
                 return False
-            self._waiting.remove(call)
+            if call in self._waiting:  # else it was never added
+                self._waiting.remove(call)
             return True
 
     def take(self, gateway: str = "") -> list[C]:

@@ -168,12 +168,13 @@ class TransactionProducer(BaseProducer):
     def _attempt(self, route: Route, call: Call) -> float | None:
         """Seconds to wait until the next attempt; None: there is none."""
         call.waiter = waiter = _Waiter()
-        if not self._senders.add(route, call):
-            self._closed(call)
-            return None
         try:
+            if not self._senders.add(route, call):
+                self._closed(call)
+                return None
             in_time = waiter.wait(call.attempts.left(self._timer()))
         except BaseException:  # KeyboardInterrupt: it is not sent any more, if it is not too late
+            waiter.give_up()
             self._senders.withdraw(route, call)
             raise
         if in_time:
@@ -199,14 +200,19 @@ class _Waiter:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait; False if the attempt has not ended in time."""
-        woken = False
-        try:
-            woken = self._ended.acquire(timeout=timeout_s)
-        finally:  # also when KeyboardInterrupt comes: others wait behind it
-            woken = woken or not self._take_turn()
-            if woken and self._next is not None:
-                self._next.wake()
-        return woken
+        if not self._ended.acquire(timeout=timeout_s):
+            return not self.give_up()
+        if self._next is not None:
+            self._next.wake()
+        return True
+
+    def give_up(self) -> bool:
+        """Wait no more; False if it was woken before: then the next one is woken now."""
+        if self._take_turn():
+            return True
+        if self._next is not None:
+            self._next.wake()
+        return False
 
     def wake(self) -> None:
         """Wake it, or the first one behind it that has not given up."""

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Generic
 
 from checkback.errors import CheckbackError
@@ -20,7 +21,7 @@ from checkback.producer.calls import HALVES, MESSAGES, OPS, Call, NoReply, Op, R
 from checkback.producer.connection import Connection
 from checkback.producer.gateway import PROBE, PROBE_S, Gateway
 from checkback.producer.listener import logger
-from checkback.producer.responses import TRY_AGAIN, GatewayError, may_have_landed
+from checkback.producer.responses import TRY_AGAIN, GatewayError, GatewayReply, may_have_landed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from checkback.producer.gateway_address import Address
     from checkback.producer.listener import LocalTransactionState
-    from checkback.producer.responses import GatewayReply
     from checkback.producer.retry import Patience
 
     #: is told of an op that has not landed: transaction id, COMMIT or ROLLBACK, why
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _EXIT_S = 5.0
 #: seconds between two looks at a gateway that is left alone
 _MOMENT_S = 0.1
+#: refusals of a whole request that may be meant for one of its messages: malformed, too large, unfit
+_OF_ONE = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY})
 _CLOSED = GatewayError("the producer is closed", fix="the check-back resolves it", refused=True)
 
 
@@ -105,9 +107,15 @@ class _Sender(Generic[C]):
                     waiting.put_back(calls)
                 else:
                     self._send(self.route, gateway, connection, calls)
-                    self._ended(calls)
+                    self._end(calls)
         finally:
             connection.close()
+
+    def _end(self, calls: Sequence[C]) -> None:
+        try:
+            self._ended(calls)
+        except Exception as error:  # noqa: BLE001 - a caller's sleep or clock; the thread must go on
+            logger.error("the end of a request failed: %s", type(error).__name__, exc_info=error)
 
     def _wait(self, waiting: Accumulator[C], gateway: Gateway, connection: Connection) -> bool:
         """Leave a gateway alone for a moment, or probe it; True: there is nothing to send any more."""
@@ -219,7 +227,10 @@ class Senders:
             gateway.begin()
 
     def _send(self, route: Route, gateway: Gateway, connection: Connection, calls: Sequence[Call]) -> None:
-        """Make an attempt. Whatever fails, every call gets to know it."""
+        """Make an attempt. Whatever fails, every call gets to know it.
+
+        A request that is refused for one call's sake, or its size, is sent again in halves: the others are not.
+        """
         reply: NoReply | GatewayReply
         try:
             left = max(call.attempts.left(self._timer()) for call in calls)
@@ -227,6 +238,10 @@ class Senders:
         except Exception as error:  # noqa: BLE001 - else callers would wait, and the thread would be gone
             logger.error("a request failed: %s", type(error).__name__, exc_info=error)
             reply = NoReply(f"failed: {type(error).__name__}")
+        if len(calls) > 1 and isinstance(reply, GatewayReply) and reply.status in _OF_ONE:
+            for part in (calls[: len(calls) // 2], calls[len(calls) // 2 :]):
+                self._send(route, gateway, connection, part)
+            return
         unsure = not_stored = False
         if isinstance(reply, NoReply):
             unsure, not_stored = reply.sent, not reply.sent
