@@ -44,6 +44,7 @@ class Gateway:
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     root = tmp_path_factory.mktemp("gateway")
     settings = ["--set", f"storage.root={root}", "--set", "gateway.port=0", "--set", "producers.orders.token=env:T"]
+    settings += ["--set", "gateway.acknowledge=table"]  # the tests read the tables at once
     with subprocess.Popen(
         [sys.executable, "-m", "checkback", "gateway", *settings],
         env={**os.environ, "T": TOKEN},
