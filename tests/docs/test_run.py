@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import fastapi
 import httpx
+import numpy as np
 import pytest
 import sqlalchemy as sa
 import starlette.routing
@@ -23,13 +24,16 @@ from checkback.consumer.notebook import consumers
 from checkback.consumer.position import QUEUES, Position
 from checkback.consumer.times import time_of
 from checkback.producer import LocalTransactionState, MessageApply, check_app, consumed
-from checkback.settings import Storage
+from checkback.settings import Settings, Storage
 from checkback.storage.tables import Tables
+from checkback.what_if.records import RECORDED
 from consumer.published import START, Published
 from docs.blocks import ROOT, Block, blocks
 from docs.shell import SECRET, Call, check_checkback
 from gateway.process import PATIENCE_S, Gateway, half, rows
 from operate.fixtures import Lakehouse
+from what_if.lake import write
+from what_if.test_replay import LATE, LATE_TIMES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -200,6 +204,20 @@ def test_metrics_of_a_consumer(tmp_path: Path) -> None:
     assert len(made["owned"]) == QUEUES
 
 
+def _replayed(root: Path) -> Settings:
+    """Of tables with two transactions that were discarded before their COMMIT came."""
+    write(root, LATE_TIMES, {(queue, 0): np.array(list(LATE), RECORDED) for queue in (0, 1)})
+    return Settings.model_validate({"storage": {"root": str(root)}})
+
+
+def test_what_if_in_a_notebook(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The page's words, on all there is."""
+    block = _python("docs/what-if.md", "In a notebook")
+    found = _run(block, {"settings": _replayed(tmp_path)}, **{', since="6h ago"': ""})["found"]
+    assert found.total.saved == 2
+    assert capsys.readouterr().out == "2 0 4\n"
+
+
 def test_every_python_block_is_run() -> None:
     """Here, with Spark (test_spark.py), or in other tests: a new one needs a test."""
     here = {
@@ -209,6 +227,7 @@ def test_every_python_block_is_run() -> None:
     }
     here |= {("docs/producer.md", heading) for heading in ("The check endpoint", "The consumer")}
     here |= {("docs/consumer-commands.md", heading) for heading in ("consumers", "Metrics")}
+    here.add(("docs/what-if.md", "In a notebook"))
     there = {("docs/producer.md", "A service in one page"), ("docs/delay.md", "Messages without a transaction")}
     # tests/producer/test_docs.py, tests/consumer/test_docs.py
     there |= {("docs/consumer.md", "Consuming a topic"), ("docs/consumer.md", "Exactly once")}
@@ -239,6 +258,13 @@ def test_operator(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main([*call.arguments, "--set", f"storage.root={tmp_path}"]) == 0
     assert transaction in capsys.readouterr().out
     assert len(lake.rows("operations")) == call.arguments.count("--yes")
+
+
+@pytest.mark.parametrize("call", _commands("what-if"), ids=_id)
+def test_what_if(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _replayed(tmp_path)
+    assert main([*call.arguments, "--set", f"storage.root={tmp_path}"]) == 0
+    assert "batches from 1970-01-01" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("call", _commands("consume", "consumers", "reconsume"), ids=_id)
