@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import ssl
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +23,7 @@ from checkback.producer import (
     TransactionSendResult,
     check_app,
 )
+from producer.gateways import StubGateway
 from producer.sending import MESSAGE, Listener
 
 if TYPE_CHECKING:
@@ -88,3 +91,49 @@ def test_files_not_fit_are_one_line(certificate: tuple[str, str], tmp_path: Path
             TransactionProducer("orders", "https://127.0.0.1", listener, ca_file=file)
         with pytest.raises(CheckbackError, match="cannot be read as PEM"):
             CheckServer(check_app(listener, secret=SECRET), certificate=file, key=certificate[1])
+
+
+FORK = """
+import os, sys
+from checkback.producer import LocalTransactionState, Message, TransactionListener, TransactionProducer
+
+class Listener(TransactionListener):
+    def execute_local_transaction(self, message, arg):
+        return LocalTransactionState.COMMIT
+
+    def check_local_transaction(self, check):
+        raise NotImplementedError
+
+def send(name):
+    producer.send_in_transaction(Message("payments", b"1", transaction_id=name)).raise_for_status()
+    assert producer.flush()
+
+producer = TransactionProducer("orders", sys.argv[1], Listener(), ca_file=sys.argv[2])
+send("before")
+pid = os.fork()
+if pid == 0:
+    send("child")
+    producer.close()
+    sys.exit()
+assert os.waitpid(pid, 0)[1] == 0
+send("after")
+producer.close()
+"""
+
+
+@pytest.mark.slow
+def test_forked_child_ends_no_tls_session_of_its_parent(certificate: tuple[str, str]) -> None:
+    """The end of a session is a message: sent in the child, it would end the parent's."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    gateway = StubGateway()
+    gateway.server._listener = context.wrap_socket(gateway.server._listener, server_side=True)
+    with gateway:
+        url = gateway.url.replace("http:", "https:")
+        subprocess.run([sys.executable, "-c", FORK, url, certificate[0]], check=True, timeout=60)
+    connections = {
+        received.json["messages"][0]["transaction_id"]: received.connection
+        for received in gateway.requests("/v1/halves")
+    }
+    assert connections["before"] == connections["after"] != connections["child"]
+    assert len(gateway.ops) == 3
