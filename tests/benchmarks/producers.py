@@ -16,7 +16,11 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from benchmarks.processes import GROUP
 
@@ -58,6 +62,7 @@ class _Connection(asyncio.Protocol):
         self._got = b""
         self._sent = 0.0
         self._committing = False
+        self._parts: list[bytes] = []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._transport = transport
@@ -90,7 +95,7 @@ class _Connection(asyncio.Protocol):
             self.done.set_exception(exc or ConnectionError("the gateway has closed the connection"))
 
     def _send_halves(self) -> None:
-        if time.perf_counter() >= self._until:
+        if self._number and time.perf_counter() >= self._until:
             self.done.set_result(None)
             self._transport.close()
             return
@@ -123,14 +128,89 @@ class _Connection(asyncio.Protocol):
         self._transport.write(f"{head}Content-Length: {len(content)}\r\n\r\n{content}".encode())
 
 
-async def _produce(port: int, connections: int, batch: int, seconds: float, name: str, ends: bool = False) -> Load:
+class _ArrowConnection(_Connection):
+    """The same with Arrow IPC streams."""
+
+    def __init__(self, name: str, size: int, ends: bool, load: Load, until: float) -> None:
+        super().__init__(name, size, ends, load, until)
+        bodies = np.frombuffer(os.urandom(size * BODY_BYTES), np.uint8)
+        places = np.arange(size + 1, dtype=np.int32)
+        body = pa.Array.from_buffers(pa.binary(), size, [None, pa.py_buffer(places * BODY_BYTES), pa.py_buffer(bodies)])
+        numbers = pa.array(range(size))
+        topics = pa.array([f"topic_{number}" for number in range(TOPICS)])
+        self._columns = {
+            "producer_group": pa.repeat(GROUP, size),
+            "real_topic": topics.take(pc.bit_wise_and(numbers, TOPICS - 1)),
+            "tags": pa.repeat("created", size),
+            "keys": pc.cast(numbers, pa.string()),
+            "properties": pa.MapArray.from_arrays(places, pa.repeat("region", size), pa.repeat("eu", size)),
+            "body": body,
+        }
+
+    def data_received(self, data: bytes) -> None:
+        self._parts.append(data)
+        head, end, first = self._parts[0].partition(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        got = sum(map(len, self._parts))
+        if not end or length is None or got < len(head) + len(end) + int(length.group(1)):
+            return
+        body, self._parts = first + b"".join(self._parts[1:]), []
+        if head.startswith(b"HTTP/1.1 200"):
+            with pa.ipc.open_stream(body) as stream:
+                self._answers = stream.read_all()
+        if not head.startswith(b"HTTP/1.1 200") or not pc.all(pc.equal(self._answers["status"], 200)).as_py():
+            self.done.set_exception(RuntimeError(f"refused: {(head + body)[:300]!r}"))
+            self._transport.close()
+            return
+        self._load.seconds.append(time.perf_counter() - self._sent)
+        if self._committing:
+            self._load.ended += self._size
+        else:
+            self._load.acknowledged += self._size
+        if self._ends and not self._committing:
+            self._send_ops(())
+        else:
+            self._send_halves()
+
+    def _send_halves(self) -> None:
+        if self._number and time.perf_counter() >= self._until:
+            self.done.set_result(None)
+            self._transport.close()
+            return
+        self._committing = False
+        self._number += self._size
+        ids = [f"{self._name}-{number}" for number in range(self._number - self._size, self._number)]
+        born = pa.repeat(pa.scalar(round(time.time() * 1000), pa.timestamp("ms", "UTC")), self._size)
+        self._send_columns("halves", {"transaction_id": pa.array(ids), "born_timestamp": born, **self._columns})
+
+    def _send_ops(self, places: Sequence[tuple[bytes, bytes]]) -> None:  # noqa: ARG002 - they are in the answers
+        self._committing = True
+        answers = self._answers
+        columns = {"queue_id": answers["queue_id"], "half_offset": answers["queue_offset"]}
+        columns |= {"transaction_id": answers["transaction_id"], "producer_group": self._columns["producer_group"]}
+        self._send_columns("ops", columns | {"state": pa.repeat("COMMIT", self._size)})
+
+    def _send_columns(self, path: str, columns: dict[str, Any]) -> None:
+        table = pa.table(columns)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        content = sink.getvalue()
+        head = f"POST /v1/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
+        self._sent = time.perf_counter()
+        self._transport.write(f"{head}Content-Type: application/vnd.apache.arrow.stream\r\n\r\n".encode())
+        self._transport.write(content.to_pybytes())
+
+
+async def _produce(port: int, connections: int, batch: int, seconds: float, name: str, ends: bool, arrow: bool) -> Load:
     load = Load()
     began = time.perf_counter()
     loop = asyncio.get_running_loop()
+    kind = _ArrowConnection if arrow else _Connection
     producers = []
     for number in range(connections):
         _, producer = await loop.create_connection(
-            lambda: _Connection(f"{name}-{number}", batch, ends, load, began + seconds),  # noqa: B023 - called at once
+            lambda: kind(f"{name}-{number}", batch, ends, load, began + seconds),  # noqa: B023 - called at once
             "127.0.0.1",
             port,
         )
@@ -140,23 +220,29 @@ async def _produce(port: int, connections: int, batch: int, seconds: float, name
     return load
 
 
-def produce(port: int, connections: int, batch: int, seconds: float, name: str, ends: bool = False) -> Load:
-    """The load of so many producers, for so long, run in this process."""
+def produce(
+    port: int, connections: int, batch: int, seconds: float, name: str, ends: bool = False, arrow: bool = False
+) -> Load:
+    """The load of so many producers, for so long, run in this process.
+
+    ``ends``: each commits its half messages. ``arrow``: as Arrow IPC streams, else as JSON.
+    """
     import uvloop
 
-    return uvloop.run(_produce(port, connections, batch, seconds, name, ends))
+    return uvloop.run(_produce(port, connections, batch, seconds, name, ends, arrow))
 
 
-def produce_beside(port: int, connections: int, batch: int, seconds: float, name: str, ends: bool = False) -> Load:
+def produce_beside(
+    port: int, connections: int, batch: int, seconds: float, name: str, ends: bool = False, arrow: bool = False
+) -> Load:
     """The same in a process of its own: what this process does meanwhile does not hold it up."""
-    words = [str(port), str(connections), str(batch), str(seconds), name, *(["ends"] if ends else [])]
+    words = [str(port), str(connections), str(batch), str(seconds), name, *["ends"] * ends, *["arrow"] * arrow]
     command = [sys.executable, "-m", "benchmarks.producers", *words]
     run = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
     return Load(**json.loads(run.stdout))
 
 
 if __name__ == "__main__":
-    _port, _connections, _batch, _seconds, _name, *_ends = sys.argv[1:]
-    print(
-        json.dumps(vars(produce(int(_port), int(_connections), int(_batch), float(_seconds), _name, ends=bool(_ends))))
-    )
+    _port, _connections, _batch, _seconds, _name, *_how = sys.argv[1:]
+    _numbers = int(_port), int(_connections), int(_batch), float(_seconds)
+    print(json.dumps(vars(produce(*_numbers, _name, ends="ends" in _how, arrow="arrow" in _how))))

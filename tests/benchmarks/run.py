@@ -34,6 +34,7 @@ BENCHES = (
     "topics",
     "scale",
     "gateway",
+    "gateway_start",
     "sdk",
     "sdk_failover",
     "sync",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks import catch_up, gateway, run, sdk
+from benchmarks import catch_up, gateway, gateway_start, run, sdk
 from benchmarks.load import Load
 from benchmarks.processes import Lakehouse, settings
 from benchmarks.proof import prove
@@ -80,8 +80,21 @@ def test_gateway_gives_its_figures(
     assert {name: (line["batch"], line["unit"]) for name, line in found.items()} == {
         "gateway_single": (1, "half messages/s"),
         "gateway_batch": (100, "half messages/s"),
+        "gateway_arrow": (1000, "half messages/s"),
     }
     assert all(line["value"] > 0 for line in found.values())
+
+
+def test_start_of_a_gateway_gives_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SCALE", "0.001")
+    monkeypatch.setattr(gateway_start, "ROUNDS", 1)
+    gateway_start.bench(str(tmp_path))
+    (line,) = lines(capsys).values()
+    assert line["half_messages"] == 1_000
+    assert line["value"] > 0
+    assert line["mib"] > 0
 
 
 def test_sdk_gives_its_figures(

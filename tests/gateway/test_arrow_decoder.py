@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from checkback.gateway import json_decoder
 from checkback.gateway.arrow_decoder import HalfColumns, halves_of_stream, ops_of_stream
+from checkback.gateway.deduplication import fingerprint, fingerprints
 from checkback.gateway.problems import Problem
 from checkback.gateway.tables import half_rows
 from gateway.arrow import HALVES, OPS, SHAPE, columns, stream
@@ -47,6 +48,7 @@ def test_half_messages_are_those_of_json(messages: list[dict[str, Any]], shape: 
     assert taken.numbers.tolist() == [n for n, one in enumerate(expected) if not isinstance(one, Problem)]
     if valid:
         assert taken.rows.equals(half_rows(valid, 0, 0, 0).drop_columns(ASSIGNED))
+        assert fingerprints(taken.rows).tolist() == [fingerprint(half) for half in valid]
     assert taken.transaction_ids.to_pylist() == [fields.get("transaction_id") for fields in messages]
 
 

@@ -82,6 +82,18 @@ def test_quickly_read_half_messages_are_the_same(body: bytes) -> None:
 
 @pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
+@given(batches("messages", GOOD_HALF, HALF).map(lambda body: body[14:-13]))
+@example(json.dumps(GOOD_HALF).encode())
+def test_quickly_read_half_message_is_the_same(body: bytes) -> None:
+    taken = batch_decoder.half(body, NOW)
+    if taken is not None:
+        fields = json_decoder.object_of(body)
+        assert not isinstance(fields, Problem)
+        assert taken == json_decoder.half(fields, NOW)
+
+
+@pytest.mark.slow
+@settings(max_examples=1500, deadline=None)
 @given(batches("ops", GOOD_OP, OP))
 def test_quickly_read_ops_are_the_same(body: bytes) -> None:
     taken = batch_decoder.ops(body, NOW)
@@ -90,6 +102,7 @@ def test_quickly_read_ops_are_the_same(body: bytes) -> None:
 
 @pytest.mark.parametrize("change", [{}, {"properties": {"région": "eu"}, "tags": "t", "keys": "k"}, {"unknown": [1]}])
 def test_usual_batch_is_read_quickly(change: dict[str, Any]) -> None:
+    assert batch_decoder.half(json.dumps({**GOOD_HALF, **change}).encode(), NOW) is not None
     assert batch_decoder.halves(json.dumps({"messages": [{**GOOD_HALF, **change}] * 1000}).encode(), NOW) is not None
     assert (
         batch_decoder.ops(json.dumps({"ops": [{**GOOD_OP, "remark": "r", **change}] * 1000}).encode(), NOW) is not None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from checkback.gateway.deduplication import (
     name_of,
     whose,
 )
+from checkback.gateway.landed_halves import HalfEntries, beyond_of
 from checkback.messages import Half, Op
 
 HALF = Half(0, 7, "t", "orders", "payments", 0, "tag", "key", {"a": "1", "b": "2"}, b"body", 1000, 30)
@@ -123,11 +126,24 @@ class Model:
         del self.recalled[: max(0, len(self.recalled) - most)]
 
 
+def entries(halves: list[CachedHalf], as_arrow: bool) -> HalfEntries:
+    """By column; at one place twice, too. A start has the names as Arrow."""
+    names = [half.name for half in halves]
+    numbers = ("queue_id", "queue_offset", "fingerprint", "born_timestamp", "stored")
+    queue_ids, offsets, prints, born, stored = (
+        np.array([getattr(half, name) for half in halves], np.int64) for name in numbers
+    )
+    kept = pa.array(names, pa.string()) if as_arrow else names
+    topics, states = [half.real_topic for half in halves], bytes(len(halves))
+    return HalfEntries(queue_ids, offsets, kept, prints, topics, born, stored, states)
+
+
 _QUEUES = st.sampled_from([0, 5])
 _OFFSETS = st.integers(0, 8)
 _STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("land"), _QUEUES, st.sampled_from("abcd"), st.sampled_from("gghxy")),
+        st.tuples(st.just("many"), _QUEUES, st.integers(0, 9), st.sampled_from("ghx")),
         st.tuples(st.just("recall"), _QUEUES, _OFFSETS, st.integers(0, 5)),
         st.tuples(st.just("end"), _QUEUES, _OFFSETS, st.sampled_from(["COMMIT", "ROLLBACK"])),
         st.tuples(st.just("forget"), st.integers(0, 9), st.integers(0, 6), st.none()),
@@ -136,19 +152,45 @@ _STEPS = st.lists(
 )
 
 
-@given(_STEPS)
-@example([("land", 0, "a", "g"), ("end", 0, 0, "COMMIT"), ("end", 0, 0, "ROLLBACK")])
-@example([("land", 0, "a", "g"), ("land", 0, "a", "g"), ("forget", 0, 1, None)])
-@example([("land", 0, "a", "g"), ("forget", 0, 0, None), ("land", 0, "a", "g"), ("recall", 0, 0, "a")])
-@example([("land", 0, "a", "h"), ("land", 0, "a", "g"), ("land", 5, "b", "g"), ("forget", 0, 1, None)])
-def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]]) -> None:
+@given(_STEPS, st.booleans(), st.booleans())
+@example(
+    steps=[("land", 0, "a", "g"), ("end", 0, 0, "COMMIT"), ("end", 0, 0, "ROLLBACK")],
+    first_names=False,
+    compacting=False,
+)
+@example(
+    steps=[("land", 0, "a", "g"), ("land", 0, "a", "g"), ("forget", 0, 1, None)], first_names=False, compacting=False
+)
+@example(
+    steps=[("land", 0, "a", "g"), ("forget", 0, 0, None), ("land", 0, "a", "g"), ("recall", 0, 0, "a")],
+    first_names=False,
+    compacting=False,
+)
+@example(
+    steps=[("land", 0, "a", "h"), ("land", 0, "a", "g"), ("land", 5, "b", "g"), ("forget", 0, 1, None)],
+    first_names=False,
+    compacting=False,
+)
+def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]], first_names: bool, compacting: bool) -> None:
     """Whatever lands, ends and is forgotten: offsets go up without a gap, and lookups find what the model has."""
     model, cache = Model(), DeduplicationCache({0: 0, 5: 3}, GROUPS)
     for now, (step, first, second, third) in enumerate(steps):
+        if not now % 3 and compacting:
+            cache._landed._compact()
         if step == "land":
             half = CachedHalf(first, cache.next_offset(first), name_of(str(third), str(second)), now, "topic", 0, now)
             cache.landed([half])
             model.landed(half)
+        elif step == "many":
+            many = [
+                CachedHalf(
+                    first, cache.next_offset(first) + n, name_of(str(third), "abcd"[n % 4]), now, "topic", 0, now
+                )
+                for n in range(int(str(second)))
+            ]
+            cache.landed_together(entries([*many, *many[:2]], first_names and not now))
+            for half in many:
+                model.landed(half)
         elif step == "recall" and cache.assigned(first, int(str(second))):
             half = CachedHalf(first, int(str(second)), name_of("g", str(third)), 0, "topic", 0, 0)
             cache.recalled([half], now)
@@ -221,3 +263,13 @@ def test_half_message_of_a_queue_given_up_is_known_by_its_name_only() -> None:
     assert (cache.at(0, 7), cache.assigned(0, 7)) == (None, True)
     cache.forget(KEPT.stored + 1, 10)
     assert (cache.named(KEPT.name), len(cache)) == (None, 0)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5), st.data())
+def test_largest_share_loses_first(held: list[int], data: st.DataObject) -> None:
+    """One at a time, of equal ones the first: for any number at once."""
+    beyond = data.draw(st.integers(0, sum(held)))
+    left = list(held)
+    for _ in range(beyond):
+        left[left.index(max(left))] -= 1
+    assert (np.array(held) - beyond_of(held, beyond)).tolist() == left

@@ -15,6 +15,7 @@ from deltalake import write_deltalake
 from checkback.errors import StorageError
 from checkback.gateway.deduplication import CachedHalf, Verdict, fingerprint, judge_half, name_of
 from checkback.gateway.deduplication_history import LEFT, DeduplicationHistory, TransactionEnd
+from checkback.gateway.landed_halves import STATE_OF
 from checkback.gateway.tables import half_rows
 from checkback.messages import LONG_MAX, MS_MAX, Half
 from checkback.storage.delta_log import DeltaLog
@@ -58,6 +59,17 @@ def kept(offset: int, transaction_id: str = "tx") -> CachedHalf:
     return CachedHalf(0, offset, name_of("orders", transaction_id), 0, "payments", T0_MS, T0_MS)
 
 
+def recent(history: DeduplicationHistory, queues: list[int], since: datetime, most: int) -> list[CachedHalf]:
+    """As the cache has them."""
+    found = history.recent(queues, since, most)
+    columns = (found.queue_ids, found.offsets, found.names, found.fingerprints, found.topics, found.born, found.stored)
+    values = zip(*(pa.array(column).to_pylist() for column in columns), found.states, strict=True)
+    return [
+        CachedHalf(queue_id, offset, name, content, topic, born, stored, STATE_OF[code])
+        for queue_id, offset, name, content, topic, born, stored, code in values
+    ]
+
+
 def test_check_that_reached_nobody_ends_no_transaction(tmp_path: Path) -> None:
     """An UNDELIVERED row is no op of the half: it neither ends it nor hides the op after it."""
     said = [(0, "UNDELIVERED"), (1, "UNDELIVERED"), (1, "COMMIT")]
@@ -71,7 +83,7 @@ def test_op_of_somebody_else_ends_no_transaction(tmp_path: Path) -> None:
     land(tmp_path, "op", op(0, "ROLLBACK", producer_group="evil"), op(0, "ROLLBACK", transaction_id="another"))
     land(tmp_path, "op", op(1, "ROLLBACK", transaction_id="long" * 98), op(1, "COMMIT", transaction_id="long" * 99))
     history = DeduplicationHistory(str(tmp_path))
-    assert [half.state for half in history.recent([0], T0, 10)] == [None, "COMMIT"]
+    assert [half.state for half in recent(history, [0], T0, 10)] == [None, "COMMIT"]
     assert {place: half.state for place, half in history.find({(0, 0), (0, 1)}).items()} == {
         (0, 0): None,
         (0, 1): "COMMIT",
@@ -121,7 +133,7 @@ def test_rows_that_no_door_lets_in_stop_nothing(tmp_path: Path) -> None:
     land(tmp_path, "op", op(2, "COMMIT", store_timestamp=None), op(2, "COMMIT", born_timestamp=None))
     history = DeduplicationHistory(str(tmp_path))
     assert history.next_offset(0) == 4
-    assert [(half.queue_offset, half.state) for half in history.recent([0], T0, 10)] == [(2, "COMMIT"), (3, None)]
+    assert [(half.queue_offset, half.state) for half in recent(history, [0], T0, 10)] == [(2, "COMMIT"), (3, None)]
     assert {place: half.name for place, half in history.find({(0, 1), (0, 3)}).items()} == {(0, 1): "/", (0, 3): "/"}
 
 
@@ -204,7 +216,7 @@ def test_times_beyond_pythons_stop_nothing(tmp_path: Path, year_us: int) -> None
             write_deltalake(f"{tmp_path}/{name}", rows, mode="append")
     history = DeduplicationHistory(str(tmp_path))
     assert history.next_offset(0) == 4
-    stored = {half.queue_offset: half.stored for half in history.recent([0], T0, 10)}
+    stored = {half.queue_offset: half.stored for half in recent(history, [0], T0, 10)}
     assert set(stored) == ({0, 1, 2, 3} if year_us > 0 else {0, 1})
     assert all(LEAST // 1000 <= half.stored <= MS_MAX for half in history.find({(0, n) for n in range(4)}).values())
     places = {(0, n): half.state for (_, n), half in history.find({(0, n) for n in range(4)}).items()}
@@ -218,13 +230,13 @@ def test_recent_half_messages_are_the_last_ones(tmp_path: Path) -> None:
         halves = [HALF._replace(transaction_id=f"{second}-{n}", properties={"n": str(n)}) for n in range(5)]
         append(tmp_path, "half", half_rows(halves, 0, 5 * second, T0_MS + 1000 * second))
     history = DeduplicationHistory(str(tmp_path))
-    recent = history.recent([0], T0 + timedelta(seconds=2), 100)
-    assert [half.queue_offset for half in recent] == list(range(10, 20))
+    last = recent(history, [0], T0 + timedelta(seconds=2), 100)
+    assert [half.queue_offset for half in last] == list(range(10, 20))
     content = fingerprint(HALF._replace(transaction_id="3-4", properties={"n": "4"}))
-    assert judge_half(recent[-1], content) is Verdict.REPEATED
-    assert [half.queue_offset for half in history.recent([0], T0, 3)] == [17, 18, 19]
-    assert [half.queue_offset for half in history.recent([0], T0, 7)] == list(range(13, 20))
-    assert history.recent([1], T0, 7) == []
+    assert judge_half(last[-1], content) is Verdict.REPEATED
+    assert [half.queue_offset for half in recent(history, [0], T0, 3)] == [17, 18, 19]
+    assert [half.queue_offset for half in recent(history, [0], T0, 7)] == list(range(13, 20))
+    assert recent(history, [1], T0, 7) == []
 
 
 @pytest.mark.slow
@@ -254,7 +266,7 @@ import pyarrow as pa
 from checkback.gateway.deduplication_history import DeduplicationHistory
 older = DeduplicationHistory(sys.argv[1])
 tracemalloc.start()
-assert len(older.recent([0], datetime(2026, 3, 1, tzinfo=timezone.utc), 1000)) == 96
+assert len(older.recent([0], datetime(2026, 3, 1, tzinfo=timezone.utc), 1000).names) == 96
 python = tracemalloc.get_traced_memory()[1]
 tracemalloc.reset_peak()
 assert len(older.find({(0, n) for n in range(96)})) == 96

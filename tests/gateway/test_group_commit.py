@@ -32,7 +32,7 @@ class _Target:
         assert isinstance(prepared, list)
         self.commits.append(prepared)
 
-    def record(self, prepared: object) -> Record:  # noqa: ARG002 - as CommitTarget has it
+    def records(self, prepared: object) -> list[Record]:  # noqa: ARG002 - as CommitTarget has it
         raise AssertionError("there is no journal")
 
     def settle(self, batch: Sequence[str], prepared: object) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
+from checkback.gateway.half_blocks import Placed, to_stream
 from checkback.gateway.problems import Problem
 
 if TYPE_CHECKING:
@@ -28,14 +30,33 @@ STORED = pa.schema(
 ENDED = STORED.append(pa.field("state", pa.string())).append(pa.field("repeated", pa.bool_()))
 
 
-def stored_answers(answers: Sequence[Answer], transaction_ids: pa.Array) -> bytes:
+def stored_answers(answers: Placed | Sequence[Answer], transaction_ids: pa.Array) -> bytes:
     """The answers to half messages; ``transaction_ids`` as they were sent."""
+    if isinstance(answers, Placed):
+        return _placed(answers, transaction_ids)
     return _stream(STORED, answers, transaction_ids)
 
 
 def ended_answers(answers: Sequence[Answer], transaction_ids: pa.Array) -> bytes:
     """The answers to ops; ``transaction_ids`` as they were sent."""
     return _stream(ENDED, answers, transaction_ids)
+
+
+def _placed(placed: Placed, transaction_ids: pa.Array) -> bytes:
+    count = len(transaction_ids)
+    columns = {
+        "status": np.full(count, 200),
+        "queue_id": np.full(count, placed.queue_id),
+        "queue_offset": placed.first + np.arange(count),
+    }
+    nothing = pa.nulls(count, pa.string())
+    arrays = [
+        pa.array(columns[field.name], field.type)
+        if field.name in columns
+        else (transaction_ids if field.name == "transaction_id" else nothing)
+        for field in STORED
+    ]
+    return to_stream(pa.Table.from_arrays(arrays, schema=STORED))
 
 
 def _stream(schema: pa.Schema, answers: Sequence[Answer], transaction_ids: pa.Array) -> bytes:
@@ -45,19 +66,10 @@ def _stream(schema: pa.Schema, answers: Sequence[Answer], transaction_ids: pa.Ar
         transaction_ids if field.name == "transaction_id" else pa.array(columns[field.name], field.type)
         for field in schema
     ]
-    return stream_of(pa.record_batch(arrays, schema=schema))
+    return to_stream(pa.Table.from_arrays(arrays, schema=schema))
 
 
 def _members(answer: Answer) -> dict[str, Any]:
     if isinstance(answer, Problem):
         return {"state": answer.more.get("first_state"), **answer.members()}
     return {"status": 200, **answer}
-
-
-def stream_of(batch: pa.RecordBatch) -> bytes:
-    """The IPC stream of a record batch."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found

@@ -18,6 +18,7 @@ from checkback import delay
 from checkback.gateway import json_decoder
 from checkback.gateway.arrow_stream import UnreadableError, read_columns
 from checkback.gateway.batch_decoder import REMARK_MAX
+from checkback.gateway.half_blocks import ASSIGNED, SENT
 from checkback.gateway.problems import Problem
 from checkback.gateway.tables import half_rows
 from checkback.messages import (
@@ -34,7 +35,6 @@ from checkback.messages import (
     is_group,
     is_topic,
 )
-from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,8 +72,6 @@ OP: dict[str, Kind] = {
     "remark": "text",
     "born_timestamp": "time",
 }
-#: columns of `half` that the gateway assigns
-_ASSIGNED = ("queue_id", "queue_offset", "store_timestamp")
 _PARSED = pa.array([IMMUNITY_PROPERTY, *delay.PROPERTIES])
 #: bytes of tags, keys and properties, and properties of a message, that are far below the limit
 _SMALL, _FEW = PROPERTIES_MAX // 4, PROPERTIES_MAX // 64
@@ -94,7 +92,7 @@ class HalfColumns:
 
     def messages(self) -> list[Half | Problem]:
         """As `json_decoder` has them."""
-        columns = {name: self.rows.column(name).to_pylist() for name in _HALF_SCHEMA.names}
+        columns = {name: self.rows.column(name).to_pylist() for name in SENT.names}
         columns["properties"] = list(map(dict, columns["properties"]))
         for name in ("born_timestamp", "deliver_at"):
             columns[name] = (pc.divide(self.rows.column(name).cast(pa.int64()), _US)).to_pylist()
@@ -119,9 +117,11 @@ def halves_of_stream(body: bytes, now: int, most: int, committed: bool | None = 
         return error.problem
     if "delay_ms" in columns:
         columns["delay"] = columns.pop("delay_ms")
-    ids = columns.get("transaction_id", pa.nulls(count, pa.string()))
+    ids = _ids(columns, count)
     valid = _valid_halves(columns, count)
     rows = _half_rows(columns, count, now, committed)
+    if 2 * rows.nbytes < len(body):
+        rows = rows.take(pa.array(np.arange(count)))  # else it would hold all of the body
     if valid.all():
         return HalfColumns(rows, np.arange(count), {}, ids)
     problems: dict[int, Problem] = {}
@@ -134,7 +134,7 @@ def halves_of_stream(body: bytes, now: int, most: int, committed: bool | None = 
             others[number] = half
     rows, numbers = rows.filter(pa.array(valid)), np.flatnonzero(valid)
     if others:
-        more = half_rows(list(others.values()), 0, 0, 0).drop_columns(list(_ASSIGNED))
+        more = half_rows(list(others.values()), 0, 0, 0).drop_columns(list(ASSIGNED))
         numbers = np.concatenate([numbers, np.array(list(others))])
         order = np.argsort(numbers)
         rows, numbers = pa.concat_tables([rows, more]).take(pa.array(order)), numbers[order]
@@ -147,7 +147,7 @@ def ops_of_stream(body: bytes, now: int, most: int) -> tuple[Sequence[RemarkedOp
         count, columns = read_columns(body, OP, most)
     except UnreadableError as error:
         return error.problem
-    ids = columns.get("transaction_id", pa.nulls(count, pa.string()))
+    ids = _ids(columns, count)
     valid = _valid_ops(columns, count)
     ops: list[RemarkedOp | Problem] = []
     born = columns.get("born_timestamp", pa.nulls(count, pa.int64())).fill_null(now)
@@ -161,6 +161,12 @@ def ops_of_stream(body: bytes, now: int, most: int) -> tuple[Sequence[RemarkedOp
     for number in np.flatnonzero(~valid).tolist():
         ops[number] = json_decoder.op(_fields(columns, number), now)
     return ops, ids
+
+
+def _ids(columns: Columns, count: int) -> pa.Array:
+    """The transaction ids, copied: the answer must not hold the body."""
+    ids = columns.get("transaction_id")
+    return pa.nulls(count, pa.string()) if ids is None else ids.take(pa.array(np.arange(count)))
 
 
 def _valid_halves(columns: Columns, count: int) -> Mask:
@@ -240,7 +246,7 @@ def _half_rows(columns: Columns, count: int, now: int, committed: bool | None) -
     made["properties"] = _maps(columns.get("properties"), count)
     if committed is not None:
         made["committed"] = pa.repeat(committed, count)
-    schema = _HALF_SCHEMA
+    schema = SENT
     return pa.Table.from_arrays([made.get(field.name, pa.nulls(count, field.type)) for field in schema], schema=schema)
 
 
@@ -287,12 +293,9 @@ def _within(numbers: pa.Array, most: int) -> Mask:
 
 def _numbers(numbers: pa.Array, null: int = 0) -> NDArray[np.int64]:
     """As int64; of uint64 those over LONG_MAX become negative."""
-    filled = numbers.cast(pa.int64(), safe=False).fill_null(null)
-    return np.asarray(filled)
+    cast = numbers if numbers.type == pa.int64() else numbers.cast(pa.int64(), safe=False)
+    return np.asarray(cast.fill_null(null) if cast.null_count else cast)
 
 
 def _true(booleans: pa.Array) -> Mask:
     return np.asarray(booleans)
-
-
-_HALF_SCHEMA = pa.schema([field for field in arrow_schema("half") if field.name not in _ASSIGNED])

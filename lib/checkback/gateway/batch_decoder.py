@@ -27,7 +27,7 @@ from checkback.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 #: messages or ops of one request
 BATCH_MAX = 1000
@@ -77,6 +77,7 @@ class _Ops(msgspec.Struct, gc=False):
     ops: list[_Op]
 
 
+_HALF = msgspec.json.Decoder(_Half)
 _HALVES = msgspec.json.Decoder(_Halves)
 _OPS = msgspec.json.Decoder(_Ops)
 
@@ -92,8 +93,22 @@ def halves(body: bytes, now: int, committed: bool | None = None) -> list[Half] |
         messages = _HALVES.decode(body).messages
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    if not 1 <= len(messages) <= BATCH_MAX:
+    return _taken(messages, now, committed) if 1 <= len(messages) <= BATCH_MAX else None
+
+
+def half(body: bytes, now: int, committed: bool | None = None) -> Half | None:
+    """The same for a body that is one half message."""
+    if not _is_utf8(body):
         return None
+    try:
+        message = _HALF.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    taken = _taken([message], now, committed)
+    return taken[0] if taken else None
+
+
+def _taken(messages: Sequence[_Half], now: int, committed: bool | None) -> list[Half] | None:
     groups: set[str] = set()
     topics: set[str] = set()
     taken = []

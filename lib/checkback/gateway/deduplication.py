@@ -7,21 +7,25 @@ first op stands.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from enum import Enum
-from heapq import heapify, heapreplace
-from itertools import takewhile
-from typing import TYPE_CHECKING
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from checkback.messages import LONG_MAX
+from checkback.gateway.landed_halves import Entry, LandedHalves
 from checkback.storage.first_op import misfit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from numpy.typing import NDArray
+
+    from checkback.gateway.landed_halves import HalfEntries
     from checkback.messages import Half, Op
 
 
@@ -44,6 +48,7 @@ class CachedHalf(msgspec.Struct, frozen=True, gc=False):
 
 #: longest transaction id, in characters, that is cached unhashed
 _WHOLE = 64
+_64_BITS = 2**64 - 1
 #: Most half messages cached after a lookup. They do not evict those that landed recently.
 RECALLED_MAX = 20_000
 
@@ -74,6 +79,18 @@ def short(transaction_id: str | None) -> str | None:
     return "#" + hashlib.sha256(transaction_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def joined_names(groups: pa.ChunkedArray, transaction_ids: pa.ChunkedArray) -> pa.StringArray:
+    """`name_of` of each row; null is empty text."""
+    long = np.flatnonzero(np.asarray(pc.utf8_length(transaction_ids).fill_null(0)) > _WHOLE).tolist()
+    if long:
+        ids = transaction_ids.to_pylist()
+        for row in long:
+            ids[row] = short(ids[row])
+        transaction_ids = pa.chunked_array([ids], pa.string())
+    names = pc.binary_join_element_wise(groups.fill_null(""), transaction_ids.fill_null(""), "/")
+    return names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
+
+
 def whose(known: CachedHalf) -> tuple[str, str]:
     """The group and the transaction id, in the form of `short`, of a half message."""
     group, _, transaction_id = known.name.partition("/")
@@ -85,7 +102,6 @@ def fingerprint(half: Half) -> int:
 
     Python's own hash, keyed for each process: it is the cheapest, and never leaves the process.
     """
-    properties = half.properties
     return hash(
         (
             half.body,
@@ -97,9 +113,52 @@ def fingerprint(half: Half) -> int:
             half.delay_ms,
             half.deliver_at,
             half.committed,
-            *(sorted(properties.items()) if properties else ()),
+            # A sum, because their order is not content.
+            sum(map(_hash_of, half.properties, half.properties.values())) & _64_BITS if half.properties else 0,
         )
     )
+
+
+def fingerprints(rows: pa.Table) -> NDArray[np.int64]:
+    """`fingerprint` of each row of `half`, by column; ``properties`` without nulls."""
+    columns: list[Iterable[Any]] = []
+    for name in ("body", "real_topic", "real_queue_id", "tags", "keys", "check_immunity_s", "delay_ms", "deliver_at"):
+        column = rows.column(name)
+        if column.null_count == len(column):
+            columns.append(repeat(None, len(column)))
+        elif name == "deliver_at":
+            columns.append([None if at is None else at // 1000 for at in column.cast(pa.int64()).to_pylist()])
+        else:
+            columns.append(column.to_pylist())
+    committed = rows.column("committed")
+    columns.append(repeat(None, len(committed)) if committed.null_count == len(committed) else committed.to_pylist())
+    columns.append(_property_sums(rows.column("properties")))
+    return np.fromiter(map(hash, zip(*columns, strict=True)), np.int64, len(rows))
+
+
+def _hash_of(name: str, value: str | None) -> int:
+    """A hash that can be added up: one of a tuple cannot, because it is almost linear in those of its items."""
+    return hash(f"{len(name)}:{name}{value}")
+
+
+def _property_sums(column: pa.ChunkedArray) -> Iterable[int]:
+    maps = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    offsets = np.asarray(maps.offsets)
+    first, last = int(offsets[0]), int(offsets[-1])
+    if first == last:
+        return repeat(0, len(maps))
+    # Most properties recur: each is hashed once.
+    names, values = (entries[first:last].dictionary_encode() for entries in (maps.keys, maps.items))
+    codes = np.asarray(names.indices).astype(np.int64) * (len(values.dictionary) + 1)
+    codes += np.asarray(values.indices.fill_null(len(values.dictionary)))
+    distinct, which = np.unique(codes, return_inverse=True)
+    name_codes, value_codes = np.divmod(distinct, len(values.dictionary) + 1)
+    texts, others = names.dictionary.to_pylist(), [*values.dictionary.to_pylist(), None]
+    pairs = zip(name_codes.tolist(), value_codes.tolist(), strict=True)
+    hashes = np.fromiter((_hash_of(texts[n], others[v]) for n, v in pairs), np.int64, len(distinct))
+    total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes.view(np.uint64)[which])])
+    found: list[int] = (total[offsets[1:] - first] - total[offsets[:-1] - first]).tolist()
+    return found
 
 
 def judge_half(known: CachedHalf | None, content: int) -> Verdict:
@@ -141,18 +200,14 @@ class DeduplicationCache:
         ``groups``: each has its own share of the cache; all others together have one, because clients can invent many.
         """
         self._next = dict(next_offsets)
-        self._groups = frozenset(groups)
-        # In the order of landing: the oldest are evicted first.
-        self._by_offset: dict[tuple[int, int], CachedHalf] = {}
-        self._by_name: dict[str, tuple[int, int]] = {}
-        self._by_share: dict[str, list[tuple[int, int]]] = {}
+        self._landed = LandedHalves(groups)
         self._recalled: dict[tuple[int, int], CachedHalf] = {}
         #: half messages whose op is in the journal and not in the table yet
         self._ending: dict[tuple[int, int], CachedHalf] = {}
 
     def __len__(self) -> int:
         """The number of half messages cached."""
-        return len(self._by_offset) + len(self._recalled)
+        return len(self._landed) + len(self._recalled)
 
     @property
     def queues(self) -> tuple[int, ...]:
@@ -169,15 +224,20 @@ class DeduplicationCache:
 
     def named(self, name: str) -> CachedHalf | None:
         """The half message of a transaction, if cached."""
-        place = self._by_name.get(name)
-        return None if place is None else self._by_offset[place]
+        entry = self._landed.named(name)
+        return None if entry is None else CachedHalf(*entry)
+
+    def knows_none(self, names: Collection[str]) -> bool:
+        """Is no transaction of these names cached?"""
+        return self._landed.isdisjoint(names)
 
     def at(self, queue_id: int, queue_offset: int) -> CachedHalf | None:
         """The half message at an offset of an owned queue, if cached."""
         place = (queue_id, queue_offset)
         if queue_id not in self._next:
             return self._ending.get(place)
-        return self._by_offset.get(place) or self._recalled.get(place) or self._ending.get(place)
+        entry = self._landed.at(queue_id, queue_offset)
+        return self._recalled.get(place) or self._ending.get(place) if entry is None else CachedHalf(*entry)
 
     def unflushed_op(self, half: CachedHalf) -> None:
         """Keep a half message, with the state of its op, until the op is in the table (`flushed_ops`)."""
@@ -199,13 +259,18 @@ class DeduplicationCache:
         A name refers to the entry added last, because that is evicted last.
         """
         for half in halves:
-            place = (half.queue_id, half.queue_offset)
-            if half.queue_id in self._next:
-                self._next[half.queue_id] = max(self._next[half.queue_id], half.queue_offset + 1)
-            if place not in self._by_offset:
-                self._by_offset[place] = half
-                self._by_name[half.name] = place
-                self._by_share.setdefault(self._share(half), []).append(place)
+            self._assigned(half.queue_id, half.queue_offset)
+            self._landed.add(Entry(*msgspec.structs.astuple(half)))
+
+    def landed_together(self, halves: HalfEntries) -> None:
+        """The same for many at once, by column."""
+        for queue_id in np.unique(halves.queue_ids).tolist():
+            self._assigned(queue_id, int(halves.offsets[halves.queue_ids == queue_id].max()))
+        self._landed.extend(halves)
+
+    def _assigned(self, queue_id: int, queue_offset: int) -> None:
+        if queue_id in self._next:
+            self._next[queue_id] = max(self._next[queue_id], queue_offset + 1)
 
     def recalled(self, halves: Iterable[CachedHalf], now: int) -> None:
         """Cache half messages that were looked up, as of ``now`` (ms). Existing entries are kept."""
@@ -216,11 +281,10 @@ class DeduplicationCache:
 
     def ended(self, queue_id: int, queue_offset: int, state: str) -> None:
         """Record the op of a cached half message. The first stands; a no-op for one that is not cached."""
-        place = (queue_id, queue_offset)
-        for known in (self._by_offset, self._recalled):
-            half = known.get(place)
-            if half is not None and half.state is None:
-                known[place] = replace(half, state=state)
+        self._landed.ended(queue_id, queue_offset, state)
+        half = self._recalled.get((queue_id, queue_offset))
+        if half is not None and half.state is None:
+            self._recalled[queue_id, queue_offset] = replace(half, state=state)
 
     def forget(self, before: int, most: int, unflushed: Mapping[int, int] | None = None) -> int:
         """Evict what was stored or looked up before a time (ms), and what exceeds ``most``. Returns how many.
@@ -228,28 +292,9 @@ class DeduplicationCache:
         Above ``most``, the largest share loses its oldest first: a busy group does not evict the others' entries.
         ``unflushed``: by queue, the first offset that is not in the table yet, so that no look-up would find it.
         """
-        kept = unflushed or {}
-        old = takewhile(lambda half: half.stored < before, self._by_offset.values())
-        gone = Counter(map(self._share, old))
-        beyond = len(self._by_offset) - gone.total() - most
-        if beyond > 0:
-            gone += _beyond({share: len(places) - gone[share] for share, places in self._by_share.items()}, beyond)
-        for share, count in gone.items():
-            places = self._by_share[share]
-            # In the order of landing, so that nothing after the first that is kept is in the table either.
-            old_places = list(takewhile(lambda place: place[1] < kept.get(place[0], LONG_MAX), places[:count]))
-            gone[share] = len(old_places)
-            for place in old_places:
-                half = self._by_offset.pop(place)
-                if self._by_name.get(half.name) == place:
-                    del self._by_name[half.name]
-            del places[: len(old_places)]
+        gone = self._landed.forget(before, most, unflushed or {})
         # Those that were looked up can be looked up again: the oldest go first, regardless of their group.
-        return gone.total() + len(_taken(self._recalled, before, min(most, RECALLED_MAX)))
-
-    def _share(self, half: CachedHalf) -> str:
-        group, _ = whose(half)
-        return group if group in self._groups else ""
+        return gone + len(_taken(self._recalled, before, min(most, RECALLED_MAX)))
 
 
 def _taken(known: dict[tuple[int, int], CachedHalf], before: int, most: int) -> list[CachedHalf]:
@@ -263,15 +308,3 @@ def _taken(known: dict[tuple[int, int], CachedHalf], before: int, most: int) -> 
     for half in old:
         del known[half.queue_id, half.queue_offset]
     return old
-
-
-def _beyond(held: Mapping[str, int], beyond: int) -> Counter[str]:
-    """How many each share loses, ``beyond`` in all: one at a time from the share that is then the largest."""
-    gone: Counter[str] = Counter()
-    most = [(-count, share) for share, count in held.items()]
-    heapify(most)
-    for _ in range(beyond):
-        count, share = most[0]
-        gone[share] += 1
-        heapreplace(most, (count + 1, share))
-    return gone

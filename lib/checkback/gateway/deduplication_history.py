@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from checkback.errors import StorageError
-from checkback.gateway.deduplication import CachedHalf, fingerprint, name_of, short, whose
+from checkback.gateway.deduplication import CachedHalf, name_of, short, whose
+from checkback.gateway.recent_halves import FirstOps, entries_of, last_of
 from checkback.messages import LONG_MAX, Half
 from checkback.storage import first_op, table_files
 from checkback.storage.delta_log import DeltaLog
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from checkback.gateway.landed_halves import HalfEntries
     from checkback.storage.delta_log import DataFile
 
 Place = tuple[int, int]
@@ -138,32 +140,35 @@ class DeduplicationHistory:
             last = max(last, -1 if found is None else found)
         return last
 
-    def recent(self, queues: Collection[int], since: datetime, most: int) -> list[CachedHalf]:
+    def recent(self, queues: Collection[int], since: datetime, most: int) -> HalfEntries:
         """The last ``most`` half messages stored since then, in the order of landing, with their first op."""
         wanted = (pc.field("store_timestamp") >= since) & pc.field("queue_id").isin(list(queues))
         within = {"queue_id": (min(queues), max(queues)), "store_timestamp": (since, _END)}
         files = self._files("half", within)
         files.sort(key=lambda file: file.spans.get("store_timestamp", (since, since))[1], reverse=True)
-        newest: list[CachedHalf] = []
+        newest: list[HalfEntries] = []
+        count = 0
         wanted_halves = wanted & pc.field("queue_offset").is_valid()
         for file, source in _opened(files):
-            if len(newest) >= most:
+            if count >= most:
                 break
+            older: list[HalfEntries] = []
             for rows in row_batches(file.path, "half", _WHOLE, wanted_halves, source):
-                newest += [_kept(row, fingerprint(_half(row))) for row in rows.to_pylist()]
-                if len(newest) > 2 * most:
-                    newest = _last(newest, most)
-        newest = _last(newest, most)
-        if not newest:
-            return []
-        ops = (
-            rows
-            for file, source in _opened(self._files("op", within))
-            for rows in row_batches(file.path, "op", _OP, wanted, source)
-        )
-        states = _first_ops(ops, newest)
+                older.append(entries_of(rows))
+                count += len(rows)
+                if count > 2 * most:
+                    older, newest = [last_of([*older, *newest], most)], []
+                    count = most
+            newest = older + newest
+        found = last_of(newest, most)
+        if found.names:
+            ops = FirstOps(found)
+            for file, source in _opened(self._files("op", within)):
+                for rows in row_batches(file.path, "op", _OP, wanted, source):
+                    ops.add(rows)
+            found = ops.ended()
         self._flush()
-        return [replace(half, state=half.state or states.get((half.queue_id, half.queue_offset))) for half in newest]
+        return found
 
     def find(self, places: Collection[Place]) -> dict[Place, CachedHalf]:
         """The half messages at these positions, with their state but no fingerprint. Raises StorageError."""
@@ -308,26 +313,14 @@ def _greatest(file: DataFile, column: str) -> float:
     return float("inf") if span is None else span[1]
 
 
-def _half(row: Mapping[str, Any]) -> Half:
-    """The message of a row, for `fingerprint`."""
-    fields = {name: row[name] for name in Half._fields}
-    at = row["deliver_at"]
-    own = {
-        "properties": dict(row["properties"] or ()),
-        "born_timestamp": 0,
-        "deliver_at": None if at is None else _ms(at),
-    }
-    return Half(**fields | own)
-
-
-def _kept(row: Mapping[str, Any], content: int = 0) -> CachedHalf:
+def _kept(row: Mapping[str, Any]) -> CachedHalf:
     """The cache entry of a row of `half`. Unexpected nulls: empty text, and times as in `event_columns.half_events`."""
     stored = row["store_timestamp"] or _EPOCH
     return CachedHalf(
         queue_id=row["queue_id"],
         queue_offset=row["queue_offset"],
         name=name_of(row["producer_group"] or "", row["transaction_id"] or ""),
-        fingerprint=content,
+        fingerprint=0,
         real_topic=row["real_topic"] or "",
         born_timestamp=_ms(row["born_timestamp"] or stored),
         stored=_ms(stored),
@@ -337,11 +330,6 @@ def _kept(row: Mapping[str, Any], content: int = 0) -> CachedHalf:
 
 def _landing(half: CachedHalf) -> tuple[int, int]:
     return half.stored, half.queue_offset
-
-
-def _last(halves: Iterable[CachedHalf], most: int) -> list[CachedHalf]:
-    """The ``most`` that landed last, in the order of landing."""
-    return sorted(halves, key=_landing)[-most:]
 
 
 def _first_ops(ops: Iterable[pa.Table], halves: Iterable[CachedHalf]) -> dict[Place, str]:

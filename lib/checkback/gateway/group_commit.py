@@ -36,7 +36,7 @@ class CommitTarget(Protocol[T_contra]):
     def write(self, prepared: Any) -> None:
         """Commit to the table. If it raises, nothing was committed, or ``failed`` ends the process."""
 
-    def record(self, prepared: Any) -> Record:
+    def records(self, prepared: Any) -> Sequence[Record]:
         """What is written to the journal instead, where there is one."""
 
     def settle(self, batch: Sequence[T_contra], prepared: Any) -> None:
@@ -58,6 +58,7 @@ class _Ticket(Generic[T]):
     """The messages of one request."""
 
     messages: Sequence[T]
+    rows: int
     size: int
     groups: Groups
     came: float
@@ -121,15 +122,19 @@ class GroupCommit(Generic[T]):
             return Problem("queue_full", f"{mine.rows} messages of this token wait to be committed; send it again")
         return None if self._intake is None else self._intake.refusal(self.waiting_bytes + size)
 
-    def submit(self, messages: Sequence[T], size: int, groups: Groups) -> asyncio.Future[None]:
-        """Accept messages; the future is done when the target has settled or failed them."""
+    def submit(self, messages: Sequence[T], size: int, groups: Groups, rows: int | None = None) -> asyncio.Future[None]:
+        """Accept messages; the future is done when the target has settled or failed them.
+
+        ``rows``: their number, if some of ``messages`` are several.
+        """
         loop = asyncio.get_running_loop()
-        ticket = _Ticket(messages, size, groups, loop.time(), loop.create_future())
+        count = len(messages) if rows is None else rows
+        ticket = _Ticket(messages, count, size, groups, loop.time(), loop.create_future())
         mine = self._of.setdefault(groups, _Waiting())
         mine.tickets.append(ticket)
-        mine.rows += len(messages)
+        mine.rows += count
         mine.size += size
-        self.waiting += len(messages)
+        self.waiting += count
         self.waiting_bytes += size
         self.came.set()
         return ticket.done
@@ -184,7 +189,7 @@ class GroupCommit(Generic[T]):
             tickets = left.popleft()
             ticket = tickets.popleft()
             taken.append(ticket)
-            rows += len(ticket.messages)
+            rows += ticket.rows
             size += ticket.size
             if tickets:
                 left.append(tickets)
@@ -209,11 +214,11 @@ class GroupCommit(Generic[T]):
             self.target.settle(commit.batch, commit.prepared)
         else:
             self.target.failed(commit.batch, error)
-        self.waiting -= len(commit.batch)
         for ticket in commit.tickets:
+            self.waiting -= ticket.rows
             self.waiting_bytes -= ticket.size
             mine = self._of[ticket.groups]
-            mine.rows -= len(ticket.messages)
+            mine.rows -= ticket.rows
             mine.size -= ticket.size
             if not mine.rows:
                 del self._of[ticket.groups]

@@ -5,19 +5,34 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from checkback.delay import too_late
-from checkback.gateway.deduplication import CachedHalf, Verdict, fingerprint, judge_half, name_of
+from checkback.gateway.deduplication import (
+    CachedHalf,
+    Verdict,
+    fingerprint,
+    fingerprints,
+    joined_names,
+    judge_half,
+    name_of,
+)
 from checkback.gateway.group_commit import GroupCommit
+from checkback.gateway.half_blocks import BlockRow, HalfBlock, Placed, landed_rows
 from checkback.gateway.health import now_ms, steady_ms
-from checkback.gateway.journal_records import half_record
+from checkback.gateway.journal_records import block_record, half_record
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.tables import half_rows
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
+    from numpy.typing import NDArray
+
+    from checkback.gateway.arrow_decoder import HalfColumns
     from checkback.gateway.authentication import BearerTokens, Groups
     from checkback.gateway.deduplication import DeduplicationCache
     from checkback.gateway.group_commit import Intake
@@ -28,8 +43,12 @@ if TYPE_CHECKING:
     from checkback.messages import Half
     from checkback.settings import Gateway
 
+    #: an in-flight message, and the fingerprint of one that waits for it
+    _Pending = tuple["_Entry | BlockRow", int]
+
 #: Approximate memory overhead of a message besides its texts and body, and of each property.
 _OVERHEAD, _PROPERTY = 1024, 256
+_NO_PRINTS = np.zeros(0, np.int64)
 
 
 @dataclass(eq=False)
@@ -43,6 +62,23 @@ class _Entry:
     queue_id: int = -1
     queue_offset: int = -1
     problem: Problem | None = None
+
+    def __len__(self) -> int:
+        return 1
+
+    @property
+    def transaction_id(self) -> str:
+        """Its transaction id."""
+        return self.half.transaction_id
+
+
+class _Prepared(NamedTuple):
+    """A commit: single messages at the queue's offsets from ``first`` on, and the blocks that follow them."""
+
+    halves: list[Half]
+    blocks: list[HalfBlock]
+    queue_id: int
+    first: int
 
 
 @dataclass
@@ -78,9 +114,9 @@ class HalfMessageWriter:
         self._table = table
         self._metrics = metrics
         self._health = health
-        self._on_the_way: dict[str, _Entry] = {}
+        self._on_the_way: dict[str, _Entry | HalfBlock] = {}
         self._turn = 0
-        self.commits: GroupCommit[_Entry] = GroupCommit(
+        self.commits: GroupCommit[_Entry | HalfBlock] = GroupCommit(
             "half", self, gateway.gather.total_seconds(), gateway.max_waiting, intake
         )
 
@@ -98,56 +134,176 @@ class HalfMessageWriter:
                 entry.done = done
         return _all_settled(admitted)
 
+    def take_columns(self, columns: HalfColumns, groups: Groups) -> Awaitable[Placed | list[Answer]]:
+        """The same for messages that came as columns; Placed if all of them are new and were committed."""
+        admitted: dict[int, Answer | _Pending] = {**columns.problems}
+        rows, numbers = self._fit_columns(columns, groups, admitted)
+        names, prints = joined_names(rows["producer_group"], rows["transaction_id"]).to_pylist(), fingerprints(rows)
+        new, again = self._new(names, prints, rows, numbers, admitted)
+        if len(new) < len(names):
+            rows, names, prints = rows.take(pa.array(new)), [names[row] for row in new.tolist()], prints[new]
+        count, refusal = self._room(len(names), rows, groups)
+        if refusal is not None:
+            admitted |= dict.fromkeys(numbers[new[count:]].tolist(), refusal)
+            rows, names, prints = rows.slice(0, count), names[:count], prints[:count]
+        block = HalfBlock(rows, names, prints)
+        if count:
+            self._on_the_way |= dict.fromkeys(names, block)
+            block.done = self.commits.submit([block], block.size, groups, count)
+            if count == len(columns.transaction_ids):
+                return _placed(block)
+        for row, number in enumerate(numbers[new[:count]].tolist()):
+            admitted[number] = BlockRow(block, row), int(prints[row])
+        for number, (row, content) in again.items():
+            admitted[number] = (BlockRow(block, row), content) if row < count else _refused(refusal)
+        return _all_settled([admitted[number] for number in range(len(columns.transaction_ids))])
+
+    def _fit_columns(
+        self, columns: HalfColumns, groups: Groups, refused: dict[int, Answer | _Pending]
+    ) -> tuple[pa.Table, NDArray[np.int64]]:
+        """The rows that fit, and their numbers; the problems of the others are added to ``refused``."""
+        rows, numbers = columns.rows, columns.numbers
+        problems: dict[int, Problem] = {}
+        code = rows["producer_group"].combine_chunks().dictionary_encode()
+        of_group = [self._refused(group, groups) for group in code.dictionary.to_pylist()]
+        if any(of_group):
+            found = enumerate(map(of_group.__getitem__, code.indices.to_pylist()))
+            problems |= {row: problem for row, problem in found if problem is not None}
+        for name in ("delay_ms", "deliver_at"):
+            for row in np.flatnonzero(np.asarray(rows[name].is_valid())).tolist():
+                delay_ms, at = rows["delay_ms"][row].as_py(), rows["deliver_at"].cast(pa.int64())[row].as_py()
+                problem = self._too_late(delay_ms, None if at is None else at // 1000)
+                if problem is not None:
+                    problems.setdefault(row, problem)
+        if not problems:
+            return rows, numbers
+        refused |= {int(numbers[row]): problem for row, problem in problems.items()}
+        fit = np.ones(len(numbers), np.bool_)
+        fit[list(problems)] = False
+        return rows.filter(pa.array(fit)), numbers[fit]
+
+    def _new(
+        self,
+        names: list[str],
+        prints: NDArray[np.int64],
+        rows: pa.Table,
+        numbers: NDArray[np.int64],
+        admitted: dict[int, Answer | _Pending],
+    ) -> tuple[NDArray[np.int64], dict[int, tuple[int, int]]]:
+        """Which rows are new, and for each that repeats one of them, by number: which new one, and its fingerprint.
+
+        The others' answers, or in-flight messages, are added to ``admitted``.
+        """
+        if (
+            self._cache.knows_none(names)
+            and self._on_the_way.keys().isdisjoint(names)
+            and len(set(names)) == len(names)
+        ):
+            return np.arange(len(names)), {}
+        new: list[int] = []
+        first: dict[str, int] = {}
+        again: dict[int, tuple[int, int]] = {}
+        for row, (name, content) in enumerate(zip(names, prints.tolist(), strict=True)):
+            number = int(numbers[row])
+            if name in first:
+                again[number] = first[name], content
+                continue
+            known = self._known(name, content, rows["transaction_id"][row].as_py())
+            if known is None:
+                first[name] = len(new)
+                new.append(row)
+            else:
+                admitted[number] = known
+        return np.array(new, np.int64), again
+
+    def _room(self, count: int, rows: pa.Table, groups: Groups) -> tuple[int, Problem | None]:
+        """How many of the messages can be accepted now, and why not more."""
+        refusal = None
+        while count:
+            problem = self.commits.refusal(
+                count, HalfBlock(rows.slice(0, count), [""] * count, _NO_PRINTS).size, groups
+            )
+            if problem is None:
+                break
+            refusal, count = problem, count // 2
+        return count, refusal
+
     def _fit(self, half: Half | Problem, groups: Groups) -> Half | Problem:
         if isinstance(half, Problem):
             return half
-        problem = self._tokens.refused(half.producer_group, groups)
-        if problem is None and self._rejecting:
-            problem = Problem("transactions_rejected", "gateway.reject_transactions is on: only ops are taken")
+        problem = self._refused(half.producer_group, groups)
         if problem is None and (half.delay_ms or half.deliver_at):
-            reason = too_late(half.delay_ms, half.deliver_at, now_ms(), self._max_delay)
-            problem = Problem("unfit", reason, {"field": reason.partition(":")[0]}) if reason else None
+            problem = self._too_late(half.delay_ms, half.deliver_at)
         return problem or half
 
-    def _admit(self, half: Half, new: _New, groups: Groups) -> Answer | tuple[_Entry, int]:
+    def _refused(self, group: str, groups: Groups) -> Problem | None:
+        problem = self._tokens.refused(group, groups)
+        if problem is None and self._rejecting:
+            return Problem("transactions_rejected", "gateway.reject_transactions is on: only ops are taken")
+        return problem
+
+    def _too_late(self, delay_ms: int | None, deliver_at: int | None) -> Problem | None:
+        reason = too_late(delay_ms, deliver_at, now_ms(), self._max_delay)
+        return Problem("unfit", reason, {"field": reason.partition(":")[0]}) if reason else None
+
+    def _admit(self, half: Half, new: _New, groups: Groups) -> Answer | _Pending:
         """The answer if known; else the in-flight message with this name, and the fingerprint of ``half``."""
         name, content = name_of(half.producer_group, half.transaction_id), fingerprint(half)
+        known = self._known(name, content, half.transaction_id)
+        if known is not None:
+            return known
+        size = _size(half)
+        refusal = self.commits.refusal(len(new.entries) + 1, new.size + size, groups)
+        if refusal is not None:
+            return refusal
+        entry = self._on_the_way[name] = _Entry(half, name, content)
+        new.entries.append(entry)
+        new.size += size
+        return entry, content
+
+    def _known(self, name: str, content: int, transaction_id: str) -> Answer | _Pending | None:
+        """The answer to a message that is cached, or the in-flight one with its name; None = it is new."""
         known = self._cache.named(name)
         if known is not None:
             same = judge_half(known, content) is Verdict.REPEATED
-            return _stored(half.transaction_id, known) if same else _other_content(known)
+            return _stored(transaction_id, known) if same else _other_content(known)
         entry = self._on_the_way.get(name)
         if entry is None:
-            size = _size(half)
-            refusal = self.commits.refusal(len(new.entries) + 1, new.size + size, groups)
-            if refusal is not None:
-                return refusal
-            entry = self._on_the_way[name] = _Entry(half, name, content)
-            new.entries.append(entry)
-            new.size += size
-        return entry, content
+            return None
+        return (entry.named(name) if isinstance(entry, HalfBlock) else entry), content
 
-    def prepare(self, batch: Sequence[_Entry]) -> tuple[list[Half], int, int]:
-        """Assign the offsets. Returns the messages, their queue and first offset."""
+    def prepare(self, batch: Sequence[_Entry | HalfBlock]) -> _Prepared:
+        """Assign the offsets: first those of single messages, which are one record of the journal."""
         queue_id = self._cache.queues[self._turn % len(self._cache.queues)]
         self._turn += 1
         first = self._cache.next_offset(queue_id)
-        for queue_offset, entry in enumerate(batch, start=first):
-            entry.queue_id, entry.queue_offset = queue_id, queue_offset
-        return [entry.half for entry in batch], queue_id, first
+        singles = [one for one in batch if isinstance(one, _Entry)]
+        blocks = [one for one in batch if isinstance(one, HalfBlock)]
+        offset = first
+        ordered: list[_Entry | HalfBlock] = [*singles, *blocks]
+        for one in ordered:
+            one.queue_id, one.queue_offset = queue_id, offset
+            offset += len(one)
+        return _Prepared([entry.half for entry in singles], blocks, queue_id, first)
 
-    def write(self, prepared: tuple[list[Half], int, int]) -> None:
+    def write(self, prepared: _Prepared) -> None:
         """Commit to `half`."""
-        halves, queue_id, first = prepared
+        halves, blocks, queue_id, first = prepared
+        stored = now_ms()
+        parts = [landed_rows(block.rows, queue_id, block.queue_offset, stored) for block in blocks]
+        if halves:
+            parts.append(half_rows(halves, queue_id, first, stored))
+        rows = pa.concat_tables(parts)
         with self._metrics.commit_seconds("half"):
-            self._table.append(half_rows(halves, queue_id, first, now_ms()))
-        self._metrics.committed("half", len(halves))
+            self._table.append(rows)
+        self._metrics.committed("half", len(rows))
 
-    def record(self, prepared: tuple[list[Half], int, int]) -> Record:
+    def records(self, prepared: _Prepared) -> list[Record]:
         """See group_commit.CommitTarget."""
-        return half_record(*prepared)
+        singles = [half_record(prepared.halves, prepared.queue_id, prepared.first)] if prepared.halves else []
+        return singles + [block_record(block) for block in prepared.blocks]
 
-    def settle(self, batch: Sequence[_Entry], prepared: object) -> None:  # noqa: ARG002 - as CommitTarget has it
+    def settle(self, batch: Sequence[_Entry | HalfBlock], prepared: _Prepared) -> None:
         """Add them to the cache."""
         stored = steady_ms()
         self._cache.landed(
@@ -162,18 +318,26 @@ class HalfMessageWriter:
                 "COMMIT" if entry.half.committed else None,
             )
             for entry in batch
+            if isinstance(entry, _Entry)
         )
-        for entry in batch:
-            del self._on_the_way[entry.name]
+        for block in prepared.blocks:
+            self._cache.landed_together(block.entries(stored))
+        self._forget(batch)
         self._health.worked()
-        self._metrics.last_offset(batch[-1].queue_id, batch[-1].queue_offset)
+        self._metrics.last_offset(prepared.queue_id, prepared.first + sum(map(len, batch)) - 1)
 
-    def failed(self, batch: Sequence[_Entry], error: Exception) -> None:
+    def failed(self, batch: Sequence[_Entry | HalfBlock], error: Exception) -> None:
         """Drop them: the next commit assigns their offsets to others."""
         problem = self._health.failed(error)
         for entry in batch:
             entry.problem = problem
-            del self._on_the_way[entry.name]
+        self._forget(batch)
+
+    def _forget(self, batch: Sequence[_Entry | HalfBlock]) -> None:
+        """They are not on the way any more."""
+        for entry in batch:
+            for name in entry.names if isinstance(entry, HalfBlock) else (entry.name,):
+                del self._on_the_way[name]
 
 
 def _size(half: Half) -> int:
@@ -185,24 +349,35 @@ def _size(half: Half) -> int:
     return size
 
 
-async def _all_settled(admitted: Sequence[Answer | tuple[_Entry, int]]) -> list[Answer]:
+async def _placed(block: HalfBlock) -> Placed | list[Answer]:
+    """The answer to the messages of a block, once it is committed."""
+    if block.done is not None:
+        await block.done
+    return Placed(block.queue_id, block.queue_offset) if block.problem is None else [block.problem] * len(block)
+
+
+def _refused(refusal: Problem | None) -> Problem:
+    return refusal or Problem("queue_full", "send it again")
+
+
+async def _all_settled(admitted: Sequence[Answer | _Pending]) -> list[Answer]:
     return [await _settled(*one) if isinstance(one, tuple) else one for one in admitted]
 
 
-async def _settled(entry: _Entry, content: int) -> Answer:
+async def _settled(entry: _Entry | BlockRow, content: int) -> Answer:
     """The answer to a message with this content, once the in-flight one is committed."""
     # Not shielded: waiters are only cancelled when the process exits without waiting for requests.
     if entry.done is not None:
         await entry.done
     if entry.problem is not None:
         return entry.problem
-    return _stored(entry.half.transaction_id, entry) if entry.fingerprint == content else _other_content(entry)
+    return _stored(entry.transaction_id, entry) if entry.fingerprint == content else _other_content(entry)
 
 
-def _stored(transaction_id: str, first: CachedHalf | _Entry) -> Answer:
+def _stored(transaction_id: str, first: CachedHalf | _Entry | BlockRow) -> Answer:
     return {"transaction_id": transaction_id, "queue_id": first.queue_id, "queue_offset": first.queue_offset}
 
 
-def _other_content(first: CachedHalf | _Entry) -> Problem:
+def _other_content(first: CachedHalf | _Entry | BlockRow) -> Problem:
     place = {"queue_id": first.queue_id, "queue_offset": first.queue_offset}
     return Problem("contradiction", "the group has sent this transaction_id with another content", place)

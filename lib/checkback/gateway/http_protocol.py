@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from checkback.gateway.middleware import WHOLE_RESPONSE
 from checkback.gateway.problems import Problem
 
 if TYPE_CHECKING:
     from asyncio.events import TimerHandle
+    from collections.abc import Sequence
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -124,6 +127,29 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self._head = None
         super().on_headers_complete()
+        # Before the request's task runs, for the first time.
+        self.scope["extensions"] = {WHOLE_RESPONSE: partial(self._respond, self.cycle)}  # type: ignore[dict-item]
+
+    def _respond(self, cycle: Any, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Send the whole response of a request; False if it must be sent as ASGI messages.
+
+        In one write, and without what uvicorn does for headers of any application: a fifth of a request's time.
+        """
+        if cycle.disconnected or cycle.response_started or self.flow.write_paused:
+            return False
+        parts = [STATUS_LINE[status]]
+        for name, value in (*cycle.default_headers, *headers):
+            parts += (name, b": ", value, b"\r\n")
+        parts.append(b"content-length: %d\r\n" % len(body))
+        parts.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
+        parts.append(body)
+        cycle.response_started = cycle.response_complete = True
+        self.transport.write(b"".join(parts))
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+        return True
 
     def on_chunk_header(self) -> None:
         """Trailers follow, unless a body does."""

@@ -174,7 +174,7 @@ class Journal:
                     "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?)",
                     (position, record.kind, record.rows, record.queue_id, record.first, record.content),
                 )
-            self._delete(_DELETED)
+            self._delete(_DELETED + 2 * len(records))
         except sqlite3.Error as error:
             self._undo()
             raise StorageError(f"the journal cannot be written: {error}", self.path, "make room on its disk") from error

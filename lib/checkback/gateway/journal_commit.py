@@ -56,4 +56,4 @@ async def commit_to_journal(journal: Journal, queues: Sequence[GroupCommit[Any]]
 
 
 def _write(journal: Journal, commits: Sequence[tuple[GroupCommit[Any], Commit[Any]]]) -> None:
-    journal.append([queue.target.record(commit.prepared) for queue, commit in commits], steady_ms())
+    journal.append([one for queue, commit in commits for one in queue.target.records(commit.prepared)], steady_ms())

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from checkback.errors import StorageError
+from checkback.gateway.half_blocks import is_stream, landed_rows, of_stream, to_stream
 from checkback.gateway.journal import Kind, Record
 from checkback.gateway.tables import half_rows_at, op_rows
 from checkback.messages import Half, Op
@@ -16,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
-    import pyarrow as pa
 
     from checkback.gateway.batch_decoder import RemarkedOp
+    from checkback.gateway.half_blocks import HalfBlock
 
 _encode = msgspec.msgpack.Encoder().encode
 _halves = msgspec.msgpack.Decoder(list[Half]).decode
@@ -28,6 +30,11 @@ _ops = msgspec.msgpack.Decoder(list[tuple[Op, str | None]]).decode
 def half_record(halves: Sequence[Half], queue_id: int, first: int) -> Record:
     """Half messages of a queue at the offsets from ``first`` on."""
     return Record(Kind.HALF, len(halves), _encode(halves), queue_id, first)
+
+
+def block_record(block: HalfBlock) -> Record:
+    """Half messages that came as columns, at their offsets."""
+    return Record(Kind.HALF, len(block), to_stream(block.rows), block.queue_id, block.queue_offset)
 
 
 def op_record(ops: Sequence[RemarkedOp]) -> Record:
@@ -42,13 +49,19 @@ def rows_of(records: Sequence[Record], stored: int) -> tuple[list[pa.Table], lis
     """
     try:
         halves: dict[int, list[Half]] = {}
+        blocks: dict[int, list[pa.Table]] = {}
         offsets: dict[int, list[npt.NDArray[np.int64]]] = {}
         for record in records:
-            if record.kind is Kind.HALF:
+            if record.kind is Kind.HALF and is_stream(record.content):
+                rows = landed_rows(of_stream(record.content), record.queue_id, record.first, stored)
+                blocks.setdefault(record.queue_id, []).append(rows)
+            elif record.kind is Kind.HALF:
                 halves.setdefault(record.queue_id, []).extend(_halves(record.content))
                 offsets.setdefault(record.queue_id, []).append(record.first + np.arange(record.rows))
         ops = [op for record in records if record.kind is Kind.OP for op in _ops(record.content)]
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, pa.ArrowException) as error:
         raise StorageError("a record of the journal cannot be read", "gateway.journal", "report it") from error
-    of_queues = [half_rows_at(halves[queue], queue, np.concatenate(offsets[queue]), stored) for queue in halves]
+    for queue, singles in halves.items():
+        blocks.setdefault(queue, []).append(half_rows_at(singles, queue, np.concatenate(offsets[queue]), stored))
+    of_queues = [pa.concat_tables(parts) for parts in blocks.values()]
     return of_queues, [op_rows([op for op, _ in ops], [remark for _, remark in ops], stored)] if ops else []

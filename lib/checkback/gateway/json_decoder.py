@@ -46,6 +46,9 @@ def half_of_body(body: bytes, now: int, committed: bool | None = None) -> Half |
 
     ``committed``: True for a message without a transaction.
     """
+    taken = batch_decoder.half(body, now, committed)
+    if taken is not None:
+        return taken
     fields = object_of(body)
     return fields if isinstance(fields, Problem) else half(fields, now, committed)
 

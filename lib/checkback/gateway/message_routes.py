@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
@@ -27,17 +27,19 @@ if TYPE_CHECKING:
     Read = Callable[[bytes, int], Any]
     Take = Callable[[Sequence[Any], Groups], Awaitable[list[Answer]]]
 
+T = TypeVar("T")
+
 
 def message_routes(service: GatewayService, max_body: int) -> dict[str, Route]:
     """The handlers of POST requests, by path and media type. ``max_body``: bytes of a decoded Arrow stream, too."""
     halves, ops = service.halves.take, service.ops.take
     return {
         "/v1/half": {JSON: _one(json_decoder.half_of_body, halves)},
-        "/v1/halves": {JSON: _many(json_decoder.halves_of_body, halves), ARROW: _half_columns(halves, max_body)},
+        "/v1/halves": {JSON: _many(json_decoder.halves_of_body, halves), ARROW: _half_columns(service, max_body)},
         "/v1/message": {JSON: _one(partial(json_decoder.half_of_body, committed=True), halves)},
         "/v1/messages": {
             JSON: _many(partial(json_decoder.halves_of_body, committed=True), halves),
-            ARROW: _half_columns(halves, max_body, committed=True),
+            ARROW: _half_columns(service, max_body, committed=True),
         },
         "/v1/op": {JSON: _one(json_decoder.op_of_body, ops)},
         "/v1/ops": {JSON: _many(json_decoder.ops_of_body, ops), ARROW: _op_columns(ops, max_body)},
@@ -60,12 +62,12 @@ def _many(read: Read, take: Take) -> Direct:
     return handle
 
 
-def _half_columns(take: Take, most: int, committed: bool | None = None) -> Direct:
+def _half_columns(service: GatewayService, most: int, committed: bool | None = None) -> Direct:
     def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
         columns = halves_of_stream(body, now_ms(), most, committed)
         if isinstance(columns, Problem):
             return _at_once(columns)
-        return _in_rows(take(columns.messages(), groups), columns.transaction_ids, stored_answers)
+        return _in_rows(service.halves.take_columns(columns, groups), columns.transaction_ids, stored_answers)
 
     return handle
 
@@ -78,9 +80,7 @@ def _op_columns(take: Take, most: int) -> Direct:
     return handle
 
 
-async def _in_rows(
-    answers: Awaitable[list[Answer]], ids: pa.Array, encode: Callable[[list[Answer], pa.Array], bytes]
-) -> Reply:
+async def _in_rows(answers: Awaitable[T], ids: pa.Array, encode: Callable[[T, pa.Array], bytes]) -> Reply:
     return 200, encode(await answers, ids), ARROW, None
 
 

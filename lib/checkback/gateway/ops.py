@@ -230,9 +230,9 @@ class OpWriter:
             self._table.append(op_rows([op for op, _ in prepared], [remark for _, remark in prepared], now_ms()))
         self._metrics.committed("op", len(prepared))
 
-    def record(self, prepared: list[RemarkedOp]) -> Record:
+    def records(self, prepared: list[RemarkedOp]) -> Sequence[Record]:
         """See group_commit.CommitTarget."""
-        return op_record(prepared)
+        return [op_record(prepared)]
 
     def settle(self, batch: Sequence[_Entry], prepared: object) -> None:  # noqa: ARG002 - as CommitTarget has it
         """Record them in the cache."""

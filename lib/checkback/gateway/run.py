@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import ipaddress
 import logging
 import signal
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
 import uvicorn
 
 from checkback.errors import CheckbackError, SettingsError
@@ -84,6 +86,7 @@ async def _serve(settings: Settings, sock: socket.socket, take_over: bool) -> Ch
     service = await asyncio.to_thread(GatewayService, settings, metrics, stop, take_over)
     # The cache read at the start is long-lived; scanning it for garbage would only take time.
     gc.collect()
+    _release_memory()
     gc.freeze()
     gc.set_threshold(20_000, 20, 10)
     server = _Server(_config(settings.gateway, create_app(service, metrics, settings.gateway)), service)
@@ -160,6 +163,13 @@ def _listening(gateway: Gateway) -> Iterator[socket.socket]:
             where = f"{gateway.host}:{gateway.port}"
             raise SettingsError(f"cannot listen: {error.strerror}", where, "choose another gateway.port") from error
         yield sock
+
+
+def _release_memory() -> None:
+    """Return to the operating system what the start needed for reading the tables, where the C library can (glibc)."""
+    pa.default_memory_pool().release_unused()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
+import numpy as np
 
 from checkback.gateway.authentication import BearerTokens
 from checkback.gateway.deduplication import DeduplicationCache
@@ -28,11 +29,11 @@ from checkback.storage.queue_owners import refuse_foreign
 from checkback.storage.timestamps import LEAST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from checkback.errors import CheckbackError
-    from checkback.gateway.deduplication import CachedHalf
     from checkback.gateway.journal import Journal, Unflushed
+    from checkback.gateway.landed_halves import HalfEntries
     from checkback.gateway.metrics import Metrics
     from checkback.settings import Gateway, Settings
 
@@ -74,7 +75,7 @@ class GatewayService:
             }
             self.cache = DeduplicationCache(next_offsets, settings.producers)
             self._remember_ms = gateway.remember // timedelta(milliseconds=1)
-            self.cache.landed(self._remembered(history, [*gateway.queues, *others], gateway))
+            self.cache.landed_together(self._remembered(history, [*gateway.queues, *others], gateway))
         except BaseException:
             if self.journal is not None:
                 self.journal.close()
@@ -112,9 +113,7 @@ class GatewayService:
         for queue_id in self.cache.queues:
             metrics.last_offset(queue_id, self.cache.next_offset(queue_id) - 1)
 
-    def _remembered(
-        self, history: DeduplicationHistory, queues: Sequence[int], gateway: Gateway
-    ) -> Iterable[CachedHalf]:
+    def _remembered(self, history: DeduplicationHistory, queues: Sequence[int], gateway: Gateway) -> HalfEntries:
         """What landed within gateway.remember before the last half message of the owned queues, shifted to now.
 
         The clock may have been set forward since. The last is the one with the greatest offset, which is independent of
@@ -125,7 +124,7 @@ class GatewayService:
         behind = 0 if last is None else max(0, now - last)
         since = max(now - behind - self._remember_ms, LEAST // 1000)
         found = history.recent(queues, _EPOCH + timedelta(milliseconds=since), gateway.remember_max)
-        return (replace(half, stored=min(half.stored + behind, now)) for half in found)
+        return replace(found, stored=np.minimum(found.stored + behind, now))
 
     async def run(self) -> None:
         """Commit messages and evict old cache entries until ``close``.

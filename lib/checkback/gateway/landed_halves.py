@@ -1,0 +1,373 @@
+"""The half messages that the gateway remembers, in columns: some 200 bytes each, none tracked by Python's gc."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from itertools import compress
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from checkback.messages import LONG_MAX, STATES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+#: states by their code
+STATE_OF = (None, *STATES)
+CODE_OF = {state: code for code, state in enumerate(STATE_OF)}
+#: evicted entries whose places are not reused yet
+_EVICTED = 4096
+#: names that are Python objects at once
+_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True)
+class HalfEntries:
+    """Half messages to be remembered, in the order of landing. ``states``: codes; otherwise as in `CachedHalf`.
+
+    ``names``: an Arrow array for those of a start, which need less memory then.
+    """
+
+    queue_ids: Integers
+    offsets: Integers
+    names: list[str] | pa.StringArray
+    fingerprints: Integers
+    topics: list[str]
+    born: Integers
+    stored: Integers
+    states: bytes
+
+
+class Entry(NamedTuple):
+    """One of them, with the fields of `CachedHalf`."""
+
+    queue_id: int
+    queue_offset: int
+    name: str
+    fingerprint: int
+    real_topic: str
+    born_timestamp: int
+    stored: int
+    state: str | None
+
+
+class _FirstNames:
+    """The names of the entries with the numbers from 0 on, as one Arrow array, and an index of their hashes."""
+
+    def __init__(self, names: pa.StringArray, added: NDArray[np.bool_]) -> None:
+        """``added``: which of the numbers there are."""
+        self._names = names
+        hashes = hashes_of(names)
+        order = np.argsort(hashes, kind="stable")
+        order = order[added[order]]
+        self._hashes, self._numbers = array("q", hashes[order].tobytes()), array("q", order.tobytes())
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def name(self, number: int) -> str:
+        name: str = self._names[number].as_py()
+        return name
+
+    def number(self, name: str) -> int | None:
+        """The last number with this name."""
+        wanted = hash(name)
+        at = bisect_right(self._hashes, wanted) - 1
+        while at >= 0 and self._hashes[at] == wanted:
+            if self.name(self._numbers[at]) == name:
+                return self._numbers[at]
+            at -= 1
+        return None
+
+    def isdisjoint(self, names: Collection[str]) -> bool:
+        """Is none of the names here? False may also mean that one has the hash of another."""
+        wanted = np.fromiter(map(hash, names), np.int64, len(names))
+        known = np.frombuffer(self._hashes, np.int64)
+        at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        return not bool((known[at] == wanted).any())
+
+
+def hashes_of(names: pa.StringArray) -> Integers:
+    """Python's hash of each name; they are not held as Python objects all at once."""
+    hashes = np.empty(len(names), np.int64)
+    for first in range(0, len(names), _AT_ONCE):
+        part = names[first : first + _AT_ONCE]
+        hashes[first : first + len(part)] = np.fromiter(map(hash, part.to_pylist()), np.int64, len(part))
+    return hashes
+
+
+class LandedHalves:
+    """Half messages in the order of landing, by name and by (queue_id, queue_offset). No I/O, no clock.
+
+    An entry has a number, which is never reused; it stands at a position in the columns, in the order of numbers.
+    Evicted entries keep their position until the columns are compacted.
+    """
+
+    def __init__(self, groups: Collection[str]) -> None:
+        """``groups``: each has its own share; all others together have one."""
+        self._shares = {name: code for code, name in enumerate(["", *sorted(groups)])}
+        self._next = self._live = 0
+        self._numbers, self._offsets, self._fingerprints = array("q"), array("q"), array("q")
+        self._born, self._stored = array("q"), array("q")
+        self._queue_ids, self._share = array("i"), array("i")
+        self._states, self._alive = bytearray(), bytearray()
+        #: empty: one of the first names
+        self._names: list[str] = []
+        self._first_names: _FirstNames | None = None
+        self._topics: list[str] = []
+        self._by_name: dict[str, int] = {}
+        #: by queue: ascending offsets, and their numbers
+        self._places: dict[int, tuple[array[int], array[int]]] = {}
+
+    def __len__(self) -> int:
+        """The number of half messages."""
+        return self._live
+
+    def isdisjoint(self, names: Collection[str]) -> bool:
+        """Is none of these names known?"""
+        known = self._first_names
+        return self._by_name.keys().isdisjoint(names) and (known is None or known.isdisjoint(names))
+
+    def named(self, name: str) -> Entry | None:
+        """The half message of a transaction: of several the one added last, because that is evicted last."""
+        number = self._by_name.get(name)
+        if number is None and self._first_names is not None:
+            number = self._first_names.number(name)
+        position = None if number is None else self._known(number)
+        return None if position is None else self._entry(position)
+
+    def at(self, queue_id: int, queue_offset: int) -> Entry | None:
+        """The half message at a place."""
+        position = self._placed(queue_id, queue_offset)
+        return None if position is None else self._entry(position)
+
+    def ended(self, queue_id: int, queue_offset: int, state: str) -> None:
+        """Set the state of the half message at a place, unless it has one or is not known."""
+        position = self._placed(queue_id, queue_offset)
+        if position is not None and not self._states[position]:
+            self._states[position] = CODE_OF[state]
+
+    def add(self, one: Entry) -> None:
+        """Add a half message, unless one at its place is known."""
+        offsets, numbers = self._places.setdefault(one.queue_id, (array("q"), array("q")))
+        at = bisect_left(offsets, one.queue_offset) if offsets and offsets[-1] >= one.queue_offset else len(offsets)
+        if at < len(offsets) and offsets[at] == one.queue_offset:
+            if self._known(numbers[at]) is not None:
+                return
+            numbers[at] = self._next
+        else:
+            offsets.insert(at, one.queue_offset)
+            numbers.insert(at, self._next)
+        self._numbers.append(self._next)
+        self._queue_ids.append(one.queue_id)
+        self._offsets.append(one.queue_offset)
+        self._fingerprints.append(one.fingerprint)
+        self._born.append(one.born_timestamp)
+        self._stored.append(one.stored)
+        self._states.append(CODE_OF[one.state])
+        self._alive.append(1)
+        self._share.append(self._share_of(one.name))
+        self._names.append(one.name)
+        self._topics.append(one.real_topic)
+        self._by_name[one.name] = self._next
+        self._next += 1
+        self._live += 1
+
+    def extend(self, more: HalfEntries) -> None:
+        """Add half messages, except those at a place that is known."""
+        new = np.ones(len(more.names), np.bool_)
+        numbers = self._next + np.arange(len(more.names))
+        for queue_id in np.unique(more.queue_ids).tolist():
+            self._extend_places(queue_id, np.flatnonzero(more.queue_ids == queue_id), more.offsets, numbers, new)
+        topics, states = more.topics, more.states
+        if not new.all():
+            numbers = numbers[new]
+            topics = list(compress(topics, new))
+            states = np.frombuffer(states, np.uint8)[new].tobytes()
+        for column, values in (
+            (self._numbers, numbers),
+            (self._offsets, more.offsets),
+            (self._fingerprints, more.fingerprints),
+            (self._born, more.born),
+            (self._stored, more.stored),
+            (self._queue_ids, more.queue_ids.astype(np.int32)),
+        ):
+            column.frombytes((values if len(values) == len(numbers) else values[new]).tobytes())
+        self._states += states
+        self._alive += b"\1" * len(numbers)
+        self._extend_names(more.names, new, numbers)
+        self._topics += topics
+        self._next += len(more.names)
+        self._live += len(numbers)
+
+    def _extend_names(self, names: list[str] | pa.StringArray, new: NDArray[np.bool_], numbers: Integers) -> None:
+        if isinstance(names, list):
+            added = names if new.all() else list(compress(names, new))
+            self._names += added
+            self._by_name.update(zip(added, numbers.tolist(), strict=True))
+            self._share.extend(map(self._share_of, added) if len(self._shares) > 1 else bytes(len(added)))
+        elif self._next:
+            self._extend_names(names.to_pylist(), new, numbers)
+        elif len(names):
+            self._first_names = _FirstNames(names, new)
+            self._names += [""] * len(numbers)
+            if len(self._shares) > 1:
+                self._share.extend(compress((self._share_of(name.as_py()) for name in names), new))
+            else:
+                self._share.extend(bytes(len(numbers)))
+
+    def forget(self, before: int, most: int, kept: Mapping[int, int]) -> int:
+        """Evict as `DeduplicationCache.forget`; ``kept``: by queue, the first offset that stays. Returns how many."""
+        alive = np.frombuffer(self._alive, np.bool_)
+        share = np.frombuffer(self._share, np.int32)
+        young = alive & (np.frombuffer(self._stored, np.int64) >= before)
+        first = int(young.argmax()) if young.any() else len(young)
+        gone = np.bincount(share[:first][alive[:first]], minlength=len(self._shares))
+        beyond = self._live - int(gone.sum()) - most
+        if beyond > 0:
+            gone = gone + beyond_of(np.bincount(share[alive], minlength=len(self._shares)) - gone, beyond)
+        positions = [np.flatnonzero(alive & (share == code))[: gone[code]] for code in np.flatnonzero(gone).tolist()]
+        del alive, share, young  # arrays in use cannot grow
+        if kept:
+            positions = [self._before(of_share, kept) for of_share in positions]
+        evicted = [position for of_share in positions for position in of_share.tolist()]
+        for position in evicted:
+            name = self._names[position]
+            if self._by_name.get(name) == self._numbers[position]:
+                del self._by_name[name]
+            self._alive[position] = 0
+            self._names[position] = self._topics[position] = ""
+        self._live -= len(evicted)
+        if self._first_names is not None and (not self._live or self._first_alive() >= len(self._first_names)):
+            self._first_names = None
+        if len(self._names) - self._live > max(_EVICTED, self._live):
+            self._compact()
+        return len(evicted)
+
+    def _before(self, positions: Integers, kept: Mapping[int, int]) -> Integers:
+        """The positions before the first whose offset stays."""
+        queue_ids = np.frombuffer(self._queue_ids, np.int32)[positions]
+        limits = np.full(len(positions), LONG_MAX)
+        for queue_id, offset in kept.items():
+            limits[queue_ids == queue_id] = offset
+        stays = np.frombuffer(self._offsets, np.int64)[positions] >= limits
+        return positions[: stays.argmax()] if stays.any() else positions
+
+    def _first_alive(self) -> int:
+        return self._numbers[self._alive.index(1)]
+
+    def _compact(self) -> None:
+        """Drop the evicted entries."""
+        alive = np.frombuffer(self._alive, np.bool_)
+        for name in ("_numbers", "_offsets", "_fingerprints", "_born", "_stored", "_queue_ids", "_share"):
+            column: array[int] = getattr(self, name)
+            setattr(self, name, array(column.typecode, np.asarray(column)[alive].tobytes()))
+        self._states = bytearray(np.frombuffer(self._states, np.uint8)[alive].tobytes())
+        self._names, self._topics = list(compress(self._names, alive)), list(compress(self._topics, alive))
+        self._alive = bytearray(b"\1" * len(self._names))
+        known = np.frombuffer(self._numbers, np.int64)
+        for queue_id, (offsets, numbers) in list(self._places.items()):
+            left = np.isin(np.asarray(numbers), known, assume_unique=True)
+            self._places[queue_id] = (_filtered(offsets, left), _filtered(numbers, left))
+
+    def _extend_places(
+        self, queue_id: int, rows: Integers, all_offsets: Integers, all_numbers: Integers, new: NDArray[np.bool_]
+    ) -> None:
+        """Add places of a queue; ``new`` becomes False for the rows at a place that is known."""
+        offsets, numbers = self._places.setdefault(queue_id, (array("q"), array("q")))
+        more, its = all_offsets[rows], all_numbers[rows]
+        if (np.diff(more) > 0).all() and (not offsets or offsets[-1] < more[0]):
+            offsets.frombytes(more.tobytes())
+            numbers.frombytes(its.tobytes())
+            return
+        known = np.array([self._known(number) is not None for number in numbers], np.bool_)
+        before = np.asarray(offsets)[known]
+        together = np.concatenate([before, more])
+        places, firsts = np.unique(together, return_index=True)
+        added = np.zeros(len(together), np.bool_)
+        added[firsts] = True
+        new[rows] = added[len(before) :]
+        every = np.concatenate([np.asarray(numbers)[known], its])[firsts]
+        self._places[queue_id] = (array("q", places.tobytes()), array("q", every.tobytes()))
+
+    def _placed(self, queue_id: int, queue_offset: int) -> int | None:
+        """The position of the half message at a place."""
+        offsets, numbers = self._places.get(queue_id, _NOWHERE)
+        at = bisect_left(offsets, queue_offset)
+        return self._known(numbers[at]) if at < len(offsets) and offsets[at] == queue_offset else None
+
+    def _known(self, number: int) -> int | None:
+        """The position of an entry, if it is not evicted."""
+        position = self._position(number)
+        known = position < len(self._numbers) and self._numbers[position] == number and self._alive[position]
+        return position if known else None
+
+    def _position(self, number: int) -> int:
+        """The position of an entry, or where it would be."""
+        position = number - self._numbers[0] if self._numbers else 0
+        if 0 <= position < len(self._numbers) and self._numbers[position] == number:
+            return position
+        return bisect_left(self._numbers, number)
+
+    def _entry(self, position: int) -> Entry:
+        return Entry(
+            self._queue_ids[position],
+            self._offsets[position],
+            self._name(position),
+            self._fingerprints[position],
+            self._topics[position],
+            self._born[position],
+            self._stored[position],
+            STATE_OF[self._states[position]],
+        )
+
+    def _name(self, position: int) -> str:
+        name = self._names[position]
+        return name if name or self._first_names is None else self._first_names.name(self._numbers[position])
+
+    def _share_of(self, name: str) -> int:
+        return self._shares.get(name.partition("/")[0], 0) if len(self._shares) > 1 else 0
+
+
+_NOWHERE: tuple[array[int], array[int]] = (array("q"), array("q"))
+
+
+def _filtered(column: array[int], wanted: NDArray[np.bool_]) -> array[int]:
+    return array("q", np.asarray(column)[wanted].tobytes())
+
+
+def shared_texts(column: pa.ChunkedArray) -> list[str]:
+    """The texts, equal ones as one object; null is empty."""
+    texts: list[str] = []
+    for chunk in column.chunks:
+        code = chunk.fill_null("").dictionary_encode()
+        values = code.dictionary.to_pylist()
+        texts += map(values.__getitem__, code.indices.to_pylist())
+    return texts
+
+
+def beyond_of(held: Sequence[int] | Integers, beyond: int) -> Integers:
+    """How many each share loses, ``beyond`` in all: one at a time from the share that is then the largest.
+
+    Of equal ones, from the first.
+    """
+    counts = np.asarray(held)
+    low, high = 0, int(counts.max(initial=0))
+    while low < high:  # the lowest level to which all can be brought
+        level = (low + high) // 2
+        if np.maximum(counts - level, 0).sum() <= beyond:
+            high = level
+        else:
+            low = level + 1
+    gone: Integers = np.maximum(counts - low, 0)
+    left = beyond - int(gone.sum())
+    gone[np.flatnonzero(counts - gone == low)[:left]] += 1
+    return gone
