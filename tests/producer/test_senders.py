@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from check.servers import Received, Server, Wire, unused_url
+from checkback.errors import SettingsError
 from checkback.producer import (
     AsyncTransactionProducer,
     GatewayError,
@@ -425,6 +426,20 @@ send("after")
     }
     (child,) = [names for names in by_connection.values() if "child" in names]
     assert child == {"child"}
+
+
+def test_patience_may_have_no_end(gateway: StubGateway) -> None:
+    endless = Patience(timeout_s=float("inf"), total_timeout_s=float("inf"))
+    with TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT), patience=endless) as producer:
+        assert producer.send_in_transaction(message(0)).op_sent
+        assert producer.flush()
+
+
+@pytest.mark.parametrize("option", ["connections", "max_waiting_ops"])
+def test_number_not_possible_is_refused(option: str) -> None:
+    options: dict[str, Any] = {option: 0}
+    with pytest.raises(SettingsError, match=option):
+        TransactionProducer("orders", "http://127.0.0.1:1", **options)
 
 
 def test_threads_begin_with_the_first_message() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from checkback.errors import SettingsError
 from checkback.producer.calls import OPS, Call, Op, Route, batches
 from checkback.producer.connection import curl_options
 from checkback.producer.gateway_address import addresses
@@ -11,7 +12,7 @@ from checkback.producer.listener import LocalTransactionState
 from checkback.producer.message import Message, half_json, id_of, op_json
 from checkback.producer.responses import GatewayError, Place
 from checkback.producer.result import TransactionSendResult, stored
-from checkback.producer.retry import Attempts, Patience
+from checkback.producer.retry import MOST_S, Attempts, Patience
 from checkback.producer.senders import Senders
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ class BaseProducer:
         timer: Callable[[], float],
         pause: Callable[[float], None],
     ) -> None:
+        for name, value in (("connections", connections), ("max_waiting_ops", max_waiting_ops)):
+            if value < 1:
+                raise SettingsError(f"{value} is not possible", name, "use 1 or more")
         self._group = group
         self._patience = patience
         self._clock, self._timer = clock, timer
@@ -86,7 +90,7 @@ class BaseProducer:
 
     def _in_time(self, timeout_s: float | None) -> float:
         """Seconds that flush and close may take."""
-        return self._patience.total_timeout_s if timeout_s is None else timeout_s
+        return min(self._patience.total_timeout_s if timeout_s is None else timeout_s, MOST_S)
 
     def _no_room(self) -> GatewayError:
         total_s = self._patience.total_timeout_s
@@ -100,7 +104,7 @@ class BaseProducer:
         """Give a call up whose time is over before its attempt has ended."""
         total_s = self._patience.total_timeout_s
         if self._senders.withdraw(route, call):
-            what, refused = f"not sent within {total_s:g} s: others were before it", not call.attempts.lost
+            what, refused = f"not sent within {total_s:g} s: no gateway was free to take it", not call.attempts.lost
         else:
             what, refused = f"timed out after {total_s:g} s", False
         call.give_up(GatewayError(what, route.path, "check that the gateway runs", refused=refused))

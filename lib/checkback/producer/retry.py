@@ -10,6 +10,8 @@ from urllib3.exceptions import HTTPError, InvalidHeader, MaxRetryError
 from checkback.producer.responses import TRY_AGAIN, Reply, may_have_landed
 
 _LEAST = 0.001
+#: seconds; no lock or socket waits longer than some years
+MOST_S = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Attempts:
 
     def left(self, now: float) -> float:
         """Seconds left for this attempt and all others."""
-        return max(self.until - now, _LEAST)
+        return max(min(self.until - now, MOST_S), _LEAST)
 
     def after_failure(self, now: float) -> float | None:
         """Seconds to wait after an attempt without a reply; None: give up."""
