@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 
+from checkback.gateway import json_decoder
+from checkback.gateway.arrow_decoder import HalfColumns, halves_of_stream
+from checkback.gateway.half_blocks import Placed
+from checkback.gateway.problems import Problem
 from gateway.arrow import ARROW, HALVES, OPS, SHAPE, columns, stream
 from gateway.process import PATIENCE_S, Gateway, half, op, rows
+from gateway.services import with_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     import requests
+
+    from checkback.gateway.service import GatewayService
 
 pytestmark = pytest.mark.slow
 LIMITS = ("gateway.max_body=100000", "gateway.gather=0s")
@@ -150,3 +159,54 @@ def test_description_has_the_media_type(gateway: Gateway) -> None:
         assert set(operation["requestBody"]["content"]) == {ARROW, "application/json"}
         assert set(operation["responses"]["200"]["content"]) == {ARROW, "application/json"}
     assert set(paths["/v1/half"]["post"]["requestBody"]["content"]) == {"application/json"}
+
+
+def test_what_only_the_journal_has_lands_after_a_kill(tmp_path: Path) -> None:
+    """Streams and single messages at their offsets; sent again in either form they keep them."""
+    names = [f"t-{number}" for number in range(6)]
+    body = stream(columns([half(name, properties={"a": "1", "b": name}) for name in names[:4]]))
+    single = [half(name, properties={"a": "1", "b": name}) for name in names]
+    with Gateway(tmp_path, "gateway.flush=1h") as running:
+        first = answers(post(running, "/v1/halves", body))
+        second = running.post("/v1/halves", {"messages": single}).json()["results"]
+        running.kill()
+    assert [one["queue_offset"] for one in second] == list(range(6))
+    with Gateway(tmp_path) as running:
+        assert [row["transaction_id"] for row in rows(tmp_path, "half")] == names
+        assert answers(post(running, "/v1/halves", body)) == first
+        assert running.post("/v1/halves", {"messages": single}).json()["results"] == second
+        other = answers(post(running, "/v1/halves", stream(columns([half(names[0]), single[1]]))))
+        assert [one["status"] for one in other] == [409, 200]
+
+
+def test_messages_that_are_on_their_way_are_waited_for(tmp_path: Path) -> None:
+    """In a stream that was sent twice at once, and one by one meanwhile: each is stored once."""
+    sent = [half(f"t-{number}") for number in range(4)]
+
+    async def act(service: GatewayService, _: object) -> None:
+        def taken(*messages: dict[str, Any]) -> Any:
+            read = halves_of_stream(stream(columns(messages)), 1, 1 << 20)
+            assert isinstance(read, HalfColumns)
+            return service.halves.take_columns(read, None)
+
+        whole, again, more = taken(*sent[:2]), taken(*sent[:2]), taken(*sent[1:], sent[3], half("t-3", tags="x"))
+        single = service.halves.take([json_decoder.half(half("t-1", tags="x"), 1)], None)
+        found = await asyncio.gather(whole, again, more, single)
+        assert found[0] == Placed(0, 0)
+        offsets = [[one["queue_offset"] if isinstance(one, dict) else one.code for one in each] for each in found[1:]]
+        assert offsets == [[0, 1], [1, 2, 3, 3, "contradiction"], ["contradiction"]]
+
+    with_service(tmp_path, act)
+    assert len(rows(tmp_path, "half")) == 4
+
+
+def test_stream_for_which_there_is_little_room_is_taken_in_part(tmp_path: Path) -> None:
+    async def act(service: GatewayService, _: object) -> None:
+        read = halves_of_stream(stream(columns([half(f"t-{number}") for number in range(40)])), 1, 1 << 20)
+        assert isinstance(read, HalfColumns)
+        found = await service.halves.take_columns(read, None)
+        codes = [one.code if isinstance(one, Problem) else None for one in found]
+        assert codes == [None] * 10 + ["queue_full"] * 30
+
+    with_service(tmp_path, act, max_waiting=15)
+    assert len(rows(tmp_path, "half")) == 10
