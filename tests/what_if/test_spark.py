@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from pyspark.sql import functions as F
 
+from checkback.errors import SettingsError
 from checkback.settings import Settings
+from checkback.what_if.parts import moment
 from checkback.what_if.records import RECORDED
 from checkback.what_if.run import replay
 from checkback.what_if.xxhash64 import xxhash64
@@ -50,6 +52,14 @@ def test_spark_says_the_same(spark: SparkSession, settings: Settings, changes: d
     }
     assert sorted(told[0], key=str) == sorted(told[1], key=str)
     assert (here.since, here.until, here.batches, here.rules) == (there.since, there.until, there.batches, there.rules)
+
+
+def test_spark_replays_only_what_landed_since_then(spark: SparkSession, settings: Settings, tmp_path: Path) -> None:
+    """The half messages landed at 0 s. Without tables it says what to do."""
+    assert replay(settings, {}, since=moment(1), spark=spark).total.recorded.transactions == 0
+    nothing = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    with pytest.raises(SettingsError, match="there is no such table; run `checkback reconcile` first"):
+        replay(nothing, {}, spark=spark)
 
 
 def test_hash_is_sparks(spark: SparkSession) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from checkback.errors import SettingsError
 from checkback.storage.schemas import arrow_schema
 from checkback.what_if import batch_history, rows
 from checkback.what_if.batch_history import BatchHistory
@@ -33,7 +34,6 @@ _TOGETHER = 32_768
 _NEEDS = ("due", "answer", "landed")
 _NEEDS_SCHEMA = "turn BIGINT, due BIGINT, answer BIGINT, landed BIGINT"
 _FOUND_SCHEMA = "producer_group STRING, figures STRING, change STRING"
-#: by column that several tables have, the others' names of it
 _TABLE, _PART = "_table", "_part"
 _TIMES = ("landed_at", "was_at", "now_at")
 
@@ -47,12 +47,14 @@ def compare_on_spark(
     tell: Callable[[Change], object],
 ) -> WhatIf:
     """As `run.replay`. The driver collects a row a batch, one a part and group, and one a changed transaction."""
+    if not tables.exists(spark, "batches"):
+        raise SettingsError("there is no such table", tables.location("batches"), "run `checkback reconcile` first")
     batches = tables.read(spark, "batches").select(*batch_history.COLUMNS).toArrow()
     schema = pa.schema([arrow_schema("batches").field(name) for name in batch_history.COLUMNS])
     history = BatchHistory.of(batches.cast(schema), tables.location("batches"))
     question = Question(history, changes, since, segment_size)
     together = max(1, _TOGETHER // segment_size) * segment_size
-    parts = _parts(spark, tables, together).groupBy(_PART)
+    parts = _parts(spark, tables, together, max(since, history.begin)).groupBy(_PART)
     cadence = Cadence.of(history.timeline, _needs(parts.applyInArrow(_needs_of(question), _NEEDS_SCHEMA), history))
     found = begun(history, changes)
     for row in parts.applyInArrow(_compared(question, cadence), _FOUND_SCHEMA).toLocalIterator():
@@ -63,8 +65,11 @@ def compare_on_spark(
     return found
 
 
-def _parts(spark: SparkSession, tables: Tables, together: int) -> DataFrame:
-    """The rows of all tables, each with its table's name, and its part: queue and range of offsets."""
+def _parts(spark: SparkSession, tables: Tables, together: int, since: int) -> DataFrame:
+    """The rows of all tables, each with its table's name, and its part: queue and range of offsets.
+
+    Of half messages those that landed at or after ``since`` (ms).
+    """
     found = []
     for name, columns in rows.COLUMNS.items():
         if not tables.exists(spark, name):
@@ -72,6 +77,8 @@ def _parts(spark: SparkSession, tables: Tables, together: int) -> DataFrame:
         offset = F.col(columns[1])
         part = F.concat_ws("/", "queue_id", F.expr(f"{columns[1]} div {together}"))
         read = tables.read(spark, name).where((F.col("queue_id") >= 0) & (offset >= 0))
+        if name == "half" and since > 0:
+            read = read.where(F.col("store_timestamp") >= F.timestamp_millis(F.lit(since)))
         found.append(read.select(F.lit(name).alias(_TABLE), part.alias(_PART), *columns))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), found)
 
