@@ -69,9 +69,9 @@ def test_rules_in_force_come_to_what_happened(recorded: Settings) -> None:
     assert found.recorded.pending.tolist() == found.what_if.pending.tolist()
 
 
-@pytest.mark.parametrize("check_max", range(1, _CHECK_MAX))
+@pytest.mark.parametrize("check_max", range(1, _CHECK_MAX - 1))
 def test_fewer_checks_discard_whom_the_broker_would(recorded: Settings, check_max: int) -> None:
-    """All that they answer was asked for."""
+    """All that they answer was asked for. The fifth answer is the last that decides anything."""
     as_it_was, otherwise = (expected.decisions(TRACE, most, _GONE) for most in (_CHECK_MAX, check_max))
     found = _changes(recorded, {"check_max": check_max})
     assert {change.queue_offset: (change.was, change.now) for change in found} == {
