@@ -1,0 +1,105 @@
+"""What is taken for the next request, and which ops have no last word yet; no threads."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkback.producer import LocalTransactionState, Patience
+from checkback.producer.accumulator import Accumulator, Outstanding
+from checkback.producer.calls import BATCH_BYTES, BATCH_MAX, Call, Op
+from checkback.producer.retry import Attempts
+
+PATIENCE = Patience()
+
+
+def call(number: int, size: int = 1, pinned: str | None = None) -> Call:
+    made = Call([("t", b"")] * number, Attempts(PATIENCE, 0))
+    made.size, made.pinned = size, pinned
+    return made
+
+
+def op() -> Op:
+    return Op("t", b"", Attempts(PATIENCE, 0), LocalTransactionState.COMMIT)
+
+
+CALLS = st.lists(
+    st.builds(
+        call,
+        st.integers(1, BATCH_MAX),
+        st.sampled_from([1, BATCH_BYTES // 3, BATCH_BYTES, 2 * BATCH_BYTES]),
+        st.sampled_from([None, None, "a", "b"]),
+    ),
+    max_size=12,
+)
+
+
+@given(CALLS, st.lists(st.sampled_from("ab"), min_size=24, max_size=24))
+def test_requests_are_within_the_limits_and_each_call_is_taken_once_in_order(
+    calls: list[Call], turns: list[str]
+) -> None:
+    waiting: Accumulator[Call] = Accumulator()
+    for one in calls:
+        assert waiting.add(one)
+    taken: list[Call] = []
+    for gateway in [*turns, *"ab" * 12]:
+        if not any(one.pinned in {None, gateway} for one in calls if one not in taken):
+            continue
+        request = waiting.take(gateway)
+        assert request
+        assert len(request) == 1 or sum(map(len, request)) <= BATCH_MAX
+        assert len(request) == 1 or sum(one.size for one in request) <= BATCH_BYTES
+        assert {one.pinned for one in request} <= {None, gateway}
+        taken += request
+    assert len(taken) == len(calls)
+    assert set(map(id, taken)) == set(map(id, calls))
+    for pin in (None, "a", "b"):
+        assert [one for one in taken if one.pinned == pin] == [one for one in calls if one.pinned == pin]
+    waiting.close()
+    assert waiting.take("a") == []
+    assert not waiting.add(call(1))
+
+
+@given(st.lists(st.integers(0, 3), max_size=30))
+def test_flush_waits_for_what_was_handed_over_before(steps: list[int]) -> None:
+    """In whatever order ops have their last word: 0 hands one over, another number settles that one of them."""
+    ledger = Outstanding(3)
+    left: list[Op] = []
+    for step in steps:
+        if step == 0:
+            left.append(op())
+            ledger.add(left[-1])
+        elif left:
+            ended = left.pop(step % len(left))
+            assert ledger.settle([ended, ended]) == [ended]
+            assert ledger.settle([ended]) == []
+        assert ledger.flush(0) == (not left)
+        assert ledger.full == (len(left) >= 3)
+        assert ledger.wait_for_room(0) == (not ledger.full)
+        assert ledger.among(left) == left
+    assert ledger.abandon() == left
+    assert ledger.flush(0)
+
+
+def test_call_that_is_withdrawn_is_not_taken() -> None:
+    waiting: Accumulator[Call] = Accumulator()
+    first, second = call(1), call(1)
+    for one in (first, second):
+        waiting.add(one)
+    assert waiting.withdraw(first)
+    assert waiting.withdraw(first)
+    assert waiting.take() == [second]
+    assert not waiting.withdraw(second)
+
+
+def test_calls_put_back_come_first_and_expire() -> None:
+    waiting: Accumulator[Call] = Accumulator()
+    first, second, third = (call(1) for _ in range(3))
+    waiting.add(first)
+    waiting.add(second)
+    waiting.put_back([*waiting.take(), third][::-1])
+    assert waiting.expired(PATIENCE.total_timeout_s / 2) == []
+    assert waiting.take() == [third, second, first]
+    waiting.put_back([first])
+    assert waiting.expired(PATIENCE.total_timeout_s) == [first]
+    assert len(waiting) == 0
