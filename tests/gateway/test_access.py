@@ -156,7 +156,8 @@ def test_full_queue_says_when_to_come_again(tmp_path: Path) -> None:
         assert [result.get("code") for result in results] == [None, None, None, "queue_full", "queue_full"]
         again = gateway.post("/v1/halves", {"messages": [half(f"t-{n}") for n in range(5)]}).json()["results"]
         assert [result.get("queue_offset") for result in again] == [0, 1, 2, 3, 4]
-    with Gateway(tmp_path, "gateway.max_waiting=1", "gateway.gather=1h") as gateway:
+    by_table = "gateway.acknowledge=table", "gateway.gather=1h"
+    with Gateway(tmp_path, "gateway.max_waiting=1", *by_table) as gateway:
         import threading
 
         import requests
