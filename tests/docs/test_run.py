@@ -6,7 +6,7 @@ import asyncio
 import json
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fastapi
 import httpx
@@ -23,7 +23,7 @@ from checkback.consumer.group_table import GroupTable
 from checkback.consumer.notebook import consumers
 from checkback.consumer.position import QUEUES, Position
 from checkback.consumer.times import time_of
-from checkback.producer import LocalTransactionState, MessageApply, check_app, consumed
+from checkback.producer import LocalTransactionState, MessageApply, TransactionProducer, check_app, consumed
 from checkback.settings import Settings, Storage
 from checkback.storage.tables import Tables
 from checkback.what_if.records import RECORDED
@@ -129,6 +129,55 @@ class _Named:
     transaction_id = "order-4711"
 
 
+class _Placed(NamedTuple):
+    """A message, or a check, at a place."""
+
+    transaction_id: str
+    place: tuple[int, int]
+
+
+class _Order(NamedTuple):
+    place: tuple[int, int]
+
+
+class _Orders(dict[str, _Order]):
+    """What docs/producer.md calls `orders`."""
+
+    def insert(self, _: str, transaction_id: str, place: tuple[int, int]) -> None:
+        self[transaction_id] = _Order(place)
+
+
+def test_listener_without_a_barrier_compares_places() -> None:
+    names = {"orders": _Orders(), "TransactionListener": object, "LocalTransactionState": LocalTransactionState}
+    listener: Any = _run(_python("docs/producer.md", "Half messages and transaction ids"), names)["Orders"]()
+    acknowledged, other = _Placed("order-4711", (0, 1)), _Placed("order-4711", (1, 0))
+    assert listener.check_local_transaction(acknowledged) is LocalTransactionState.UNKNOWN
+    assert listener.execute_local_transaction(acknowledged, "shoes") is LocalTransactionState.COMMIT
+    assert listener.check_local_transaction(acknowledged) is LocalTransactionState.COMMIT
+    assert listener.check_local_transaction(other) is LocalTransactionState.ROLLBACK
+
+
+def test_producer_of_several_gateways() -> None:
+    """The line of the page is a producer with two gateways, neither of which is there."""
+    block = _python("docs/producer.md", "Steps, and what happens when they fail")
+    names: dict[str, Any] = {"orders": None, "TOKEN": "t" * 16}
+    made: list[TransactionProducer] = []
+    names["TransactionProducer"] = lambda *given, **named: made.append(TransactionProducer(*given, **named))
+    _run(block, names)
+    [producer] = made
+    producer.close()
+
+
+def test_arrow_of_the_gateway(tmp_path: Path) -> None:
+    with Gateway(tmp_path) as gateway:
+        names = _run(_python("docs/gateway.md", "Arrow"), {}, **{PRINTED: gateway.url})
+    assert names["results"].select(["status", "transaction_id", "queue_offset"]).to_pylist() == [
+        {"status": 200, "transaction_id": "order-1", "queue_offset": 0},
+        {"status": 200, "transaction_id": "order-2", "queue_offset": 1},
+    ]
+    assert [row["transaction_id"] for row in rows(tmp_path, "half")] == ["order-1", "order-2"]
+
+
 def _listener() -> Any:
     return _run(_python("docs/rocketmq.md", "Moving a producer"), {"orders": _Book()})["Orders"]()
 
@@ -226,6 +275,9 @@ def test_every_python_block_is_run() -> None:
         ("docs/filter.md", "Message filters"),
     }
     here |= {("docs/producer.md", heading) for heading in ("The check endpoint", "The consumer")}
+    here.add(("docs/producer.md", "Steps, and what happens when they fail"))
+    here.add(("docs/producer.md", "Half messages and transaction ids"))
+    here.add(("docs/gateway.md", "Arrow"))
     here |= {("docs/consumer-commands.md", heading) for heading in ("consumers", "Metrics")}
     here.add(("docs/what-if.md", "In a notebook"))
     there = {("docs/producer.md", "A service in one page"), ("docs/delay.md", "Messages without a transaction")}
