@@ -43,6 +43,7 @@ BENCHES = (
     "consume",
     "consume_latency",
     "what_if",
+    "answers",
 )
 
 

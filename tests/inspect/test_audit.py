@@ -12,7 +12,8 @@ import pytest
 from checkback.application.run import reconcile
 from checkback.cli import main
 from checkback.errors import CheckbackError, SettingsError
-from checkback.inspect.audit import Report, audit, findings
+from checkback.inspect.answers import Answers
+from checkback.inspect.audit import Report, audit
 from checkback.inspect.audit_findings import FINDINGS
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
@@ -46,22 +47,22 @@ def _settings(root: Path) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables in which everything has happened, each in a queue of its own, and the log of their batches."""
     root = tmp_path_factory.mktemp("audit")
     stories = CLEAN | {name: story for name, (_, story) in BROKEN.items()}
     told = [row for name, story in stories.items() for row in story(Transaction(NUMBER[name]))]
     rows, done = in_batches(told)
-    write(spark, Tables.of(_settings(root).storage), rows)
+    write(None, Tables.of(_settings(root).storage), rows)
     checkpoint(root, batch_id=done)
     return root
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession, root: Path) -> dict[int, set[str]]:
+def found(root: Path) -> dict[int, set[str]]:
     """Names of the findings in each queue."""
     names: dict[int, set[str]] = {}
-    for row in findings(spark, _settings(root)).collect():
+    for row in Answers(_settings(root)).findings().to_pylist():
         finding = FINDINGS[row["finding"]]
         assert (row["level"], row["promise"], row["meaning"]) == (finding.level, finding.promise, finding.meaning)
         assert row["queue_offset"] == 0
@@ -152,10 +153,10 @@ def test_figures_add_up(spark: SparkSession, tmp_path: Path) -> None:
     assert report.oldest_pending == ms(BORN - timedelta(seconds=7))
 
 
-def test_no_tables_are_an_error(spark: SparkSession, tmp_path: Path) -> None:
+def test_no_tables_are_an_error(tmp_path: Path) -> None:
     """Else an audit of the wrong folder would find nothing broken."""
     with pytest.raises(SettingsError, match="there is no such table"):
-        audit(spark, _settings(tmp_path))
+        Answers(_settings(tmp_path)).audit()
 
 
 def test_crash_between_the_tables_of_a_batch_breaks_nothing(
@@ -183,7 +184,7 @@ def test_crash_between_the_tables_of_a_batch_breaks_nothing(
             reconcile(spark, settings, available_now=True)
     tables = Tables.of(settings.storage)
     assert tables.topics(spark), "the failure must come after some tables were written"
-    report = audit(spark, settings)
+    report = Answers(settings).audit()
     assert _counts(report) == {"halves": 154, "pending": 154}
     assert [batch.batch_id for batch in report.under_way] == [0]
     row = tables.read(spark, tables.topics(spark)[0]).selectExpr("unix_millis(committed_at) AS ms").first()
@@ -191,7 +192,7 @@ def test_crash_between_the_tables_of_a_batch_breaks_nothing(
     assert report.under_way[0].time == row["ms"]
 
     reconcile(spark, settings, available_now=True)
-    report = audit(spark, settings)
+    report = Answers(settings).audit()
     counts = _counts(report)
     decided = expected.decisions(TRACE, 0).values()
     states = Counter(state for state, _ in decided)

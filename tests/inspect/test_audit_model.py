@@ -10,9 +10,7 @@ from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from checkback.inspect.audit import audit, findings
+from checkback.inspect.answers import Answers
 from checkback.inspect.audit_findings import FINDINGS
 from checkback.reconcile.records import Reason
 from checkback.settings import Settings
@@ -22,7 +20,6 @@ from support.stories import BORN, CHECK_MAX, DONE, UNDER_WAY, Row, Transaction, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
 
 _TRANSACTIONS = 1_500
 _INTERVAL, _IMMUNITY = timedelta(seconds=60), timedelta(seconds=6)
@@ -185,8 +182,7 @@ def _of_checks(told: _Told) -> set[str]:
     return {name for name, there in found.items() if there}
 
 
-@pytest.mark.spark
-def test_audit_finds_what_the_model_finds(spark: SparkSession, tmp_path: Path) -> None:
+def test_audit_finds_what_the_model_finds(tmp_path: Path) -> None:
     """Transaction by transaction, and the counts of the report. SEED=n for the same rows again."""
     seed = int(os.environ.get("SEED") or 0) or Random().randrange(1, 10**6)
     print(f"SEED={seed}")
@@ -206,16 +202,16 @@ def test_audit_finds_what_the_model_finds(spark: SparkSession, tmp_path: Path) -
             rows.append((table, row))
         wanted[offset] = _model(told)
     rows, done = in_batches(rows)
-    write(spark, Tables.of(settings.storage), rows)
+    write(None, Tables.of(settings.storage), rows)
     checkpoint(tmp_path, batch_id=done)
 
     found: dict[int, set[str]] = defaultdict(set)
-    for each in findings(spark, settings).collect():
+    for each in Answers(settings).findings().to_pylist():
         found[each["queue_offset"]].add(each["finding"])
     differing = {offset: (found[offset], wanted[offset]) for offset in wanted if found[offset] != wanted[offset]}
     assert not differing
     counts = Counter(name for names in wanted.values() for name in names)
-    told_of = [each for each in audit(spark, settings).found if each.finding.level != "figure"]
+    told_of = [each for each in Answers(settings).audit().found if each.finding.level != "figure"]
     assert {each.finding.name: each.count for each in told_of} == dict(counts)
     # see test_audit, test_rules
     never = {"id_published_twice", "resumed_twice", "discard_not_received"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from checkback.inspect.audit import Report, audit
+from checkback.inspect.answers import Answers
 from checkback.inspect.audit_findings import FINDINGS
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
@@ -14,7 +14,8 @@ from support.stories import DECIDED, Row, Transaction, batch, ms, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from checkback.inspect.audit import Report
+
 
 _MINUTE = timedelta(minutes=1)
 
@@ -44,7 +45,7 @@ def _samples(report: Report) -> dict[str, list[tuple[int | None, int | None]]]:
     return {each.finding.name: [*each.samples] for each in report.found if each.finding.about == "batch"}
 
 
-def test_what_batches_and_the_tables_say_of_each_other(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_batches_and_the_tables_say_of_each_other(tmp_path: Path) -> None:
     """Without a checkpoint the batch under way is known by its rows: it has the next id, or the first of a rebuild."""
     rows = [
         *(row for number, minutes in ((0, -9), (2, -8)) for row in _committed(number, number, minutes)),
@@ -58,8 +59,8 @@ def test_what_batches_and_the_tables_say_of_each_other(spark: SparkSession, tmp_
         *_committed(11, 11, 7),
         *_committed(12, 0, 8),
     ]
-    write(spark, Tables.of(_settings(tmp_path).storage), rows)
-    report = audit(spark, _settings(tmp_path))
+    write(None, Tables.of(_settings(tmp_path).storage), rows)
+    report = Answers(_settings(tmp_path)).audit()
     assert _samples(report) == {
         "batches": [],
         "batch_not_judged": [(0, ms(_at(-9))), (2, ms(_at(-8))), (9, ms(_at(5)))],
@@ -79,14 +80,14 @@ def test_what_batches_and_the_tables_say_of_each_other(spark: SparkSession, tmp_
     assert (report.done.batch_id, report.first.batch_id, report.past, report.broken) == (10, 3, True, True)
 
 
-def test_batches_that_fit_say_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_batches_that_fit_say_nothing(tmp_path: Path) -> None:
     """Nor does one that wrote nothing, or one that is known by its id alone not to be done."""
     rows = [
         *(batch(0, _at(0), committed=1), *_committed(0, 0, 0)),
         *(batch(1, _at(1)), batch(0, _at(2), "another", committed=1), *_committed(1, 0, 2)),
     ]
-    write(spark, Tables.of(_settings(tmp_path).storage), rows)
-    report = audit(spark, _settings(tmp_path))
+    write(None, Tables.of(_settings(tmp_path).storage), rows)
+    report = Answers(_settings(tmp_path)).audit()
     assert _counts(report) == {"halves": 2, "published": 2, "batches": 3}
     assert (report.past, report.broken, report.under_way) == (False, False, ())
 

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F
 
+from checkback.inspect.answers import Answers
+from checkback.inspect.check_jitter import xxhash64
 from checkback.inspect.duckdb_engine import DuckDBEngine
 from checkback.inspect.groups import group_rows
 from checkback.inspect.pending_transactions import pending_question
@@ -32,8 +35,9 @@ from checkback.settings import Settings
 from checkback.storage.schemas import columns_of
 from checkback.storage.tables import Tables
 from checkback.storage.timestamps import python_times
+from support.audit_cases import BROKEN, CLEAN, NUMBER, RESUMED
 from support.inspect_times import append, made_at
-from support.stories import DONE, ms
+from support.stories import DONE, Transaction, checkpoint, in_batches, ms, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,3 +188,26 @@ def test_both_engines_give_the_same_rows(spark: SparkSession, moment: Any) -> No
                 _same(name, _comparable(ask(one)), _comparable(ask(other)))
             if moment is None:
                 assert read_status(settings, DONE, one) == read_status(settings, DONE, other)
+
+
+def test_both_engines_audit_alike(spark: SparkSession, tmp_path: Path) -> None:
+    """Tables broken in every way, with jitter, so that checks come later than the interval; and the whole report."""
+    stories = CLEAN | {name: story for name, (_, story) in BROKEN.items()}
+    told = [row for name, story in stories.items() for row in story(Transaction(NUMBER[name]))]
+    rows, done = in_batches(told, check_jitter_ms=30_000)
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "operator": {"queue": NUMBER[RESUMED]}})
+    write(None, Tables.of(settings.storage), rows)
+    checkpoint(tmp_path, batch_id=done)
+    one, other = Answers(settings), Answers(settings, spark)
+    found = one.findings()
+    assert found.num_rows > len(BROKEN)
+    _same("findings", _comparable(found), _comparable(other.findings()))
+    assert one.audit() == other.audit()
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 7, 8, 12, 31, 32, 33, 64, 77])
+def test_hash_is_sparks(spark: SparkSession, size: int) -> None:
+    text = Random(size).choice("aé\u4e2d") * size
+    row = spark.range(1).select(F.xxhash64(F.lit(text)).alias("hash")).first()
+    assert row is not None
+    assert xxhash64(text.encode()) == row["hash"]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from pyspark.sql import functions as F
 
-from checkback.inspect.audit import audit, findings
+from checkback.inspect.answers import Answers
+from checkback.inspect.check_jitter import xxhash64
 from checkback.reconcile.records import PENDING
 from checkback.reconcile.segment import jitter
 from checkback.settings import Settings
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
 
 _JITTER = 5_000
 
@@ -176,18 +175,17 @@ def _stories() -> dict[str, tuple[set[str], Any]]:
 
 
 @pytest.fixture(scope="module")
-def settings(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """Tables with all stories, a transaction each."""
     root: Path = tmp_path_factory.mktemp("rules")
     found = Settings.model_validate({"storage": {"root": str(root)}, "reconcile": {"partitions": 2}})
     names = [(Transaction(0, offset).key["transaction_id"],) for offset in range(len(_stories()))]
-    hashes = spark.createDataFrame(names, "name STRING").select("name", F.xxhash64("name").alias("hash"))
-    _HASHES.update({row["name"]: row["hash"] for row in hashes.collect()})
+    _HASHES.update({name: xxhash64(name.encode()) for (name,) in names})
     rows = [row for offset, (_, story) in enumerate(_stories().values()) for row in story(Transaction(0, offset))]
     rows += [
         batch(one.batch_id, one.time, one.application, **{**dict.fromkeys(_COUNTS), **one.rules}) for one in _BATCHES
     ]
-    write(spark, Tables.of(found.storage), rows)
+    write(None, Tables.of(found.storage), rows)
     return found
 
 
@@ -196,11 +194,11 @@ _COUNTS = ("committed", "rolled_back", "discarded", "scheduled", "checks", "reje
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession, settings: Settings) -> dict[str, set[str]]:
+def found(settings: Settings) -> dict[str, set[str]]:
     """The findings of each story."""
     names = list(_stories())
     told: dict[str, set[str]] = {name: set() for name in names}
-    for row in findings(spark, settings).collect():
+    for row in Answers(settings).findings().to_pylist():
         told[names[row["queue_offset"]]].add(row["finding"])
     return told
 
@@ -210,7 +208,7 @@ def test_each_is_judged_by_the_rules_of_its_time(found: dict[str, set[str]], nam
     assert found[name] == _stories()[name][0]
 
 
-def test_batches_whose_counts_are_not_known_are_not_judged_by_them(spark: SparkSession, settings: Settings) -> None:
-    figures = {each.finding.name: each.count for each in audit(spark, settings).found}
+def test_batches_whose_counts_are_not_known_are_not_judged_by_them(settings: Settings) -> None:
+    figures = {each.finding.name: each.count for each in Answers(settings).audit().found}
     assert figures["batches"] == figures["batch_not_judged"] == len(_BATCHES)
     assert not {"batch_differs", "batch_without_row", "batch_gap", "batch_twice", "batch_clock_back"} & set(figures)

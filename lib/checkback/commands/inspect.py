@@ -25,7 +25,6 @@ from checkback.commands.options import (
 )
 from checkback.commands.printing import console, print_table, shown, table_of
 from checkback.durations import parse_duration
-from checkback.spark.session import running_session
 
 #: Maximum rows in the table of `pending`; --json shows all.
 SHOWN = 50
@@ -200,10 +199,9 @@ def audit(as_json: Json = False, config: Config = None, overrides: Overrides = N
     """Show whether the tables keep every promise; the exit code is 1 when they do not."""
     settings = prepared_for_tables(config, overrides, debug)
     from checkback.inspect import audit_report as reports
-    from checkback.inspect.audit import audit as audited
 
-    with running_session(settings, "checkback-audit") as spark:
-        report = audited(spark, settings)
+    with answering(settings, "audit") as answers:
+        report = answers.audit()
     if as_json:
         print(json.dumps(reports.as_json(report), indent=2))
     else:

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from checkback.errors import SettingsError
+from checkback.inspect.audit import Report, audit_on, findings_on
 from checkback.inspect.duckdb_engine import DuckDBEngine
 from checkback.inspect.groups import group_rows
 from checkback.inspect.pending_transactions import pending_question
@@ -47,8 +48,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from checkback.inspect.engine import Engine
     from checkback.settings import Settings
 
+_Result = TypeVar("_Result")
 #: a point in time
 AsOf = datetime | str | None
 
@@ -120,6 +123,14 @@ class Answers:
         now = datetime.now(timezone.utc)
         found: Status = self._view(lambda view: read_status(self._settings, now, view), None)
         return found
+
+    def audit(self) -> Report:
+        """Whether the tables keep every promise; `audit_report.as_json` makes JSON of it."""
+        return self._on(lambda engine: audit_on(engine, self._settings))
+
+    def findings(self) -> pa.Table:
+        """The transactions with which the audit finds fault; columns as `inspect.audit.findings`."""
+        return self._on(lambda engine: findings_on(engine, self._settings))
 
     def unpublished(self, as_of: AsOf = None) -> pa.Table:
         """The messages that wait for their topic's table, the oldest first; columns as `inspect.unpublished`."""
@@ -199,13 +210,16 @@ class Answers:
     def _ask(self, question: Question, as_of: AsOf) -> pa.Table:
         return self._view(lambda view: view.engine.arrow(view.ask(question)), as_of)
 
-    def _view(self, read: Callable[[View], Any], as_of: AsOf) -> Any:
+    def _view(self, read: Callable[[View], _Result], as_of: AsOf) -> _Result:
+        return self._on(lambda engine: read(View.on(engine, as_of)))
+
+    def _on(self, read: Callable[[Engine], _Result]) -> _Result:
         if self._spark is not None:
             from checkback.inspect.spark_engine import SparkEngine
 
-            return read(View.on(SparkEngine(self._spark, self.tables), as_of))
+            return read(SparkEngine(self._spark, self.tables))
         with DuckDBEngine(self.tables, self._lock) as engine:
-            return read(View.on(engine, as_of))
+            return read(engine)
 
 
 def records(rows: pa.Table) -> list[dict[str, Any]]:

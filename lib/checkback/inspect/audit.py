@@ -1,30 +1,31 @@
-"""Audits whether the tables keep the protocol's promises. Spark evaluates each transaction's facts on the executors."""
+"""Audits whether the tables keep the protocol's promises, on Spark or DuckDB (`engine`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 from checkback.errors import SettingsError
-from checkback.inspect.audit_facts import KEY, facts
+from checkback.inspect.audit_facts import WHO, facts
 from checkback.inspect.audit_findings import FINDINGS, Finding
 from checkback.inspect.audit_rules import RulesInForce, conditions
-from checkback.inspect.batch_audit import BatchAudit, audit_batches, rules
+from checkback.inspect.batch_audit import BatchAudit, audit_batches, rules, rules_history, rules_values
 from checkback.inspect.batches import epochs
-from checkback.inspect.check_intervals import RulesHistory
+from checkback.inspect.question import Question
 from checkback.inspect.table_versions import FixedTables
 from checkback.messages import RESUMED_FROM
-from checkback.reconcile.event_columns import transaction_key
 from checkback.reconcile.segment import CHECKS_AT_LEAST
 from checkback.storage.checkpoint import Batch
 from checkback.storage.schemas import SCHEMAS
-from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from checkback.inspect.check_intervals import RulesHistory
+    from checkback.inspect.engine import Engine
     from checkback.settings import Settings
 
 #: Samples per finding.
@@ -66,33 +67,37 @@ class Report:
 
 
 def audit(spark: SparkSession, settings: Settings) -> Report:
-    """Audit the current tables; batches may run meanwhile.
+    """Audit the current tables on Spark; batches may run meanwhile.
 
     Each batch is judged by the rules recorded for it in `batches`; of the settings only those of storage are used.
     Raises SettingsError if there are no tables at all, StorageError if tables or checkpoint cannot be read.
     """
-    accounted = _account(spark, settings)
+    from checkback.inspect.spark_engine import SparkEngine
+    from checkback.storage.tables import Tables
+
+    return audit_on(SparkEngine(spark, Tables.of(settings.storage)), settings)
+
+
+def audit_on(engine: Engine, settings: Settings) -> Report:
+    """As `audit`."""
+    accounted = _account(engine)
     fixed = accounted.fixed
-    rows = {row["name"]: row for row in _summary(_labelled(accounted, settings)).collect()}
+    rows = _summary(accounted, settings)
     found = []
     for name, finding in FINDINGS.items():
-        row = rows.get(name)
-        samples = () if row is None else tuple((at["queue_id"], at["queue_offset"]) for at in row["samples"])
+        row = rows.get(name, _NOTHING)
+        count, samples = row.count, row.samples
         if finding.about == "batch":
             count, samples = accounted.found.get(name, (0, ()))
         elif name == "offset_gap":
-            row = rows.get("halves")
-            count, samples = (0, ()) if row is None else (row["gaps"], ())
-        else:
-            count = 0 if row is None else row["count"]
+            count, samples = rows.get("halves", _NOTHING).gaps, ()
         if count or finding.level == "figure":
             found.append(Found(finding, int(count), samples))
-    pending = rows.get("pending")
     return Report(
         tuple(found),
         _done(fixed),
         fixed.under_way,
-        None if pending is None else pending["oldest"],
+        rows.get("pending", _NOTHING).oldest,
         None if accounted.first is None else Batch(*accounted.first),
         accounted.past,
     )
@@ -112,14 +117,35 @@ def findings(spark: SparkSession, settings: Settings) -> DataFrame:
     Columns: level (broken, warning), promise (P1 .. P5, or empty), finding, queue_id INT, queue_offset BIGINT, meaning.
     Findings about batches are in `audit` only. Raises as `audit`.
     """
-    told = [(f.name, f.level, f.promise, f.meaning) for f in FINDINGS.values() if f.level != "figure"]
-    names = F.broadcast(spark.createDataFrame(told, "name STRING, level STRING, promise STRING, meaning STRING"))
-    found = _labelled(_account(spark, settings), settings).join(names, on="name", how="inner")
-    return found.select("level", "promise", F.col("name").alias("finding"), *KEY, "meaning")
+    from checkback.inspect.spark_engine import SparkEngine
+    from checkback.storage.dataframes import frame
+    from checkback.storage.tables import Tables
+
+    return frame(spark, findings_on(SparkEngine(spark, Tables.of(settings.storage)), settings))
 
 
-def _account(spark: SparkSession, settings: Settings) -> BatchAudit:
-    fixed = FixedTables.take(spark, Tables.of(settings.storage))
+def findings_on(engine: Engine, settings: Settings) -> pa.Table:
+    """As `findings`."""
+    accounted = _account(engine)
+    fixed = accounted.fixed
+    told = labelled_question(accounted, figures=False).unlike("labels", "")
+    asked = [*((part, told) for part in fixed.parts()), (fixed, repeated_question(fixed, settings))]
+    rows = [row for tables, question in asked for row in engine.arrow(tables.ask(question)).to_pylist()]
+    found = [(FINDINGS[name], row) for row in rows for name in row["labels"].split(",")]
+    return pa.table(
+        {
+            "level": pa.array([finding.level for finding, _ in found], pa.string()),
+            "promise": pa.array([finding.promise for finding, _ in found], pa.string()),
+            "finding": pa.array([finding.name for finding, _ in found], pa.string()),
+            "queue_id": pa.array([row["queue_id"] for _, row in found], pa.int32()),
+            "queue_offset": pa.array([row["queue_offset"] for _, row in found], pa.int64()),
+            "meaning": pa.array([finding.meaning for finding, _ in found], pa.string()),
+        }
+    )
+
+
+def _account(engine: Engine) -> BatchAudit:
+    fixed = FixedTables.take(engine)
     # If some tables exist, a missing one counts as empty: what it should hold is then reported as lost.
     if not set(fixed.versions) & set(SCHEMAS):
         where = fixed.tables.location("half")
@@ -127,15 +153,34 @@ def _account(spark: SparkSession, settings: Settings) -> BatchAudit:
     return audit_batches(fixed, SAMPLES)
 
 
-def _labelled(accounted: BatchAudit, settings: Settings) -> DataFrame:
-    """One row per finding of a transaction: name (of the finding), queue_id, queue_offset, born (ms)."""
+def labelled_question(accounted: BatchAudit, *, figures: bool = True) -> Question:
+    """The findings of each transaction: labels (their names, with commas), queue_id, queue_offset, born (ms)."""
     fixed = accounted.fixed
-    of_batch = rules(fixed)
-    ever = RulesHistory.of(of_batch)
+    ever = rules_history(fixed)
     found = conditions(_in_force(accounted, ever))
-    labels = F.array_compact(F.array(*(F.when(condition, F.lit(name)) for name, condition in found.items())))
-    judged = facts(fixed, of_batch, ever).select(*KEY, "born", F.explode(labels).alias("name"))
-    return judged.unionByName(_published_again(fixed, _resumed_queues(fixed, settings)))
+    labels = ", ".join(
+        f"CASE WHEN {condition} THEN '{name}' END"
+        for name, condition in found.items()
+        if figures or FINDINGS[name].level != "figure"
+    )
+    sql = f"""
+        WITH {rules(fixed)}, {facts(ever, ignore_case=fixed.ignores_case)}
+        SELECT concat_ws(',', {labels}) AS labels, queue_id, queue_offset, born FROM facts"""
+    return Question(sql, "queue_id, queue_offset, labels", rules_values(fixed))
+
+
+def repeated_question(fixed: FixedTables, settings: Settings) -> Question:
+    """As `labelled_question`: the first offset of each (producer_group, transaction_id) published under several.
+
+    If these are one discarded message resumed twice, a promise is broken.
+    """
+    ids = f"SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset, {WHO} AS who FROM {{topics}}"
+    queues = ", ".join(map(str, _resumed_queues(fixed, settings)))
+    origins = f"""
+        SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset, properties['{RESUMED_FROM}'] AS who
+        FROM {{topics}} WHERE half_queue_id IN ({queues}) AND properties['{RESUMED_FROM}'] IS NOT NULL"""
+    sql = f"{_several(ids, 'id_published_twice')} UNION ALL {_several(origins, 'resumed_twice')}"
+    return Question(sql, "queue_id, queue_offset, labels")
 
 
 def _in_force(accounted: BatchAudit, ever: RulesHistory) -> RulesInForce:
@@ -159,48 +204,76 @@ def _in_force(accounted: BatchAudit, ever: RulesHistory) -> RulesInForce:
 
 def _resumed_queues(fixed: FixedTables, settings: Settings) -> list[int]:
     """Half queues of resumed messages: those named in `operations`, and operator.queue of the settings."""
-    rows = fixed.all_rows("operations").where("new_queue_id IS NOT NULL").select("new_queue_id").distinct().collect()
-    return sorted({settings.operator.queue, *(row["new_queue_id"] for row in rows)})
+    sql = "SELECT DISTINCT new_queue_id FROM {all_operations} WHERE new_queue_id IS NOT NULL"
+    rows = fixed.engine.arrow(fixed.ask(Question(sql, "new_queue_id")))
+    return sorted({settings.operator.queue, *rows.column("new_queue_id").to_pylist()})
 
 
-def _published_again(fixed: FixedTables, resumed_queues: list[int]) -> DataFrame:
-    """As `_labelled`: the first offset of each (producer_group, transaction_id) published under several offsets.
+def _several(rows: str, name: str) -> str:
+    """SQL: the first place of each ``who`` that has several. If these are one message resumed, a promise is broken."""
+    return f"""
+        SELECT '{name}' AS labels, queue_id, queue_offset, CAST(NULL AS BIGINT) AS born FROM (
+            SELECT queue_id, queue_offset, row_number() OVER (PARTITION BY who ORDER BY queue_id, queue_offset) AS turn
+            FROM (SELECT DISTINCT who, queue_id, queue_offset FROM ({rows}) WHERE who IN (
+                SELECT who FROM ({rows}) GROUP BY who
+                HAVING min(queue_id) <> max(queue_id) OR min(queue_offset) <> max(queue_offset))))
+        WHERE turn = 1"""
 
-    If these are one discarded message resumed twice, a promise is broken.
+
+@dataclass(frozen=True)
+class _Summary:
+    """Of a finding: count, the oldest born (ms), gaps (missing offsets between the first and last of a queue)."""
+
+    count: int = 0
+    oldest: int | None = None
+    gaps: int = 0
+    samples: tuple[tuple[int | None, int | None], ...] = ()
+
+
+_NOTHING = _Summary()
+_SUMMARY = """
+SELECT labels, queue_id, count(*) AS count, min(born) AS oldest, min(queue_offset) AS first, max(queue_offset) AS last,
+    min_by(queue_offset, (coalesce(born, -9000000000000000000), queue_offset), SAMPLES) AS samples,
+    min_by(coalesce(born, -9000000000000000000), (coalesce(born, -9000000000000000000), queue_offset), SAMPLES) AS born
+FROM (LABELLED) AS labelled WHERE labels <> '' GROUP BY labels, queue_id
+"""
+
+
+def _summary(accounted: BatchAudit, settings: Settings) -> dict[str, _Summary]:
+    """By name of each finding that occurs. Samples are the oldest.
+
+    Memory does not grow with the number of transactions: a row for each queue and set of findings.
     """
-    topics = fixed.read_topics()
-    place = F.struct(F.col("half_queue_id").alias("queue_id"), F.col("half_queue_offset").alias("queue_offset"))
-    owner, origin = transaction_key(), F.element_at("properties", RESUMED_FROM)
-    ids = topics.select(place.alias("place"), owner.alias("who"))
-    resumed = topics.where(F.col("half_queue_id").isin(resumed_queues))
-    origins = resumed.select(place.alias("place"), origin.alias("who")).where("who IS NOT NULL")
-    return _several(ids, "id_published_twice").unionByName(_several(origins, "resumed_twice"))
+    labelled, fixed = labelled_question(accounted), accounted.fixed
+    found = [_found(part, labelled) for part in fixed.parts()]
+    found.append(_found(fixed, repeated_question(fixed, settings)))
+    of_name: dict[str, list[dict[str, Any]]] = {}
+    for row in chain.from_iterable(found):
+        for name in row["labels"].split(","):
+            of_name.setdefault(name, []).append(row)
+    return {name: _summed(rows) for name, rows in of_name.items()}
 
 
-def _several(rows: DataFrame, name: str) -> DataFrame:
-    """As `_labelled`: the first ``place`` of each ``who`` that has several."""
-    places = rows.groupBy("who").agg(F.min("place").alias("first"), F.max("place").alias("last"))
-    found = places.where("first != last")
-    return found.select("first.*", F.lit(None).cast("bigint").alias("born"), F.lit(name).alias("name"))
+def _found(fixed: FixedTables, labelled: Question) -> list[dict[str, Any]]:
+    sql = _SUMMARY.replace("SAMPLES", str(SAMPLES)).replace("LABELLED", labelled.sql)
+    rows = fixed.engine.arrow(fixed.ask(Question(sql, "queue_id, labels", labelled.values)))
+    found: list[dict[str, Any]] = rows.to_pylist()
+    return found
 
 
-def _summary(labelled: DataFrame) -> DataFrame:
-    """One row per finding that occurs: name, count, samples, oldest (born, ms), gaps (missing offsets).
-
-    Samples are the oldest. Memory does not grow with the number of transactions: counts, and SAMPLES per queue.
-    """
-    place = F.struct("born", *KEY)
-    queues = labelled.groupBy("name", "queue_id").agg(
-        F.count("*").alias("count"),
-        F.min("born").alias("oldest"),
-        F.min_by(place, place, SAMPLES).alias("samples"),
-        # DECIMAL: the difference between two offsets of a queue may overflow BIGINT.
-        (F.max("queue_offset").cast("decimal(38)") - F.min("queue_offset") + 1 - F.count("*")).alias("gaps"),
+def _summed(rows: list[dict[str, Any]]) -> _Summary:
+    places = sorted(
+        (born, row["queue_id"], offset)
+        for row in rows
+        for born, offset in zip(row["born"], row["samples"], strict=True)
     )
-    samples = F.slice(F.sort_array(F.flatten(F.collect_list("samples"))), 1, SAMPLES)
-    return queues.groupBy("name").agg(
-        F.sum("count").alias("count"),
-        F.min("oldest").alias("oldest"),
-        F.sum("gaps").alias("gaps"),
-        samples.alias("samples"),
+    queues: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        queues.setdefault(row["queue_id"], []).append(row)
+    gaps = sum(
+        max(one["last"] for one in of) - min(one["first"] for one in of) + 1 - sum(one["count"] for one in of)
+        for of in queues.values()
     )
+    oldest = min((row["oldest"] for row in rows if row["oldest"] is not None), default=None)
+    samples = tuple((queue_id, offset) for _, queue_id, offset in places[:SAMPLES])
+    return _Summary(sum(row["count"] for row in rows), oldest, gaps, samples)

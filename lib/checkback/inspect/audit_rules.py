@@ -1,12 +1,10 @@
-"""Which findings apply to a transaction: predicates on its facts (`audit_facts.facts`), as Spark columns."""
+"""Which findings apply to a transaction: predicates on its facts (`audit_facts.facts`), as SQL."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
-
-from pyspark.sql import functions as F
 
 from checkback.inspect.audit_facts import (
     COMMITS,
@@ -23,13 +21,12 @@ from checkback.inspect.batches import UNKNOWN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import Column
-
     from checkback.inspect.batches import Epoch
 
 #: What landed this long before a batch began was certainly visible to it, despite clock skew and commit latency.
 MARGIN = timedelta(minutes=10)
 _MARGIN_MS = MARGIN // timedelta(milliseconds=1)
+_LANDED_MS = "CAST(floor(landed / 1e3) AS BIGINT)"
 
 
 @dataclass(frozen=True)
@@ -51,206 +48,183 @@ class RulesInForce:
     past: bool = True
 
 
-def conditions(known: RulesInForce) -> dict[str, Column]:
+def conditions(known: RulesInForce) -> dict[str, str]:
     """By name of a finding: whether a transaction has it. Null counts as false."""
     return {
-        **_states(),
-        **_publishing(),
+        **_STATES,
+        **_PUBLISHING,
         **_scheduling(known),
-        **_deciding(),
+        **_DECIDING,
         **_checking(known),
-        **_discarding(),
+        **_DISCARDING,
         **_sources(known),
     }
 
 
-def _there(name: str) -> Column:
-    return F.col(name) > 0
+def _has(column: str, bits: int) -> str:
+    return f"({column} & {bits}) <> 0"
 
 
-def _has(column: str, bits: int) -> Column:
-    return F.col(column).bitwiseAND(bits) != 0
-
-
-def _decided(bits: int) -> Column:
+def _decided(bits: int) -> str:
     return _has("decision_states", bits)
 
 
-def _lacks_op(bits: int) -> Column:
+def _lacks_op(bits: int) -> str:
     """Whether there is a decision with these bits but no op with the same state and source."""
-    missing = F.col("decision_states").bitwiseAND(F.bitwise_not("op_states")).bitwiseAND(F.lit(bits))
-    return _there("halves") & (missing != 0)
+    return f"halves > 0 AND (decision_states & ~op_states & {bits}) <> 0"
 
 
-def _unlike(name: str, first: str, others: str) -> Column:
+def _unlike(name: str, first: str, others: str) -> str:
     """Whether a hash in ``name`` belongs to none of the half messages at this offset."""
-    of_half = F.array_append(F.col(others), F.col(first))
-    return _there("halves") & (F.size(F.array_except(F.filter(name, lambda value: value.isNotNull()), of_half)) > 0)
+    strange = (
+        f"({name}_{which} IS NOT NULL AND NOT coalesce({name}_{which} IN ({first}, {others}_min, {others}_max), FALSE))"
+        for which in ("min", "max")
+    )
+    return f"halves > 0 AND ({' OR '.join(strange)})"
 
 
-def _states() -> dict[str, Column]:
-    undecided = ~_there("decisions") & ~_there("published") & ~_there("discarded")
-    return {
-        "halves": _there("halves"),
-        "published": _there("published"),
-        "rolled_back": _decided(ROLLBACKS),
-        "discarded": _there("discarded"),
-        "pending": _there("halves") & undecided,
-        "half_repeated": (F.col("halves") > 1) & _has("rejected", REJECTED_HALF),
-        "half_not_rejected": (F.col("halves") > 1) & ~_has("rejected", REJECTED_HALF),
-    }
+#: the message is scheduled, or was cancelled
+_WAITING = f"({_decided(SCHEDULED)} AND NOT deliveries > 0)"
+_PENDING = "halves > 0 AND NOT decisions > 0 AND NOT published > 0 AND NOT discarded > 0"
+
+_STATES = {
+    "halves": "halves > 0",
+    "published": "published > 0",
+    "rolled_back": _decided(ROLLBACKS),
+    "discarded": "discarded > 0",
+    "pending": _PENDING,
+    "half_repeated": f"halves > 1 AND {_has('rejected', REJECTED_HALF)}",
+    "half_not_rejected": f"halves > 1 AND NOT {_has('rejected', REJECTED_HALF)}",
+}
+_PUBLISHING = {
+    "published_without_half": "published > 0 AND NOT halves > 0",
+    "published_without_commit": f"published > 0 AND NOT {_decided(COMMITS)}",
+    "published_twice": "published > 1",
+    "published_and_discarded": "published > 0 AND (discarded > 0 OR cancelled > 0)",
+    "published_differs": _unlike("topic_content", "content", "half_content"),
+    "commit_not_published": f"{_decided(COMMITS)} AND NOT published > 0 AND NOT unpublished > 0 AND NOT {_WAITING}",
+    "unpublished": f"{_decided(COMMITS)} AND NOT published > 0 AND unpublished > 0",
+    "discarded_without_half": "(discarded > 0 OR cancelled > 0) AND NOT halves > 0",
+    "discarded_without_decision": f"(discarded > 0 AND NOT {_decided(DISCARD)}) OR (cancelled > 0 AND NOT cancels > 0)",
+    "discarded_twice": "discarded + cancelled > 1",
+    "discarded_differs": _unlike("discarded_content", "content", "half_content"),
+    "discard_not_kept": f"({_decided(DISCARD)} AND NOT discarded > 0) OR (cancels > 0 AND NOT cancelled > 0)",
+}
 
 
-def _publishing() -> dict[str, Column]:
-    return {
-        "published_without_half": _there("published") & ~_there("halves"),
-        "published_without_commit": _there("published") & ~_decided(COMMITS),
-        "published_twice": F.col("published") > 1,
-        "published_and_discarded": _there("published") & (_there("discarded") | _there("cancelled")),
-        "published_differs": _unlike("topic_contents", "content", "half_contents"),
-        "commit_not_published": _decided(COMMITS) & ~_there("published") & ~_there("unpublished") & ~_waiting(),
-        "unpublished": _decided(COMMITS) & ~_there("published") & _there("unpublished"),
-        "discarded_without_half": (_there("discarded") | _there("cancelled")) & ~_there("halves"),
-        "discarded_without_decision": (_there("discarded") & ~_decided(DISCARD))
-        | (_there("cancelled") & ~_there("cancels")),
-        "discarded_twice": F.col("discarded") + F.col("cancelled") > 1,
-        "discarded_differs": _unlike("discarded_contents", "content", "half_contents"),
-        "discard_not_kept": (_decided(DISCARD) & ~_there("discarded")) | (_there("cancels") & ~_there("cancelled")),
-    }
-
-
-def _waiting() -> Column:
-    """Whether the message is scheduled, or was cancelled."""
-    return _decided(SCHEDULED) & ~_there("deliveries")
-
-
-def _scheduling(known: RulesInForce) -> dict[str, Column]:
-    scheduled = _waiting() & ~_there("cancels")
-    out = _there("published") | _there("unpublished")
-    late = passed_over = F.lit(False)
+def _scheduling(known: RulesInForce) -> dict[str, str]:
+    scheduled = f"{_WAITING} AND NOT cancels > 0"
+    late = passed_over = "FALSE"
     if known.batch_time is not None:
-        late = F.col("deliver_at") < known.batch_time - _MARGIN_MS
-        passed_over = F.col("cancel_landed") < (known.batch_time - _MARGIN_MS) * 1000
-    unheeded = _there("cancel_ops") & ~_there("cancels") & ~_has("rejected", REJECTED_CANCEL)
+        late = f"deliver_at < {known.batch_time - _MARGIN_MS}"
+        passed_over = f"cancel_landed < {(known.batch_time - _MARGIN_MS) * 1000}"
+    unheeded = f"cancel_ops > 0 AND NOT cancels > 0 AND NOT {_has('rejected', REJECTED_CANCEL)}"
     return {
         "scheduled": scheduled,
-        "cancelled": _there("cancels"),
-        "published_while_scheduled": out & _waiting(),
-        "delay_not_kept": (F.col("decisions") == 1) & _decided(COMMITS) & _there("halves") & ~_as_delayed(),
-        "delivered_early": F.coalesce(_out_at() < F.col("due_at"), F.lit(False)),
-        "delivered_twice": F.col("deliveries") > 1,
-        "delivery_without_commit": _there("deliveries") & ~_decided(SCHEDULED),
-        "delivered_and_cancelled": _there("deliveries") & _there("cancels"),
-        "cancel_without_commit": _there("cancels") & ~_decided(SCHEDULED),
-        "cancel_without_op": _there("cancels") & ~_there("cancel_ops") & _there("halves"),
-        "cancel_passed_over": unheeded & passed_over,
-        "delivery_overdue": scheduled & late,
+        "cancelled": "cancels > 0",
+        "published_while_scheduled": f"(published > 0 OR unpublished > 0) AND {_WAITING}",
+        "delay_not_kept": f"decisions = 1 AND {_decided(COMMITS)} AND halves > 0 AND NOT {_AS_DELAYED}",
+        "delivered_early": f"coalesce({_OUT_AT} < due_at, FALSE)",
+        "delivered_twice": "deliveries > 1",
+        "delivery_without_commit": f"deliveries > 0 AND NOT {_decided(SCHEDULED)}",
+        "delivered_and_cancelled": "deliveries > 0 AND cancels > 0",
+        "cancel_without_commit": f"cancels > 0 AND NOT {_decided(SCHEDULED)}",
+        "cancel_without_op": "cancels > 0 AND NOT cancel_ops > 0 AND halves > 0",
+        "cancel_passed_over": f"{unheeded} AND {passed_over}",
+        "delivery_overdue": f"{scheduled} AND {late}",
     }
 
 
-def _out_at() -> Column:
-    """When it was first published or delivered; if another batch published it late: when it began to wait for that."""
-    return F.least("delivered_at", "unpublished_at", F.when(~_there("unpublished"), F.col("published_at")))
+def _is_due(delay: str) -> str:
+    """Whether the COMMIT has the deliver_at that a delay gives (rule 10)."""
+    at = f"(CASE WHEN {delay} < 0 THEN committed_at - {delay} ELSE {delay} END)"
+    return f"(CASE WHEN {at} > committed_at THEN {at} END) IS NOT DISTINCT FROM deliver_at"
 
 
-def _as_delayed() -> Column:
-    """Whether the COMMIT has the deliver_at that the delay of a half message at the offset gives (rule 10)."""
-
-    def is_due(delay: Column) -> Column:
-        at = F.when(delay < 0, F.col("committed_at") - delay).otherwise(delay)
-        return F.when(at > F.col("committed_at"), at).eqNullSafe(F.col("deliver_at"))
-
-    return F.exists("delays", is_due)
-
-
-def _alone() -> Column:
-    """Whether it is a message without a transaction."""
-    return _there("messages") & (F.col("messages") == F.col("halves"))
-
-
-def _deciding() -> dict[str, Column]:
-    commit_said = _has("op_states", COMMITS) & ~_decided(COMMITS)
-    rollback_said = _has("op_states", ROLLBACKS) & ~_decided(ROLLBACKS)
-    return {
-        "decision_without_half": _there("decisions") & ~_there("halves"),
-        "decided_twice": (F.col("decisions") > 1) | (F.col("cancels") > 1),
-        "decision_of_another": _unlike("decision_owners", "who", "half_owners"),
-        "commit_without_op": _lacks_op(COMMITS),
-        "rollback_without_op": _lacks_op(ROLLBACKS),
-        "message_not_committed": _alone() & _there("decisions") & ~_decided(COMMITS),
-        "op_conflict": _there("decisions") & (commit_said | rollback_said),
-    }
+_AS_DELAYED = f"({_is_due('delay_min')} OR {_is_due('delay_max')})"
+#: when it was first published or delivered; if another batch published it late: when it began to wait for that
+_OUT_AT = "least(delivered_at, unpublished_at, CASE WHEN NOT unpublished > 0 THEN published_at END)"
+#: it is a message without a transaction
+_ALONE = "(messages > 0 AND messages = halves)"
+_COMMIT_SAID = f"({_has('op_states', COMMITS)} AND NOT {_decided(COMMITS)})"
+_ROLLBACK_SAID = f"({_has('op_states', ROLLBACKS)} AND NOT {_decided(ROLLBACKS)})"
+_DECIDING = {
+    "decision_without_half": "decisions > 0 AND NOT halves > 0",
+    "decided_twice": "decisions > 1 OR cancels > 1",
+    "decision_of_another": _unlike("decision_owner", "who", "half_owner"),
+    "message_not_committed": f"{_ALONE} AND decisions > 0 AND NOT {_decided(COMMITS)}",
+    "commit_without_op": _lacks_op(COMMITS),
+    "rollback_without_op": _lacks_op(ROLLBACKS),
+    "op_conflict": f"decisions > 0 AND ({_COMMIT_SAID} OR {_ROLLBACK_SAID})",
+}
 
 
-def _checking(known: RulesInForce) -> dict[str, Column]:
+def _checking(known: RulesInForce) -> dict[str, str]:
     # By number, not by time, as the clock may be set back: a decision records how many checks preceded it.
-    too_many = F.col("last_check") > F.col("decided_checks") + F.col("undelivered")
-    too_many = F.lit(False) if known.uncounted else F.coalesce(too_many, F.lit(False))
+    too_many = "FALSE" if known.uncounted else "coalesce(last_check > decided_checks + undelivered, FALSE)"
     return {
-        "check_without_half": _there("checks") & ~_there("halves"),
-        "message_checked": _there("checks") & _alone(),
-        "check_over_limit": F.col("over_limit") > 0,
-        "check_after_decision": too_many | (F.col("last_turn") >= F.col("decided_turn")),
-        "check_too_early": F.col("first_check_at") <= F.col("born") + _immunity(known),
-        "check_too_close": F.col("least_slack") < 0,
-        "check_twice": F.col("repeated_checks") > F.col("undelivered"),
+        "message_checked": f"checks > 0 AND {_ALONE}",
+        "check_without_half": "checks > 0 AND NOT halves > 0",
+        "check_over_limit": "over_limit > 0",
+        "check_after_decision": f"{too_many} OR last_turn >= decided_turn",
+        "check_too_early": f"first_check_at <= born + {_immunity(known)}",
+        "check_too_close": "least_slack < 0",
+        "check_twice": "repeated_checks > undelivered",
     }
 
 
-def _discarding() -> dict[str, Column]:
-    too_soon = (F.col("least_end_slack") < 0) | (F.col("landed") >= F.col("too_young") * 1000)
-    return {
-        "discard_too_soon": F.coalesce(too_soon, F.lit(False)) | (F.col("lacking") > 0),
-        "discard_not_received": F.col("unreceived") > F.coalesce("received", F.lit(0)),
-    }
+_DISCARDING = {
+    "discard_too_soon": "coalesce(least_end_slack < 0 OR landed >= too_young * 1000, FALSE) OR lacking > 0",
+    "discard_not_received": "unreceived > coalesce(received, 0)",
+}
 
 
-def _immunity(known: RulesInForce) -> Column:
+def _immunity(known: RulesInForce) -> str:
     """The shortest possible immunity, in ms; null = unknown (rule 4).
 
     No table records which batch read a half message: it was one between its landing and its first check.
     """
-    begin, end = F.floor(F.col("landed") / 1000) - _MARGIN_MS, F.col("first_check_at")
-    nothing = F.lit(None).cast("bigint")
-    timeouts, most, unknown = [nothing, nothing], [nothing, nothing], F.lit(not known.epochs)
+    begin, end = f"({_LANDED_MS} - {_MARGIN_MS})", "first_check_at"
+    nothing = "CAST(NULL AS BIGINT)"
+    timeouts, most, unknown = [nothing, nothing], [nothing, nothing], ["FALSE" if known.epochs else "TRUE"]
     for epoch in known.epochs:
-        then = (F.lit(epoch.end) >= begin) & (F.lit(epoch.begin) <= end)
+        then = f"({epoch.end} >= {begin} AND {epoch.begin} <= {end})"
         if epoch.timeout == UNKNOWN:
-            unknown = unknown | then
+            unknown.append(then)
         else:
-            timeouts.append(F.when(then, F.lit(epoch.timeout)))
-            most.append(F.when(then, F.lit(epoch.reserved)))
+            timeouts.append(f"CASE WHEN {then} THEN {epoch.timeout} END")
+            most.append(f"CASE WHEN {then} THEN {epoch.reserved} END")
     if known.epochs and known.past:
-        unknown = unknown | (F.lit(known.epochs[0].begin) > begin)
+        unknown.append(f"{known.epochs[0].begin} > {begin}")
     # A half's own immunity is at most transaction.reserved; the previous release had no such limit.
-    own = F.least("own_immunity", *most)
-    return F.when(F.col("own_immunity").isNotNull(), own).when(~unknown, F.least(*timeouts))
+    return f"""CASE WHEN own_immunity IS NOT NULL THEN least(own_immunity, {", ".join(most)})
+        WHEN NOT ({" OR ".join(unknown)}) THEN least({", ".join(timeouts)}) END"""
 
 
-def _sources(known: RulesInForce) -> dict[str, Column]:
-    recorded = _has("rejected", REJECTED_OP | REJECTED_EARLY)
-    early = _there("ops") & ~_there("halves")
-    alien = _there("alien_ops") & _there("halves")
-    passed_over = not_rejected = F.lit(False)
+def _sources(known: RulesInForce) -> dict[str, str]:
+    recorded = f"{_has('rejected', REJECTED_OP | REJECTED_EARLY)}"
+    early = "(ops > 0 AND NOT halves > 0)"
+    alien = "(alien_ops > 0 AND halves > 0)"
+    passed_over = not_rejected = "FALSE"
     if known.batch_time is not None:
         before = known.batch_time - _MARGIN_MS
-        not_rejected = F.col("alien_landed") < before * 1000
+        not_rejected = f"alien_landed < {before * 1000}"
         if known.half_until is not None:
-            read = F.col("landed") < (known.half_until - _MARGIN_MS) * 1000
-            passed_over = read & ((F.col("op_landed") < before * 1000) | _outlived(known, before))
+            read = f"landed < {(known.half_until - _MARGIN_MS) * 1000}"
+            passed_over = f"({read} AND (coalesce(op_landed < {before * 1000}, FALSE) OR {_outlived(known, before)}))"
     return {
-        "op_rejected": (early | alien) & recorded,
-        "op_without_half": early & ~recorded,
-        "op_not_rejected": alien & ~_has("rejected", REJECTED_OP) & not_rejected,
-        "pending_overdue": _states()["pending"] & passed_over,
+        "op_rejected": f"({early} OR {alien}) AND {recorded}",
+        "op_without_half": f"{early} AND NOT {recorded}",
+        "op_not_rejected": f"{alien} AND NOT {_has('rejected', REJECTED_OP)} AND {not_rejected}",
+        "pending_overdue": f"{_PENDING} AND {passed_over}",
     }
 
 
-def _outlived(known: RulesInForce, before: int) -> Column:
+def _outlived(known: RulesInForce, before: int) -> str:
     """Whether it was due ``before`` (ms), and then past transaction.reserved and checked often enough (rule 7)."""
     reserved = known.epochs[-1].reserved if known.epochs else UNKNOWN
     if reserved == UNKNOWN:
-        return F.lit(False)
-    waited = F.col("next_check_at") - known.longest - F.floor(F.col("landed") / 1000)
-    often = (F.col("checks") >= known.enough) & (F.col("undelivered") == 0)
-    return F.coalesce((F.col("next_check_at") < before) & often & (waited > reserved), F.lit(False))
+        return "FALSE"
+    waited = f"next_check_at - {known.longest} - {_LANDED_MS}"
+    often = f"checks >= {known.enough} AND undelivered = 0"
+    return f"coalesce(next_check_at < {before} AND {often} AND {waited} > {reserved}, FALSE)"

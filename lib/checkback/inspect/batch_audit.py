@@ -8,35 +8,31 @@ one that decided it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
 from checkback.inspect.batches import APPLICATION, BatchFault, faults, first_intervals
-from checkback.inspect.whole_batches import NAME, batch_time
-from checkback.storage.dataframes import union
+from checkback.inspect.check_intervals import RulesHistory
+from checkback.inspect.question import Question
+from checkback.inspect.table_versions import ALL, TOPICS
+from checkback.inspect.whole_batches import batch_time
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from pyspark.sql import Column, DataFrame
-
-    from checkback.inspect.batches import Records
+    from checkback.inspect.engine import Value
     from checkback.inspect.table_versions import FixedTables
 
-_BATCH = ("batch_id", "ms")
 #: count in `batches` -> table and predicate of the rows counted
 _COUNTS = {
     "committed": ("decisions", "state = 'COMMIT'"),
     "rolled_back": ("decisions", "state = 'ROLLBACK'"),
     "discarded": ("decisions", "state = 'DISCARD'"),
     "scheduled": ("decisions", "state = 'COMMIT' AND deliver_at IS NOT NULL"),
-    "delivered": ("deliveries", "true"),
+    "delivered": ("deliveries", "TRUE"),
     "cancelled": ("decisions", "state = 'CANCEL'"),
-    "checks": ("check_requests", "true"),
+    "checks": ("check_requests", "TRUE"),
 }
+#: null in rows of releases without delays
+_ADDED = ("scheduled", "delivered", "cancelled")
 _RULES = ("check_interval_ms", "check_max", "reserved_ms", "check_jitter_ms", "count_undelivered")
 
 
@@ -60,13 +56,8 @@ def audit_batches(fixed: FixedTables, most: int) -> BatchAudit:
     batches = fixed.whole.batches
     if not len(batches):
         return BatchAudit({}, fixed, past=True)
-    rows = _compared(fixed).persist()
-    try:
-        begun = [] if fixed.logged else _begun(rows, batches)
-        fixed = fixed.without(begun)
-        found = _told(rows.select(*_BATCH, _label(fixed).alias("name")), most)
-    finally:
-        rows.unpersist()
+    fixed = fixed.without([] if fixed.logged else _begun(fixed))
+    found = _told(fixed, most)
     past, unknown = (found.pop(name, BatchFault(0, ())) for name in ("past", "unknown"))
     found["batches"] = BatchFault(len(batches), ())
     found["batch_not_judged"] = BatchFault(past.number + unknown.number, (*past.samples, *unknown.samples)[:most])
@@ -74,100 +65,123 @@ def audit_batches(fixed: FixedTables, most: int) -> BatchAudit:
     return BatchAudit(found | faults(fixed.whole.rows, most), fixed, past.number > 0 or first[0] > 0, first)
 
 
-def rules(fixed: FixedTables) -> DataFrame:
-    """The rules that each batch was decided with, from its row.
+def rules(fixed: FixedTables) -> str:
+    """CTE `rules`: those that each batch was decided with, from its row.
 
     Columns batch_id, ms; turn (increases with time), application (its index); check_interval, check_max, reserved,
     jitter, count_undelivered (null = unknown); first_interval (of the application's first batch: after a rebuild it
     determines when each half message is due again). Times are ms.
     """
-    wanted = F.struct("application", *_RULES)
-    one = _rows(fixed).groupBy(*_BATCH).agg(F.min_by(wanted, "finished_at").alias("one")).select(*_BATCH, "one.*")
-    applications = fixed.whole.applications
-    place = (place_of(applications) if applications else F.lit(None)).cast("bigint")
-    intervals = first_intervals(fixed.whole.batches)
-    first = [F.lit(interval if interval >= 0 else None).cast("bigint") for interval in intervals]
-    return one.select(
-        *_BATCH,
-        (place * APPLICATION + F.col("batch_id")).alias("turn"),
-        place.alias("application"),
-        F.col("check_interval_ms").alias("check_interval"),
-        "check_max",
-        F.col("reserved_ms").alias("reserved"),
-        F.col("check_jitter_ms").alias("jitter"),
-        "count_undelivered",
-        F.get(F.array(*first), place.cast("int")).cast("bigint").alias("first_interval"),
+    places = " ".join(f"WHEN :application_{place} THEN {place}" for place in range(len(fixed.whole.applications)))
+    intervals = " ".join(
+        f"WHEN {place} THEN {interval}"
+        for place, interval in enumerate(first_intervals(fixed.whole.batches))
+        if interval >= 0
     )
+    place = f"CAST(CASE coalesce(application, '') {places} END AS BIGINT)" if places else "CAST(NULL AS BIGINT)"
+    first = f"CAST(CASE place {intervals} END AS BIGINT)" if intervals else "CAST(NULL AS BIGINT)"
+    return f"""
+placed AS (
+    SELECT batch_id, unix_millis(batch_time) AS ms, {place} AS place, {", ".join(_RULES)}, row_number() OVER (
+        PARTITION BY batch_id, unix_millis(batch_time) ORDER BY finished_at, coalesce(application, '')) AS copy
+    FROM {{{ALL}batches}}),
+rules AS (
+    SELECT batch_id, ms, place * {APPLICATION} + batch_id AS turn, place AS application,
+        check_interval_ms AS check_interval, check_max, reserved_ms AS reserved, check_jitter_ms AS jitter,
+        count_undelivered, {first} AS first_interval
+    FROM placed WHERE copy = 1)"""
 
 
-def place_of(applications: Iterable[str]) -> Column:
-    """Index of the row's application among the applications."""
-    pairs = [F.lit(part) for place, name in enumerate(applications) for part in (name, place)]
-    return F.element_at(F.create_map(*pairs), F.coalesce("application", F.lit("")))
+def rules_values(fixed: FixedTables) -> dict[str, Value]:
+    """The values of `rules`."""
+    return {f"application_{place}": name for place, name in enumerate(fixed.whole.applications)}
 
 
-def _rows(fixed: FixedTables) -> DataFrame:
-    """`batches` with batch_time as ms."""
-    rows = fixed.all_rows(NAME).withColumn("ms", F.unix_millis("batch_time"))
-    return rows.fillna(0, ["scheduled", "delivered", "cancelled"])  # null in rows of releases without delays
+def rules_history(fixed: FixedTables) -> RulesHistory:
+    """Of all batches."""
+    sql = f"""
+        WITH {rules(fixed)}
+        SELECT coalesce(max(jitter), 0) > 0 AS jitter, coalesce(bool_or(NOT count_undelivered), FALSE) AS uncounted
+        FROM rules"""
+    found = fixed.engine.arrow(fixed.ask(Question(sql, "jitter", rules_values(fixed))))
+    (row,) = found.to_pylist()
+    return RulesHistory(row["jitter"], row["uncounted"])
 
 
-def _compared(fixed: FixedTables) -> DataFrame:
-    """One row per batch: batch_id, ms, told (rows in `batches`), and each count as recorded and as found."""
-    counted = _rows(fixed).dropDuplicates(["application", *_BATCH]).groupBy(*_BATCH)
+def _compared() -> str:
+    """CTE `compared`: of each batch batch_id, ms, told (rows in `batches`), and each count as recorded and as found."""
     # If a count is unknown in one row, the sum is null.
-    sums = (F.when(F.count(name) == F.count("*"), F.sum(name)).alias(f"told_{name}") for name in _COUNTS)
-    ruled = F.count("check_interval_ms") == F.count("*")
-    told = counted.agg(F.count("*").alias("told"), ruled.alias("ruled"), *sums)
-    found = [_counted(fixed.all_rows(name), name) for name in SCHEMAS if batch_time(name)]
-    all_found = union([*found, _counted(fixed.all_topic_rows(), TOPIC_PREFIX)])
-    by_batch = all_found.groupBy(*_BATCH).agg(*(F.sum(name).alias(name) for name in _COUNTS))
-    return told.join(by_batch, on=list(_BATCH), how="full")
-
-
-def _counted(rows: DataFrame, name: str) -> DataFrame:
-    """The rows of a table, or of all topic tables, counted by batch: batch_id, ms, and the counts."""
-    counts = (
-        (F.expr(f"count_if({which})") if name == table else F.lit(0)).cast("bigint").alias(count)
-        for count, (table, which) in _COUNTS.items()
+    recorded = {name: f"coalesce({name}, 0)" if name in _ADDED else name for name in _COUNTS}
+    sums = ", ".join(
+        f"CASE WHEN count({value}) = count(*) THEN CAST(sum({value}) AS BIGINT) END AS told_{name}"
+        for name, value in recorded.items()
     )
-    rows = rows.withColumn("ms", F.unix_millis(str(batch_time(name))))
-    return rows.groupBy(*_BATCH).agg(F.count("*").alias("rows"), *counts).drop("rows")
+    tables = [name for name in SCHEMAS if batch_time(name)]
+    counted = [_counted(name, f"{{{ALL}{name}}}") for name in tables]
+    counted.append(_counted(TOPIC_PREFIX, f"{{{ALL}{TOPICS}}}"))
+    found = ", ".join(f"CAST(sum({name}) AS BIGINT) AS {name}" for name in _COUNTS)
+    columns = ", ".join(f"t.told_{name}, f.{name}" for name in _COUNTS)
+    return f"""
+one_each AS (
+    SELECT *, unix_millis(batch_time) AS ms, row_number() OVER (
+        PARTITION BY application, batch_id, unix_millis(batch_time) ORDER BY finished_at) AS copy
+    FROM {{{ALL}batches}}),
+told AS (
+    SELECT batch_id, ms, count(*) AS told, count(check_interval_ms) = count(*) AS ruled, {sums}
+    FROM one_each WHERE copy = 1 GROUP BY batch_id, ms),
+found AS (SELECT batch_id, ms, {found} FROM ({" UNION ALL ".join(counted)}) GROUP BY batch_id, ms),
+compared AS (
+    SELECT coalesce(t.batch_id, f.batch_id) AS batch_id, coalesce(t.ms, f.ms) AS ms, t.told, t.ruled, {columns}
+    FROM told AS t FULL OUTER JOIN found AS f ON t.batch_id = f.batch_id AND t.ms = f.ms)"""
 
 
-def _begun(rows: DataFrame, batches: Records) -> list[tuple[int, int]]:
+def _counted(name: str, table: str) -> str:
+    """SQL: the rows of a table, or of all topic tables, counted by batch: batch_id, ms, and the counts."""
+    counts = ", ".join(
+        f"count(*) FILTER (WHERE {which}) AS {count}" if name == of else f"CAST(0 AS BIGINT) AS {count}"
+        for count, (of, which) in _COUNTS.items()
+    )
+    return f"SELECT batch_id, unix_millis({batch_time(name)}) AS ms, {counts} FROM {table} GROUP BY 1, 2"
+
+
+def _begun(fixed: FixedTables) -> list[tuple[int, int]]:
     """The batch in progress, as its rows reveal it: it has no row in `batches`, and the next batch id, or 0."""
-    last, ms = batches[-1], F.col("ms")
-    following = (F.col("batch_id") == int(last["batch_id"]) + 1) & (ms >= int(batches["time"][0]))
-    rebuilt = (F.col("batch_id") == 0) & (ms > int(last["time"]))
-    there = rows.where(F.col("told").isNull() & (following | rebuilt))
-    return [(row["batch_id"], row["ms"]) for row in there.select(*_BATCH).collect()]
+    batches = fixed.whole.batches
+    last, first_ms, last_ms = int(batches["batch_id"][-1]), int(batches["time"][0]), int(batches["time"][-1])
+    sql = f"""
+        WITH {_compared()}
+        SELECT batch_id, ms FROM compared
+        WHERE told IS NULL AND ((batch_id = {last + 1} AND ms >= {first_ms}) OR (batch_id = 0 AND ms > {last_ms}))"""
+    rows = fixed.engine.arrow(fixed.ask(Question(sql, "batch_id, ms"))).to_pylist()
+    return [(row["batch_id"], row["ms"]) for row in rows]
 
 
-def _label(fixed: FixedTables) -> Column:
-    """The finding of a row of `_compared`; past: previous release; unknown: counts or rules missing; null: none."""
-    first = fixed.whole.batches[0]
-    under_way = F.lit(False)
-    for batch in fixed.under_way:
-        under_way = under_way | ((F.col("batch_id") == batch.batch_id) & (F.col("ms") == batch.time))
-    counts = (F.col(f"told_{name}") != F.coalesce(F.col(name), F.lit(0)) for name in _COUNTS)
-    differs = reduce(lambda one, other: one | other, (F.coalesce(count, F.lit(False)) for count in counts))
-    unknown = reduce(lambda one, other: one | other, (F.col(f"told_{name}").isNull() for name in _COUNTS))
-    return (
-        F.when(under_way, F.lit(None))
-        .when(F.col("told").isNull() & (F.col("ms") < int(first["time"])), "past")
-        .when(F.col("told").isNull(), "batch_without_row")
-        .when(differs, "batch_differs")
-        .when(unknown | ~F.col("ruled"), "unknown")
-    )
+def _label(fixed: FixedTables) -> str:
+    """The finding of a row of `compared`; past: previous release; unknown: counts or rules missing; null: none."""
+    first = int(fixed.whole.batches["time"][0])
+    under_way = " OR ".join(f"(batch_id = {one.batch_id} AND ms = {one.time})" for one in fixed.under_way) or "FALSE"
+    differs = " OR ".join(f"coalesce(told_{name} <> coalesce({name}, 0), FALSE)" for name in _COUNTS)
+    unknown = " OR ".join(f"told_{name} IS NULL" for name in _COUNTS)
+    return f"""CASE
+        WHEN {under_way} THEN NULL
+        WHEN told IS NULL AND ms < {first} THEN 'past'
+        WHEN told IS NULL THEN 'batch_without_row'
+        WHEN {differs} THEN 'batch_differs'
+        WHEN {unknown} OR NOT ruled THEN 'unknown' END"""
 
 
-def _told(labelled: DataFrame, most: int) -> dict[str, BatchFault]:
+def _told(fixed: FixedTables, most: int) -> dict[str, BatchFault]:
     """By label: the number of batches, and the first of them."""
-    place = F.struct("ms", "batch_id")
-    groups = labelled.where("name IS NOT NULL").groupBy("name")
-    found = groups.agg(F.count("*").alias("count"), F.min_by(place, place, most).alias("samples"))
-    return {
-        row["name"]: BatchFault(row["count"], tuple((at["batch_id"], at["ms"]) for at in row["samples"]))
-        for row in found.collect()
-    }
+    sql = f"""
+        WITH {_compared()},
+        labelled AS (SELECT batch_id, ms, {_label(fixed)} AS name FROM compared),
+        numbered AS (
+            SELECT *, count(*) OVER (PARTITION BY name) AS found,
+                row_number() OVER (PARTITION BY name ORDER BY ms, batch_id) AS number
+            FROM labelled WHERE name IS NOT NULL)
+        SELECT * FROM numbered WHERE number <= {most}"""
+    found: dict[str, BatchFault] = {}
+    for row in fixed.engine.arrow(fixed.ask(Question(sql, "name, number"))).to_pylist():
+        before = found.get(row["name"], BatchFault(row["found"], ()))
+        found[row["name"]] = before._replace(samples=(*before.samples, (row["batch_id"], row["ms"])))
+    return found

@@ -1,25 +1,10 @@
-"""Checks and discards of each transaction in order, each with the rules of its batch (`batch_audit.rules`)."""
+"""Checks and discards of each transaction in order, each with the rules of its batch (`batch_audit.RULES`): SQL."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
-import pyarrow as pa
-from pyspark.sql import Window
-from pyspark.sql import functions as F
-
-from checkback.reconcile.event_columns import identity_columns
-from checkback.reconcile.records import PENDING
-from checkback.reconcile.segment import CHECKS_AT_LEAST, jitter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from pyspark.sql import Column, DataFrame
-
-_KEY = ("queue_id", "queue_offset")
+from checkback.reconcile.segment import CHECKS_AT_LEAST
 
 
 @dataclass(frozen=True)
@@ -29,15 +14,28 @@ class RulesHistory:
     jitter: bool = False
     uncounted: bool = False
 
-    @classmethod
-    def of(cls, rules: DataFrame) -> RulesHistory:
-        """From the rules of all batches: a small Spark job."""
-        row = rules.select(F.max("jitter").alias("jitter"), F.min("count_undelivered").alias("counted")).first()
-        return cls() if row is None else cls(bool(row["jitter"]), row["counted"] is False)
+
+_ORDER = "PARTITION BY queue_id, queue_offset ORDER BY turn, number, ms, discard"
+_BEFORE = f"{_ORDER} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+#: up to this row and those equal to it
+_SO_FAR = f"{_ORDER} RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+_TWIN = "PARTITION BY queue_id, queue_offset, number, discard ORDER BY turn, ms"
+
+_EVENTS = """
+events AS (
+    SELECT queue_id, queue_offset, transaction_id, FALSE AS discard, CAST(NULL AS STRING) AS reason,
+        check_times AS number, unix_millis(requested_at) AS ms, batch_id FROM {check_requests}
+    UNION ALL
+    SELECT queue_id, queue_offset, transaction_id, TRUE AS discard, reason, check_times AS number,
+        unix_millis(decided_at) AS ms, batch_id FROM {decisions} WHERE state = 'DISCARD'),
+ruled AS (
+    SELECT e.*, r.turn, r.application, r.check_interval, r.check_max, r.reserved, r.jitter, r.count_undelivered,
+        r.first_interval
+    FROM events AS e LEFT JOIN rules AS r ON r.batch_id = e.batch_id AND r.ms = e.ms)"""
 
 
-def timed(requests: DataFrame, decisions: DataFrame, rules: DataFrame, ever: RulesHistory) -> DataFrame:
-    """One row per check and per DISCARD.
+def timed(ever: RulesHistory) -> str:
+    """CTE `timed`: one row per check and per DISCARD. It reads the CTE `rules`.
 
     Columns queue_id, queue_offset, discard (BOOLEAN), reason, number (check_times), ms (time), turn; slack (ms since it
     was due according to the previous check: negative is too early; null = unknown), due (of a check: when the next one
@@ -47,108 +45,44 @@ def timed(requests: DataFrame, decisions: DataFrame, rules: DataFrame, ever: Rul
 
     Rules 5 to 7 and 9 of docs/protocol.md, as implemented in `reconcile.segment`. Null = unknown.
     """
-    end = decisions.where("state = 'DISCARD'")
-    rows = _events(requests, "requested_at", discard=False).unionByName(_events(end, "decided_at", discard=True))
-    rows = rows.join(rules, on=["batch_id", "ms"], how="left")
-    order = Window.partitionBy(*_KEY).orderBy("turn", "number", "ms", "discard")
-    before = order.rowsBetween(Window.unboundedPreceding, -1)
-    check = ~F.col("discard")
-    rows = rows.withColumns(
-        {
-            "asked": F.count_if(check).over(before).cast("int"),
-            # The previous release may have counted checks differently: the jitter cannot be derived from them.
-            "all_known": F.count_if(check & F.col("check_interval").isNull()).over(before) == 0,
-            "by_receipt": ~F.col("count_undelivered"),
-            "uncounted": ~F.col("count_undelivered") | (F.col("number") >= F.col("check_max")),
-        }
-    )
-    rows = _with_jitter(rows) if ever.jitter else rows.withColumn("own_jitter", F.lit(0).cast("bigint"))
-    own = F.when(F.col("all_known"), F.col("own_jitter")).otherwise(0)
-    rows = rows.withColumn("due", F.when(check, F.col("ms") + F.col("check_interval") + own))
-    last = F.lag(F.struct("discard", "application", "ms", "due")).over(order)
-    same = Window.partitionBy(*_KEY, "number", "discard").orderBy("turn", "ms")
-    twin = F.lag(F.struct("application", "uncounted")).over(same)
-    all_uncounted = F.count_if(~F.coalesce("by_receipt", F.lit(False))).over(order) == 0
-    rows = rows.withColumns({"last": last, "twin": twin, "all_uncounted": all_uncounted})
-    interval = F.col("check_interval")
-    landed_before = F.col("last.due") - interval - F.col("reserved")
-    expired = F.col("discard") & (F.col("reason") == "EXPIRED")
-    return rows.select(
-        *_KEY,
-        "discard",
-        "reason",
-        "number",
-        "ms",
-        "turn",
-        F.when(~F.col("last.discard"), F.col("ms") - _due_since()).alias("slack"),
-        "due",
-        (check & (F.col("number") > F.col("check_max"))).alias("over"),
-        (check & _counted_before(ever.uncounted)).alias("again"),
-        "all_uncounted",
-        F.when(expired, _enough()).when(F.col("discard"), F.col("check_max")).alias("needed"),
-        "asked",
-        F.when(expired & _same_application(), landed_before).alias("landed_before"),
-    )
-
-
-def _events(rows: DataFrame, time: str, discard: bool) -> DataFrame:
-    _, transaction = identity_columns()
-    return rows.select(
-        *_KEY,
-        transaction,
-        F.lit(discard).alias("discard"),
-        (F.col("reason") if discard else F.lit(None).cast("string")).alias("reason"),
-        F.col("check_times").alias("number"),
-        F.unix_millis(time).alias("ms"),
-        "batch_id",
-    )
-
-
-def _same_application() -> Column:
-    return F.coalesce(F.col("last.application") == F.col("application"), F.lit(False))
-
-
-def _due_since() -> Column:
-    """Since when it was due. A rebuild resets this by the rules of its first batch: then the earlier of both."""
-    anew = F.col("last.ms") + F.col("first_interval")
-    rebuilt = F.when(F.col("last.due").isNotNull() & anew.isNotNull(), F.least("last.due", anew))
-    return F.when(_same_application(), F.col("last.due")).otherwise(rebuilt)
-
-
-def _counted_before(uncounted: bool) -> Column:
-    """Whether there was a check of this number, and both counted when they were requested.
-
-    If checks were ever not counted (``uncounted``), a rebuild may have lost some: then only within one application.
-    """
-    counted = ~F.coalesce("uncounted", F.lit(False)) & ~F.coalesce("twin.uncounted", F.lit(False))
-    other = F.coalesce(F.col("twin.application") != F.col("application"), F.lit(False)) if uncounted else F.lit(False)
-    return F.col("twin").isNotNull() & counted & ~other
-
-
-def _enough() -> Column:
-    """Checks required before EXPIRED (rule 7)."""
-    interval = F.greatest(F.col("check_interval"), F.lit(1))
-    by_time = F.floor(F.col("reserved") / interval) + 1
-    enough = F.least(F.col("check_max"), F.lit(CHECKS_AT_LEAST), by_time.cast("int"))
-    return F.when(F.col("check_interval").isNotNull(), enough)
-
-
-def _with_jitter(rows: DataFrame) -> DataFrame:
-    """The rows with own_jitter: what transaction.check_jitter added to the interval after a check, in ms."""
-    names = ("transaction_hash", "queue_offset", "asked", "jitter")
-
-    def add(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            transaction, offset, asked, most = (
-                batch.column(name).fill_null(0).to_numpy(zero_copy_only=False) for name in names
-            )
-            records = np.zeros(batch.num_rows, PENDING)
-            records["transaction"], records["offset"] = transaction, offset
-            records["asked"] = asked + 1
-            found = pa.array(jitter(records, np.maximum(most, 0)))
-            yield pa.RecordBatch.from_arrays(
-                [*batch.columns, found], schema=batch.schema.append(pa.field("own_jitter", pa.int64()))
-            )
-
-    schema = rows.select("*", F.lit(0).cast("bigint").alias("own_jitter")).schema
-    return rows.mapInArrow(add, schema)
+    # The previous release may have counted checks differently: the jitter cannot be derived from them.
+    own = "CASE WHEN unknown_before = 0 THEN own_jitter(transaction_id, queue_offset, asked, jitter) ELSE 0 END"
+    # If checks were ever not counted, a rebuild may have lost some: then only within one application.
+    other = "coalesce(twin_application <> application, FALSE)" if ever.uncounted else "FALSE"
+    return f"""{_EVENTS},
+numbered AS (
+    SELECT *, CAST(count(CASE WHEN NOT discard THEN 1 END) OVER ({_BEFORE}) AS INT) AS asked,
+        count(CASE WHEN NOT discard AND check_interval IS NULL THEN 1 END) OVER ({_BEFORE}) AS unknown_before,
+        NOT count_undelivered AS by_receipt,
+        (NOT count_undelivered) OR number >= check_max AS uncounted
+    FROM ruled),
+dued AS (
+    SELECT *, CASE WHEN NOT discard THEN ms + check_interval + {own if ever.jitter else "0"} END AS due
+    FROM numbered),
+linked AS (
+    SELECT *, lag(discard) OVER ({_ORDER}) AS last_discard, lag(application) OVER ({_ORDER}) AS last_application,
+        lag(ms) OVER ({_ORDER}) AS last_ms, lag(due) OVER ({_ORDER}) AS last_due,
+        lag(1) OVER ({_TWIN}) AS twin, lag(application) OVER ({_TWIN}) AS twin_application,
+        lag(uncounted) OVER ({_TWIN}) AS twin_uncounted,
+        count(CASE WHEN NOT coalesce(by_receipt, FALSE) THEN 1 END) OVER ({_SO_FAR}) = 0 AS all_uncounted
+    FROM dued),
+timed AS (
+    SELECT queue_id, queue_offset, discard, reason, number, ms, turn,
+        -- A rebuild resets when it is due by the rules of its first batch: then the earlier of both.
+        CASE WHEN NOT last_discard THEN ms - CASE
+            WHEN last_application = application THEN last_due
+            WHEN last_due IS NOT NULL AND last_ms + first_interval IS NOT NULL
+                THEN least(last_due, last_ms + first_interval) END END AS slack,
+        due, (NOT discard) AND number > check_max AS over,
+        (NOT discard) AND twin IS NOT NULL AND NOT coalesce(uncounted, FALSE) AND NOT coalesce(twin_uncounted, FALSE)
+            AND NOT {other} AS again,
+        all_uncounted,
+        CASE
+            WHEN discard AND reason = 'EXPIRED' THEN CASE WHEN check_interval IS NOT NULL THEN CAST(least(
+                check_max, {CHECKS_AT_LEAST},
+                CAST(floor(reserved / CAST(greatest(check_interval, 1) AS DOUBLE)) AS BIGINT) + 1) AS INT) END
+            WHEN discard THEN check_max END AS needed,
+        asked,
+        CASE WHEN discard AND reason = 'EXPIRED' AND coalesce(last_application = application, FALSE)
+            THEN last_due - check_interval - reserved END AS landed_before
+    FROM linked)"""

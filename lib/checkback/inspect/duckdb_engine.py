@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.errors import SettingsError, StorageError, printable
+from checkback.inspect.check_jitter import NAME, own_jitter
 from checkback.inspect.engine import PARAMETER, Rows
 from checkback.inspect.version_at import TOO_LONG_AGO
 from checkback.storage import table_files
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: bytes that DuckDB keeps in memory; beyond it sorts, groups and joins spill to a temporary folder
 _MEMORY = "512MiB"
+#: transactions that a question about all of them takes at a time
+_PART = 250_000
 #: what Spark SQL names so
 _MACROS = """
     unix_micros(time) AS epoch_us(time)
@@ -45,6 +48,9 @@ _MACROS = """
     date_format(time, form) AS strftime(time, '%Y-%m-%d %H:%M:%S.%g')
     startswith(text, prefix) AS starts_with(text, prefix)
     sequence(first, last) AS range(first, last + 1)
+    sort_array(value) AS list_sort(value)
+    hash64(a, b) AS CAST(hash(a, b) >> 1 AS BIGINT), \
+        (a, b, c, d, e, f, g, h, i, j, k) AS CAST(hash(a, b, c, d, e, f, g, h, i, j, k) >> 1 AS BIGINT)
     no_text() AS CAST([] AS VARCHAR[])
     errors_of(tries) AS list_transform(coalesce(tries, []), lambda one: one.error)
     first_error(error, tries) AS list_filter([error] || errors_of(tries), lambda one: one NOT LIKE 'not tried: %')[1]
@@ -76,8 +82,11 @@ class DuckDBEngine:
             }
         )
         self._database.execute("SET TimeZone = 'UTC'")
-        for macro in filter(None, map(str.strip, _MACROS.splitlines())):
+        for macro in filter(None, map(str.strip, _MACROS.replace("\\\n", "").splitlines())):
             self._database.execute(f"CREATE MACRO {macro}")
+
+        kinds = ["VARCHAR", "BIGINT", "INTEGER", "BIGINT"]
+        self._database.create_function(NAME, own_jitter, kinds, "BIGINT", type="arrow", null_handling="special")
 
     def __enter__(self) -> DuckDBEngine:
         return self
@@ -89,6 +98,11 @@ class DuckDBEngine:
         """Close the database, and remove what it has spilled."""
         self._database.close()
         shutil.rmtree(self._spill, ignore_errors=True)
+
+    @property
+    def session(self) -> None:
+        """There is no Spark."""
+        return
 
     def exists(self, name: str) -> bool:
         """True if the table exists."""
@@ -125,6 +139,27 @@ class DuckDBEngine:
                 rows = rows.append_column("_file", pa.array([], pa.string()))
             self._views[key] = self._registered(rows)
         return self._views[key]
+
+    def read_topics(self, versions: Mapping[str, int], where: str | None = None) -> str:
+        """See Engine."""
+        parts = []
+        for name, version in versions.items():
+            topic = _quoted(name.removeprefix(TOPIC_PREFIX))
+            parts.append(f"SELECT *, {topic} AS topic FROM {self.read(name, version, where)}")
+        return f"({' UNION ALL '.join(parts) or self._no_topic()})"
+
+    def _no_topic(self) -> str:
+        return f"SELECT *, '' AS topic FROM {self.empty(TOPIC_PREFIX)}"
+
+    def offset_cuts(self, half: str) -> list[int]:
+        """See Engine."""
+        ((rows,),) = self._run(f"SELECT count(*) FROM {half}").fetchall()
+        if rows <= _PART:
+            return []
+        parts = -(-rows // _PART)
+        shares = [number / parts for number in range(1, parts)]
+        ((cuts,),) = self._run(f"SELECT approx_quantile(queue_offset, {shares}) FROM {half}").fetchall()
+        return sorted(set(cuts))
 
     def added(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
         """See Engine."""

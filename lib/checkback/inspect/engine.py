@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
     from checkback.storage.commit_reader import Added
     from checkback.storage.tables import Tables
@@ -58,6 +59,10 @@ class Engine(Protocol):
     def tables(self) -> Tables:
         """Where the tables are."""
 
+    @property
+    def session(self) -> SparkSession | None:
+        """Spark, if that is the engine: it reads checkpoints where nothing else can."""
+
     def exists(self, name: str) -> bool:
         """True if the table exists."""
 
@@ -77,6 +82,12 @@ class Engine(Protocol):
 
     def empty(self, name: str, *, file: bool = False) -> Rows:
         """No rows, with the columns of `read`."""
+
+    def read_topics(self, versions: Mapping[str, int], where: str | None = None) -> Rows:
+        """As `read`, of all these topics' tables at their versions, with ``topic``: the name as the table spells it."""
+
+    def offset_cuts(self, half: Rows) -> list[int]:
+        """Offsets at which to part questions about all transactions, so that memory suffices; none: not to."""
 
     def added(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
         """By a file's name which version of the table added it, as far as the log tells. Raises StorageError."""

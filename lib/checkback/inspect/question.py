@@ -34,6 +34,10 @@ class Question:
         """Only rows with this value; all if it is None."""
         return self._narrowed(column, f"{column} = :{{name}}", value)
 
+    def unlike(self, column: str, value: Value) -> Question:
+        """Only rows with another value."""
+        return self._narrowed(column, f"{column} <> :{{name}}", value)
+
     def begins(self, column: str, text: str | None) -> Question:
         """Only rows whose value begins so; all if it is None."""
         return self._narrowed(column, f"startswith({column}, :{{name}})", text)

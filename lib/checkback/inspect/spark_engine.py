@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pandas as pd
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from checkback.errors import SettingsError, StorageError, one_line
+from checkback.inspect.check_jitter import NAME, own_jitter
 from checkback.inspect.engine import PARAMETER, tables_in
+from checkback.inspect.topic_scan import read_topics
 from checkback.inspect.version_at import TOO_LONG_AGO
 from checkback.storage.commit_reader import Added, CommitReader, added_by
 from checkback.storage.spark_schemas import schema_of
@@ -18,7 +22,6 @@ from checkback.storage.spark_schemas import schema_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from checkback.inspect.engine import Value, Versions
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 _ALL = 10_000_000
 #: What DuckDB has macros for, and Spark no functions: the error of a check's attempt that was made, the last one first.
 _SPARK = {
+    "hash64(": "xxhash64(",
     "no_text()": "CAST(array() AS ARRAY<STRING>)",
     "first_error(a.error, a.failed_tries)": "get(filter(concat(array(a.error), "
     "transform(coalesce(a.failed_tries, array()), one -> one.error)), text -> text NOT LIKE 'not tried: %'), 0)",
@@ -64,6 +68,11 @@ class SparkEngine:
     spark: SparkSession
     tables: Tables
 
+    @property
+    def session(self) -> SparkSession:
+        """The session."""
+        return self.spark
+
     def exists(self, name: str) -> bool:
         """True if the table exists."""
         return self.tables.exists(self.spark, name)
@@ -100,6 +109,15 @@ class SparkEngine:
         rows = self.spark.createDataFrame([], schema_of(name))
         return rows.withColumn("_file", F.lit(None).cast("string")).drop("body") if file else rows
 
+    def read_topics(self, versions: Mapping[str, int], where: str | None = None) -> DataFrame:
+        """See Engine."""
+        rows = read_topics(self.spark, self.tables, versions)
+        return rows if where is None else rows.where(where)
+
+    def offset_cuts(self, half: DataFrame) -> list[int]:  # noqa: ARG002 - it shuffles and spills
+        """None."""
+        return []
+
     def added(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
         """See Engine."""
         if self.tables.readable:
@@ -132,12 +150,20 @@ class SparkEngine:
         """See Engine."""
         for ours, theirs in _SPARK.items():
             text = text.replace(ours, theirs)
+        if f"{NAME}(" in text:
+            self.spark.udf.register(NAME, F.pandas_udf(_jitter, "bigint"))
         text = PARAMETER.sub(lambda match: _literal(values[match[1]]), text)
         return self.spark.sql(text, None, **{name: tables[name] for name in tables_in(text)})
 
     def arrow(self, rows: DataFrame) -> pa.Table:
         """See Engine."""
         return rows.toArrow()
+
+
+def _jitter(ids: pd.Series, offsets: pd.Series, asked: pd.Series, most: pd.Series) -> pd.Series:
+    columns = ((ids, pa.string()), (offsets, pa.int64()), (asked, pa.int32()), (most, pa.int64()))
+    found = own_jitter(*(pa.Array.from_pandas(column, type=kind) for column, kind in columns))
+    return pd.Series(found.to_numpy())
 
 
 def _literal(value: Value) -> str:

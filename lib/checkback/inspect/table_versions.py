@@ -19,31 +19,33 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import and_
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
-from checkback.inspect.spark_engine import SparkEngine
-from checkback.inspect.topic_scan import read_topics
+from checkback.inspect.engine import tables_in
 from checkback.inspect.whole_batches import BatchTable, batch_time, read_batches
 from checkback.storage.checkpoint import Batch, batches_since, last_done, read_checkpoint
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
-from checkback.storage.spark_schemas import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
-
+    from checkback.inspect.engine import Engine, Rows
+    from checkback.inspect.question import Question
     from checkback.storage.tables import Tables
 
 #: written by landing, and therefore fixed last
 _SOURCES = ("half", "op")
-_LANDED_SINCE = 100
 #: index of `half` among the sources of the query
 _HALF = 0
+#: the column with a transaction's offset, of the tables that have many
+_OFFSETS = {
+    **dict.fromkeys(("half", "decisions", "deliveries", "discarded", "check_requests"), "queue_offset"),
+    "op": "half_offset",
+    TOPIC_PREFIX: "half_queue_offset",
+}
+#: the name of all topics' rows in a question; with ALL in front: with the rows of batches in progress
+TOPICS = "topics"
+ALL = "all_"
 
 
 @dataclass(frozen=True)
@@ -51,33 +53,38 @@ class FixedTables:
     """Tables as of the batch ``done`` (None = unknown, or none). ``under_way``: batches in progress, left out.
 
     ``versions``: of the existing tables, by name. ``whole``: the batches with a row in `batches` before the versions
-    were fixed. ``logged``: whether a checkpoint tells which batches have begun.
+    were fixed. ``logged``: whether a checkpoint tells which batches have begun. ``part``: only transactions whose
+    offset is at least the first and below the second; None = all.
     """
 
-    spark: SparkSession
-    tables: Tables
+    engine: Engine
     versions: Mapping[str, int]
     done: Batch | None
     under_way: tuple[Batch, ...]
     whole: BatchTable
     logged: bool
+    part: tuple[int | None, int | None] = (None, None)
 
     @classmethod
-    def take(cls, spark: SparkSession, tables: Tables) -> FixedTables:
+    def take(cls, engine: Engine) -> FixedTables:
         """The tables as they are now. Raises StorageError if the checkpoint cannot be read."""
-        place = tables.checkpoint("reconcile")
+        place, spark = engine.tables.checkpoint("reconcile"), engine.session
         checkpoint, done = read_checkpoint(spark, place), last_done(spark, place)
-        whole = read_batches(SparkEngine(spark, tables))
-        outputs = [*(name for name in SCHEMAS if name not in _SOURCES), *tables.topics(spark)]
+        whole = read_batches(engine)
+        outputs = [*(name for name in SCHEMAS if name not in _SOURCES), *engine.topics()]
+
+        def newest(name: str) -> tuple[str, int | None]:
+            versions = engine.versions(name, newest=True)
+            return name, None if versions is None else versions.newest
+
         with ThreadPoolExecutor(max_workers=4) as pool:
-            found = list(pool.map(lambda name: (name, tables.history(spark, name, 1)), outputs))
-            found += list(pool.map(lambda name: (name, tables.history(spark, name, 1)), _SOURCES))
+            found = list(pool.map(newest, outputs))
+            found += list(pool.map(newest, _SOURCES))
         begun = batches_since(spark, place, done)
-        since = read_batches(SparkEngine(spark, tables)).others(whole.applications, whole.batches)
+        since = read_batches(engine).others(whole.applications, whole.batches)
         fixed = cls(
-            spark=spark,
-            tables=tables,
-            versions={name: max(history) for name, history in found if history},
+            engine=engine,
+            versions={name: version for name, version in found if version is not None},
             done=next((batch for batch in begun if batch.batch_id == done), None),
             under_way=tuple(batch for batch in begun if batch.batch_id > done),
             whole=whole,
@@ -85,11 +92,21 @@ class FixedTables:
         )
         return fixed.without((int(batch["batch_id"]), int(batch["time"])) for batch in since)
 
+    def parts(self) -> list[FixedTables]:
+        """The transactions in parts by their offsets, as large as the engine wishes."""
+        cuts = self.engine.offset_cuts(self._read("half")) if "half" in self.versions else []
+        return [replace(self, part=part) for part in zip([None, *cuts], [*cuts, None], strict=True)]
+
     def without(self, batches: Iterable[tuple[int, int]]) -> FixedTables:
         """The tables without the rows of these batches, (id, time), either."""
         known = {(batch.batch_id, batch.time) for batch in self.under_way}
         more = (Batch(*batch) for batch in batches if batch not in known)
         return replace(self, under_way=(*self.under_way, *more))
+
+    @property
+    def tables(self) -> Tables:
+        """Where the tables are."""
+        return self.engine.tables
 
     @property
     def ignores_case(self) -> bool:
@@ -101,32 +118,43 @@ class FixedTables:
         """Names of the topics' tables."""
         return [name for name in self.versions if name not in SCHEMAS]
 
-    def read(self, name: str) -> DataFrame:
-        """A table without the rows of batches in progress; empty if there is no such table."""
-        return self._done_rows(self.all_rows(name), batch_time(name))
+    def ask(self, question: Question) -> Rows:
+        """The rows of a question: a table without the rows of batches in progress; with them its name begins `all_`.
 
-    def read_topics(self) -> DataFrame:
-        """As `read`, for all topics' tables at once (`topic_scan.read_topics`)."""
-        return self._done_rows(self.all_topic_rows(), batch_time(TOPIC_PREFIX))
+        `topics` is the rows of all topics, with ``topic``, the name as the table spells it.
+        """
+        text = question.text
+        return self.engine.query(text, {name: self._read(name) for name in tables_in(text)}, question.values)
 
-    def _done_rows(self, rows: DataFrame, time: str | None) -> DataFrame:
+    def _read(self, name: str) -> Rows:
+        plain = name.removeprefix(ALL)
+        kind = TOPIC_PREFIX if plain == TOPICS else plain
+        where = None if plain != name else self._condition(kind)
+        if plain == TOPICS:
+            return self.engine.read_topics({name: self.versions[name] for name in self.topics}, where)
+        version = self.versions.get(plain)
+        return self.engine.empty(plain) if version is None else self.engine.read(plain, version, where)
+
+    def _condition(self, kind: str) -> str | None:
+        """Which rows of a table are read."""
+        conditions = [self._done_rows(batch_time(kind)), self._within(kind)]
+        return " AND ".join(condition for condition in conditions if condition is not None) or None
+
+    def _within(self, kind: str) -> str | None:
+        """Rows of the part. Plain comparisons: their statistics allow file skipping."""
+        offset = _OFFSETS.get(kind)
+        first, end = self.part
+        if offset is None or (first is None and end is None):
+            return None
+        if first is None:
+            return f"({offset} < {end} OR {offset} IS NULL)"
+        return f"{offset} >= {first}" + ("" if end is None else f" AND {offset} < {end}")
+
+    def _done_rows(self, time: str | None) -> str | None:
         if time is None or not self.under_way:
-            return rows
-        of_batch = (
-            (F.col("batch_id") == batch.batch_id) & (F.unix_millis(time) == batch.time) for batch in self.under_way
-        )
-        return rows.where(reduce(and_, (~F.coalesce(found, F.lit(False)) for found in of_batch)))
-
-    def all_rows(self, name: str) -> DataFrame:
-        """As `read`, with the rows of batches in progress."""
-        version = self.versions.get(name)
-        if version is None:
-            return self.spark.createDataFrame([], schema_of(name))
-        return self.tables.read(self.spark, name, version)
-
-    def all_topic_rows(self) -> DataFrame:
-        """As `read_topics`, with the rows of batches in progress."""
-        return read_topics(self.spark, self.tables, {name: self.versions[name] for name in self.topics})
+            return None
+        of_batch = (f"(batch_id = {batch.batch_id} AND unix_millis({time}) = {batch.time})" for batch in self.under_way)
+        return f"NOT coalesce({' OR '.join(of_batch)}, FALSE)"
 
     def half_read_until(self) -> int | None:
         """The landing time (ms) up to which the batch ``done`` has read `half`; None if unknown.
@@ -136,9 +164,9 @@ class FixedTables:
         if self.done is None or "half" not in self.versions:
             return None
         first_unread = self.done.unread(_HALF)
-        behind = self.versions["half"] - first_unread + 1
-        if behind <= 0:
+        if first_unread > self.versions["half"]:
             return self.done.time
-        # Counted from the newest version; more may have landed since the version was fixed.
-        unread = self.tables.history(self.spark, "half", behind + _LANDED_SINCE).get(first_unread)
-        return None if unread is None else min(unread, self.done.time)
+        versions = self.engine.versions("half")
+        if versions is None or not versions.oldest <= first_unread <= versions.newest:
+            return None
+        return min(versions.made_at(first_unread), self.done.time)

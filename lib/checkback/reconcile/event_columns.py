@@ -10,14 +10,11 @@ from pyspark.sql import functions as F
 
 from checkback.messages import MS_MAX
 from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
-from checkback.reconcile.records import NOT_STATED, Kind
+from checkback.reconcile.records import LONGEST_DELAY, NOT_STATED, Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-
-#: longest delay after a decision, in ms: a century
-_LONGEST_DELAY = 100 * 366 * 86_400_000
 
 
 def identity_columns(group_hash: GroupHash = GROUP_HASH) -> tuple[Column, Column]:
@@ -80,7 +77,7 @@ def delay_column() -> Column:
     """The field delay of an EVENT. Within limits, so that no sum overflows: another writer may have set none."""
     # Never before its time: rounded up to ms. A time before 1970 is past, as 1 is. least and greatest skip nulls.
     at = F.greatest(F.expr(f"(least(unix_micros(deliver_at), {MS_MAX * 1000}) + 999) div 1000"), F.lit(1))
-    after = -F.least(F.greatest("delay_ms", F.lit(0)), F.lit(_LONGEST_DELAY))
+    after = -F.least(F.greatest("delay_ms", F.lit(0)), F.lit(LONGEST_DELAY))
     return F.when(F.col("deliver_at").isNotNull(), at).otherwise(after).cast("bigint")
 
 

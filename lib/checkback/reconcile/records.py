@@ -69,6 +69,20 @@ class Reason(IntEnum):
     CANCELLED = 8
 
 
+#: longest delay after a decision, in ms: a century
+LONGEST_DELAY = 100 * 366 * 86_400_000
+
+#: the reason in `rejected`
+REJECTION = {
+    Reason.WRONG_GROUP: "wrong producer_group: not that of the half message",
+    Reason.WRONG_TRANSACTION_ID: "wrong transaction_id: not that of the half message",
+    Reason.NO_HALF: "no half message with this offset came within transaction.reserved",
+    Reason.TOO_MANY: "too many ops of this group wait for half messages that have not come",
+    Reason.UNKNOWN_STATE: "unknown state: neither COMMIT nor ROLLBACK",
+    Reason.NOT_SCHEDULED: "not scheduled: nothing to cancel, or it was published or cancelled before",
+}
+
+
 #: One half message or op in a batch. group and transaction are 64-bit hashes; immunity < 0 = not set. delay of a half
 #: message: 0 = none, > 0: its deliver_at (ms), < 0: minus the ms from COMMIT to delivery.
 EVENT = np.dtype(

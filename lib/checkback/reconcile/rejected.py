@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from checkback.reconcile.event_columns import identity_columns, is_cancel, store_us
 from checkback.reconcile.group_hash import GROUP_HASH, GroupHash
-from checkback.reconcile.records import Action, Reason
+from checkback.reconcile.records import REJECTION, Action, Reason
 from checkback.storage.dataframes import frame
 from checkback.storage.spark_schemas import HALF
 
@@ -27,15 +27,6 @@ _FIELDS = {
     "transaction_hash": "transaction",
     "action": "action",
     "detail": "detail",
-}
-
-REJECTION = {
-    Reason.WRONG_GROUP: "wrong producer_group: not that of the half message",
-    Reason.WRONG_TRANSACTION_ID: "wrong transaction_id: not that of the half message",
-    Reason.NO_HALF: "no half message with this offset came within transaction.reserved",
-    Reason.TOO_MANY: "too many ops of this group wait for half messages that have not come",
-    Reason.UNKNOWN_STATE: "unknown state: neither COMMIT nor ROLLBACK",
-    Reason.NOT_SCHEDULED: "not scheduled: nothing to cancel, or it was published or cancelled before",
 }
 
 
