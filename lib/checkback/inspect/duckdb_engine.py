@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+from duckdb.func import ARROW, SPECIAL
 
 from checkback.errors import SettingsError, StorageError, printable
 from checkback.inspect.check_jitter import NAME, own_jitter
@@ -85,8 +86,8 @@ class DuckDBEngine:
         for macro in filter(None, map(str.strip, _MACROS.replace("\\\n", "").splitlines())):
             self._database.execute(f"CREATE MACRO {macro}")
 
-        kinds = ["VARCHAR", "BIGINT", "INTEGER", "BIGINT"]
-        self._database.create_function(NAME, own_jitter, kinds, "BIGINT", type="arrow", null_handling="special")
+        kinds: list[Any] = ["VARCHAR", "BIGINT", "INTEGER", "BIGINT"]
+        self._database.create_function(NAME, own_jitter, kinds, "BIGINT", type=ARROW, null_handling=SPECIAL)
 
     def __enter__(self) -> DuckDBEngine:
         return self

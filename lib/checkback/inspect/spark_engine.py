@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import pandas_udf
 
 from checkback.errors import SettingsError, StorageError, one_line
 from checkback.inspect.check_jitter import NAME, own_jitter
@@ -151,7 +152,7 @@ class SparkEngine:
         for ours, theirs in _SPARK.items():
             text = text.replace(ours, theirs)
         if f"{NAME}(" in text:
-            self.spark.udf.register(NAME, F.pandas_udf(_jitter, "bigint"))
+            self.spark.udf.register(NAME, pandas_udf(cast("Any", _jitter), "bigint"))
         text = PARAMETER.sub(lambda match: _literal(values[match[1]]), text)
         return self.spark.sql(text, None, **{name: tables[name] for name in tables_in(text)})
 

@@ -101,7 +101,7 @@ def state_differences(spark: SparkSession, settings: Settings) -> DataFrame:
     `half` and `decisions`. Raises as `state_pending`.
     """
     view = View.of(spark, settings)
-    fixed = FixedTables.take(spark, view.tables)
+    fixed = FixedTables.take(view.engine)
     if fixed.done is None:
         raise StateError("no batch of reconcile is done yet", view.tables.checkpoint(NAME), "run `checkback reconcile`")
     positions = fixed.done.positions
@@ -130,7 +130,7 @@ def _blocks(spark: SparkSession, view: View, batch_id: int | None) -> tuple[Data
     """The segments' state after a batch, or the last completed one: segment STRING, block BINARY; and that batch."""
     place = view.tables.checkpoint(NAME)
     if batch_id is None:
-        done = FixedTables.take(spark, view.tables).done
+        done = FixedTables.take(view.engine).done
         if done is None:
             raise StateError("no batch of reconcile is done yet", place, "run `checkback reconcile`")
         batch_id = done.batch_id

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from checkback.inspect.engine import tables_in
 from checkback.inspect.whole_batches import BatchTable, batch_time, read_batches
@@ -94,7 +94,7 @@ class FixedTables:
 
     def parts(self) -> list[FixedTables]:
         """The transactions in parts by their offsets, as large as the engine wishes."""
-        cuts = self.engine.offset_cuts(self._read("half")) if "half" in self.versions else []
+        cuts = self.engine.offset_cuts(self.read("half")) if "half" in self.versions else []
         return [replace(self, part=part) for part in zip([None, *cuts], [*cuts, None], strict=True)]
 
     def without(self, batches: Iterable[tuple[int, int]]) -> FixedTables:
@@ -124,9 +124,10 @@ class FixedTables:
         `topics` is the rows of all topics, with ``topic``, the name as the table spells it.
         """
         text = question.text
-        return self.engine.query(text, {name: self._read(name) for name in tables_in(text)}, question.values)
+        return self.engine.query(text, {name: self.read(name) for name in tables_in(text)}, question.values)
 
-    def _read(self, name: str) -> Rows:
+    def read(self, name: str) -> Any:
+        """A table, or `topics`, as `ask` names it; empty if there is no such table."""
         plain = name.removeprefix(ALL)
         kind = TOPIC_PREFIX if plain == TOPICS else plain
         where = None if plain != name else self._condition(kind)

@@ -108,7 +108,7 @@ def missing_schema(spark: SparkSession | None, place: str) -> str | None:
     return next((path for path in paths if not filesystem.exists(spark, path)), None)
 
 
-def batches_since(spark: SparkSession, place: str, batch_id: int) -> list[Batch]:
+def batches_since(spark: SparkSession | None, place: str, batch_id: int) -> list[Batch]:
     """The batches from ``batch_id`` on that are still in the offset log, in order.
 
     Raises StorageError if one cannot be read.
