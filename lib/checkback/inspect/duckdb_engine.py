@@ -37,19 +37,19 @@ _MEMORY = "512MiB"
 _PART = 250_000
 #: what Spark SQL names so
 _MACROS = """
-    unix_micros(time) AS epoch_us(time)
-    unix_millis(time) AS epoch_ms(time)
+    unix_micros(t) AS epoch_us(t)
+    unix_millis(t) AS epoch_ms(t)
     timestamp_micros(us) AS make_timestamptz(CAST(us AS BIGINT))
     timestamp_millis(ms) AS make_timestamptz(CAST(ms AS BIGINT) * 1000)
-    collect_set(value) AS list(DISTINCT value)
-    explode(value) AS unnest(value)
-    size(value) AS len(value)
-    array_position(list, value) AS list_position(list, value)
-    get_json_object(text, path) AS CASE WHEN json_valid(text) THEN json_extract_string(text, path) END
-    date_format(time, form) AS strftime(time, '%Y-%m-%d %H:%M:%S.%g')
-    startswith(text, prefix) AS starts_with(text, prefix)
+    collect_set(v) AS list(DISTINCT v)
+    explode(v) AS unnest(v)
+    size(v) AS len(v)
+    array_position(l, v) AS list_position(l, v)
+    get_json_object(t, path) AS CASE WHEN json_valid(t) THEN json_extract_string(t, path) END
+    date_format(t, form) AS strftime(t, '%Y-%m-%d %H:%M:%S.%g')
+    startswith(t, prefix) AS starts_with(t, prefix)
     sequence(first, last) AS range(first, last + 1)
-    sort_array(value) AS list_sort(value)
+    sort_array(v) AS list_sort(v)
     hash64(a, b) AS CAST(hash(a, b) >> 1 AS BIGINT), \
         (a, b, c, d, e, f, g, h, i, j, k) AS CAST(hash(a, b, c, d, e, f, g, h, i, j, k) >> 1 AS BIGINT)
     no_text() AS CAST([] AS VARCHAR[])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow as pa
@@ -152,7 +152,7 @@ class SparkEngine:
         for ours, theirs in _SPARK.items():
             text = text.replace(ours, theirs)
         if f"{NAME}(" in text:
-            self.spark.udf.register(NAME, pandas_udf(cast("Any", _jitter), "bigint"))
+            self.spark.udf.register(NAME, pandas_udf(_jitter, "bigint"))  # type: ignore[call-overload]
         text = PARAMETER.sub(lambda match: _literal(values[match[1]]), text)
         return self.spark.sql(text, None, **{name: tables[name] for name in tables_in(text)})
 
