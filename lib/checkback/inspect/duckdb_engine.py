@@ -5,6 +5,7 @@ For folders DuckDB reads the files itself; for object stores, and tables that so
 
 from __future__ import annotations
 
+import posixpath
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 from duckdb.func import ARROW, SPECIAL
 
 from checkback.errors import SettingsError, StorageError, printable
@@ -26,7 +26,7 @@ from checkback.storage.delta_log import DeltaLog
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from checkback.inspect.engine import Value, Versions
     from checkback.storage.tables import Tables
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: bytes that DuckDB keeps in memory; beyond it sorts, groups and joins spill to a temporary folder
 _MEMORY = "512MiB"
 #: transactions that a question about all of them takes at a time
-_PART = 250_000
+_PART = 200_000
 #: what Spark SQL names so
 _MACROS = """
     unix_micros(t) AS epoch_us(t)
@@ -173,9 +173,7 @@ class DuckDBEngine:
             rows = log.dataset(version)
             if not file:
                 return self._registered(rows)
-            columns = {one: pc.field(one) for one in rows.schema.names if one != "body"}
-            reader = rows.scanner(columns={**columns, "_file": pc.field("__filename")}).to_reader()
-            return f"(SELECT * REPLACE (parse_filename(_file) AS _file) FROM {self._registered(reader)})"
+            return self._registered(_with_files(rows))
         if not files:
             return self.empty(name, file=file)
         listed = ", ".join(map(_quoted, files))
@@ -218,6 +216,21 @@ class DuckDBEngine:
     def arrow(self, rows: pa.Table) -> pa.Table:
         """See Engine."""
         return rows
+
+
+def _with_files(rows: Any) -> pa.RecordBatchReader:
+    """The rows of a dataset with `_file`, the name of the row's file, and without bodies. To be read once."""
+    columns = [name for name in rows.schema.names if name != "body"]
+    schema = pa.schema([*(rows.schema.field(name) for name in columns), pa.field("_file", pa.string())])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for fragment in rows.get_fragments():
+            file = posixpath.basename(fragment.path)
+            for batch in fragment.to_batches(schema=rows.schema, columns=columns):
+                names = pa.repeat(pa.scalar(file, pa.string()), batch.num_rows)
+                yield pa.RecordBatch.from_arrays([*batch.columns, names], schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
 def _quoted(text: str) -> str:

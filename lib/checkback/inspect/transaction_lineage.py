@@ -63,8 +63,8 @@ def lineage(
 
 def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> pa.Table:
     """As `lineage`."""
-    names = [name for name in (*_EVENTS, *view.topics()) if view.version(name) is not None]
-    names = [name for name in names if name != TOPIC_PREFIX]
+    known = (*(name for name in _EVENTS if name != TOPIC_PREFIX), *view.topics())
+    names = [name for name in known if view.version(name) is not None]
     places = {f"table_{number}": name for number, name in enumerate(names)}
     events = " UNION ALL ".join(_events(name, f"{{{place}}}") for place, name in places.items())
     named = "transaction_id = :transaction_id" + ("" if group is None else " AND producer_group = :producer_group")

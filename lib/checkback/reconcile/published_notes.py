@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import functions as F
 
 from checkback.reconcile.unpublished import TABLE
 from checkback.storage import spark_log
@@ -74,6 +73,8 @@ def without_noted(rows: DataFrame, notes: Mapping[Key, int]) -> DataFrame:
     """The rows of `unpublished` that are not noted as published."""
     if not notes:
         return rows
+    from pyspark.sql import functions as F
+
     topics, applications = zip(*notes, strict=True)
     last = pa.table({"real_topic": topics, "application": applications, "_last": pa.array(notes.values(), pa.int64())})
     noted = F.broadcast(frame(rows.sparkSession, last))

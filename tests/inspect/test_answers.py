@@ -1,0 +1,203 @@
+"""Answers without Spark: in folders and object stores, in odd and damaged places, by page, and in the commands."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from checkback.cli import main
+from checkback.errors import SettingsError, StorageError
+from checkback.inspect.answers import Answers, SparkNeededError, records
+from checkback.settings import Settings
+from checkback.storage.tables import Tables
+from support.audit_cases import BROKEN, CLEAN, NUMBER
+from support.s3_server import BUCKET, options
+from support.stories import DONE, Row, Transaction, in_batches, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+_HOSTILE = "tx'; DROP TABLE half; --\x1b[31m\u202e\n"
+#: columns that the place of the tables decides
+_OF_PLACE = {"table_version", "committed_at", "as_of", "age_s", "oldest_age_s", "due_in_s"}
+
+
+def _settings(root: str, **storage: Any) -> Settings:
+    return Settings.model_validate({"storage": {"root": root, **storage}})
+
+
+def _story() -> list[Row]:
+    """Everything that can happen, and a hostile name."""
+    stories = CLEAN | {name: story for name, (_, story) in BROKEN.items()}
+    rows = [row for name, story in stories.items() for row in story(Transaction(NUMBER[name]))]
+    hostile = Transaction(0, 7)
+    rows += [hostile.half(transaction_id=_HOSTILE), hostile.check(1)]
+    return in_batches(rows)[0]
+
+
+def _questions(answers: Answers) -> dict[str, pa.Table]:
+    return {
+        "pending": answers.pending(),
+        "counts": answers.count_pending(),
+        "groups": answers.groups(),
+        "scheduled": answers.scheduled(),
+        "decisions": answers.decisions(every=timedelta(hours=1)),
+        "outcomes": answers.check_outcomes(),
+        "over time": answers.pending_over_time(every=timedelta(days=1)),
+        "latency": answers.decision_latency(),
+        "lineage": answers.lineage(f"tx-{NUMBER['published twice']}-0"),
+        "hostile": answers.transactions(transaction_id=_HOSTILE, bodies=True),
+        "findings": answers.findings(),
+        "unpublished": answers.unpublished(),
+        "batches": answers.batches(limit=3),
+    }
+
+
+def _comparable(rows: pa.Table) -> list[str]:
+    kept = rows.drop([name for name in rows.column_names if name in _OF_PLACE])
+    return sorted(map(repr, records(kept)))
+
+
+def test_object_store_and_odd_folder_answer_as_a_folder_does(tmp_path: Path, s3_port: int) -> None:
+    """DuckDB reads the files of a plain folder, delta-rs all others."""
+    plain = _settings(str(tmp_path / "plain"))
+    odd = _settings(str(tmp_path / "it's [odd] {a,b}*"))
+    store = _settings(f"s3://{BUCKET}/{tmp_path.name}", options=options(s3_port))
+    found = []
+    for settings in (plain, odd, store):
+        write(None, Tables.of(settings.storage), _story())
+        answers = Answers(settings)
+        found.append({name: _comparable(rows) for name, rows in _questions(answers).items()})
+        assert answers.audit().broken
+        assert answers.status().facts is not None
+    assert all(found[0][name] for name in ("pending", "groups", "lineage", "hostile", "findings", "batches"))
+    for name, rows in found[0].items():
+        assert rows == found[1][name], name
+        assert rows == found[2][name], name
+
+
+def test_pages_and_filters(tmp_path: Path) -> None:
+    settings = _settings(str(tmp_path))
+    halves = [
+        Transaction(0, number, DONE - timedelta(minutes=number)).half(real_topic="ab"[number % 2])
+        for number in range(6)
+    ]
+    write(None, Tables.of(settings.storage), halves)
+    answers = Answers(settings)
+
+    def offsets(**wanted: Any) -> list[int]:
+        found: list[int] = answers.pending(DONE, **wanted).column("queue_offset").to_pylist()
+        return found
+
+    # Read as of a time before the commits: there are no tables yet.
+    assert offsets() == []
+
+    def now(**wanted: Any) -> list[int]:
+        found: list[int] = answers.pending(**wanted).column("queue_offset").to_pylist()
+        return found
+
+    assert now() == [5, 4, 3, 2, 1, 0]
+    assert now(limit=2, offset=1) == [4, 3]
+    assert now(topic="a") == [4, 2, 0]
+    assert now(topic="a", group="nobody") == []
+    assert now(why="no endpoint") == now()
+    assert now(why="young") == []
+    (count_a, count_b) = records(answers.count_pending())
+    assert (count_a["pending"], count_b["pending"]) == (3, 3)
+    assert [row["queue_offset"] for row in records(answers.transactions(place=(0, 3)))] == [3]
+    assert answers.transactions(key="key").num_rows == 6
+    assert answers.transactions(key="ke").num_rows == 0
+
+
+def _no_files(root: Path) -> None:
+    for file in root.glob("half/*.parquet"):
+        file.unlink()
+
+
+def _no_parquet(root: Path) -> None:
+    for file in root.glob("half/*.parquet"):
+        file.write_bytes(b"PAR1 torn")
+
+
+def _torn_log(root: Path) -> None:
+    (root / "half/_delta_log" / f"{0:020}.json").write_text("{")
+
+
+@pytest.mark.parametrize("damage", [_no_files, _no_parquet, _torn_log])
+def test_damaged_table_is_one_line(
+    damage: Callable[[Path], None], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = _settings(str(tmp_path))
+    write(None, Tables.of(settings.storage), [Transaction(0).half()])
+    damage(tmp_path)
+    with pytest.raises(StorageError):
+        Answers(settings).pending()
+    for command in ("pending", "stuck", "status", "audit"):
+        assert main([command, "--set", f"storage.root={tmp_path}"]) == 1
+        err = capfd.readouterr().err
+        assert err.startswith("checkback: ")
+        assert len(err.splitlines()) == 1, err
+
+
+def test_missing_tables_count_as_empty_and_no_table_is_an_error(tmp_path: Path) -> None:
+    settings = _settings(str(tmp_path))
+    with pytest.raises(SettingsError, match="there is no such table"):
+        Answers(settings).pending()
+    write(None, Tables.of(settings.storage), [Transaction(0).half()])
+    found = _questions(Answers(settings))
+    assert {name for name, rows in found.items() if rows.num_rows} == {"pending", "counts", "groups", "over time"}
+
+
+def test_catalog_needs_spark() -> None:
+    settings = _settings("unused", catalog="main", schema="checkback", checkpoints="/checkpoints")
+    with pytest.raises(SparkNeededError, match="catalog"):
+        Answers(settings)
+
+
+def test_hostile_names_are_escaped_and_formats_agree(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    settings = _settings(str(tmp_path))
+    write(None, Tables.of(settings.storage), [Transaction(0).half(transaction_id=_HOSTILE)])
+
+    def lines(*words: str) -> list[str]:
+        assert main([*words, "--set", f"storage.root={tmp_path}"]) == 0
+        out, err = capfd.readouterr()
+        assert err == ""
+        assert all(line.isprintable() for line in out.splitlines())
+        return out.splitlines()
+
+    assert len(lines("pending")) == 2
+    (as_json,) = lines("pending", "--json")
+    assert json.loads(as_json)["transaction_id"] == _HOSTILE
+    header, row = csv.reader(lines("pending", "--csv"))
+    assert header == list(json.loads(as_json))
+    assert row[header.index("queue_offset")] == "0"
+    assert len(lines("lineage", _HOSTILE)) == 2
+    assert main(["pending", "--json", "--csv", "--set", f"storage.root={tmp_path}"]) == 2
+    assert "exclude each other" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_neither_spark_nor_java(tmp_path: Path) -> None:
+    """In a process that has no java, and may not import pyspark."""
+    write(None, Tables.of(_settings(str(tmp_path)).storage), _story())
+    commands = [["status"], ["stuck"], ["pending"], ["decisions"], ["scheduled"], ["lineage", "tx-1-0"], ["audit"]]
+    code = f"""
+import sys
+sys.modules["pyspark"] = None
+from checkback.cli import main
+for words in {commands!r}:
+    assert main([*words, "--json" if words != ["decisions"] else "--csv", "--set", "storage.root={tmp_path}"]) in (0, 1)
+"""
+    environment = {"PATH": "/nonexistent", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
