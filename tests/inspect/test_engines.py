@@ -96,7 +96,11 @@ def _value(random: Random, name: str, kind: pa.DataType) -> Any:
         return random.choice(_VALUES[name])
     if pa.types.is_timestamp(kind):
         early = random.random() < 0.05
-        return None if early else DONE - timedelta(milliseconds=random.randrange(0, 600_000, 7_500))
+        return (
+            None
+            if early
+            else DONE - timedelta(milliseconds=random.randrange(0, 600_000, 7_500) + random.choice((0, 0.4, 0.999)))
+        )
     if pa.types.is_boolean(kind):
         return random.choice((True, False, None))
     if pa.types.is_integer(kind):

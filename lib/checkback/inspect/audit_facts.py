@@ -44,7 +44,7 @@ OVER, AGAIN = 1, 2
 #: The columns by kind of row; null if not applicable.
 #: begin, until: ms. Half: born, its own immunity (a duration); check: when it was requested, how long after it was due;
 #: discard (given up): from which landing on a half is too young for it, how long after it was due.
-#: Delivery: begin, and until: when it was due. Topic and `unpublished`: begin. Decision SCHEDULED: until: when it is due.
+#: Delivery: begin, and until: when it was due. Topic and `unpublished`: begin. Decision SCHEDULED: until: when due.
 #: Op: begin: 1 = it is a message without a transaction, its own COMMIT.
 #: store: half or op: when it landed, us; check: when the next one is due; decision: its turn.
 #: number: bits; half: its delay, as in an event; check: its turn; discard: the number of checks it lacks; received
@@ -65,7 +65,7 @@ _SOURCE_BIT = "CASE " + " ".join(
 _SOURCE_BIT += f" ELSE {1 << Source.PRODUCER} END"
 #: the field delay of an EVENT, as `reconcile.event_columns.delay_column`: rounded up to ms, within limits
 _DELAY = f"""CASE WHEN deliver_at IS NOT NULL
-    THEN least(greatest(unix_millis(timestamp_micros(unix_micros(deliver_at) + 999)), 1), {MS_MAX})
+    THEN greatest(unix_millis(timestamp_micros(least(unix_micros(deliver_at), {MS_MAX * 1000}) + 999)), 1)
     ELSE -least(greatest(delay_ms, 0), {LONGEST_DELAY}) END"""
 _STATE_BITS = f"""CASE
     WHEN state = 'COMMIT' THEN {_SOURCE_BIT}
@@ -150,7 +150,7 @@ def _sources(ignore_case: bool) -> list[str]:
                 ELSE {_STATE_BITS} END""",
         ),
         # A message without a transaction is its own COMMIT.
-        _rows("{half} WHERE committed", _OP, begin="1", store=_STORE, number=str(1 << Source.PRODUCER)),  # noqa: F541
+        _rows("{half} WHERE committed", _OP, begin="1", store=_STORE, number=str(1 << Source.PRODUCER)),
         _rows("{deliveries}", _DELIVERY, begin="unix_millis(delivered_at)", until="unix_millis(deliver_at)", who=WHO),
         _rows(
             "(SELECT d.*, r.turn FROM {decisions} AS d LEFT JOIN rules AS r"

@@ -38,7 +38,7 @@ _PART = 200_000
 #: what Spark SQL names so
 _MACROS = """
     unix_micros(t) AS epoch_us(t)
-    unix_millis(t) AS epoch_ms(t)
+    unix_millis(t) AS (epoch_us(t) - (epoch_us(t) % 1000 + 1000) % 1000) // 1000
     timestamp_micros(us) AS make_timestamptz(CAST(us AS BIGINT))
     timestamp_millis(ms) AS make_timestamptz(CAST(ms AS BIGINT) * 1000)
     collect_set(v) AS list(DISTINCT v)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-
 def identity_columns(group_hash: GroupHash = GROUP_HASH) -> tuple[Column, Column]:
     """The 64-bit hashes of producer_group and transaction_id that segments compare.
 
