@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import pyarrow as pa
 
-from checkback.reconcile.rejected import REJECTION
+from checkback.reconcile.records import REJECTION
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
