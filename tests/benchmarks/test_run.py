@@ -105,7 +105,7 @@ def test_sdk_gives_its_figures(
     monkeypatch.setattr(sdk, "LOADS", (("threads", 4), ("tasks", 4)))
     sdk.bench(str(tmp_path))
     found = lines(capsys)
-    assert set(found) == {"sdk_4_threads", "sdk_4_tasks"}
+    assert set(found) == {"sdk_4_threads", "sdk_4_tasks", "sdk_4_threads_table"}
     assert all(line["value"] > 0 and line["p99_ms"] >= line["p50_ms"] > 0 for line in found.values())
 
 
