@@ -7,13 +7,26 @@ from __future__ import annotations
 
 import typer
 
-from checkback.commands import config, consume, gateway, inspect, land, maintain, operate, reconcile, status, what_if
+from checkback.commands import (
+    config,
+    consume,
+    dashboard,
+    gateway,
+    inspect,
+    land,
+    maintain,
+    operate,
+    reconcile,
+    status,
+    what_if,
+)
 from checkback.commands.options import app
 
 __all__ = [
     "app",
     "config",
     "consume",
+    "dashboard",
     "gateway",
     "inspect",
     "land",

@@ -86,14 +86,17 @@ class Answers:
         topic: str | None = None,
         why: str | None = None,
         older_than: timedelta | None = None,
+        place: tuple[int, int] | None = None,
         limit: int | None = None,
         offset: int = 0,
     ) -> pa.Table:
         """The pending half messages, the oldest first; columns as `inspect.pending`.
 
-        ``why``: the beginning of the column's text. ``older_than``: since birth.
+        ``why``: the beginning of the column's text. ``older_than``: since birth. ``place``: queue id and offset.
         """
         question = pending_question(self._settings).where("producer_group", group).where("real_topic", topic)
+        if place is not None:
+            question = question.where("queue_id", place[0]).where("queue_offset", place[1])
         question = question.begins("why", why)
         if older_than is not None:
             question = question.more("age_s", older_than.total_seconds())

@@ -181,6 +181,8 @@ def _value(path: KeyPath, text: str, origin: str) -> Any:
 def _is_secret(path: KeyPath) -> bool:
     if path[:2] in OPTIONS:
         return len(path) == 3 and SECRET_OPTION.search(path[2]) is not None
+    if path == ("dashboard", "token"):
+        return True
     return len(path) == 3 and path[0] == "producers" and path[2] in SECRETS
 
 

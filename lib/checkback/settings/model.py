@@ -261,6 +261,19 @@ class Producer(_Section):
     checks_burst: Count = 1
 
 
+class Dashboard(_Section):
+    """The pages of `checkback dashboard`. ``token``: whoever gives it may see them, and act if ``actions`` is true.
+
+    Without a token only requests of this machine are answered. ``bodies``: a page may show a message's body.
+    """
+
+    host: Text = "127.0.0.1"
+    port: Annotated[StrictInt, Field(ge=0, le=65535)] = 8902
+    token: Token = None
+    actions: StrictBool = False
+    bodies: StrictBool = False
+
+
 class Delay(_Section):
     """Delayed messages. ``max``: longest delay of a message; one that states more is refused."""
 
@@ -282,6 +295,7 @@ class Settings(_Section):
     metrics: Metrics = Metrics()
     consumer: Consumer = Consumer()
     maintain: Maintain = Maintain()
+    dashboard: Dashboard = Dashboard()
     producers: dict[GroupName, Producer] = {}
     spark: dict[ConfKey, ConfValue] = {}
 

@@ -1,0 +1,85 @@
+"""Who may see the dashboard: this machine alone, or whoever has the token. Pure but for the clock that it is given."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+#: the cookie of a browser that has given the token, and how long it is valid (s)
+COOKIE, VALID_S = "checkback_dashboard", 12 * 3600
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class Access:
+    """Sessions and CSRF tokens, derived from the token by HMAC: nothing is kept, and a new token ends all sessions."""
+
+    def __init__(self, token: str | None, clock: Callable[[], float]) -> None:
+        """``token``: dashboard.token; None = requests for this machine only. ``clock``: s since the epoch."""
+        self._token = None if token is None else token.encode()
+        self._clock = clock
+        # Without a token no action is allowed, but forms that search have no secret either.
+        self._key = hashlib.sha256(b"checkback dashboard" + (self._token or secrets.token_bytes(32))).digest()
+
+    @property
+    def needs_token(self) -> bool:
+        """Must a request carry the token or a session?"""
+        return self._token is not None
+
+    def is_token(self, given: str) -> bool:
+        """Is it the token? In constant time."""
+        return self._token is not None and hmac.compare_digest(self._token, given.encode("utf-8", "surrogatepass"))
+
+    def session(self) -> str:
+        """The cookie of a new session."""
+        about = f"{int(self._clock()) + VALID_S}.{secrets.token_urlsafe(16)}"
+        return f"{about}.{self._signed('session', about)}"
+
+    def is_session(self, cookie: str) -> bool:
+        """Was the cookie made here, and is it still valid?"""
+        about, _, signature = cookie.rpartition(".")
+        until = about.partition(".")[0]
+        return (
+            hmac.compare_digest(self._signed("session", about), signature)
+            and until.isdecimal()
+            and int(until) > self._clock()
+        )
+
+    def csrf(self, cookie: str) -> str:
+        """What a form of this session must carry."""
+        return self._signed("form", cookie)
+
+    def is_csrf(self, cookie: str, given: str) -> bool:
+        """Does the form belong to the session?"""
+        return hmac.compare_digest(self.csrf(cookie).encode(), given.encode("utf-8", "surrogatepass"))
+
+    def _signed(self, purpose: str, text: str) -> str:
+        return hmac.new(self._key, f"{purpose}:{text}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+    def allowed(self, headers: Mapping[str, str], cookie: str) -> bool:
+        """May the request be answered? By the header Authorization, the session, or, without a token, by its Host.
+
+        The Host is checked against DNS rebinding: a page of another site could otherwise read this machine's dashboard.
+        """
+        if self._token is None:
+            return host_of(headers.get("host", "")) in LOOPBACK
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        return (scheme.lower() == "bearer" and self.is_token(given.strip())) or self.is_session(cookie)
+
+
+def host_of(header: str) -> str:
+    """The host of a Host header, without its port."""
+    try:
+        return (urlsplit(f"//{header}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def is_same_origin(origin: str | None, host: str) -> bool:
+    """Does a form come from this dashboard's own pages? Browsers send Origin with each POST."""
+    return origin is not None and origin != "null" and urlsplit(origin).netloc.lower() == host.lower()

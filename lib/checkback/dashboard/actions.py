@@ -1,0 +1,123 @@
+"""What an operator does in the browser: previewed, then confirmed; by the same code as the commands."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from checkback.consumer import reconsume_command
+from checkback.consumer.reconsume import AGAIN
+from checkback.errors import SettingsError
+from checkback.operate.action import act, look
+from checkback.operate.cancel import cancelling
+from checkback.operate.command import Request as Operation
+from checkback.operate.operations import CANCEL
+from checkback.operate.preview import consequence, missing, outcome_text, transaction_card
+from checkback.operate.resolve import resolving
+from checkback.operate.resume import resuming
+from checkback.operate.tables import open_tables
+from checkback.storage.queue_owners import QueueOwner, log_of_half, refuse_foreign
+from checkback.storage.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from checkback.dashboard.pages import Pages
+
+#: what a form asks for -> the state of the operator's op; None = the message is resumed
+ACTIONS: dict[str, str | None] = {"commit": "COMMIT", "rollback": "ROLLBACK", "cancel": CANCEL, "resume": None}
+RECONSUME = "reconsume"
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What an action would do, or has done."""
+
+    action: str
+    card: list[tuple[str, str]]
+    follows: str
+    done: bool = False
+
+
+def handle(pages: Pages, request: Request, form: Mapping[str, str]) -> Response:
+    """Show what the action would do; with ``confirmed`` do it. Raises SettingsError, RefusedError, StorageError."""
+    name, do = form.get("action", ""), form.get("confirmed") == "yes"
+    if name == RECONSUME:
+        found = _reconsume(pages, form, do)
+    elif name in ACTIONS:
+        found = _operate(pages, form, name, do)
+    else:
+        raise SettingsError("there is no such action", "action", f"one of {', '.join([*ACTIONS, RECONSUME])}")
+    kept = {key: value for key, value in form.items() if key not in ("csrf", "confirmed")}
+    data: dict[str, Any] = {"preview": found.__dict__, "form": kept, "back": _back(form)}
+    return pages.answer(request, "action.html", data)
+
+
+def _operate(pages: Pages, form: Mapping[str, str], name: str, do: bool) -> Preview:
+    settings, state = pages.settings, ACTIONS[name]
+    number = {key: _number(form, key) for key in ("queue_id", "queue_offset")}
+    asked = Operation.of(
+        form.get("transaction_id", ""),
+        form.get("group") or None,
+        number["queue_id"],
+        number["queue_offset"],
+        form.get("actor", ""),
+        form.get("reason", ""),
+        state,
+    )
+    queue = settings.operator.queue
+    if state is None:
+        action = resuming(queue, asked.signed, _now)
+    elif state == CANCEL:
+        action = cancelling(asked.signed, _now)
+    else:
+        action = resolving(state, asked.signed, _now)
+    with open_tables(settings) as store:
+        if state is None:
+            refuse_foreign(log_of_half(Tables.of(settings.storage)), [queue], QueueOwner.OPERATOR, "operator.queue")
+        view = look(store, asked.asked, queue, action)
+        card = transaction_card(view.transaction, _now())
+        if do:
+            return Preview(action.name, card, outcome_text(act(store, asked.asked, queue, action)), done=True)
+        what = consequence(action.name, view.transaction, queue) if view.done is None else missing(view.done)
+        return Preview(action.name, card, what)
+
+
+def _reconsume(pages: Pages, form: Mapping[str, str], do: bool) -> Preview:
+    tables = Tables.of(pages.settings.storage)
+    ids = [text for text in form.get("transaction_id", "").split() if text]
+    asked = reconsume_command.Request.of(
+        form.get("group", ""), form.get("topic") or None, ids, not ids, form.get("actor", ""), form.get("reason", "")
+    )
+    chosen = [one for one in reconsume_command.look(tables, asked) if one.fate == AGAIN]
+    card = [("consumer group", asked.group), ("topic", asked.topic or "all"), ("dead letters", str(len(chosen)))]
+    if not do:
+        follows = f"{len(chosen)} dead letters become retries of the group: its members consume them again."
+        return Preview(RECONSUME, card, follows)
+    done = reconsume_command.act(tables, asked, chosen[: reconsume_command.MOST], round(time.time() * 1000))
+    return Preview(RECONSUME, card, f"{len(done)} dead letters are consumed again.", done=True)
+
+
+def _number(form: Mapping[str, str], name: str) -> int | None:
+    said = form.get(name, "").strip()
+    if not said:
+        return None
+    if not said.isdecimal() or len(said) > 19:
+        raise SettingsError("is no whole number", name)
+    return int(said)
+
+
+def _back(form: Mapping[str, str]) -> str:
+    if form.get("action") == RECONSUME:
+        return "/consumers"
+    queue, offset = form.get("queue_id", ""), form.get("queue_offset", "")
+    return f"/transactions/{queue}/{offset}" if queue.isdecimal() and offset.isdecimal() else "/"
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

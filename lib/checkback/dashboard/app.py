@@ -1,0 +1,174 @@
+"""The ASGI application: routes, who may see them, and the headers that keep a browser from doing anything else."""
+
+from __future__ import annotations
+
+import logging
+from importlib.resources import files
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from checkback.dashboard import actions, lists, transactions
+from checkback.dashboard.access import COOKIE, VALID_S, is_same_origin
+from checkback.dashboard.overview import overview
+from checkback.dashboard.pages import BusyError
+from checkback.errors import CheckbackError, SettingsError, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+
+    from checkback.dashboard.pages import Pages
+
+    Show = Callable[[Pages, Request], Response]
+
+_log = logging.getLogger("checkback.dashboard")
+#: bytes of a form, and fields in it
+FORM_MAX, FIELDS_MAX = 64 << 10, 20
+STATIC = {"style.css": "text/css; charset=utf-8", "dashboard.js": "text/javascript; charset=utf-8"}
+HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+#: paths that are answered without a session
+_OPEN = frozenset({"/login", *(f"/static/{name}" for name in STATIC)})
+PAGES: dict[str, Show] = {
+    "/pending": lists.pending,
+    "/scheduled": lists.scheduled,
+    "/consumers": lists.consumers,
+    "/groups/{group}": lists.group,
+    "/transactions": transactions.search,
+    "/transactions/{queue_id}/{queue_offset}": transactions.transaction,
+}
+
+
+def create_app(pages: Pages) -> Starlette:
+    """The application. Each page's data are at the same path with ``.json``."""
+    routes = [Route("/", _shown(pages, overview)), Route("/overview.json", _shown(pages, overview))]
+    for path, show in PAGES.items():
+        if not path.endswith("}"):
+            routes.append(Route(f"{path}.json", _shown(pages, show)))
+        routes.append(Route(path, _shown(pages, show)))
+    routes += [
+        Route("/login", _login(pages), methods=["GET", "POST"]),
+        Route("/actions", _action(pages), methods=["POST"]),
+        Route("/static/{name}", _static),
+    ]
+    app = Starlette(routes=routes, exception_handlers={404: _not_found(pages)})
+    app.add_middleware(BaseHTTPMiddleware, dispatch=_guard(pages))
+    return app
+
+
+def _guard(
+    pages: Pages,
+) -> Callable[[Request, Callable[[Request], Awaitable[Response]]], Awaitable[Response]]:
+    async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        allowed = pages.access.allowed(request.headers, request.cookies.get(COOKIE, ""))
+        if not allowed and not (pages.access.needs_token and request.url.path in _OPEN):
+            response = _refused(pages, request)
+        else:
+            response = await answer(request)
+        response.headers.update(HEADERS)
+        return response
+
+    return guard
+
+
+def _refused(pages: Pages, request: Request) -> Response:
+    if not pages.access.needs_token:
+        return PlainTextResponse("without dashboard.token only requests for localhost are answered\n", 421)
+    if "text/html" in request.headers.get("accept", "") and request.method == "GET":
+        return RedirectResponse("/login", 303)
+    return PlainTextResponse("the header Authorization: Bearer TOKEN is missing or wrong\n", 401)
+
+
+def _shown(pages: Pages, show: Show) -> Callable[[Request], Awaitable[Response]]:
+    async def page(request: Request) -> Response:
+        return await _answered(pages, request, lambda: show(pages, request))
+
+    return page
+
+
+async def _answered(pages: Pages, request: Request, answer: Callable[[], Response]) -> Response:
+    try:
+        return await run_in_threadpool(answer)
+    except BusyError as error:
+        return pages.error(request, 503, str(error))
+    except SettingsError as error:
+        return pages.error(request, 400, printable(str(error)))
+    except CheckbackError as error:
+        return pages.error(request, 409, printable(str(error)))
+    except Exception as error:  # noqa: BLE001 - the browser gets a page, the log the reason without the request
+        _log.error("a page failed: %s", type(error).__name__, exc_info=_log.isEnabledFor(logging.DEBUG))
+        return pages.error(request, 500, "an error of the dashboard; its log says more")
+
+
+def _action(pages: Pages) -> Callable[[Request], Awaitable[Response]]:
+    async def action(request: Request) -> Response:
+        if not pages.settings.dashboard.actions or not pages.access.needs_token:
+            return pages.error(request, 403, "actions are off: set dashboard.actions and dashboard.token")
+        form = await _form(request)
+        cookie = request.cookies.get(COOKIE, "")
+        if form is None:
+            return pages.error(request, 413, "the form is too large")
+        same = is_same_origin(request.headers.get("origin"), request.headers.get("host", ""))
+        if not same or not pages.access.is_session(cookie) or not pages.access.is_csrf(cookie, form.get("csrf", "")):
+            return pages.error(request, 403, "the form is not of this session: open the page again")
+        return await _answered(pages, request, lambda: actions.handle(pages, request, form))
+
+    return action
+
+
+def _login(pages: Pages) -> Callable[[Request], Awaitable[Response]]:
+    async def login(request: Request) -> Response:
+        if request.method == "GET" or not pages.access.needs_token:
+            return pages.answer(request, "login.html", {"wrong": False})
+        form = await _form(request)
+        if form is None or not pages.access.is_token(form.get("token", "")):
+            return pages.answer(request, "login.html", {"wrong": True}, 401)
+        response = RedirectResponse("/", 303)
+        secure = request.headers.get("x-forwarded-proto", request.url.scheme) == "https"
+        response.set_cookie(
+            COOKIE, pages.access.session(), max_age=VALID_S, httponly=True, samesite="strict", secure=secure
+        )
+        return response
+
+    return login
+
+
+async def _form(request: Request) -> dict[str, str] | None:
+    """The fields of a form; None if it is larger than any of ours."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > FORM_MAX:
+            return None
+    try:
+        return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=FIELDS_MAX))
+    except ValueError:
+        return None
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in STATIC:
+        return PlainTextResponse("there is no such file\n", 404)
+    return Response(
+        files("checkback.dashboard").joinpath("static").joinpath(name).read_bytes(), media_type=STATIC[name]
+    )
+
+
+def _not_found(pages: Pages) -> Callable[[Request, Exception], Response]:
+    def answer(request: Request, _: Exception) -> Response:
+        return pages.error(request, 404, "there is no such page")
+
+    return answer

@@ -1,0 +1,121 @@
+"""Lists: pending and scheduled messages, a producer group, consumer groups."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from checkback.dashboard import charts
+from checkback.dashboard.overview import consumer_groups
+from checkback.dashboard.pages import ROWS, given, page_of
+from checkback.durations import parse_duration
+from checkback.errors import SettingsError
+from checkback.inspect.answers import records
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from checkback.dashboard.pages import Pages
+
+
+def pending(pages: Pages, request: Request) -> Response:
+    """The pending half messages, the oldest first; filtered by group, topic, reason and age."""
+    page = page_of(request)
+    group, topic, why = (given(request, name) for name in ("group", "topic", "why"))
+    with pages.asking() as answers:
+        then, form = pages.as_of(request, answers)
+        rows = answers.pending(
+            then,
+            group=group,
+            topic=topic,
+            why=why,
+            older_than=_age(given(request, "older_than")),
+            limit=ROWS + 1,
+            offset=page * ROWS,
+        )
+        counts = records(answers.count_pending(then).slice(0, 200))
+    data = {"as_of": form, "rows": records(rows.slice(0, ROWS)), "more": rows.num_rows > ROWS, "page": page}
+    return pages.answer(request, "pending.html", data | {"counts": counts})
+
+
+def scheduled(pages: Pages, request: Request) -> Response:
+    """The scheduled messages, the next to be delivered first."""
+    page = page_of(request)
+    with pages.asking() as answers:
+        then, form = pages.as_of(request, answers)
+        rows = answers.scheduled(
+            then,
+            group=given(request, "group"),
+            topic=given(request, "topic"),
+            limit=ROWS + 1,
+            offset=page * ROWS,
+        )
+    data = {"as_of": form, "rows": records(rows.slice(0, ROWS)), "more": rows.num_rows > ROWS, "page": page}
+    return pages.answer(request, "scheduled.html", data)
+
+
+def group(pages: Pages, request: Request) -> Response:
+    """A producer group: its endpoints and what they said, what is pending and why."""
+    name = request.path_params["group"].removesuffix(".json")
+    with pages.asking() as answers:
+        then, form = pages.as_of(request, answers)
+        every = answers.pick_every(then)
+        groups = [row for row in records(answers.groups(then)) if row["producer_group"] == name]
+        outcomes = records(answers.check_outcomes(then, every=every, group=name))
+        decisions = records(answers.decisions(then, every=every, group=name))
+        oldest = records(answers.pending(then, group=name, limit=ROWS))
+    endpoints: dict[str, dict[str, int]] = {}
+    for row in outcomes:
+        of = endpoints.setdefault(row["endpoint"] or "-", {})
+        of[row["outcome"]] = of.get(row["outcome"], 0) + row["checks"]
+    known = pages.settings.producers.get(name)
+    return pages.answer(
+        request,
+        "group.html",
+        {
+            "as_of": form,
+            "group": name,
+            "stuck": groups[0] if groups else None,
+            "set": None if known is None else [*known.endpoints],
+            "endpoints": endpoints,
+            "checks": charts.stacked(outcomes, "outcome", "checks", every),
+            "decisions": charts.stacked(decisions, "state", "decisions", every),
+            "rows": oldest,
+        },
+    )
+
+
+def consumers(pages: Pages, request: Request) -> Response:
+    """The consumer groups: members, lag, retries, dead letters."""
+    with pages.asking() as answers:
+        found = consumer_groups(answers)
+    rows = [
+        {
+            "group": one.group,
+            "members": [member.name for member in one.members],
+            "errors": [member.last_error for member in one.members if member.last_error],
+            "topics": [
+                {
+                    "topic": topic.topic,
+                    "lag_messages": topic.messages,
+                    "lag_s": topic.seconds,
+                    "retries": topic.retries,
+                    "dead_letters": topic.dead_letters,
+                    "queues_without_owner": len(topic.queues) - topic.owned,
+                }
+                for topic in one.topics
+            ],
+        }
+        for one in found
+    ]
+    return pages.answer(request, "consumers.html", {"rows": rows})
+
+
+def _age(said: str | None) -> timedelta | None:
+    if said is None:
+        return None
+    try:
+        return parse_duration(said)
+    except ValueError as error:
+        raise SettingsError(str(error), "older_than", "write 30s, 5m, 2h or 1d") from error

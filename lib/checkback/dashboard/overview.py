@@ -1,0 +1,69 @@
+"""The overview: is reconcile at work, who is stuck and why, decisions and checks over time, consumers."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from checkback.consumer.lag import LagReader
+from checkback.dashboard import charts
+from checkback.inspect.answers import records
+from checkback.inspect.status import ConsumerFacts
+from checkback.inspect.status_screen import as_json, check_rows, group_rows, lines
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from checkback.consumer.group_lag import GroupLag
+    from checkback.dashboard.pages import Pages
+    from checkback.inspect.answers import Answers
+
+
+def overview(pages: Pages, request: Request) -> Response:
+    """As of a time only what the tables tell of it: groups and charts."""
+    with pages.asking() as answers:
+        then, form = pages.as_of(request, answers)
+        every = answers.pick_every(then)
+        found = {
+            "as_of": form,
+            "every_s": every.total_seconds(),
+            "decisions": charts.stacked(records(answers.decisions(then, every=every)), "state", "decisions", every),
+            "checks": charts.stacked(records(answers.check_outcomes(then, every=every)), "outcome", "checks", every),
+            "pending": charts.line(records(answers.pending_over_time(then, every=every)), "pending"),
+            "counts": records(answers.count_pending(then).slice(0, 20)),
+        }
+        if then is not None:
+            groups = records(answers.groups(then))
+            return pages.answer(
+                request, "overview.html", found | {"lines": [], "groups": groups, "endpoints": [], "status": None}
+            )
+        status = answers.status()
+        consumers = tuple(facts_of(lag) for lag in consumer_groups(answers))
+    status = replace(status, consumers=consumers)
+    facts = status.facts
+    return pages.answer(
+        request,
+        "overview.html",
+        found
+        | {
+            "lines": [line._asdict() for line in lines(status)],
+            "groups": [] if facts is None else [dict(row) for row in facts.groups],
+            "stuck": [] if facts is None else [bad for _, bad in group_rows(facts)],
+            "endpoints": [] if facts is None else check_rows(facts),
+            "status": as_json(status),
+        },
+    )
+
+
+def consumer_groups(answers: Answers) -> list[GroupLag]:
+    """The consumer groups, as of now."""
+    return LagReader(answers.tables).read(round(time.time() * 1000))
+
+
+def facts_of(one: GroupLag) -> ConsumerFacts:
+    """What the overview says of a consumer group."""
+    return ConsumerFacts(
+        one.group, len(one.members), one.messages, round(one.seconds, 3), one.retries, one.dead_letters
+    )

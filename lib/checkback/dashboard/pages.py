@@ -1,0 +1,155 @@
+"""What all pages share: templates, the choice of a time, JSON beside HTML, errors, few questions at a time."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from threading import BoundedSemaphore
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse, JSONResponse
+
+from checkback.errors import CheckbackError, printable
+from checkback.inspect.answers import Answers, records
+from checkback.inspect.status_screen import span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from checkback.dashboard.access import Access
+    from checkback.settings import Settings
+
+#: rows of a page, characters of a text in a table, and batches of the time slider
+ROWS, CUT, BATCHES = 50, 120, 200
+#: questions that are answered at a time: each may need hundreds of MiB
+_AT_ONCE = 2
+_PATIENCE_S = 30.0
+
+
+class BusyError(CheckbackError):
+    """Too many questions wait to be answered."""
+
+
+class Pages:
+    """Renders pages, and asks the tables for them."""
+
+    def __init__(self, settings: Settings, access: Access) -> None:
+        self.settings = settings
+        self.access = access
+        self._answers = Answers(settings)
+        self._turn = BoundedSemaphore(_AT_ONCE)
+        self._templates = Environment(
+            loader=PackageLoader("checkback.dashboard"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+        self._templates.filters |= {
+            "text": text,
+            "cut": cut,
+            "time": time,
+            "span": lambda seconds: "-" if seconds is None else span(float(seconds)),
+        }
+
+    @contextmanager
+    def asking(self) -> Iterator[Answers]:
+        """The answers, when it is this question's turn. Raises BusyError."""
+        if not self._turn.acquire(timeout=_PATIENCE_S):
+            raise BusyError("other questions are being answered", "", "ask again")
+        try:
+            yield self._answers
+        finally:
+            self._turn.release()
+
+    def as_of(self, request: Request, answers: Answers) -> tuple[datetime | str | None, dict[str, Any]]:
+        """The time that a page is asked for: of ``batch``, the number of a batch counted back, or of ``as_of``.
+
+        And what the form for it shows.
+        """
+        batches = records(answers.batches(limit=BATCHES).select(["batch_id", "finished_at"]))
+        ago = request.query_params.get("batch", "")
+        chosen = int(ago) if ago.isdecimal() and 0 < int(ago) < len(batches) else 0
+        given = request.query_params.get("as_of", "").strip() or None
+        shown = {"batches": batches[::-1], "batch": chosen, "as_of": given or ""}
+        if chosen:
+            return batches[chosen]["finished_at"], shown
+        return given, shown
+
+    def answer(self, request: Request, template: str, data: Mapping[str, Any], status: int = 200) -> Response:
+        """The page, or with the suffix .json or Accept: application/json its data."""
+        if wants_json(request):
+            return JSONResponse(json.loads(json.dumps(dict(data), default=_json)), status)
+        cookie = request.cookies.get("checkback_dashboard", "")
+        kept = {name: request.query_params[name] for name in ("as_of", "batch") if request.query_params.get(name)}
+        page = self._templates.get_template(template).render(
+            data,
+            path=request.url.path,
+            query=dict(request.query_params),
+            kept=("?" + urlencode(kept)) if kept else "",
+            also=("&" + urlencode(kept)) if kept else "",
+            csrf=self.access.csrf(cookie),
+            actions=self.settings.dashboard.actions and self.access.needs_token,
+            root=printable(self.settings.storage.root),
+        )
+        return HTMLResponse(page, status)
+
+    def error(self, request: Request, status: int, what: str) -> Response:
+        """A page that says what is wrong, in one line."""
+        return self.answer(request, "error.html", {"what": what, "status": status}, status)
+
+
+def wants_json(request: Request) -> bool:
+    """Is the answer to be JSON?"""
+    accepted = request.headers.get("accept", "")
+    return request.url.path.endswith(".json") or ("application/json" in accepted and "text/html" not in accepted)
+
+
+def text(value: object) -> str:
+    """A value of a row, whoever wrote it: control and bidirectional characters are escaped."""
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return time(value)
+    if isinstance(value, bytes):
+        return printable(value.decode("utf-8", "replace"))
+    return printable(value if isinstance(value, str) else json.dumps(value, default=_json, ensure_ascii=False))
+
+
+def cut(value: object, most: int = CUT) -> str:
+    """`text`, cut off."""
+    whole = text(value if not isinstance(value, str) else value[: 4 * most])
+    return whole if len(whole) <= most else f"{whole[:most]}…"
+
+
+def time(value: datetime | int | None) -> str:
+    """A time, in UTC, to the second; an int is ms since the epoch."""
+    if value is None:
+        return "-"
+    at = datetime.fromtimestamp(value / 1000, timezone.utc) if isinstance(value, int) else value
+    return f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"
+
+
+def _json(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, tuple | set | frozenset):
+        return list(value)
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    return str(value)
+
+
+def page_of(request: Request) -> int:
+    """The number of the page of rows that is asked for, from 0 on."""
+    number = request.query_params.get("page", "")
+    return int(number) if number.isdecimal() and len(number) < 9 else 0
+
+
+def given(request: Request, name: str) -> str | None:
+    """A parameter of the query; None if it is missing or empty."""
+    return request.query_params.get(name, "").strip() or None

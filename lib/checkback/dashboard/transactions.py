@@ -1,0 +1,90 @@
+"""A transaction: found by its id, a key, or topic and place; its story in time, from all tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.responses import RedirectResponse
+
+from checkback.dashboard.charts import positions
+from checkback.dashboard.pages import ROWS, given, page_of
+from checkback.errors import SettingsError
+from checkback.inspect.answers import records
+from checkback.messages import INT_MAX, LONG_MAX
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from checkback.dashboard.pages import Pages
+
+#: events of a story, and bytes of a body, that are shown
+EVENTS, BODY = 500, 4096
+
+
+def search(pages: Pages, request: Request) -> Response:
+    """The half messages with an id, a key, or of a topic. The only one is shown at once."""
+    page = page_of(request)
+    transaction_id, key, topic = (given(request, name) for name in ("transaction_id", "key", "topic"))
+    asked = place_of(request) is not None or any((transaction_id, key, topic))
+    rows, more = [], False
+    with pages.asking() as answers:
+        then, form = pages.as_of(request, answers)
+        if asked:
+            found = answers.transactions(
+                then,
+                transaction_id=transaction_id,
+                key=key,
+                topic=topic,
+                place=place_of(request),
+                limit=ROWS + 1,
+                offset=page * ROWS,
+            )
+            rows, more = records(found.slice(0, ROWS)), found.num_rows > ROWS
+    if len(rows) == 1 and not page and not request.url.path.endswith(".json"):
+        return RedirectResponse(f"/transactions/{rows[0]['queue_id']}/{rows[0]['queue_offset']}", 303)
+    data = {"as_of": form, "rows": rows, "more": more, "page": page, "asked": asked}
+    return pages.answer(request, "transactions.html", data)
+
+
+def transaction(pages: Pages, request: Request) -> Response:
+    """One half message and all that the tables have of its transaction id, in the order of time."""
+    queue, offset = request.path_params["queue_id"], request.path_params["queue_offset"].removesuffix(".json")
+    place = _place(queue, offset)
+    bodies = pages.settings.dashboard.bodies and request.query_params.get("body") == "1"
+    with pages.asking() as answers:
+        then, form = pages.as_of(request, answers)
+        halves = records(answers.transactions(then, place=place, bodies=bodies))
+        if not halves:
+            return pages.error(request, 404, f"there is no half message at queue {queue}, offset {offset}")
+        half = halves[0]
+        events = records(answers.lineage(half["transaction_id"], then, group=half["producer_group"]).slice(0, EVENTS))
+        waiting = records(answers.pending(then, group=half["producer_group"], place=place)) if not half["state"] else []
+    at = positions([event["at"] for event in events])
+    return pages.answer(
+        request,
+        "transaction.html",
+        {
+            "as_of": form,
+            "half": {name: value for name, value in half.items() if name != "body"},
+            "body": half["body"][:BODY] if bodies and half.get("body") is not None else None,
+            "may_body": pages.settings.dashboard.bodies,
+            "events": [event | {"x": x} for event, x in zip(events, at, strict=True)],
+            "why": waiting[0]["why"] if waiting else None,
+            "next_check_at": waiting[0]["next_check_at"] if waiting else None,
+        },
+    )
+
+
+def place_of(request: Request) -> tuple[int, int] | None:
+    """The place that a query names; None = none. Raises SettingsError."""
+    return _place(given(request, "queue_id"), given(request, "queue_offset"))
+
+
+def _place(queue_id: str | None, queue_offset: str | None) -> tuple[int, int] | None:
+    if queue_id is None and queue_offset is None:
+        return None
+    numbers = [text for text in (queue_id, queue_offset) if text is not None and text.isdecimal() and len(text) < 20]
+    if len(numbers) != 2 or int(numbers[0]) > INT_MAX or int(numbers[1]) > LONG_MAX:
+        raise SettingsError("is no place", "queue_id, queue_offset", "give both, as whole numbers")
+    return int(numbers[0]), int(numbers[1])
