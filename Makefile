@@ -10,10 +10,10 @@ PY := .venv/bin/python
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help check install run run-trace notebook test test-fast test-crash test-power simulate lint docs zip bench clean
+.PHONY: help check install run run-trace notebook test test-fast test-crash test-power simulate lint docs screenshots zip bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 check:
 	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null \
@@ -64,6 +64,9 @@ lint: install ## ruff, mypy, import-linter; read-only
 
 docs: install ## generate docs/settings.md, docs/tables.md and the diagram in docs/architecture.md
 	@PYTHONPATH=lib:tests $(PY) -m docs
+
+screenshots: install ## docs/pictures of the dashboard on the demonstration's tables; needs Debian's chromium
+	@PYTHONPATH=lib:tests $(PY) -m docs.screenshots
 
 zip: ## build dist/checkback.zip for spark-submit --py-files
 	@$(PYTHON) .ci/zip.py lib/checkback dist/checkback.zip

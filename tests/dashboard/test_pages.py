@@ -1,0 +1,203 @@
+"""Every page on real tables, with what a hostile producer may send."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from checkback.dashboard.access import COOKIE, Access
+from checkback.dashboard.app import HEADERS, create_app
+from checkback.dashboard.pages import Pages
+from checkback.gateway.health import now_ms
+from checkback.gateway.tables import Appender, half_rows, op_rows
+from checkback.messages import Half, Op
+from checkback.settings import Settings
+from checkback.storage.delta_log import DeltaLog
+from checkback.storage.schemas import SCHEMAS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOKEN = "t" * 32
+SCRIPT = "<script>alert(1)</script>"
+HOSTILE = (SCRIPT, "\u202egnp.exe", "a\x1b[31mb", "'\"><img src=x onerror=alert(1)>", "{{ 7 * 7 }}", "x" * 1024)
+PENDING = 120
+
+
+def message(name: str, **fields: Any) -> Half:
+    half = Half(0, 0, name, "orders", "payments", 0, None, None, {}, b"secret body", now_ms() - 60_000, None)
+    return half._replace(**fields)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables with hostile names, a megabyte of properties, and many pending messages."""
+    root = tmp_path_factory.mktemp("tables")
+    for name in SCHEMAS:
+        DeltaLog.create(name, f"{root}/{name}", sync=False)
+    half = Appender(str(root), "half", [0], sync=False)
+    halves = [message(name, tags=name, keys=f"{name} key", properties={name: name}) for name in HOSTILE]
+    halves.append(message("large", properties={f"p{number}": "v" * 1000 for number in range(1000)}))
+    halves += [message(f"t-{number}") for number in range(PENDING)]
+    half.append(half_rows(halves, 0, 0, now_ms()))
+    op = Appender(str(root), "op", [0], sync=False)
+    op.append(op_rows([Op(0, 0, SCRIPT, "orders", "COMMIT", 1)], [SCRIPT], now_ms()))
+    return root
+
+
+def client(root: Path, token: str | None = None, **dashboard: object) -> TestClient:
+    about = {"storage": {"root": str(root)}, "dashboard": dashboard | ({"token": token} if token else {})}
+    pages = Pages(Settings.model_validate(about), Access(token, lambda: 1_000_000.0))
+    return TestClient(create_app(pages), base_url="http://localhost:8902")
+
+
+PAGES = (
+    *("/", "/pending", "/pending?page=1", "/scheduled", "/consumers", "/transactions", "/groups/orders"),
+    *(f"/transactions/0/{offset}" for offset in range(len(HOSTILE) + 1)),
+    "/transactions?key=key",
+    "/transactions?topic=payments",
+    "/pending?group=orders&topic=payments&why=its&older_than=1s",
+    "/?as_of=1m ago",
+)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_nothing_of_a_message_is_markup(root: Path, path: str) -> None:
+    """Nor does it reorder or hide text; no page is large; its data are there as JSON, too."""
+    answer = client(root).get(path)
+    assert answer.status_code == 200, answer.text
+    assert SCRIPT not in answer.text
+    assert "<img" not in answer.text
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", answer.text)
+    assert "secret body" not in answer.text
+    assert len(answer.content) < 200_000
+    assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+    page, _, query = path.partition("?")
+    data = client(root).get(f"{'/overview' if page == '/' else page}.json?{query}")
+    assert data.headers["content-type"] == "application/json"
+    assert isinstance(data.json(), dict)
+
+
+def test_many_pending_messages_are_pages_the_oldest_first(root: Path) -> None:
+    found: list[str] = []
+    for page in range(4):
+        data = client(root).get("/pending.json", params={"page": page}).json()
+        found += [row["transaction_id"] for row in data["rows"]]
+        assert data["more"] is (page < 2)
+    assert sorted(found) == sorted([*HOSTILE, "large", *(f"t-{number}" for number in range(PENDING))])
+
+
+def test_a_transaction_is_found_by_id_key_and_place(root: Path) -> None:
+    browser = client(root)
+    assert (
+        browser.get("/transactions", params={"transaction_id": "t-7"}).url.path == f"/transactions/0/{len(HOSTILE) + 8}"
+    )
+    assert browser.get("/transactions", params={"queue_id": "0", "queue_offset": "1"}).url.path == "/transactions/0/1"
+    assert len(browser.get("/transactions.json", params={"key": "key"}).json()["rows"]) == len(HOSTILE)
+    story = browser.get("/transactions/0/0.json").json()
+    assert [event["event"] for event in story["events"]] == ["HALF", "OP"]
+    assert story["why"] == "COMMIT has landed: the next batch decides"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/nothing", 404),
+        ("/transactions/0/999", 404),
+        ("/transactions/x/1", 400),
+        ("/transactions/0/99999999999999999999", 400),
+        ("/transactions?queue_id=1", 400),
+        ("/pending?older_than=soon", 400),
+        ("/?as_of=tomorrow-ish", 400),
+        ("/static/..%2fapp.py", 404),
+        ("/static/app.py", 404),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_one_line(root: Path, path: str, status: int) -> None:
+    assert client(root).get(path).status_code == status
+
+
+def test_a_body_is_shown_when_it_is_allowed_and_asked_for(root: Path) -> None:
+    path = "/transactions/0/6"
+    assert "secret body" not in client(root).get(path, params={"body": "1"}).text
+    allowed = client(root, bodies=True)
+    assert "secret body" not in allowed.get(path).text
+    assert "secret body" in allowed.get(path, params={"body": "1"}).text
+
+
+def test_other_hosts_and_strangers_see_nothing(root: Path) -> None:
+    stranger = client(root).get("/", headers={"host": "evil.example"})
+    assert (stranger.status_code, "orders" in stranger.text) == (421, False)
+    guarded = client(root, TOKEN)
+    assert guarded.get("/pending.json").status_code == 401
+    assert guarded.get("/", headers={"accept": "text/html"}).url.path == "/login"
+    assert guarded.get("/pending.json", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+    assert guarded.post("/login", data={"token": "wrong"}).status_code == 401
+    assert COOKIE not in guarded.cookies
+    assert guarded.post("/login", data={"token": TOKEN}).status_code == 200
+    assert guarded.get("/pending").status_code == 200
+    assert TOKEN not in guarded.get("/").text
+
+
+def signed_in(root: Path) -> TestClient:
+    browser = client(root, TOKEN, actions=True)
+    browser.post("/login", data={"token": TOKEN})
+    return browser
+
+
+def form_of(page: str, **fields: str) -> dict[str, str]:
+    csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', page)
+    assert csrf is not None
+    return {"csrf": csrf[1], "actor": "ann", "reason": "paid by hand"} | fields
+
+
+def test_an_operator_resolves_a_transaction_after_a_preview(root: Path) -> None:
+    browser = signed_in(root)
+    offset = str(len(HOSTILE) + 3)
+    page = browser.get(f"/transactions/0/{offset}").text
+    place = {"transaction_id": "t-2", "group": "orders", "queue_id": "0", "queue_offset": offset}
+    form = form_of(page, action="commit", **place)
+    same = {"origin": "http://localhost:8902"}
+    preview = browser.post("/actions", data=form, headers=same)
+    assert preview.status_code == 200, preview.text
+    assert "An op COMMIT of source operator is appended" in preview.text
+    ops = DeltaLog("op", f"{root}/op").version()
+    for wrong in ({"csrf": "0" * 64}, {"csrf": ""}):
+        assert browser.post("/actions", data=form | wrong | {"confirmed": "yes"}, headers=same).status_code == 403
+    elsewhere = {"origin": "http://evil.example"}
+    assert browser.post("/actions", data=form | {"confirmed": "yes"}, headers=elsewhere).status_code == 403
+    assert DeltaLog("op", f"{root}/op").version() == ops
+    done = browser.post("/actions", data=form | {"confirmed": "yes"}, headers=same)
+    assert "the op is appended" in done.text
+    story = browser.get(f"/transactions/0/{offset}.json").json()
+    assert {"OP", "OPERATION"} <= {event["event"] for event in story["events"]}
+    assert json.dumps(story).count("ann") >= 1
+
+
+def test_actions_are_off_unless_they_are_allowed(root: Path) -> None:
+    browser = client(root, TOKEN)
+    browser.post("/login", data={"token": TOKEN})
+    assert 'action="/actions"' not in browser.get("/transactions/0/6").text
+    assert browser.post("/actions", data={"action": "commit"}).status_code == 403
+    assert client(root, actions=True).post("/actions", data={"action": "commit"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"action": "destroy"}, 400),
+        ({"action": "commit", "actor": ""}, 400),
+        ({"action": "commit", "queue_id": "-1"}, 400),
+        ({"action": "commit", "transaction_id": "nobody's"}, 400),
+        ({"action": "commit", "reason": "x" * (64 << 10)}, 413),
+    ],
+)
+def test_a_form_that_is_wrong_does_nothing(root: Path, fields: dict[str, str], status: int) -> None:
+    browser = signed_in(root)
+    form = form_of(browser.get("/transactions/0/8").text, transaction_id="t-1", queue_id="0", queue_offset="8")
+    answer = browser.post("/actions", data=form | fields, headers={"origin": "http://localhost:8902"})
+    assert answer.status_code in (status, 409), answer.text
