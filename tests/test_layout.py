@@ -98,6 +98,7 @@ def test_make_lists_its_targets() -> None:
         "run-trace",
         "notebook",
         "docs",
+        "screenshots",
         "test",
         "test-fast",
         "simulate",

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from checkback.gateway.deduplication_history import DeduplicationHistory
+from checkback.gateway.landed_halves import STATE_OF
 from checkback.operate.lookup import find
 from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Asked
@@ -101,9 +102,9 @@ def test_all_go_by_the_same_op(transaction_id: str, ops: list[dict[str, Any]]) -
         assert (found.ops[0].state if found.ops else None) == expected
         assert DeduplicationHistory(root).find({(0, 7)})[0, 7].state == expected
         # A start looks at what landed within gateway.remember only.
-        (recent,) = DeduplicationHistory(root).recent([0], T0, 10)
+        (recent,) = DeduplicationHistory(root).recent([0], T0, 10).states
         recently = [row for row in ops if row["store_timestamp"] is not None]
-        assert recent.state == decided(transaction_id, recently)
+        assert STATE_OF[recent] == decided(transaction_id, recently)
 
 
 @pytest.mark.parametrize(
