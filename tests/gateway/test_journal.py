@@ -189,6 +189,54 @@ def test_it_belongs_to_its_tables(tmp_path: Path) -> None:
     journal.close()
 
 
+def killed(folder: Path, copy: Path) -> None:
+    """A journal's files as kill -9 leaves them: a record that is in the database, and one that is in its WAL only."""
+    journal = opened(folder)
+    journal.append([record(b"a")], 0)
+    journal._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    journal.append([record(b"b", 1)], 0)
+    shutil.copytree(folder, copy)
+    crash(journal)
+    (copy / "journal.db-shm").unlink()
+
+
+@pytest.mark.parametrize(
+    ("gone", "told"),
+    [
+        (["journal.db-wal"], "the records up to 1, and had them up to 2"),
+        (["journal.db"], "journal.db is not there, and journal.db-wal is"),
+        (["journal.db-wal", "journal.lock"], "journal.lock is not there: journal.db may be a copy without"),
+    ],
+)
+def test_files_without_the_others_are_refused_and_left_alone(tmp_path: Path, gone: list[str], told: str) -> None:
+    """SQLite would delete a WAL without its database, and take a database without its WAL for whole."""
+    killed(tmp_path / "journal", tmp_path / "copy")
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    for name in gone:
+        (tmp_path / "copy" / name).rename(aside / name)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=rf"the journal is not complete: .*{told}.*put them back together"):
+            opened(tmp_path / "copy")
+    for name in gone:
+        (aside / name).rename(tmp_path / "copy" / name)
+    journal = opened(tmp_path / "copy")
+    assert contents(journal) == [b"a", b"b"]
+    journal.flushed(2)
+    journal.close()
+    # Closed, the database is all there is of it.
+    shutil.copytree(tmp_path / "copy", tmp_path / "closed")
+    opened(tmp_path / "closed").close()
+
+
+def test_a_journal_that_was_moved_away_is_not_missed(tmp_path: Path) -> None:
+    killed(tmp_path / "journal", tmp_path / "copy")
+    for name in ("journal.db", "journal.db-wal"):
+        (tmp_path / "copy" / name).unlink()
+    with journal_in(tmp_path / "copy") as journal:
+        assert contents(journal) == []
+
+
 @pytest.mark.parametrize(
     ("statement", "told"),
     [("PRAGMA application_id = 7", "is no journal"), ("PRAGMA user_version = 99", "the journal's format is 99, not 1")],

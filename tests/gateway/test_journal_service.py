@@ -11,6 +11,7 @@ import pytest
 
 from checkback.errors import CheckbackError, SettingsError, StorageError
 from checkback.gateway.metrics import Metrics
+from checkback.gateway.ownership import changed_hands
 from checkback.gateway.problems import Problem
 from checkback.gateway.service import GatewayService
 from checkback.messages import Half, Op
@@ -230,6 +231,47 @@ def test_queues_are_given_up_and_to_tables_alone(tmp_path: Path) -> None:
     assert run(started(tmp_path, queues=[0], acknowledge="table"), lambda service: send(service, "t-4")) is None
     assert run(started(tmp_path, queues=[0]), lambda service: send(service, "t-5")) is None
     assert offsets(tmp_path)["t-5"] == 4
+
+
+def test_queue_that_is_taken_over_while_it_is_given_up_stays_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a third gateway got it unasked, and assigned offsets that the second has acknowledged."""
+    first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
+    root = tmp_path / "tables"
+    run(started(root, journal=first, queues=[0, 1]), lambda service: send(service, "old"))
+    taken: list[GatewayService] = []
+
+    def meanwhile(*args: Any) -> Any:
+        monkeypatch.undo()
+        taken.append(started(root, take_over=True, journal=second, queues=[0], flush="1h"))
+        return changed_hands(*args)
+
+    monkeypatch.setattr("checkback.gateway.journal_start.changed_hands", meanwhile)
+    giving_up = started(root, journal=first, queues=[1])
+    run(taken[0], lambda service: send(service, "new"), kill=True)
+    assert run(giving_up, lambda service: asyncio.sleep(0, service)) is None
+    with pytest.raises(SettingsError, match="another gateway's journal may have messages for half queue 0"):
+        started(root, journal=third, queues=[0])
+    run(started(root, journal=second, queues=[0]), lambda service: asyncio.sleep(0, service))
+    assert offsets(root) == {"old": 0, "new": 2**32 + 1}
+
+
+def test_queues_are_given_up_whenever_the_start_without_a_journal_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(started(tmp_path, queues=[0]), lambda service: send(service, "t-0"))
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("checkback.gateway.journal_start.claim", killed)
+        with pytest.raises(KeyboardInterrupt):
+            started(tmp_path, queues=[0], acknowledge="table")
+    run(started(tmp_path, queues=[1], acknowledge="table"), lambda service: asyncio.sleep(0, service))
+    other = started(tmp_path, queues=[0], journal=str(tmp_path / "other"))
+    assert run(other, lambda service: send(service, "t-1")) is None
 
 
 def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ was torn is not there after it (https://sqlite.org/wal.html). A record is what o
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import shutil
@@ -19,6 +18,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError, StorageError
+from checkback.gateway.journal_files import exclusive, exists, incomplete, note, noted, refuse_parts
 from checkback.gateway.tables import OutcomeUnknownError
 from checkback.storage.fsync import flush_parents
 
@@ -97,9 +97,13 @@ class Journal:
         self._size = self._rows = 0
         self._counting = threading.Lock()
         self._flushed = 0
-        self._lock = _exclusive(folder)
+        self._sync = sync
+        refuse_parts(folder, self.path)
+        self._lock = exclusive(folder)
         with ExitStack() as undo:
             undo.callback(os.close, self._lock)
+            if not exists(self.path):
+                note(self._lock)  # a new journal: the one before was moved away
             try:
                 self._writer = undo.enter_context(closing(_connect(self.path, sync)))
                 self._reader = undo.enter_context(closing(_connect(self.path, sync)))
@@ -142,6 +146,11 @@ class Journal:
         ):
             self._count(Unflushed(position, Kind(kind), rows, size, queue_id, first, 0, ()))
         self.position = self._pending[-1].position if self._pending else 0
+        number, last = noted(self._lock)
+        if number == self.id and last > self.position:
+            raise incomplete(self.path, f"it has the records up to {self.position}, and had them up to {last}")
+        if not self._sync:
+            note(self._lock)
 
     def _identity(self) -> tuple[int, str, frozenset[int]]:
         number, tables, queues = self._writer.execute("SELECT id, tables, queues FROM journal").fetchone()
@@ -193,6 +202,8 @@ class Journal:
                     Unflushed(number, record.kind, record.rows, size, record.queue_id, record.first, now, record.places)
                 )
         self.position = position
+        if self._sync:
+            note(self._lock, self.id, position)
 
     def _count(self, record: Unflushed) -> None:
         self._pending.append(record)
@@ -291,6 +302,7 @@ class Journal:
 
     def close(self) -> None:
         """Delete what is in the tables, and release the journal."""
+        note(self._lock)
         with suppress(sqlite3.Error):
             self._delete(1 << 62)
             self._reader.close()
@@ -319,26 +331,3 @@ def _full(error: sqlite3.Error) -> bool:
 def _damaged(path: str, error: Exception) -> StorageError:
     fix = "restore the file; moved away, what it has acknowledged and not yet committed to the tables is lost"
     return StorageError(f"the journal cannot be read: {error}", path, fix)
-
-
-def _exclusive(folder: str) -> int:
-    """A descriptor that holds the folder's lock until it is closed."""
-    path = os.path.join(folder, "journal.lock")
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise SettingsError(f"cannot be created: {error.strerror}", path, "name another gateway.journal") from error
-    try:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # not on Windows
-        pass
-    except OSError as error:
-        os.close(descriptor)
-        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
-            raise SettingsError(f"cannot be locked: {error.strerror}", path, "use a local disk") from error
-        fix = "stop that one, or give this one a gateway.journal of its own"
-        raise SettingsError("another gateway has this journal open", folder, fix) from error
-    return descriptor

@@ -113,12 +113,13 @@ def own_queues(
         freed = {journal_app(queue): 0 for queue in released if found[journal_app(queue)] == drained}
         return changed_hands(found, queues, own, drained, history.next_offset) | freed
 
-    if journal is not None:
-        journal.own({*journal.queues, *queues} if used else ())
+    if journal is not None and used:
+        journal.own({*journal.queues, *queues})
     claim(half, op, change)
+    # Only now: a start that was killed before it gives up the same queues again.
+    if journal is not None:
+        journal.own(queues if used else ())
     if journal is None or used:
-        if journal is not None:
-            journal.own(queues)
         return journal
     half.without_journal()
     op.without_journal()

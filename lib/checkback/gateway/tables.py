@@ -111,15 +111,22 @@ class Appender:
 
         ``change``: given how to look up versions, those with which the queues change hands.
         """
-        apps = list(map(epoch_app, self._queues))
+        found: dict[str, int | None] = {}
+
+        def look_up(apps: Iterable[str]) -> dict[str, int | None]:
+            # What a change relies on must not change meanwhile either: another gateway may claim a queue given up.
+            looked_up = self._log.versions(apps)
+            found.update(looked_up)
+            return looked_up
+
         while True:
-            found = self._log.versions(apps)
+            found.clear()
+            look_up(map(epoch_app, self._queues))
             if epoch_of(found, self._queues) >= epoch:
                 raise fenced(self.place)
             versions = claimed(epoch, self._queues)
             if change is not None:
-                # Read after the epochs, which a claim in between changes.
-                versions |= change(self._log.versions)
+                versions |= change(look_up)
             try:
                 self._log.commit_after([], found, versions)
             except FencedError:
