@@ -57,7 +57,8 @@ def topics(view: View) -> list[Topic]:
     question, tables = _outstanding(view)
     sql = f"""
         SELECT real_topic, count(*) AS messages, min(unix_millis(unpublished_at)) AS since,
-            max_by(reason, (unpublished_at, reason)) AS reason
+            max_by(reason, (unpublished_at, reason)) FILTER (
+                WHERE unpublished_at IS NOT NULL AND reason IS NOT NULL) AS reason
         FROM ({question.sql}) GROUP BY real_topic"""
     rows = view.engine.arrow(view.ask(Question(sql, "since, real_topic", question.values), tables))
     return [Topic(row["real_topic"], row["messages"], row["since"], row["reason"]) for row in rows.to_pylist()]
