@@ -36,6 +36,8 @@ _DELETED = 16
 #: free space that is left on the journal's disk, besides room for the journal's content in the tables
 _SPARE = 64 << 20
 _BUSY_S = 10.0
+#: bytes that a message or an op takes in memory until it is in the tables, besides its content: cached, and noted here
+_ROW = 400
 
 
 class Kind(IntEnum):
@@ -290,8 +292,8 @@ class Journal:
         return found
 
     def full(self, more: int) -> bool:
-        """Would this many bytes exceed the limit?"""
-        return self._size + more > self._most
+        """Would this many bytes exceed the limit? Messages and ops count as the memory that they need until flushed."""
+        return self._size + _ROW * self._rows + more > self._most
 
     def room(self) -> bool:
         """Has the disk room for this journal and for what it has in the tables, too?"""
