@@ -106,3 +106,16 @@ def test_request_sent_twice_proves_no_refusal() -> None:
     assert isinstance(once, GatewayError)
     assert isinstance(twice, GatewayError)
     assert (once.refused, twice.refused) == (True, False)
+
+
+def test_refusal_after_one_of_several_may_have_landed_is_none() -> None:
+    """Whichever of the messages it was, and whatever the first one was told."""
+    call = Call([("t1", b"{}"), ("t2", b"{}")], Attempts(Patience(), 0))
+    for codes in (("queue_full", "stopping"), ("queue_full", "queue_full")):
+        results = [{"status": 503, "code": code} for code in codes]
+        distribute([call], "/v1/halves", GatewayReply(200, json.dumps({"results": results}).encode()))
+        assert call.after(0) is not None
+    results = [{"status": 422, "code": "unfit"}] * 2
+    distribute([call], "/v1/halves", GatewayReply(200, json.dumps({"results": results}).encode()))
+    assert call.after(0) is None
+    assert [isinstance(one, GatewayError) and one.refused for one in call.results] == [False, False]

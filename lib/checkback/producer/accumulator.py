@@ -55,6 +55,7 @@ class Accumulator(Generic[C]):
                 return False
             if call in self._waiting:  # else it was never added
                 self._waiting.remove(call)
+                self._removed()
             return True
 
     def take(self, gateway: str = "") -> list[C]:
@@ -63,8 +64,7 @@ class Accumulator(Generic[C]):
             while True:
                 calls = self._next(gateway)
                 if self._closed and not self._waiting:
-                    self._arrived.notify_all()
-                    self._finished.notify_all()
+                    self._removed()
                     return calls
                 if calls:
                     return calls
@@ -84,6 +84,7 @@ class Accumulator(Generic[C]):
             late = [call for call in self._waiting if call.attempts.until <= now]
             if late:
                 self._waiting = deque(call for call in self._waiting if call.attempts.until > now)
+                self._removed()
             return late
 
     def finished(self, timeout_s: float) -> bool:
@@ -97,6 +98,12 @@ class Accumulator(Generic[C]):
             self._closed = True
             if discard:
                 self._waiting.clear()
+            self._arrived.notify_all()
+            self._finished.notify_all()
+
+    def _removed(self) -> None:
+        """Have all threads end if that was the last call."""
+        if self._closed and not self._waiting:
             self._arrived.notify_all()
             self._finished.notify_all()
 

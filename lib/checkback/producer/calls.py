@@ -12,6 +12,7 @@ from checkback.producer.responses import (
     GatewayReply,
     ItemReply,
     Place,
+    may_have_landed,
     read_place,
     read_results,
     refusal,
@@ -131,6 +132,7 @@ class Call:
     def _after_results(self, url: str, results: Sequence[dict[str, Any]], now: float) -> float | None:
         lost = self.attempts.lost
         again: list[int] = []
+        replies: list[ItemReply] = []
         for at, result in zip(self._left, results, strict=True):
             if result["status"] == HTTPStatus.OK:
                 try:
@@ -141,12 +143,13 @@ class Call:
             reply = ItemReply(result["status"], result)
             if reply.status in TRY_AGAIN:
                 again.append(at)
+                replies.append(reply)
             self.results[at] = refusal(reply, url, lost)  # the last word, unless there is another attempt
         if not again:
             self._left = ()
             return None
-        first = next(result for result in results if result["status"] in TRY_AGAIN)
-        wait = self.attempts.after_reply(ItemReply(first["status"], first), now)
+        # One that may have landed makes the next refusal of all uncertain.
+        wait = self.attempts.after_reply(next(filter(may_have_landed, replies), replies[0]), now)
         if wait is None:
             self._left = ()
             return None

@@ -94,7 +94,10 @@ class TransactionProducer(BaseProducer):
         return self._senders.flush(self._in_time(timeout_s))
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, tell ``on_op_error`` of the ops that have not landed by then, and close the connections."""
+        """Flush, tell ``on_op_error`` of the ops that have not landed by then, and close the connections.
+
+        Called in ``on_op_error`` it returns at once, and closes behind.
+        """
         self._senders.close(self._in_time(timeout_s))
 
     def send(self, message: Message) -> SendResult:

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Generic
 
@@ -74,11 +75,14 @@ class _Sender(Generic[C]):
             self._start()
         return self.waiting.add(call)
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for the threads' end."""
+    def join(self, until: float) -> None:
+        """Wait for the threads' end, until then (monotonic s)."""
         for thread in self._threads:
-            if thread is not threading.current_thread():  # on_op_error may close the producer
-                thread.join(timeout_s)
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def is_here(self) -> bool:
+        """Is this one of its threads?"""
+        return threading.current_thread() in self._threads
 
     def _start(self) -> None:
         with self._starting:
@@ -169,7 +173,7 @@ class Senders:
         }
         self._ops = _Sender[Op](OPS, connected(1), self._send, self._ops_ended, self._ops_paused)
         self._all: tuple[_Sender[Any], ...] = (*self._calls.values(), self._ops)
-        self._closed = False
+        self._closes_behind = False
         _RUNNING.add(self)
 
     def add(self, route: Route, call: Call) -> bool:
@@ -200,13 +204,18 @@ class Senders:
         return self.outstanding.flush(timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Send what waits, then end the threads. What is not sent in time is reported, and left to the check-back."""
-        if self._closed:
-            return
-        self._closed = True
-        _RUNNING.discard(self)
+        """Send what waits, then end the threads. What is not sent in time is reported, and left to the check-back.
+
+        ``on_op_error`` may close the producer: in the thread that sends what waits, which therefore is not waited for.
+        """
         for sender in self._all:
             sender.waiting.close()
+        if self._ops.is_here():
+            if not self._closes_behind:
+                self._closes_behind = True
+                with suppress(RuntimeError):  # the interpreter ends, and closes it
+                    threading.Thread(target=self.close, args=(timeout_s,), name="checkback-close", daemon=True).start()
+            return
         until = time.monotonic() + timeout_s
         try:
             self.outstanding.flush(timeout_s)
@@ -214,11 +223,13 @@ class Senders:
             self._ops.waiting.close(discard=True)
             self._tell([(op, _late(op)) for op in self.outstanding.abandon()])
         for sender in self._all:
-            sender.join(max(0.0, until - time.monotonic()))
+            sender.join(until)
+        _RUNNING.discard(self)
 
     def forked(self) -> None:
         """In the child of a fork: begin anew."""
         self.outstanding = Outstanding(self._max_waiting_ops)
+        self._closes_behind = False
         for sender in self._all:
             sender.begin()
             for _, connection in sender.connections:
