@@ -130,6 +130,20 @@ def test_secret_is_resolved_from_the_environment_and_masked() -> None:
     assert SECRET not in repr(loaded)
 
 
+def test_token_of_the_dashboard_is_a_secret() -> None:
+    """Refused in plain text, resolved from the environment, masked; an unset variable is named."""
+    token = "t" * 32
+    loaded = load(None, ["dashboard.token=env:T"], {"T": token})
+    assert loaded.settings.dashboard.token is not None
+    assert loaded.settings.dashboard.token.get_secret_value() == token
+    assert token not in str(flatten(loaded.settings))
+    with pytest.raises(SettingsError, match="a token in plain text is refused") as plain:
+        load(None, [f"dashboard.token={token}"], {})
+    assert token not in str(plain.value)
+    with pytest.raises(SettingsError, match="the environment variable T is not set"):
+        load(None, ["dashboard.token=env:T"], {})
+
+
 def test_secret_that_a_later_layer_replaces_is_not_asked_for() -> None:
     config = write("my.yml", {"producers": {"orders": {"secret": "env:UNSET"}}})
     assert (

@@ -202,13 +202,13 @@ def _resolved(leaf: Leaf, environ: Mapping[str, str], used: bool) -> Leaf:
     if not _is_reference(leaf):
         if leaf.origin.startswith(ENV_PREFIX):
             return leaf
-        raise SettingsError(f"a {leaf.path[2]} in plain text is refused", where, fix)
+        raise SettingsError(f"a {leaf.path[-1]} in plain text is refused", where, fix)
     name = leaf.value[len(ENV_REFERENCE) :]
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise SettingsError("what follows env: is not the name of a variable", where, fix)
     if used and not environ.get(name):
         raise SettingsError(
-            f"the environment variable {name} is not set", where, f"export {name}={_EXAMPLES.get(leaf.path[2], '...')}"
+            f"the environment variable {name} is not set", where, f"export {name}={_EXAMPLES.get(leaf.path[-1], '...')}"
         )
     return leaf._replace(value=environ[name]) if used else leaf
 
