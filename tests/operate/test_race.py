@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from checkback.errors import CheckbackError
 from checkback.operate.action import act
+from checkback.operate.cancel import cancelling
 from checkback.operate.command import _now
 from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.resolve import resolving
@@ -17,7 +19,7 @@ from checkback.operate.resume import resuming
 from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Asked
 from checkback.storage.tables import Tables
-from operate.fixtures import QUEUE, Lakehouse
+from operate.fixtures import QUEUE, T0, Lakehouse
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
@@ -30,7 +32,7 @@ _PATIENCE_S = 60
 
 
 def _operate(root: str, number: int, barrier: Barrier) -> None:
-    """Resumes every message and resolves every pending transaction, each at the same moment as the others."""
+    """Resumes, resolves and cancels every message that may be, each at the same moment as the others."""
     store = FileStore(Tables(root=root, by_files=True))
     signed = OperatorSignature(f"operator-{number}", "race")
     state = ("COMMIT", "ROLLBACK")[number % 2]
@@ -40,6 +42,7 @@ def _operate(root: str, number: int, barrier: Barrier) -> None:
         for asked, action in (
             (resumed, resuming(QUEUE, signed, _now)),
             (Asked(f"open-{step}"), resolving(state, signed, _now)),
+            (Asked(f"due-{step}"), cancelling(signed, _now)),
         ):
             barrier.wait(_PATIENCE_S)
             try:
@@ -55,6 +58,7 @@ def test_operators_of_several_processes(tmp_path: Path) -> None:
     for number in range(_MESSAGES):
         lake.decide(lake.half(number, f"gone-{number}"), "DISCARD", "checkback")
         lake.half(100 + number, f"open-{number}")
+        lake.decide(lake.half(200 + number, f"due-{number}"), "COMMIT", "producer", T0 + timedelta(days=36500))
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(_OPERATORS)
     operators = [context.Process(target=_operate, args=(lake.root, n, barrier)) for n in range(_OPERATORS)]
@@ -68,10 +72,13 @@ def test_operators_of_several_processes(tmp_path: Path) -> None:
     names = [row["transaction_id"] for row in resumed]
     assert sorted(row["queue_offset"] for row in resumed) == list(range(len(resumed)))
     assert len(set(names)) == len(names) >= _MESSAGES // 2
-    ops = lake.rows("op")
+    cancels = [row for row in lake.rows("op") if row["state"] == "CANCEL"]
+    assert sorted(row["transaction_id"] for row in cancels) == [f"due-{number}" for number in range(_MESSAGES)]
+    ops = [row for row in lake.rows("op") if row["state"] != "CANCEL"]
     assert sorted(row["transaction_id"] for row in ops) == [f"open-{number}" for number in range(_MESSAGES)]
     done = {("RESUME", row["transaction_id"], row["queue_offset"], _actor(row)) for row in resumed}
     done |= {(f"RESOLVE_{row['state']}", row["transaction_id"], None, row["remark"].split(":")[0]) for row in ops}
+    done |= {("CANCEL", row["transaction_id"], None, row["remark"].split(":")[0]) for row in cancels}
     ledger = [
         (row["action"], row["transaction_id"], row["new_queue_offset"], row["actor"]) for row in lake.rows("operations")
     ]
