@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 import pytest
 from starlette.testclient import TestClient
@@ -12,57 +13,21 @@ from starlette.testclient import TestClient
 from checkback.dashboard.access import COOKIE, Access
 from checkback.dashboard.app import HEADERS, create_app
 from checkback.dashboard.pages import Pages
-from checkback.gateway.health import now_ms
-from checkback.gateway.tables import Appender, half_rows, op_rows
-from checkback.messages import Half, Op
 from checkback.settings import Settings
 from checkback.storage.delta_log import DeltaLog
-from checkback.storage.schemas import SCHEMAS
+from dashboard import incident
+from dashboard.hostile import HOSTILE, PAGES, PENDING, SCRIPT, TOKEN
+from support.inspect_times import append
+from support.stories import batch
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-TOKEN = "t" * 32
-SCRIPT = "<script>alert(1)</script>"
-HOSTILE = (SCRIPT, "\u202egnp.exe", "a\x1b[31mb", "'\"><img src=x onerror=alert(1)>", "{{ 7 * 7 }}", "x" * 1024)
-PENDING = 120
-
-
-def message(name: str, **fields: Any) -> Half:
-    half = Half(0, 0, name, "orders", "payments", 0, None, None, {}, b"secret body", now_ms() - 60_000, None)
-    return half._replace(**fields)
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables with hostile names, a megabyte of properties, and many pending messages."""
-    root = tmp_path_factory.mktemp("tables")
-    for name in SCHEMAS:
-        DeltaLog.create(name, f"{root}/{name}", sync=False)
-    half = Appender(str(root), "half", [0], sync=False)
-    halves = [message(name, tags=name, keys=f"{name} key", properties={name: name}) for name in HOSTILE]
-    halves.append(message("large", properties={f"p{number}": "v" * 1000 for number in range(1000)}))
-    halves += [message(f"t-{number}") for number in range(PENDING)]
-    half.append(half_rows(halves, 0, 0, now_ms()))
-    op = Appender(str(root), "op", [0], sync=False)
-    op.append(op_rows([Op(0, 0, SCRIPT, "orders", "COMMIT", 1)], [SCRIPT], now_ms()))
-    return root
 
 
 def client(root: Path, token: str | None = None, **dashboard: object) -> TestClient:
     about = {"storage": {"root": str(root)}, "dashboard": dashboard | ({"token": token} if token else {})}
     pages = Pages(Settings.model_validate(about), Access(token, lambda: 1_000_000.0))
     return TestClient(create_app(pages), base_url="http://localhost:8902")
-
-
-PAGES = (
-    *("/", "/pending", "/pending?page=1", "/scheduled", "/consumers", "/transactions", "/groups/orders"),
-    *(f"/transactions/0/{offset}" for offset in range(len(HOSTILE) + 1)),
-    "/transactions?key=key",
-    "/transactions?topic=payments",
-    "/pending?group=orders&topic=payments&why=its&older_than=1s",
-    "/?as_of=1m ago",
-)
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -101,6 +66,29 @@ def test_a_transaction_is_found_by_id_key_and_place(root: Path) -> None:
     story = browser.get("/transactions/0/0.json").json()
     assert [event["event"] for event in story["events"]] == ["HALF", "OP"]
     assert story["why"] == "COMMIT has landed: the next batch decides"
+
+
+def test_pages_stay_at_the_batch_that_was_chosen(tmp_path: Path) -> None:
+    """Batches to come do not shift it: what links carry is its time, not how far back it is."""
+    now = incident.build(tmp_path)
+    browser = client(tmp_path)
+    form = browser.get("/overview.json?batch=1").json()["as_of"]
+    finished = now - incident.PARKED + incident.FINISHED
+    assert datetime.fromisoformat(form["time"].replace("Z", "+00:00")) == finished
+    place = browser.get("/transactions", params={"transaction_id": "tx-0-0", "as_of": form["time"]}).url
+    assert (place.path, place.params["as_of"]) == ("/transactions/0/0", form["time"])
+    row = batch(3, now, application="q", finished_at=now)
+    append(tmp_path, "batches", [row[1]])
+    assert browser.get("/overview.json", params={"as_of": form["time"]}).json()["as_of"]["batch"] == 2
+    assert browser.get("/overview.json", params={"as_of": "1m ago", "batch": "1"}).json()["as_of"]["batch"] == 0
+
+
+def test_dead_letters_are_told_with_their_reason(tmp_path: Path) -> None:
+    incident.build(tmp_path)
+    (group,) = client(tmp_path).get("/consumers.json").json()["rows"]
+    (letter,) = group["dead_letters"]
+    assert (letter["transaction_id"], letter["reason"]) == ("tx-3-1", incident.POISON)
+    assert letter["fate"] == "to be consumed again"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.consumer import reconsume_command
 from checkback.consumer.reconsume import AGAIN
+from checkback.dashboard.pages import ROWS
 from checkback.errors import SettingsError
 from checkback.operate.action import act, look
 from checkback.operate.cancel import cancelling
@@ -101,6 +102,24 @@ def _reconsume(pages: Pages, form: Mapping[str, str], do: bool) -> Preview:
         return Preview(RECONSUME, card, follows)
     done = reconsume_command.act(tables, asked, chosen[: reconsume_command.MOST], round(time.time() * 1000))
     return Preview(RECONSUME, card, f"{len(done)} dead letters are consumed again.", done=True)
+
+
+def dead_letters(tables: Tables, group: str) -> list[dict[str, Any]]:
+    """The dead letters of a consumer group that were given up last, the last first; ``fate``: what became of each."""
+    asked = reconsume_command.Request.of(group, None, [], True, "dashboard", "shown")
+    return [
+        {
+            "transaction_id": one.buried.transaction_id,
+            "queue_id": one.buried.half_queue_id,
+            "queue_offset": one.buried.half_queue_offset,
+            "topic": one.buried.queue.topic,
+            "reconsume_times": one.buried.times,
+            "reason": one.buried.reason,
+            "dead_at": one.buried.dead_at,
+            "fate": one.fate,
+        }
+        for one in reversed(reconsume_command.look(tables, asked)[-ROWS:])
+    ]
 
 
 def _number(form: Mapping[str, str], name: str) -> int | None:

@@ -31,12 +31,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger("checkback.dashboard")
 #: bytes of a form, and fields in it
 FORM_MAX, FIELDS_MAX = 64 << 10, 20
-STATIC = {"style.css": "text/css; charset=utf-8", "dashboard.js": "text/javascript; charset=utf-8"}
+STATIC = {
+    "style.css": "text/css; charset=utf-8",
+    "dashboard.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    # With no-referrer browsers send "Origin: null" with forms, which `is_same_origin` refuses.
+    "referrer-policy": "same-origin",
     "cache-control": "no-store",
 }
 #: paths that are answered without a session

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from checkback.dashboard import charts
+from checkback.dashboard.actions import dead_letters
 from checkback.dashboard.overview import consumer_groups
 from checkback.dashboard.pages import ROWS, given, page_of
 from checkback.durations import parse_duration
@@ -87,9 +88,10 @@ def group(pages: Pages, request: Request) -> Response:
 
 
 def consumers(pages: Pages, request: Request) -> Response:
-    """The consumer groups: members, lag, retries, dead letters."""
+    """The consumer groups: members, lag, retries, dead letters and why they were given up."""
     with pages.asking() as answers:
         found = consumer_groups(answers)
+        dead = {one.group: dead_letters(answers.tables, one.group) for one in found if one.dead_letters}
     rows = [
         {
             "group": one.group,
@@ -106,6 +108,7 @@ def consumers(pages: Pages, request: Request) -> Response:
                 }
                 for topic in one.topics
             ],
+            "dead_letters": dead.get(one.group, []),
         }
         for one in found
     ]

@@ -65,29 +65,34 @@ class Pages:
             self._turn.release()
 
     def as_of(self, request: Request, answers: Answers) -> tuple[datetime | str | None, dict[str, Any]]:
-        """The time that a page is asked for: of ``batch``, the number of a batch counted back, or of ``as_of``.
+        """The time that a page is asked for: ``as_of``, or that of ``batch``, the number of a batch counted back.
 
-        And what the form for it shows.
+        And what the form for it shows. ``time``: what links to other pages carry, which batches to come do not shift.
         """
         batches = records(answers.batches(limit=BATCHES).select(["batch_id", "finished_at"]))
         ago = request.query_params.get("batch", "")
         chosen = int(ago) if ago.isdecimal() and 0 < int(ago) < len(batches) else 0
-        given = request.query_params.get("as_of", "").strip() or None
-        shown = {"batches": batches[::-1], "batch": chosen, "as_of": given or ""}
-        if chosen:
-            return batches[chosen]["finished_at"], shown
-        return given, shown
+        said = given(request, "as_of")
+        finished = [_json(batch["finished_at"]) for batch in batches]
+        if said is not None:
+            chosen = finished.index(said) if said in finished[1:] else 0
+        shown = {"batches": batches[::-1], "batch": chosen, "as_of": "" if chosen else said or ""}
+        shown["time"] = finished[chosen] if chosen else said
+        return (batches[chosen]["finished_at"] if chosen else said), shown
 
     def answer(self, request: Request, template: str, data: Mapping[str, Any], status: int = 200) -> Response:
         """The page, or with the suffix .json or Accept: application/json its data."""
         if wants_json(request):
             return JSONResponse(json.loads(json.dumps(dict(data), default=_json)), status)
         cookie = request.cookies.get("checkback_dashboard", "")
-        kept = {name: request.query_params[name] for name in ("as_of", "batch") if request.query_params.get(name)}
+        # An error's links do not lead to the error again.
+        then = data["as_of"]["time"] if "as_of" in data else given(request, "as_of") if status < 400 else None
+        kept = {"as_of": then} if then else {}
         page = self._templates.get_template(template).render(
             data,
             path=request.url.path,
             query=dict(request.query_params),
+            then=then,
             kept=("?" + urlencode(kept)) if kept else "",
             also=("&" + urlencode(kept)) if kept else "",
             csrf=self.access.csrf(cookie),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from starlette.responses import RedirectResponse
 
@@ -42,7 +43,8 @@ def search(pages: Pages, request: Request) -> Response:
             )
             rows, more = records(found.slice(0, ROWS)), found.num_rows > ROWS
     if len(rows) == 1 and not page and not request.url.path.endswith(".json"):
-        return RedirectResponse(f"/transactions/{rows[0]['queue_id']}/{rows[0]['queue_offset']}", 303)
+        kept = f"?{urlencode({'as_of': form['time']})}" if form["time"] else ""
+        return RedirectResponse(f"/transactions/{rows[0]['queue_id']}/{rows[0]['queue_offset']}{kept}", 303)
     data = {"as_of": form, "rows": rows, "more": more, "page": page, "asked": asked}
     return pages.answer(request, "transactions.html", data)
 

@@ -6,5 +6,8 @@ if (slider) {
   slider.addEventListener("input", () => {
     document.getElementById("when").value = slider.value === "0" ? "now" : `${labels[slider.value]} UTC`;
   });
-  slider.addEventListener("change", () => slider.form.requestSubmit());
+  slider.addEventListener("change", () => {
+    slider.form.elements.as_of.value = "";
+    slider.form.requestSubmit();
+  });
 }
