@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from checkback.gateway.metrics import Metrics
 from checkback.gateway.ownership import changed_hands
 from checkback.gateway.problems import Problem
 from checkback.gateway.service import GatewayService
+from checkback.gateway.tables import Appender, half_rows
 from checkback.messages import Half, Op
 from checkback.settings import Settings
 from gateway.process import PATIENCE_S, Gateway, half, op, rows
@@ -209,8 +211,6 @@ def test_offsets_that_others_have_taken_are_told(tmp_path: Path) -> None:
     run(started(tmp_path, flush="1h"), lambda service: send(service, "old"), kill=True)
     os.rename(tmp_path / "_journal", tmp_path / "away")
     assert run(started(tmp_path, take_over=True, acknowledge="table"), lambda service: send(service, "x")) is None
-    from checkback.gateway.tables import Appender, half_rows
-
     appender = Appender(str(tmp_path), "half", [1], sync=False)
     message = Half(0, 0, "forged", "orders", "payments", 0, None, None, {}, b"body", 1000, None)
     appender.append(half_rows([message], 0, 0, 1))
@@ -255,6 +255,61 @@ def test_queue_that_is_taken_over_while_it_is_given_up_stays_taken(
         started(root, journal=third, queues=[0])
     run(started(root, journal=second, queues=[0]), lambda service: asyncio.sleep(0, service))
     assert offsets(root) == {"old": 0, "new": 2**32 + 1}
+
+
+@pytest.mark.parametrize("copied", ["before", "meanwhile"])
+def test_of_copies_of_a_journal_the_outdated_one_is_refused(tmp_path: Path, copied: str) -> None:
+    """Its positions are another's: what it has acknowledged would count as committed, and was never."""
+    root, first, second = tmp_path / "tables", tmp_path / "first", tmp_path / "second"
+    run(started(root, journal=str(first)), lambda service: send(service, "t-0"))
+    if copied == "before":
+        shutil.copytree(first, second)
+
+    async def act(service: GatewayService) -> None:
+        if copied == "meanwhile":
+            shutil.copytree(first, second)
+        assert code(await send(service, "t-1")) is None
+
+    run(started(root, journal=str(first), flush="1h"), act, kill=True)
+    if copied == "meanwhile":
+        run(started(root, journal=str(second), flush="1h"), lambda service: send(service, "t-2"), kill=True)
+    outdated, other = (second, first) if copied == "before" else (first, second)
+    for acknowledge in ("journal", "table"):
+        with pytest.raises(StorageError, match="another copy of this journal has been started since"):
+            started(root, take_over=True, journal=str(outdated), acknowledge=acknowledge)
+    assert run(started(root, journal=str(other)), lambda service: send(service, "t-3")) is None
+    assert offsets(root) == {"t-0": 0, "t-1" if copied == "before" else "t-2": 1, "t-3": 2}
+
+
+def test_a_start_that_was_killed_whenever_outdates_no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(started(tmp_path, flush="1h"), lambda service: send(service, "t-0"), kill=True)
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("note_starts", "own", "own", "note_starts"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"checkback.gateway.journal.Journal.{name}", killed)
+            with pytest.raises(KeyboardInterrupt):
+                started(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr("checkback.gateway.tables.Appender.claim", _one_claim())
+            with pytest.raises(KeyboardInterrupt):
+                started(tmp_path)
+    assert run(started(tmp_path), lambda service: send(service, "t-1")) is None
+    assert offsets(tmp_path) == {"t-0": 0, "t-1": 1}
+
+
+def _one_claim() -> Callable[..., None]:
+    """Claims `half`, and is killed before `op`."""
+    real = Appender.claim
+
+    def claim(appender: Appender, *args: Any) -> None:
+        if appender.place.endswith("/op"):
+            raise KeyboardInterrupt
+        real(appender, *args)
+
+    return claim
 
 
 def test_queues_are_given_up_whenever_the_start_without_a_journal_is_killed(

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.errors import StorageError
-from checkback.gateway.ownership import GAP, changed_hands, first_app, journal_app, owned_by_others
+from checkback.gateway.ownership import (
+    GAP,
+    changed_hands,
+    first_app,
+    is_outdated,
+    journal_app,
+    next_start,
+    owned_by_others,
+)
 from checkback.messages import LONG_MAX
 
 
@@ -53,3 +61,25 @@ def test_too_few_offsets_are_refused() -> None:
 def test_ones_own_and_free_queues_are_nobody_elses() -> None:
     versions = {journal_app(0): None, journal_app(1): 0, journal_app(2): 7, journal_app(3): 8}
     assert owned_by_others(versions, range(5), (7,)) == [3]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["killed", "claimed", "started"])), max_size=12), st.data()
+)
+def test_of_copies_only_the_last_one_started_goes_on(steps: list[tuple[int, str]], data: st.DataObject) -> None:
+    """Copies of a journal from the same moment: whichever is started first, the others are refused for ever."""
+    table: int | None = None
+    copies = [(0, 0)] * 3
+    owner: int | None = None
+    chances = iter(data.draw(st.lists(st.integers(0, 2**32 - 1), min_size=12, max_size=12, unique=True)))
+    for copy, fate in steps:
+        last, following = copies[copy]
+        assert is_outdated(table, last, following) == (owner not in (None, copy))
+        if is_outdated(table, last, following):
+            continue
+        new = next_start(table, last, following, next(chances))
+        copies[copy] = (following if following and table == following else last, new)
+        if fate != "killed":
+            table, owner = new, copy
+        if fate == "started":
+            copies[copy] = (new, new)

@@ -142,6 +142,8 @@ class Journal:
                 )
             db.execute("UPDATE journal SET id = ?, tables = ?, queues = ''", (1 + secrets.randbits(62), tables))
             self.id, _, self.queues = self._identity()
+        db.execute("CREATE TABLE IF NOT EXISTS start (last INTEGER NOT NULL, next INTEGER NOT NULL)")
+        self.starts: tuple[int, int] = db.execute("SELECT last, next FROM start").fetchone() or (0, 0)
         db.execute("COMMIT")
         for position, kind, rows, size, queue_id, first in db.execute(
             "SELECT position, kind, rows, length(content), queue_id, first FROM record ORDER BY position"
@@ -165,6 +167,17 @@ class Journal:
         except sqlite3.Error as error:
             raise _damaged(self.path, error) from error
         self.queues = frozenset(queues)
+
+    def note_starts(self, last: int, following: int) -> None:
+        """Note the last start with this journal, and the one that is to be its next. Raises StorageError."""
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            self._writer.execute("DELETE FROM start")
+            self._writer.execute("INSERT INTO start VALUES (?, ?)", (last, following))
+            self._writer.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise _damaged(self.path, error) from error
+        self.starts = last, following
 
     def begin(self, half: int, op: int) -> None:
         """The tables have the half messages up to the position ``half``, the ops up to ``op``."""

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
+import secrets
 from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError, StorageError
 from checkback.gateway.journal import Journal, Kind
-from checkback.gateway.ownership import belongs_to_another, changed_hands, first_app, journal_app, owned_by_others
+from checkback.gateway.ownership import (
+    belongs_to_another,
+    changed_hands,
+    first_app,
+    is_outdated,
+    journal_app,
+    next_start,
+    outdated,
+    owned_by_others,
+    start_app,
+)
 from checkback.gateway.tables import claim
 from checkback.storage.object_store import is_registered
 from checkback.storage.paths import local_path
@@ -54,10 +65,19 @@ def open_journal(settings: Settings, half: Appender, op: Appender) -> Journal | 
     try:
         half.use(journal.id)
         op.use(journal.id)
+        _refuse_outdated(journal, half.versions([start_app(journal.id)]))
     except BaseException:
         journal.close()
         raise
     return journal
+
+
+def _refuse_outdated(journal: Journal, versions: Mapping[str, int | None]) -> int | None:
+    """Refuse an outdated copy of the journal; returns the last start with it, by the table."""
+    started = versions[start_app(journal.id)]
+    if is_outdated(started, *journal.starts):
+        raise outdated(journal.path)
+    return started
 
 
 def recover(journal: Journal | None, flusher: Flusher | None, history: DeduplicationHistory) -> int:
@@ -87,6 +107,14 @@ def recover(journal: Journal | None, flusher: Flusher | None, history: Deduplica
     return flusher.drain()
 
 
+def _begin_start(journal: Journal, half: Appender) -> None:
+    started = _refuse_outdated(journal, half.versions([start_app(journal.id)]))
+    last, following = journal.starts
+    journal.note_starts(
+        following if started == following else last, next_start(started, last, following, secrets.randbits(32))
+    )
+
+
 def own_queues(
     journal: Journal | None,
     settings: Settings,
@@ -111,14 +139,21 @@ def own_queues(
         if others and not take_over:
             raise belongs_to_another(others)
         freed = {journal_app(queue): 0 for queue in released if found[journal_app(queue)] == drained}
-        return changed_hands(found, queues, own, drained, history.next_offset) | freed
+        changed = changed_hands(found, queues, own, drained, history.next_offset) | freed
+        if journal is None:
+            return changed
+        _refuse_outdated(journal, versions([start_app(journal.id)]))
+        return changed | {start_app(journal.id): journal.starts[1]}
 
-    if journal is not None and used:
-        journal.own({*journal.queues, *queues})
+    if journal is not None:
+        _begin_start(journal, half)
+        if used:
+            journal.own({*journal.queues, *queues})
     claim(half, op, change)
     # Only now: a start that was killed before it gives up the same queues again.
     if journal is not None:
         journal.own(queues if used else ())
+        journal.note_starts(journal.starts[1], journal.starts[1])
     if journal is None or used:
         return journal
     half.without_journal()

@@ -6,7 +6,10 @@ Of each queue the tables have (docs/gateway.md, "One gateway a queue"):
 - ``gateway/<queue>/journal``: the id of the journal that it belongs to; 0 = none, messages go straight to the tables;
 - ``gateway/<queue>/first``: the first offset that its owner may assign.
 
-And of each journal ``journal/<id>``: the position up to which the table has its records.
+And of each journal:
+
+- ``journal/<id>``: the position up to which the table has its records;
+- ``journal/<id>/start``: the last start with it, in `half`: a number that grows, and differs between copies.
 """
 
 from __future__ import annotations
@@ -43,6 +46,25 @@ def first_app(queue_id: int) -> str:
 def position_app(journal: int) -> str:
     """The application whose version is the journal's position in the table."""
     return f"journal/{journal}"
+
+
+def start_app(journal: int) -> str:
+    """The application whose version is the last start with the journal."""
+    return f"journal/{journal}/start"
+
+
+def is_outdated(started: int | None, last: int, following: int) -> bool:
+    """Has another copy of a journal been started since?
+
+    ``started``: the last start, by the table; ``last``, ``following``: by the journal, the last one, and one that
+    may have been claimed. A table that was restored from a backup has an earlier one.
+    """
+    return (started or 0) > last and started != following
+
+
+def next_start(started: int | None, last: int, following: int, chance: int) -> int:
+    """The number of a start. ``chance``: 32 random bits, else two copies could have the same."""
+    return ((max(started or 0, last, following) >> _EPOCH) + 1 << _EPOCH) + chance
 
 
 def epoch_of(versions: Mapping[str, int | None], queues: Collection[int]) -> int:
@@ -89,6 +111,13 @@ def changed_hands(
 def fenced(place: str) -> FencedError:
     """The error of a gateway whose queue another one has claimed."""
     return FencedError("another gateway has taken over a queue of this one", place, "let only one own each queue")
+
+
+def outdated(place: str) -> StorageError:
+    """The error of a start with a journal of which another copy has been started since."""
+    what = "another copy of this journal has been started since: what this one has acknowledged cannot be committed"
+    fix = "start the gateway with that one; moved away, what only this one has is lost"
+    return StorageError(what, place, fix)
 
 
 def belongs_to_another(queues: Sequence[int]) -> SettingsError:
