@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -19,14 +20,14 @@ from checkback.settings import Storage
 from checkback.storage.schemas import SCHEMAS
 from checkback.storage.tables import Tables
 from support.inspect_times import append, made_at, table
-from support.stories import BATCH_TIME, Row, Transaction, batch, checkpoint, ms
+from support.stories import BATCH_TIME, Row, Transaction, batch, batch_of, checkpoint, ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 #: the endpoints of the groups billing and shipping
 DOWN, WRONG = "http://10.0.0.7:8080/check", "http://10.0.0.8:8080/chekc"
-REFUSED, NOT_FOUND = "connection refused", "HTTP 404"
+REFUSED, NOT_FOUND = "connection refused", "status 404"
 NOT_TAKEN = "its table has no column amount: add it, or move the table away"
 POISON = "KeyError at ledger.py:41"
 #: when billing was answered last, and when it was not answered first
@@ -69,7 +70,7 @@ def _asked(half: Transaction, at: datetime, endpoint: str, error: str, delivered
 
 
 def story(now: datetime) -> list[Row]:
-    """All rows but those of the consumers."""
+    """All rows but those of the batches and of the consumers."""
     billing = [Transaction(0, offset, now - SILENT - timedelta(minutes=1)) for offset in range(3)]
     before = Transaction(0, 9, now - ANSWERED - timedelta(minutes=1))
     decided = now - ANSWERED
@@ -95,22 +96,35 @@ def story(now: datetime) -> list[Row]:
     )
     for offset in range(4):
         half, at = Transaction(2, offset, now - timedelta(minutes=5)), now - PARKED
-        parked = half.unpublished("refunds", reason=NOT_TAKEN, unpublished_at=at, batch_id=1)
-        rows += _of("orders", "refunds", [half.half(), half.op(), half.decision(decided_at=at, batch_id=1), parked])
+        parked = half.unpublished("refunds", reason=NOT_TAKEN, unpublished_at=at)
+        rows += _of("orders", "refunds", [half.half(), half.op(), half.decision(decided_at=at), parked])
     for offset in range(6):
         half, at = Transaction(3, offset, now - timedelta(minutes=3)), now - timedelta(minutes=2)
-        said = half.published("payments", committed_at=at, batch_id=2)
-        rows += _of("orders", "payments", [half.half(), half.op(), half.decision(decided_at=at, batch_id=2), said])
-    done = {"application": "q", "checkback_version": "0.1.0"}
-    rows.append(batch(0, decided, committed=1, table_versions=[("topics/invoices", 1)], **done))
-    rows.append(batch(1, now - PARKED, committed=4, unpublished=4, **done))
-    rows.append(batch(2, now - timedelta(minutes=2), committed=6, table_versions=[("topics/payments", 1)], **done))
+        said = half.published("payments", committed_at=at)
+        rows += _of("orders", "payments", [half.half(), half.op(), half.decision(decided_at=at), said])
     return rows
 
 
-def dead_letter(now: datetime) -> Row:
-    """The message that the consumer group ledger gave up."""
-    row = Transaction(3, 1, now - timedelta(minutes=3)).published("payments", batch_id=2)[1]
+def _in_batches(rows: list[Row], last: datetime) -> list[Row]:
+    """The rows with the ids of their batches, and the row of each batch; ``last``: time of one that did nothing."""
+    times = sorted({last, *(time for time in map(batch_of, rows) if time is not None)})
+    found = [(name, row | _numbered(times, batch_of((name, row)))) for name, row in rows]
+    for number, time in enumerate(times):
+        of = Counter(name for name, row in rows if batch_of((name, row)) == time)
+        # Each topic's table is made by version 0 and has a single batch.
+        versions = [(name, 1) for name in of if name.startswith("topics/")]
+        counts = {"committed": of["decisions"], "checks": of["check_requests"], "unpublished": of["unpublished"]}
+        found.append(batch(number, time, "q", table_versions=versions, check_max=15, **counts))
+    return found
+
+
+def _numbered(times: list[datetime], time: datetime | None) -> dict[str, int]:
+    return {} if time is None else {"batch_id": times.index(time)}
+
+
+def _dead_letter(rows: list[Row], now: datetime) -> Row:
+    """The second message of payments, which the consumer group ledger gave up."""
+    row = [row for name, row in rows if name == "topics/payments"][1]
     about = {"consumer_group": "ledger", "topic": "payments", "reconsume_times": 16, "reason": POISON}
     return "dead_letters", row | about | {"dead_at": now - timedelta(minutes=1)}
 
@@ -119,13 +133,15 @@ def build(root: Path) -> datetime:
     """Write the tables into a folder, each row committed at its time; returns what is now."""
     now = datetime.now(timezone.utc)
     slices: dict[str, dict[datetime, list[dict[str, Any]]]] = {name: {} for name in SCHEMAS}
-    for name, row in [*story(now), dead_letter(now)]:
+    last = now - timedelta(seconds=20)
+    rows = _in_batches(story(now), last)
+    for name, row in [*rows, _dead_letter(rows, now)]:
         slices.setdefault(name, {}).setdefault(row[_TIMES.get(name, "committed_at")], []).append(row)
     for name, of_time in slices.items():
         made_at(table(root, name), 0, ms(now - timedelta(hours=1)))
-        for at, rows in sorted(of_time.items()):
-            made_at(str(root / name), append(root, name, rows), ms(at))
-    checkpoint(root, done=now - timedelta(seconds=20), batch_id=2)
+        for at, content in sorted(of_time.items()):
+            made_at(str(root / name), append(root, name, content), ms(at))
+    checkpoint(root, done=last, batch_id=max(row["batch_id"] for name, row in rows if name == "batches"))
     _consumers(Tables.of(Storage(root=str(root), sync=False)), now)
     return now
 
