@@ -85,7 +85,7 @@ def test_dead_letters_are_told_with_their_reason(tmp_path: Path) -> None:
     (group,) = client(tmp_path).get("/consumers.json").json()["rows"]
     (letter,) = group["dead_letters"]
     assert (letter["transaction_id"], letter["reason"]) == ("tx-3-1", incident.POISON)
-    assert letter["fate"] == "to be consumed again"
+    assert letter["fate"] == "given up"
 
 
 @pytest.mark.parametrize(

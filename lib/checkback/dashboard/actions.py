@@ -116,7 +116,8 @@ def dead_letters(tables: Tables, group: str) -> list[dict[str, Any]]:
             "reconsume_times": one.buried.times,
             "reason": one.buried.reason,
             "dead_at": one.buried.dead_at,
-            "fate": one.fate,
+            # AGAIN is what reconsume would do.
+            "fate": "given up" if one.fate == AGAIN else one.fate,
         }
         for one in reversed(reconsume_command.look(tables, asked)[-ROWS:])
     ]
