@@ -178,6 +178,15 @@ def test_arrow_of_the_gateway(tmp_path: Path) -> None:
     assert [row["transaction_id"] for row in rows(tmp_path, "half")] == ["order-1", "order-2"]
 
 
+def test_answers_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = _replayed(tmp_path)
+    monkeypatch.setenv("CHECKBACK__STORAGE__ROOT", str(tmp_path))
+    names = _run(_python("docs/inspect.md", "In Python"), {}, **{'group="orders", ': ""})
+    assert len(capsys.readouterr().out.splitlines()) == names["answers"].pending().num_rows
+    names = _run(_python("docs/audit.md", "In Python"), {"settings": settings})
+    assert {"level", "promise", "finding"} <= set(names["answers"].findings().column_names)
+
+
 def _listener() -> Any:
     return _run(_python("docs/rocketmq.md", "Moving a producer"), {"orders": _Book()})["Orders"]()
 
@@ -278,6 +287,7 @@ def test_every_python_block_is_run() -> None:
     here.add(("docs/producer.md", "Steps, and what happens when they fail"))
     here.add(("docs/producer.md", "Half messages and transaction ids"))
     here.add(("docs/gateway.md", "Arrow"))
+    here |= {(f"docs/{page}.md", "In Python") for page in ("inspect", "audit")}
     here |= {("docs/consumer-commands.md", heading) for heading in ("consumers", "Metrics")}
     here.add(("docs/what-if.md", "In a notebook"))
     there = {("docs/producer.md", "A service in one page"), ("docs/delay.md", "Messages without a transaction")}
