@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import sqlite3
 from contextlib import contextmanager
@@ -227,6 +228,20 @@ def test_files_without_the_others_are_refused_and_left_alone(tmp_path: Path, gon
     # Closed, the database is all there is of it.
     shutil.copytree(tmp_path / "copy", tmp_path / "closed")
     opened(tmp_path / "closed").close()
+
+
+def test_a_disk_that_is_full_at_the_start_damages_nothing(tmp_path: Path) -> None:
+    """Nobody is told to restore the journal, or to move it away."""
+    killed(tmp_path / "journal", tmp_path / "copy")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(StorageError, match="cannot be used: .*; make room on its disk, .*do not move it away"):
+            opened(tmp_path / "copy")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with journal_in(tmp_path / "copy") as journal:
+        assert contents(journal) == [b"a", b"b"]
 
 
 def test_a_journal_that_was_moved_away_is_not_missed(tmp_path: Path) -> None:

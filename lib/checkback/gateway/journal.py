@@ -344,5 +344,8 @@ def _full(error: sqlite3.Error) -> bool:
 
 
 def _damaged(path: str, error: Exception) -> StorageError:
+    if isinstance(error, sqlite3.OperationalError):  # a full disk, no permission: its content is as it was
+        fix = "make room on its disk, or see that it can be written; do not move it away"
+        return StorageError(f"the journal cannot be used: {error}", path, fix)
     fix = "restore the file; moved away, what it has acknowledged and not yet committed to the tables is lost"
     return StorageError(f"the journal cannot be read: {error}", path, fix)
