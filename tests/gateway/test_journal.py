@@ -236,7 +236,7 @@ def test_a_disk_that_is_full_at_the_start_damages_nothing(tmp_path: Path) -> Non
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(StorageError, match="cannot be used: .*; make room on its disk, .*do not move it away"):
+        with pytest.raises(StorageError, match=r"cannot be used: .*; make room on its disk, .*do not move it away"):
             opened(tmp_path / "copy")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from checkback.gateway.deduplication import CachedHalf
     from checkback.gateway.deduplication_history import Place
+    from checkback.gateway.look_ups import LookedUp
     from checkback.gateway.service import GatewayService
 
 
@@ -119,6 +120,37 @@ async def sent(service: GatewayService, state: str, **fields: Any) -> tuple[str 
     if isinstance(answer, Problem):
         return answer.code, answer.more.get("first_state")
     return None, answer["repeated"]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_half_message_that_is_forgotten_while_others_are_looked_up_is_known(tmp_path: Path, ended: bool) -> None:
+    """Of the same request: one was forgotten before, the other is during the look-up, which is not for it."""
+
+    async def act(service: GatewayService, _: SlowHistory) -> None:
+        async def stored(name: str) -> dict[str, Any]:
+            (place,) = await service.halves.take([json_decoder.half(half(name), 1)], None)
+            service.forget()
+            assert isinstance(place, dict)
+            return place
+
+        places = {name: await stored(name) for name in ("t-0", "t-1")}
+        ops = [json_decoder.op(op(place["queue_offset"], name), 1) for name, place in places.items()]
+        look_up = service.ops._look_ups.of
+
+        async def slowly(wanted: Collection[Place]) -> LookedUp:
+            found = await look_up(wanted)
+            if not service.cache.named("orders/t-2"):
+                if ended:
+                    (other,) = await service.ops.take([json_decoder.op(op(1, "t-1", "ROLLBACK"), 1)], None)
+                    assert code(other) is None
+                await stored("t-2")
+            return found
+
+        service.ops._look_ups.of = slowly  # type: ignore[method-assign]
+        first, second = await service.ops.take(ops, None)
+        assert (code(first), code(second)) == (None, "contradiction" if ended else None)
+
+    with_service(tmp_path, act, remember="10m")
 
 
 @pytest.mark.parametrize("forgotten_again", [False, True])

@@ -185,7 +185,8 @@ class OpWriter:
         They are cached only once an op of theirs is committed: one without an op may be discarded at any time, and a
         refused op must not put a stale entry into the cache.
         """
-        forgotten = [place for place in places if self._remembered(place) is None and self._cache.assigned(*place)]
+        remembered = {place: half for place in places if (half := self._remembered(place)) is not None}
+        forgotten = [place for place in places.difference(remembered) if self._cache.assigned(*place)]
         if not forgotten:
             return LookedUp({}, set())
         looked_up, share = self._looked_up[groups], self._max_looked_up if groups is None else BATCH_MAX
@@ -193,7 +194,8 @@ class OpWriter:
             return Problem("queue_full", f"{looked_up} older half messages are being looked up; send it again")
         self._looked_up[groups] += len(forgotten)
         unverified = self._unverified.to_look_up(groups)
-        ended: dict[Place, str | None] = dict.fromkeys(forgotten)
+        # Those that are remembered may be evicted during the look-up.
+        ended: dict[Place, str | None] = dict.fromkeys([*forgotten, *remembered])
         self._looking_up.append(ended)
         try:
             found, awaited = await self._look_ups.of({*forgotten, *unverified})
@@ -206,7 +208,7 @@ class OpWriter:
         halves = {
             place: half if half.state else replace(half, state=state)
             for place, state in ended.items()
-            if (half := found.get(place)) is not None
+            if (half := found.get(place) or remembered.get(place)) is not None
         }
         return LookedUp(halves, awaited)
 

@@ -91,9 +91,10 @@ class TransactionQueries:
         if half is None:
             return None
         place = (half.queue_id, half.queue_offset)
+        journaled = self._cache.ended_with(*place)  # before the table, in which it may be a moment later
         ended = self._history.ended([half]).get(place)
         if ended is None or ended.decided_at is None:
-            state = ended.state if ended else half.state or self._cache.ended_with(*place) or "PENDING"
+            state = ended.state if ended else half.state or journaled or "PENDING"
             ended = TransactionEnd(state, check_times=self._history.check_times(half))
         if ended.deliver_at is None:
             return half, ended, None
