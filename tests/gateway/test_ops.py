@@ -146,7 +146,7 @@ def test_half_message_that_is_forgotten_while_others_are_looked_up_is_known(tmp_
                 await stored("t-2")
             return found
 
-        service.ops._look_ups.of = slowly  # type: ignore[method-assign]
+        service.ops._look_ups.of = slowly  # type: ignore[method-assign, assignment]
         first, second = await service.ops.take(ops, None)
         assert (code(first), code(second)) == (None, "contradiction" if ended else None)
 
