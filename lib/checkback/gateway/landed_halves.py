@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-#: states by their code
-STATE_OF = (None, *STATES)
+#: states by their code: of the first op, or of a decision without one
+STATE_OF = (None, *STATES, "DISCARD")
 CODE_OF = {state: code for code, state in enumerate(STATE_OF)}
 #: evicted entries whose places are not reused yet
 _EVICTED = 4096
