@@ -225,7 +225,7 @@ def test_kill_9_under_load_loses_and_repeats_nothing(tmp_path: Path) -> None:
 
 def test_what_was_accepted_is_finished(tmp_path: Path) -> None:
     """SIGTERM while requests wait to be committed: each is answered 200, and is in the table."""
-    with Gateway(tmp_path, "gateway.gather=1h") as gateway:
+    with Gateway(tmp_path, TO_TABLE, "gateway.gather=1h") as gateway:
         answers: list[requests.Response] = []
 
         def send(number: int) -> None:
