@@ -63,6 +63,7 @@ def with_service(
             service.hurry()
             service.close()
             await committing
+            service.questions._thread.shutdown(wait=True)  # a look-up goes on after its question was answered
 
     asyncio.run(run())
     return history
