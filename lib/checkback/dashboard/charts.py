@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 #: size of a chart in SVG units
 WIDTH, HEIGHT = 640, 160
-#: intervals of a chart at most: a longer time has longer ones
-INTERVALS = 60
 
 
 @dataclass(frozen=True)

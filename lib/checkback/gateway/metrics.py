@@ -47,7 +47,6 @@ class Metrics:
         self._offset = Gauge(
             "checkback_gateway_last_offset", "Last offset committed", ["queue_id"], registry=self.registry
         )
-        self._journaled: dict[str, Gauge] = {}
         self._in_journal: Histogram | None = None
         self._answered: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
@@ -88,7 +87,6 @@ class Metrics:
         for name, figure in figures.items():
             gauge = Gauge(f"checkback_gateway_journal_{name}", told[name], registry=self.registry)
             gauge.set_function(figure)
-            self._journaled[name] = gauge
         self._in_journal = Histogram(
             "checkback_gateway_journal_seconds",
             "From the acknowledgement of a group of messages to their commit to the tables",
