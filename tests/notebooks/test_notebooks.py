@@ -34,9 +34,9 @@ _LINES = 12
 Outputs = Callable[[str, str], list[str]]
 
 
-def _at(time: datetime) -> str:
-    """As `why` says it."""
-    return clock(ms(time), ms(outage.NOW))
+def _at(time: datetime, seen: datetime = outage.NOW) -> str:
+    """As `why` says it when it is looked at: with the date unless it is the same day."""
+    return clock(ms(time), ms(seen))
 
 
 def _read(file: Path) -> Any:
@@ -177,7 +177,7 @@ def test_incident_tells_when_who_why_and_what_harm(outputs: Outputs) -> None:
     (said,) = (text for text in outputs("incident", "what_endpoints_said") if text.startswith("text/plain"))
     assert "connection refused" in said
     (then,) = (text for text in outputs("incident", "outage.last") if text.startswith("text/plain"))
-    assert f"no endpoint answers: connection refused, since {_at(outage.BEGAN)}" in then
+    assert f"no endpoint answers: connection refused, since {_at(outage.BEGAN, seen=outage.OVER)}" in then
     assert "shipping" not in then
     (damage,) = (text for text in outputs("incident", "inspect.damage") if text.startswith("text/plain"))
     assert "DISCARD" in damage.splitlines()[1]

@@ -94,7 +94,11 @@ LOCAL: Mapping[str, str] = {
 }
 
 #: Added for short commands: the optimising JIT compiler takes half of a start's CPU time and only pays off later.
-SHORT: Mapping[str, str] = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+#: Without it Java reserves 48 MiB for compiled code, not 240: a run with much to do fills that, and Java says so on
+#: stderr.
+SHORT: Mapping[str, str] = {
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+}
 
 #: Added if the checkpoints are in local folders, too: Spark's default manager starts a process (`readlink`) for each
 #: rename, some ten a batch, from a JVM of gigabytes. Both check whether the file exists, then rename.
