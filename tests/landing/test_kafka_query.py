@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -127,6 +127,30 @@ def test_transactions_of_kafka_are_decided(lake: Lakehouse, kafka: Kafka, topics
     assert decided == [(1, 0, "a", "COMMIT"), (1, 1, "b", "ROLLBACK"), (2, 0, "c", "COMMIT")]
     published = lake.rows("topics/orders_created", "half_queue_id", "half_queue_offset", "transaction_id", "body")
     assert published == [(1, 0, "a", b"hi"), (2, 0, "c", b"hi")]
+
+
+def test_delays_of_kafka_are_kept(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str]) -> None:
+    """By a field or by RocketMQ's properties, with a transaction or without one; one that is no delay is rejected."""
+    halves, ops = topics
+    records: list[dict[str, Any]] = [
+        {"delay": "1h"},
+        {"properties": {"DELAY": "3"}, "committed": True},
+        {"properties": {"TIMER_DELIVER_MS": "1600000000000"}, "committed": True},
+        {"delay_level": "soon", "committed": True},
+        {"delay": "90d", "committed": True},
+        {"committed": True},
+    ]
+    for offset, more in enumerate(records):
+        kafka.send(halves, unplaced(offset, **more))
+    kafka.send(ops, changed(op(0), leave=("queue_id", "half_offset"), partition=0, offset=0))
+    assert take(lake, kafka, halves, ops) == Landed(half=4, op=1, rejected=2)
+    assert [reason.partition(":")[0] for (reason,) in lake.rows("rejected", "reason")] == ["delay", "delay_level"]
+    reconcile(lake.spark, lake.settings, available_now=True)
+    decided = lake.rows("decisions", "queue_offset", "state", "decided_at", "deliver_at")
+    delays = {offset: at and (at - decided_at).total_seconds() for offset, _, decided_at, at in decided}
+    assert delays == {0: 3_600, 1: 10, 2: None, 5: None}
+    assert {state for _, state, _, _ in decided} == {"COMMIT"}
+    assert lake.rows("topics/orders_created", "half_queue_offset") == [(2,), (5,)]
 
 
 def test_aborted_transactions_of_kafka_do_not_land(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str]) -> None:
