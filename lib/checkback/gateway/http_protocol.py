@@ -146,6 +146,8 @@ class LimitedProtocol(HttpToolsProtocol):
         cycle.response_started = cycle.response_complete = True
         self.transport.write(b"".join(parts))
         cycle.message_event.set()
+        # It refers to the cycle: a request would be left to the garbage collector, which stops everything for long.
+        del cycle.scope["extensions"]
         if not cycle.keep_alive:
             self.transport.close()
         cycle.on_response()
