@@ -98,7 +98,7 @@ class Journal:
         self._pending: deque[Unflushed] = deque()
         self._size = self._rows = 0
         self._counting = threading.Lock()
-        self._flushed = 0
+        self._flushed = self._deleted = 0
         self._sync = sync
         refuse_parts(folder, self.path)
         self._lock = exclusive(folder)
@@ -227,6 +227,7 @@ class Journal:
 
     def _undo(self) -> bool:
         """Roll back what an error has left open; False if that fails."""
+        self._deleted = 0
         try:
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
@@ -235,11 +236,17 @@ class Journal:
         return True
 
     def _delete(self, most: int) -> None:
-        self._writer.execute(
+        """Delete so many of the records that are in the tables, as part of the open transaction."""
+        flushed = self._flushed
+        if flushed == self._deleted:
+            return
+        gone = self._writer.execute(
             "DELETE FROM record WHERE position IN"
             " (SELECT position FROM record WHERE position <= ? ORDER BY position LIMIT ?)",
-            (self._flushed, most),
+            (flushed, most),
         )
+        if gone.rowcount < most:
+            self._deleted = flushed
 
     def read(self, size: int, rows: int) -> list[Record]:
         """The oldest records that are not in the tables: up to these bytes and rows, one at least if there is one.
