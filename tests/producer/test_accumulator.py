@@ -1,7 +1,11 @@
-"""What is taken for the next request, and which ops have no last word yet; no threads."""
+"""What is taken for the next request, and which ops have no last word yet."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +13,9 @@ from checkback.producer import LocalTransactionState, Patience
 from checkback.producer.accumulator import Accumulator, Outstanding
 from checkback.producer.calls import BATCH_BYTES, BATCH_MAX, Call, Op
 from checkback.producer.retry import Attempts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PATIENCE = Patience()
 
@@ -103,3 +110,26 @@ def test_calls_put_back_come_first_and_expire() -> None:
     waiting.put_back([first])
     assert waiting.expired(PATIENCE.total_timeout_s) == [first]
     assert len(waiting) == 0
+
+
+@pytest.mark.parametrize("end", [Accumulator[Op].hurry, Accumulator[Op].close])
+def test_calls_that_linger_are_taken_together_and_at_once_when_told(end: Callable[[Accumulator[Op]], None]) -> None:
+    waiting: Accumulator[Op] = Accumulator(linger_s=86_400)
+    ops = [op() for _ in range(3)]
+    for one in ops:
+        waiting.add(one)
+    end(waiting)
+    assert waiting.take() == ops
+
+
+def test_nothing_is_hurried_before_it_comes() -> None:
+    waiting: Accumulator[Op] = Accumulator(linger_s=86_400)
+    waiting.hurry()
+    with ThreadPoolExecutor(1) as pool:
+        taking = pool.submit(waiting.take)
+        waiting.add(first := op())
+        while not waiting._hurried._waiters:  # type: ignore[attr-defined]  # it lingers
+            assert not taking.done()
+        waiting.add(second := op())
+        waiting.hurry()
+        assert taking.result() == [first, second]

@@ -100,6 +100,17 @@ def test_op_is_sent_behind_and_flush_waits_for_it(gateway: StubGateway) -> None:
         assert len(gateway.ops) == 1
 
 
+def test_ops_of_a_moment_go_into_one_request(gateway: StubGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for an op; flush and close do not wait for the moment to end."""
+    monkeypatch.setattr("checkback.producer.senders._LINGER_S", Patience().total_timeout_s)
+    with TransactionProducer("orders", gateway.url, Listener(lambda *_: COMMIT)) as producer:
+        for number in range(3):
+            producer.send_in_transaction(message(number))
+        assert producer.flush()
+        producer.send_in_transaction(message(3))
+    assert ids(gateway, "/v1/ops", "ops") == [["t0", "t1", "t2"], ["t3"]]
+
+
 def test_ops_are_sent_in_order_whatever_fails() -> None:
     with StubGateway(ops=[FULL, BROKEN]) as gateway:
         gateway.takes_ops.clear()

@@ -17,11 +17,17 @@ _ALL = 1 << 30
 
 
 class Accumulator(Generic[C]):
-    """Calls in the order in which they came. Nothing waits for more of them."""
+    """Calls in the order in which they came.
 
-    def __init__(self) -> None:
+    ``linger_s``: what arrives so long after the first call of a request goes with it; 0 = nothing waits for more.
+    """
+
+    def __init__(self, linger_s: float = 0.0) -> None:
+        self._linger_s = linger_s
+        self._hurry = False
         self._lock = Lock()
         self._arrived = Condition(self._lock)
+        self._hurried = Condition(self._lock)
         self._finished = Condition(self._lock)
         self._waiting: deque[C] = deque()
         self._closed = False
@@ -62,6 +68,8 @@ class Accumulator(Generic[C]):
         """The calls of the next request to a gateway; waits for the first one. None: closed, and nothing is left."""
         with self._lock:
             while True:
+                if self._linger_s and self._waiting and not (self._hurry or self._closed):
+                    self._hurried.wait(self._linger_s)
                 calls = self._next(gateway)
                 if self._closed and not self._waiting:
                     self._removed()
@@ -69,6 +77,12 @@ class Accumulator(Generic[C]):
                 if calls:
                     return calls
                 self._arrived.wait()
+
+    def hurry(self) -> None:
+        """Have what waits now sent at once."""
+        with self._lock:
+            self._hurry = bool(self._waiting)
+            self._hurried.notify_all()
 
     def unpin(self, gateway: str) -> None:
         """Any gateway may have the calls that were this one's."""
@@ -99,6 +113,7 @@ class Accumulator(Generic[C]):
             if discard:
                 self._waiting.clear()
             self._arrived.notify_all()
+            self._hurried.notify_all()
             self._finished.notify_all()
 
     def _removed(self) -> None:
@@ -124,6 +139,7 @@ class Accumulator(Generic[C]):
             call.taken = True
             calls.append(call)
         self._waiting.extendleft(reversed(others))
+        self._hurry = self._hurry and bool(self._waiting)
         return calls
 
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: most seconds that the end of the interpreter waits for what is not sent
 _EXIT_S = 5.0
+#: seconds for which ops gather: nobody waits for them, and a request has a cost, whatever it carries
+_LINGER_S = 0.005
 #: seconds between two looks at a gateway that is left alone
 _MOMENT_S = 0.1
 #: refusals of a whole request that may be meant for one of its messages: malformed, too large, unfit
@@ -48,6 +50,7 @@ class _Sender(Generic[C]):
     """Threads that send what accumulates for one route: one for each connection.
 
     ``ended``: is called with the calls of a request. ``paused``: now and then, while a gateway is left alone.
+    ``linger_s``: see `Accumulator`.
     """
 
     def __init__(
@@ -57,15 +60,17 @@ class _Sender(Generic[C]):
         send: Callable[[Route, Gateway, Connection, Sequence[Call]], None],
         ended: Callable[[Sequence[C]], None],
         paused: Callable[[Gateway], None] | None = None,
+        linger_s: float = 0.0,
     ) -> None:
         self.route = route
         self.connections = connections
         self._send, self._ended, self._paused = send, ended, paused
+        self._linger_s = linger_s
         self.begin()
 
     def begin(self) -> None:
         """Begin anew, without calls and threads."""
-        self.waiting: Accumulator[C] = Accumulator()
+        self.waiting: Accumulator[C] = Accumulator(self._linger_s)
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
 
@@ -171,7 +176,7 @@ class Senders:
             HALVES: _Sender[Call](HALVES, connected(connections), self._send, wake),
             MESSAGES: _Sender[Call](MESSAGES, connected(connections), self._send, wake),
         }
-        self._ops = _Sender[Op](OPS, connected(1), self._send, self._ops_ended, self._ops_paused)
+        self._ops = _Sender[Op](OPS, connected(1), self._send, self._ops_ended, self._ops_paused, _LINGER_S)
         self._all: tuple[_Sender[Any], ...] = (*self._calls.values(), self._ops)
         self._closes_behind = False
         _RUNNING.add(self)
@@ -201,6 +206,7 @@ class Senders:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until every op that was handed over has its last word; False if one still has not."""
+        self._ops.waiting.hurry()
         return self.outstanding.flush(timeout_s)
 
     def close(self, timeout_s: float) -> None:
