@@ -59,8 +59,8 @@ def test_ops_are_those_of_json(messages: list[dict[str, Any]], shape: Any) -> No
     which, rows, compression = shape
     taken = ops_of_stream(stream(columns(messages, which), rows, compression), NOW, MOST)
     assert not isinstance(taken, Problem), taken
-    assert taken[0] == [json_decoder.op(said(fields), NOW) for fields in messages]
-    assert taken[1].to_pylist() == [fields.get("transaction_id") for fields in messages]
+    assert taken.messages() == [json_decoder.op(said(fields), NOW) for fields in messages]
+    assert taken.transaction_ids.to_pylist() == [fields.get("transaction_id") for fields in messages]
 
 
 @pytest.mark.slow

@@ -282,7 +282,7 @@ def test_ops_behind_one_that_failed_are_not_tried_one_by_one(tmp_path: Path) -> 
         write = service.ops.write
 
         def counted(prepared: Any) -> None:
-            tries.append(len(prepared))
+            tries.append(len(prepared.ops))
             write(prepared)
 
         service.ops.write = counted  # type: ignore[method-assign]

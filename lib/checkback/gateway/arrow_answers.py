@@ -37,26 +37,33 @@ def stored_answers(answers: Placed | Sequence[Answer], transaction_ids: pa.Array
     return _stream(STORED, answers, transaction_ids)
 
 
-def ended_answers(answers: Sequence[Answer], transaction_ids: pa.Array) -> bytes:
-    """The answers to ops; ``transaction_ids`` as they were sent."""
-    return _stream(ENDED, answers, transaction_ids)
+def ended_answers(answers: pa.Table | Sequence[Answer], transaction_ids: pa.Array) -> bytes:
+    """The answers to ops; ``transaction_ids`` as they were sent. A table: ops that are all committed as the first."""
+    if not isinstance(answers, pa.Table):
+        return _stream(ENDED, answers, transaction_ids)
+    count = len(answers)
+    columns = {
+        "status": pa.repeat(pa.scalar(200, pa.int32()), count),
+        "transaction_id": transaction_ids,
+        "queue_id": answers["queue_id"],
+        "queue_offset": answers["half_offset"],
+        "state": answers["state"],
+        "repeated": pa.repeat(False, count),
+    }
+    nothing = pa.nulls(count, pa.string())
+    return to_stream(pa.Table.from_arrays([columns.get(name, nothing) for name in ENDED.names], schema=ENDED))
 
 
 def _placed(placed: Placed, transaction_ids: pa.Array) -> bytes:
     count = len(transaction_ids)
     columns = {
-        "status": np.full(count, 200),
-        "queue_id": np.full(count, placed.queue_id),
-        "queue_offset": placed.first + np.arange(count),
+        "status": pa.repeat(pa.scalar(200, pa.int32()), count),
+        "transaction_id": transaction_ids,
+        "queue_id": pa.repeat(pa.scalar(placed.queue_id, pa.int32()), count),
+        "queue_offset": pa.array(np.arange(placed.first, placed.first + count)),
     }
     nothing = pa.nulls(count, pa.string())
-    arrays = [
-        pa.array(columns[field.name], field.type)
-        if field.name in columns
-        else (transaction_ids if field.name == "transaction_id" else nothing)
-        for field in STORED
-    ]
-    return to_stream(pa.Table.from_arrays(arrays, schema=STORED))
+    return to_stream(pa.Table.from_arrays([columns.get(name, nothing) for name in STORED.names], schema=STORED))
 
 
 def _stream(schema: pa.Schema, answers: Sequence[Answer], transaction_ids: pa.Array) -> bytes:

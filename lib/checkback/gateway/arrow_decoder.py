@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback import delay
-from checkback.gateway import json_decoder
+from checkback.gateway import json_decoder, op_blocks
 from checkback.gateway.arrow_stream import UnreadableError, read_columns
 from checkback.gateway.batch_decoder import REMARK_MAX
 from checkback.gateway.half_blocks import ASSIGNED, SENT
@@ -37,7 +37,7 @@ from checkback.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -83,12 +83,14 @@ class HalfColumns:
     """The half messages of a request: ``rows`` of `half` without what the gateway assigns, and their ``numbers``.
 
     Numbers count the rows of the request, ascending; ``problems``: the other rows'; ``transaction_ids``: all rows'.
+    ``size``: of the rows in bytes.
     """
 
     rows: pa.Table
     numbers: NDArray[np.int64]
     problems: dict[int, Problem]
     transaction_ids: pa.Array
+    size: int
 
     def messages(self) -> list[Half | Problem]:
         """As `json_decoder` has them."""
@@ -102,6 +104,29 @@ class HalfColumns:
             return found
         by_number = dict(zip(self.numbers.tolist(), found, strict=True)) | self.problems
         return [by_number[number] for number in sorted(by_number)]
+
+
+@dataclass(frozen=True)
+class OpColumns:
+    """The ops of a request: ``rows`` in the schema `op_blocks.SENT`, one for each row of the request.
+
+    ``others``: by number, what is not simply valid, with any values in ``rows``. ``size``: of the rows in bytes.
+    """
+
+    rows: pa.Table
+    others: dict[int, RemarkedOp | Problem]
+    transaction_ids: pa.Array
+    size: int
+
+    def messages(self) -> list[RemarkedOp | Problem]:
+        """The ops with their remarks, as `json_decoder` has them."""
+        lists = [self.rows.column(name).to_pylist() for name in Op._fields[:-1]]
+        born = np.asarray(self.rows.column("born_timestamp").cast(pa.int64())) // _US
+        ops = map(Op, *lists, born.tolist())
+        found: list[RemarkedOp | Problem] = list(zip(ops, self.rows.column("remark").to_pylist(), strict=True))
+        for number, other in self.others.items():
+            found[number] = other
+        return found
 
 
 def halves_of_stream(body: bytes, now: int, most: int, committed: bool | None = None) -> HalfColumns | Problem:
@@ -119,11 +144,9 @@ def halves_of_stream(body: bytes, now: int, most: int, committed: bool | None = 
         columns["delay"] = columns.pop("delay_ms")
     ids = _ids(columns, count)
     valid = _valid_halves(columns, count)
-    rows = _half_rows(columns, count, now, committed)
-    if 2 * rows.nbytes < len(body):
-        rows = rows.take(pa.array(np.arange(count)))  # else it would hold all of the body
+    rows, size = _detached(_half_rows(columns, count, now, committed), body)
     if valid.all():
-        return HalfColumns(rows, np.arange(count), {}, ids)
+        return HalfColumns(rows, np.arange(count), {}, ids, size)
     problems: dict[int, Problem] = {}
     others: dict[int, Half] = {}
     for number in np.flatnonzero(~valid).tolist():
@@ -138,29 +161,29 @@ def halves_of_stream(body: bytes, now: int, most: int, committed: bool | None = 
         numbers = np.concatenate([numbers, np.array(list(others))])
         order = np.argsort(numbers)
         rows, numbers = pa.concat_tables([rows, more]).take(pa.array(order)), numbers[order]
-    return HalfColumns(rows, numbers, problems, ids)
+    return HalfColumns(rows, numbers, problems, ids, rows.nbytes)
 
 
-def ops_of_stream(body: bytes, now: int, most: int) -> tuple[Sequence[RemarkedOp | Problem], pa.Array] | Problem:
-    """The ops of a stream with their remarks, each validated individually, and their transaction ids."""
+def ops_of_stream(body: bytes, now: int, most: int) -> OpColumns | Problem:
+    """The ops of a stream, each validated individually. ``now``, ``most`` as in `halves_of_stream`."""
     try:
         count, columns = read_columns(body, OP, most)
     except UnreadableError as error:
         return error.problem
     ids = _ids(columns, count)
     valid = _valid_ops(columns, count)
-    ops: list[RemarkedOp | Problem] = []
-    born = columns.get("born_timestamp", pa.nulls(count, pa.int64())).fill_null(now)
-    if valid.any():
-        lists = [columns[name].to_pylist() for name in ("queue_id", "half_offset", "transaction_id", "producer_group")]
-        named = map(Op, *lists, columns["state"].to_pylist(), born.to_pylist())
-        remarks = columns.get("remark", pa.nulls(count, pa.string())).to_pylist()
-        ops += zip(named, remarks, strict=True)
-    else:
-        ops += [Problem("malformed", "")] * count
-    for number in np.flatnonzero(~valid).tolist():
-        ops[number] = json_decoder.op(_fields(columns, number), now)
-    return ops, ids
+    rows, size = _detached(_op_rows(columns, count, now), body)
+    others = {
+        number: json_decoder.op(_fields(columns, number), now)
+        for number in ([] if valid.all() else np.flatnonzero(~valid).tolist())
+    }
+    return OpColumns(rows, others, ids, size)
+
+
+def _detached(rows: pa.Table, body: bytes) -> tuple[pa.Table, int]:
+    """The rows and their bytes; copied if they would hold a much larger body."""
+    size = int(rows.nbytes)
+    return (rows.take(pa.array(np.arange(len(rows)))) if 2 * size < len(body) else rows), size
 
 
 def _ids(columns: Columns, count: int) -> pa.Array:
@@ -204,14 +227,18 @@ def _simple(properties: pa.ListArray, size: NDArray[np.int64]) -> Mask:
     keys, items = entries.field(0), entries.field(1)
     row = np.repeat(np.arange(len(properties)), counts)
     bad = _true(pc.is_in(keys, _PARSED)) | _true(items.is_null()) | _true(keys.is_null())
-    code = keys.dictionary_encode()
-    _, first = np.unique(row * (len(code.dictionary) + 1) + _numbers(code.indices), return_index=True)
-    twice = np.ones(len(row), np.bool_)
-    twice[first] = False
+    if counts.max() > 1:
+        code = keys.dictionary_encode()
+        _, first = np.unique(row * (len(code.dictionary) + 1) + _numbers(code.indices), return_index=True)
+        twice = np.ones(len(row), np.bool_)
+        twice[first] = False
+        bad |= twice
     lengths = _numbers(pc.binary_length(keys)) + _numbers(pc.binary_length(items))
-    np.add.at(size, row, lengths)
+    ends = np.cumsum(counts)
+    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    size += total[ends] - total[ends - counts]
     simple = counts <= _FEW
-    simple[row[bad | twice]] = False
+    simple[row[bad]] = False
     return simple
 
 
@@ -241,13 +268,30 @@ def _half_rows(columns: Columns, count: int, now: int, committed: bool | None) -
     queue_ids = columns.get("real_queue_id")
     queues = np.zeros(count) if queue_ids is None else _numbers(queue_ids)
     made["real_queue_id"] = pa.array(queues.astype(np.int32))
-    born = np.full(count, now) if "born_timestamp" not in columns else _numbers(columns["born_timestamp"], now)
-    made["born_timestamp"] = pa.array(born * _US, pa.timestamp("us", "UTC"))
+    made["born_timestamp"] = _born(columns, count, now)
     made["properties"] = _maps(columns.get("properties"), count)
     if committed is not None:
         made["committed"] = pa.repeat(committed, count)
     schema = SENT
     return pa.Table.from_arrays([made.get(field.name, pa.nulls(count, field.type)) for field in schema], schema=schema)
+
+
+def _op_rows(columns: Columns, count: int, now: int) -> pa.Table:
+    """Rows of `op`, without what the gateway assigns. Those of invalid ops have any values."""
+    texts = ("transaction_id", "producer_group", "state", "remark")
+    made: dict[str, pa.Array] = {name: columns[name] for name in texts if name in columns}
+    if "queue_id" in columns:
+        made["queue_id"] = pa.array(_numbers(columns["queue_id"]).astype(np.int32))
+    if "half_offset" in columns:
+        made["half_offset"] = pa.array(_numbers(columns["half_offset"]))
+    made["born_timestamp"] = _born(columns, count, now)
+    schema = op_blocks.SENT
+    return pa.Table.from_arrays([made.get(field.name, pa.nulls(count, field.type)) for field in schema], schema=schema)
+
+
+def _born(columns: Columns, count: int, now: int) -> pa.Array:
+    born = np.full(count, now) if "born_timestamp" not in columns else _numbers(columns["born_timestamp"], now)
+    return pa.array(born * _US, pa.timestamp("us", "UTC"))
 
 
 def _maps(properties: pa.ListArray | None, count: int) -> pa.MapArray:

@@ -151,11 +151,12 @@ def _property_sums(column: pa.ChunkedArray) -> Iterable[int]:
     names, values = (entries[first:last].dictionary_encode() for entries in (maps.keys, maps.items))
     codes = np.asarray(names.indices).astype(np.int64) * (len(values.dictionary) + 1)
     codes += np.asarray(values.indices.fill_null(len(values.dictionary)))
-    distinct, which = np.unique(codes, return_inverse=True)
+    pairs = len(names.dictionary) * (len(values.dictionary) + 1)
+    distinct, which = (np.arange(pairs), codes) if pairs <= len(codes) else np.unique(codes, return_inverse=True)
     name_codes, value_codes = np.divmod(distinct, len(values.dictionary) + 1)
     texts, others = names.dictionary.to_pylist(), [*values.dictionary.to_pylist(), None]
-    pairs = zip(name_codes.tolist(), value_codes.tolist(), strict=True)
-    hashes = np.fromiter((_hash_of(texts[n], others[v]) for n, v in pairs), np.int64, len(distinct))
+    texts_of = zip(name_codes.tolist(), value_codes.tolist(), strict=True)
+    hashes = np.fromiter((_hash_of(texts[n], others[v]) for n, v in texts_of), np.int64, len(distinct))
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes.view(np.uint64)[which])])
     found: list[int] = (total[offsets[1:] - first] - total[offsets[:-1] - first]).tolist()
     return found
@@ -286,11 +287,20 @@ class DeduplicationCache:
         if half is not None and half.state is None:
             self._recalled[queue_id, queue_offset] = replace(half, state=state)
 
+    def unended(self, queue_id: int, offsets: NDArray[np.int64], names: list[str]) -> bool:
+        """Is a half message with this name, and without an op, cached at each of the ascending offsets?"""
+        return queue_id in self._next and self._landed.unended(queue_id, offsets, names)
+
+    def ended_together(self, queue_id: int, offsets: NDArray[np.int64], states: NDArray[np.uint8]) -> None:
+        """`ended` for many half messages at once, that landed recently; ``states``: codes of `landed_halves`."""
+        self._landed.ended_together(queue_id, offsets, states)
+
     def forget(self, before: int, most: int, unflushed: Mapping[int, int] | None = None) -> int:
         """Evict what was stored or looked up before a time (ms), and what exceeds ``most``. Returns how many.
 
         Above ``most``, the largest share loses its oldest first: a busy group does not evict the others' entries.
-        ``unflushed``: by queue, the first offset that is not in the table yet, so that no look-up would find it.
+        ``unflushed``: by queue, the first offset that is not in the table yet, or whose op is not, so that no look-up
+        would find it.
         """
         gone = self._landed.forget(before, most, unflushed or {})
         # Those that were looked up can be looked up again: the oldest go first, regardless of their group.

@@ -37,12 +37,13 @@ class Placed(NamedTuple):
 class HalfBlock:
     """In-flight half messages of one request; their offsets are assigned, consecutively, when their commit begins.
 
-    ``rows``: in the schema SENT; ``names``, ``fingerprints``: of each.
+    ``rows``: in the schema SENT; ``names``, ``fingerprints``: of each; ``size``: approximate memory in bytes.
     """
 
     rows: pa.Table
     names: list[str]
     fingerprints: NDArray[np.int64]
+    size: int
     done: asyncio.Future[None] | None = None
     queue_id: int = -1
     queue_offset: int = -1
@@ -50,11 +51,6 @@ class HalfBlock:
 
     def __len__(self) -> int:
         return len(self.names)
-
-    @property
-    def size(self) -> int:
-        """Approximate memory in bytes."""
-        return int(self.rows.nbytes) + _OVERHEAD * len(self.names)
 
     def named(self, name: str) -> BlockRow:
         """The half message of a transaction that is among these."""
@@ -114,6 +110,11 @@ class BlockRow:
     def queue_offset(self) -> int:
         """Its offset, once assigned."""
         return self.block.queue_offset + self.row
+
+
+def block_size(rows: int, size: int) -> int:
+    """Approximate memory of a block in bytes; ``size``: that of its columns."""
+    return size + _OVERHEAD * rows
 
 
 def landed_rows(rows: pa.Table, queue_id: int, first: int, stored: int) -> pa.Table:

@@ -21,7 +21,7 @@ from checkback.gateway.deduplication import (
     name_of,
 )
 from checkback.gateway.group_commit import GroupCommit
-from checkback.gateway.half_blocks import BlockRow, HalfBlock, Placed, landed_rows
+from checkback.gateway.half_blocks import BlockRow, HalfBlock, Placed, block_size, landed_rows
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal_records import block_record, half_record
 from checkback.gateway.problems import Answer, Problem
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 #: Approximate memory overhead of a message besides its texts and body, and of each property.
 _OVERHEAD, _PROPERTY = 1024, 256
-_NO_PRINTS = np.zeros(0, np.int64)
 
 
 @dataclass(eq=False)
@@ -142,11 +141,12 @@ class HalfMessageWriter:
         new, again = self._new(names, prints, rows, numbers, admitted)
         if len(new) < len(names):
             rows, names, prints = rows.take(pa.array(new)), [names[row] for row in new.tolist()], prints[new]
-        count, refusal = self._room(len(names), rows, groups)
+        whole = columns.size if len(names) == len(columns.numbers) else rows.nbytes
+        count, size, refusal = self._room(len(names), whole, rows, groups)
         if refusal is not None:
             admitted |= dict.fromkeys(numbers[new[count:]].tolist(), refusal)
             rows, names, prints = rows.slice(0, count), names[:count], prints[:count]
-        block = HalfBlock(rows, names, prints)
+        block = HalfBlock(rows, names, prints, size)
         if count:
             self._on_the_way |= dict.fromkeys(names, block)
             block.done = self.commits.submit([block], block.size, groups, count)
@@ -216,17 +216,16 @@ class HalfMessageWriter:
                 admitted[number] = known
         return np.array(new, np.int64), again
 
-    def _room(self, count: int, rows: pa.Table, groups: Groups) -> tuple[int, Problem | None]:
-        """How many of the messages can be accepted now, and why not more."""
+    def _room(self, count: int, size: int, rows: pa.Table, groups: Groups) -> tuple[int, int, Problem | None]:
+        """How many of the messages can be accepted now, their memory in bytes, and why not more."""
         refusal = None
         while count:
-            problem = self.commits.refusal(
-                count, HalfBlock(rows.slice(0, count), [""] * count, _NO_PRINTS).size, groups
-            )
+            problem = self.commits.refusal(count, block_size(count, size), groups)
             if problem is None:
                 break
             refusal, count = problem, count // 2
-        return count, refusal
+            size = rows.slice(0, count).nbytes
+        return count, block_size(count, size), refusal
 
     def _fit(self, half: Half | Problem, groups: Groups) -> Half | Problem:
         if isinstance(half, Problem):

@@ -52,7 +52,8 @@ class Record:
     """One group commit's messages for one table.
 
     ``rows``: their number; ``content``: the messages (`journal_records`); ``queue_id``, ``first``: of half messages,
-    the queue and the first offset. ``position``: in the journal, from 1 on. ``places``: of ops, kept in memory only.
+    the queue and the first offset; of ops that came as columns, those of their half messages. ``position``: in the
+    journal, from 1 on. ``places``: of the other ops, kept in memory only.
     """
 
     kind: Kind
@@ -303,12 +304,12 @@ class Journal:
             return list(self._pending)
 
     def unflushed_offsets(self) -> dict[int, int]:
-        """By queue, the first offset that is not in the tables."""
+        """By queue, the first offset that is not in the tables, or whose op is not."""
         found: dict[int, int] = {}
         with self._counting:
             for record in self._pending:
-                if record.kind is Kind.HALF:
-                    found.setdefault(record.queue_id, record.first)
+                if record.first >= 0:
+                    found[record.queue_id] = min(record.first, found.get(record.queue_id, record.first))
         return found
 
     def full(self, more: int) -> bool:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from checkback.errors import StorageError
 from checkback.gateway.half_blocks import is_stream, landed_rows, of_stream, to_stream
 from checkback.gateway.journal import Kind, Record
+from checkback.gateway.op_blocks import landed_ops
 from checkback.gateway.tables import half_rows_at, op_rows
 from checkback.messages import Half, Op
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from checkback.gateway.batch_decoder import RemarkedOp
     from checkback.gateway.half_blocks import HalfBlock
+    from checkback.gateway.op_blocks import OpBlock
 
 _encode = msgspec.msgpack.Encoder().encode
 _halves = msgspec.msgpack.Decoder(list[Half]).decode
@@ -42,6 +44,11 @@ def op_record(ops: Sequence[RemarkedOp]) -> Record:
     return Record(Kind.OP, len(ops), _encode(ops), places=[(op.queue_id, op.half_offset) for op, _ in ops])
 
 
+def op_block_record(block: OpBlock) -> Record:
+    """Ops that came as columns."""
+    return Record(Kind.OP, len(block), to_stream(block.rows), block.queue_id, int(block.offsets[0]))
+
+
 def rows_of(records: Sequence[Record], stored: int) -> tuple[list[pa.Table], list[pa.Table]]:
     """The rows of `half`, a table for each queue, and of `op`. ``stored``: when they land (ms).
 
@@ -58,10 +65,14 @@ def rows_of(records: Sequence[Record], stored: int) -> tuple[list[pa.Table], lis
             elif record.kind is Kind.HALF:
                 halves.setdefault(record.queue_id, []).extend(_halves(record.content))
                 offsets.setdefault(record.queue_id, []).append(record.first + np.arange(record.rows))
-        ops = [op for record in records if record.kind is Kind.OP for op in _ops(record.content)]
+        of_ops = [record.content for record in records if record.kind is Kind.OP]
+        op_parts = [landed_ops(of_stream(content), stored) for content in of_ops if is_stream(content)]
+        ops = [op for content in of_ops if not is_stream(content) for op in _ops(content)]
     except (msgspec.DecodeError, UnicodeDecodeError, pa.ArrowException) as error:
         raise StorageError("a record of the journal cannot be read", "gateway.journal", "report it") from error
     for queue, singles in halves.items():
         blocks.setdefault(queue, []).append(half_rows_at(singles, queue, np.concatenate(offsets[queue]), stored))
     of_queues = [pa.concat_tables(parts) for parts in blocks.values()]
-    return of_queues, [op_rows([op for op, _ in ops], [remark for _, remark in ops], stored)] if ops else []
+    if ops:
+        op_parts.append(op_rows([op for op, _ in ops], [remark for _, remark in ops], stored))
+    return of_queues, [pa.concat_tables(op_parts)] if op_parts else []

@@ -155,6 +155,24 @@ class LandedHalves:
         if position is not None and not self._states[position]:
             self._states[position] = CODE_OF[state]
 
+    def unended(self, queue_id: int, offsets: Integers, names: list[str]) -> bool:
+        """Is there a half message with this name, and without a state, at each of the ascending offsets?"""
+        positions, known = self._all_placed(queue_id, offsets)
+        if not known.all() or np.frombuffer(self._states, np.uint8)[positions].any():
+            return False
+        found = positions.tolist()
+        if list(map(self._names.__getitem__, found)) == names:
+            return True
+        return self._first_names is not None and list(map(self._name, found)) == names
+
+    def ended_together(self, queue_id: int, offsets: Integers, states: NDArray[np.uint8]) -> None:
+        """`ended` for many at once, of ascending offsets; ``states``: codes."""
+        positions, known = self._all_placed(queue_id, offsets)
+        column = np.frombuffer(self._states, np.uint8)
+        new = known.copy()
+        new[known] = column[positions[known]] == 0
+        column[positions[new]] = states[new]
+
     def add(self, one: Entry) -> None:
         """Add a half message, unless one at its place is known."""
         offsets, numbers = self._places.setdefault(one.queue_id, (array("q"), array("q")))
@@ -303,6 +321,18 @@ class LandedHalves:
         offsets, numbers = self._places.get(queue_id, _NOWHERE)
         at = bisect_left(offsets, queue_offset)
         return self._known(numbers[at]) if at < len(offsets) and offsets[at] == queue_offset else None
+
+    def _all_placed(self, queue_id: int, offsets: Integers) -> tuple[Integers, NDArray[np.bool_]]:
+        """The position of the half message at each offset, and whether there is one."""
+        places, numbers = self._places.get(queue_id, _NOWHERE)
+        if not places or not self._numbers:
+            return np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_)
+        ordered, every = np.frombuffer(places, np.int64), np.frombuffer(self._numbers, np.int64)
+        at = np.minimum(np.searchsorted(ordered, offsets), len(ordered) - 1)
+        wanted = np.frombuffer(numbers, np.int64)[at]
+        positions = np.minimum(np.searchsorted(every, wanted), len(every) - 1)
+        known = (ordered[at] == offsets) & (every[positions] == wanted)
+        return positions, known & np.frombuffer(self._alive, np.bool_)[positions]
 
     def _known(self, number: int) -> int | None:
         """The position of an entry, if it is not evicted."""

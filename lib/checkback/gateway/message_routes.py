@@ -42,7 +42,7 @@ def message_routes(service: GatewayService, max_body: int) -> dict[str, Route]:
             ARROW: _half_columns(service, max_body, committed=True),
         },
         "/v1/op": {JSON: _one(json_decoder.op_of_body, ops)},
-        "/v1/ops": {JSON: _many(json_decoder.ops_of_body, ops), ARROW: _op_columns(ops, max_body)},
+        "/v1/ops": {JSON: _many(json_decoder.ops_of_body, ops), ARROW: _op_columns(service, max_body)},
     }
 
 
@@ -72,10 +72,12 @@ def _half_columns(service: GatewayService, most: int, committed: bool | None = N
     return handle
 
 
-def _op_columns(take: Take, most: int) -> Direct:
+def _op_columns(service: GatewayService, most: int) -> Direct:
     def handle(body: bytes, groups: Groups) -> Awaitable[Reply]:
-        ops = ops_of_stream(body, now_ms(), most)
-        return _at_once(ops) if isinstance(ops, Problem) else _in_rows(take(ops[0], groups), ops[1], ended_answers)
+        columns = ops_of_stream(body, now_ms(), most)
+        if isinstance(columns, Problem):
+            return _at_once(columns)
+        return _in_rows(service.ops.take_columns(columns, groups), columns.transaction_ids, ended_answers)
 
     return handle
 

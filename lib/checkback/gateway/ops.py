@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import repeat
+from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from checkback.errors import CheckbackError
@@ -14,8 +17,9 @@ from checkback.gateway.batch_decoder import BATCH_MAX
 from checkback.gateway.deduplication import CachedHalf, Verdict, judge_op
 from checkback.gateway.group_commit import GroupCommit
 from checkback.gateway.health import now_ms, steady_ms
-from checkback.gateway.journal_records import op_record
+from checkback.gateway.journal_records import op_block_record, op_record
 from checkback.gateway.look_ups import LookedUp, LookUps
+from checkback.gateway.op_blocks import OpBlock, landed_ops, op_block
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.tables import op_rows
 
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
+    from checkback.gateway.arrow_decoder import OpColumns
     from checkback.gateway.authentication import BearerTokens, Groups
     from checkback.gateway.batch_decoder import RemarkedOp
     from checkback.gateway.deduplication import DeduplicationCache
@@ -57,6 +62,13 @@ class _Entry:
         return self.op.queue_id, self.op.half_offset
 
 
+class _Prepared(NamedTuple):
+    """A commit: single ops, and the blocks that follow them."""
+
+    ops: list[RemarkedOp]
+    blocks: list[OpBlock]
+
+
 class OpWriter:
     """Writes ops to the table."""
 
@@ -85,13 +97,14 @@ class OpWriter:
         self._look_ups = LookUps(thread, self._look_up)
         self._unverified = unverified
         self._on_the_way: dict[Place, _Entry] = {}
+        self._blocks: list[OpBlock] = []
         #: For each running lookup, the state of its half messages if it was set since: the lookup may have read `op`
         #: before that.
         self._looking_up: list[dict[Place, str | None]] = []
         #: By token: a client with many lookups delays others by at most one request.
         self._looked_up: Counter[Groups] = Counter()
         self._max_looked_up = gateway.max_waiting
-        self.commits: GroupCommit[_Entry] = GroupCommit(
+        self.commits: GroupCommit[_Entry | OpBlock] = GroupCommit(
             "op", self, gateway.gather.total_seconds(), gateway.max_waiting, intake
         )
 
@@ -110,7 +123,7 @@ class OpWriter:
                     entry.done = done
             behind = {}
             for number, one in admitted.items():
-                if not isinstance(one, _Entry):
+                if not isinstance(one, (_Entry, OpBlock)):
                     answers[number] = one
                     continue
                 if one.done is not None:
@@ -125,12 +138,54 @@ class OpWriter:
             left = behind
         return [answers[number] for number in range(len(messages))]
 
+    async def take_columns(self, columns: OpColumns, groups: Groups) -> pa.Table | list[Answer]:
+        """The same for ops that came as columns; their rows if each was committed as the first of its half message."""
+        block = self._block(columns, groups)
+        if block is None:
+            messages = columns.messages()
+            del columns  # memory that nothing counts
+            return await self.take(messages, groups)
+        self._blocks.append(block)
+        block.done = self.commits.submit([block], block.size, groups, len(block))
+        await block.done
+        return block.rows if block.problem is None else [block.problem] * len(block)
+
+    def _block(self, columns: OpColumns, groups: Groups) -> OpBlock | None:
+        """The ops as a block if all can be committed, each for a recent half message without an op; else None."""
+        if columns.others or any(self._tokens.refused(g, groups) for g in _distinct(columns.rows["producer_group"])):
+            return None
+        block = op_block(columns.rows, columns.size)
+        if block is None or not self._cache.unended(block.queue_id, block.offsets, block.names):
+            return None
+        if any(map(block.meets, self._blocks)):
+            return None
+        if self._on_the_way and not self._on_the_way.keys().isdisjoint(
+            zip(repeat(block.queue_id), block.offsets.tolist())
+        ):
+            return None
+        return None if self.commits.refusal(len(block), block.size, groups) is not None else block
+
+    def first_offsets(self) -> dict[int, int]:
+        """By queue, the first offset whose half message must stay in the cache, because its op is in flight."""
+        found: dict[int, int] = {}
+        for block in self._blocks:
+            first = int(block.offsets[0])
+            found[block.queue_id] = min(first, found.get(block.queue_id, first))
+        return found
+
+    def _in_flight(self, place: Place) -> _Entry | OpBlock | None:
+        """What has the in-flight op of the half message there."""
+        entry = self._on_the_way.get(place)
+        return entry or next((block for block in self._blocks if block.state_at(place) is not None), None)
+
     def _fit(self, op: RemarkedOp | Problem, groups: Groups) -> _Entry | Problem:
         if isinstance(op, Problem):
             return op
         return self._tokens.refused(op[0].producer_group, groups) or _Entry(*op, groups)
 
-    def _admit(self, entry: _Entry, recalled: LookedUp | Problem, new: list[_Entry], groups: Groups) -> Answer | _Entry:
+    def _admit(
+        self, entry: _Entry, recalled: LookedUp | Problem, new: list[_Entry], groups: Groups
+    ) -> Answer | _Entry | OpBlock:
         """The answer if known, else the in-flight op of the half message."""
         op, place = entry.op, entry.place
         known = self._remembered(place)
@@ -147,8 +202,9 @@ class OpWriter:
             self._cache.recalled([known], steady_ms())
         if verdict is not Verdict.NEW:
             return _judged(op, verdict, known)
-        if place in self._on_the_way:
-            return self._on_the_way[place]
+        under_way = self._in_flight(place)
+        if under_way is not None:
+            return under_way
         entry.half = known
         return self._begin(entry, new, groups)
 
@@ -222,23 +278,33 @@ class OpWriter:
         awaited = {place for place in known if place[0] in last and place[1] > last[place[0]]}
         return LookedUp(found, awaited)
 
-    def prepare(self, batch: Sequence[_Entry]) -> list[RemarkedOp]:
+    def prepare(self, batch: Sequence[_Entry | OpBlock]) -> _Prepared:
         """The ops and their remarks."""
-        return [(entry.op, entry.remark) for entry in batch]
+        ops = [(entry.op, entry.remark) for entry in batch if isinstance(entry, _Entry)]
+        return _Prepared(ops, [block for block in batch if isinstance(block, OpBlock)])
 
-    def write(self, prepared: list[RemarkedOp]) -> None:
+    def write(self, prepared: _Prepared) -> None:
         """Commit to `op`."""
+        stored = now_ms()
+        parts = [landed_ops(block.rows, stored) for block in prepared.blocks]
+        if prepared.ops:
+            parts.append(op_rows([op for op, _ in prepared.ops], [remark for _, remark in prepared.ops], stored))
+        rows = pa.concat_tables(parts)
         with self._metrics.commit_seconds("op"):
-            self._table.append(op_rows([op for op, _ in prepared], [remark for _, remark in prepared], now_ms()))
-        self._metrics.committed("op", len(prepared))
+            self._table.append(rows)
+        self._metrics.committed("op", len(rows))
 
-    def records(self, prepared: list[RemarkedOp]) -> Sequence[Record]:
+    def records(self, prepared: _Prepared) -> Sequence[Record]:
         """See group_commit.CommitTarget."""
-        return [op_record(prepared)]
+        singles = [op_record(prepared.ops)] if prepared.ops else []
+        return singles + [op_block_record(block) for block in prepared.blocks]
 
-    def settle(self, batch: Sequence[_Entry], prepared: object) -> None:  # noqa: ARG002 - as CommitTarget has it
+    def settle(self, batch: Sequence[_Entry | OpBlock], prepared: object) -> None:  # noqa: ARG002 - as CommitTarget has it
         """Record them in the cache."""
         for entry in batch:
+            if isinstance(entry, OpBlock):
+                self._settle_block(entry)
+                continue
             self._cache.ended(*entry.place, entry.op.state)
             if entry.half is not None and self._cache.at(*entry.place) is None:
                 self._cache.recalled([replace(entry.half, state=entry.op.state)], steady_ms())
@@ -251,14 +317,29 @@ class OpWriter:
             del self._on_the_way[entry.place]
         self._health.worked()
 
-    def failed(self, batch: Sequence[_Entry], error: Exception) -> None:
+    def _settle_block(self, block: OpBlock) -> None:
+        # The half messages are cached until the ops are in the table: see `first_offsets`, Journal.unflushed_offsets.
+        self._cache.ended_together(block.queue_id, block.offsets, block.states)
+        for ended in self._looking_up:
+            ended |= {place: state for place in ended if (state := block.state_at(place)) is not None}
+        self._blocks.remove(block)
+
+    def failed(self, batch: Sequence[_Entry | OpBlock], error: Exception) -> None:
         """Drop them."""
         problem = self._health.failed(error)
         for entry in batch:
             entry.problem = problem
+            if isinstance(entry, OpBlock):
+                self._blocks.remove(entry)
+                continue
             if entry.half is None:
                 self._unverified.discard(entry.op, entry.groups)
             del self._on_the_way[entry.place]
+
+
+def _distinct(texts: pa.ChunkedArray) -> list[str]:
+    found: list[str] = pc.unique(texts).to_pylist()
+    return found
 
 
 def _ended(op: Op, repeated: bool) -> Answer:

@@ -176,8 +176,10 @@ class GatewayService:
 
     def forget(self) -> None:
         """Evict old cache entries, by a monotonic clock."""
-        unflushed = self.journal.unflushed_offsets() if self.journal is not None else None
-        self.cache.forget(steady_ms() - self._remember_ms, self._remember_max, unflushed)
+        kept = self.journal.unflushed_offsets() if self.journal is not None else {}
+        for queue_id, offset in self.ops.first_offsets().items():
+            kept[queue_id] = min(offset, kept.get(queue_id, offset))
+        self.cache.forget(steady_ms() - self._remember_ms, self._remember_max, kept)
 
     async def _forget(self) -> None:
         while True:

@@ -1,0 +1,98 @@
+"""Ops of one request as columns, from the request to the table: no Python object for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkback.gateway.deduplication import joined_names
+from checkback.gateway.landed_halves import CODE_OF
+from checkback.gateway.tables import SOURCE
+from checkback.messages import STATES
+from checkback.storage.schemas import arrow_schema
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from numpy.typing import NDArray
+
+    from checkback.gateway.deduplication_history import Place
+    from checkback.gateway.problems import Problem
+
+#: columns of `op` that the gateway assigns
+ASSIGNED = ("source", "store_timestamp")
+#: `op` without them: what is known of an op before it lands
+SENT = pa.schema([field for field in arrow_schema("op") if field.name not in ASSIGNED])
+#: approximate memory overhead of an op in bytes, besides its columns
+_OVERHEAD = 64
+_CODES = np.array([CODE_OF[state] for state in STATES], np.uint8)
+
+
+@dataclass(eq=False)
+class OpBlock:
+    """In-flight ops of one request, each of another half message of one queue.
+
+    ``rows``: in the schema SENT; ``offsets`` of the half messages, ascending, and in that order their ``names``, as in
+    `deduplication.name_of`, and the ``states`` of the ops, as codes.
+    """
+
+    rows: pa.Table
+    queue_id: int
+    offsets: NDArray[np.int64]
+    names: list[str]
+    states: NDArray[np.uint8]
+    size: int
+    done: asyncio.Future[None] | None = None
+    problem: Problem | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def state_at(self, place: Place) -> str | None:
+        """The state of the op of the half message at a place; None = it has none here."""
+        queue_id, offset = place
+        if queue_id != self.queue_id or not self.offsets[0] <= offset <= self.offsets[-1]:
+            return None
+        at = int(np.searchsorted(self.offsets, offset))
+        return STATES[_CODES.tolist().index(self.states[at])] if self.offsets[at] == offset else None
+
+    def meets(self, other: OpBlock) -> bool:
+        """Has another block an op of one of these half messages?"""
+        if (
+            self.queue_id != other.queue_id
+            or self.offsets[-1] < other.offsets[0]
+            or other.offsets[-1] < self.offsets[0]
+        ):
+            return False
+        return bool(np.isin(self.offsets, other.offsets, assume_unique=True).any())
+
+
+def op_block(rows: pa.Table, size: int) -> OpBlock | None:
+    """A block of valid ops; None if they are of several queues, or two of one half message. ``size``: its bytes."""
+    queue_ids, offsets = np.asarray(rows.column("queue_id")), np.asarray(rows.column("half_offset"))
+    if queue_ids.min() != queue_ids.max():
+        return None
+    names = joined_names(rows.column("producer_group"), rows.column("transaction_id")).to_pylist()
+    states = _CODES[np.asarray(pc.index_in(rows.column("state"), pa.array(STATES)))]
+    steps = np.diff(offsets)
+    if not (steps > 0).all():
+        order = np.argsort(offsets)
+        offsets, states, names = offsets[order], states[order], [names[row] for row in order.tolist()]
+        if not np.diff(offsets).all():
+            return None
+    return OpBlock(rows, int(queue_ids[0]), offsets, names, states, size + _OVERHEAD * len(names))
+
+
+def landed_ops(rows: pa.Table, stored: int) -> pa.Table:
+    """Rows of `op`: those of SENT; ``stored`` in ms."""
+    assigned = {"source": pa.repeat(SOURCE, len(rows)), "store_timestamp": np.full(len(rows), stored * 1000)}
+    schema = arrow_schema("op")
+    columns = [
+        pa.array(assigned[field.name], field.type) if field.name in assigned else rows.column(field.name)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -1,0 +1,193 @@
+"""Half messages and ops as columns, with duplicates and restarts: the answers and tables are those of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from checkback.gateway.arrow_decoder import ops_of_stream
+from checkback.gateway.landed_halves import CODE_OF
+from checkback.gateway.message_routes import message_routes
+from checkback.gateway.middleware import ARROW, JSON
+from checkback.gateway.op_blocks import op_block
+from checkback.gateway.problems import Problem
+from gateway.arrow import columns, stream
+from gateway.process import half, op, rows
+from gateway.test_arrow import as_rows
+from gateway.test_journal_service import run, started
+
+if TYPE_CHECKING:
+    from checkback.gateway.op_blocks import OpBlock
+    from checkback.gateway.service import GatewayService
+
+BORN = {"born_timestamp": 1_795_227_064_579}
+NAMES = [f"t-{number}" for number in range(6)]
+#: a request: its path and messages; those of a step are sent at once
+HALVES = st.lists(
+    st.builds(lambda name, tags: half(name, tags=tags, **BORN), st.sampled_from(NAMES), st.sampled_from("aaab")),
+    min_size=1,
+    max_size=4,
+)
+OPS = st.lists(
+    st.builds(
+        lambda offset, other, state: op(offset, NAMES[(offset + other) % 6], state) | BORN,
+        st.integers(0, 6),
+        st.sampled_from([0, 0, 0, 0, 0, 1]),
+        st.sampled_from(["COMMIT"] * 4 + ["ROLLBACK"]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+#: the ops of the half messages at first offsets, each once: what a bulk producer sends
+WHOLE = st.permutations(range(3)).map(lambda offsets: [op(offset, NAMES[offset]) | BORN for offset in offsets])
+REQUEST = st.tuples(st.just("halves"), HALVES) | st.tuples(st.just("ops"), OPS) | st.tuples(st.just("ops"), WHOLE)
+#: steps until a restart, and whether the gateway is killed then
+RUNS = st.lists(
+    st.tuples(st.lists(st.lists(REQUEST, min_size=1, max_size=3), min_size=1, max_size=4), st.booleans()),
+    min_size=1,
+    max_size=3,
+)
+FIRST = ("halves", [half(name, tags="a", **BORN) for name in NAMES])
+
+
+async def answered(service: GatewayService, requests: list[tuple[str, list[dict[str, Any]]]], arrow: bool) -> list[Any]:
+    """The answers to requests that are sent at once."""
+    routes = message_routes(service, 1 << 20)
+    waiting = []
+    for path, messages in requests:
+        if arrow:
+            waiting.append(routes[f"/v1/{path}"][ARROW](stream(columns(messages)), None))
+        else:
+            body = orjson.dumps({"messages" if path == "halves" else "ops": messages})
+            waiting.append(routes[f"/v1/{path}"][JSON](body, None))
+    replies = await asyncio.gather(*waiting)
+    assert [status for status, *_ in replies] == [200] * len(requests)
+    if not arrow:
+        return [orjson.loads(body)["results"] for _, body, *_ in replies]
+    return [pa.ipc.open_stream(body).read_all().to_pylist() for _, body, *_ in replies]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("acknowledge", ["journal", "table"])
+@settings(max_examples=15, deadline=None, phases=[Phase.generate])
+@given(RUNS)
+def test_same_as_json_whatever_is_sent_again_and_whenever_it_restarts(acknowledge: str, runs: Any) -> None:
+    found: dict[bool, list[Any]] = {True: [], False: []}
+    tables: dict[bool, Any] = {}
+    for arrow, answers in found.items():
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            for number, (steps, kill) in enumerate(runs):
+
+                async def act(service: GatewayService) -> None:
+                    for requests in [[FIRST]] * (not number) + steps:  # noqa: B023 - called at once
+                        answers.extend(zip(requests, await answered(service, requests, arrow), strict=True))  # noqa: B023
+
+                service = started(root, acknowledge=acknowledge, gather="0s", flush="1h" if kill else "1ms")
+                assert run(service, act, kill and acknowledge == "journal") is None
+            assert run(started(root, acknowledge=acknowledge), answered_nothing) is None
+            tables[arrow] = [
+                [{name: value for name, value in row.items() if name != "store_timestamp"} for row in rows(root, name)]
+                for name in ("half", "op")
+            ]
+    for (request, by_arrow), (_, by_json) in zip(found[True], found[False], strict=True):
+        assert by_arrow == as_rows(by_json, request[1], by_arrow[0])
+    assert tables[True][0] == tables[False][0]
+    # Single ops of a commit stand before those of columns.
+    assert by_place(tables[True][1]) == by_place(tables[False][1])
+    ended = [row["half_offset"] for row in tables[True][1]]
+    assert len(set(ended)) == len(ended)
+
+
+async def answered_nothing(_: GatewayService) -> None:
+    pass
+
+
+def by_place(ops: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(ops, key=lambda row: (row["queue_id"], row["half_offset"]))
+
+
+def blocks_of(service: GatewayService) -> list[int]:
+    """Sizes of the blocks that will be committed from now on."""
+    sizes: list[int] = []
+    settle = service.ops._settle_block
+
+    def settled(block: OpBlock) -> None:
+        sizes.append(len(block))
+        settle(block)
+
+    service.ops._settle_block = settled  # type: ignore[method-assign]
+    return sizes
+
+
+def test_ops_of_recent_half_messages_stay_columns(tmp_path: Path) -> None:
+    """In any order, also those that a start has read; an op that is no first one makes single ops of its request."""
+    whole = [op(offset, name) for offset, name in enumerate(NAMES)]
+
+    async def act(service: GatewayService) -> None:
+        sizes = blocks_of(service)
+        await answered(service, [FIRST], arrow=True)
+        await answered(service, [("ops", whole[:2])], arrow=True)
+        await answered(service, [("ops", [whole[3], whole[2]]), ("ops", [whole[2], whole[4]])], arrow=True)
+        assert sizes == [2, 2]
+
+    async def more(service: GatewayService) -> None:
+        sizes = blocks_of(service)
+        assert [one["repeated"] for one in (await answered(service, [("ops", whole[:5])], arrow=True))[0]] == [True] * 5
+        await answered(service, [("ops", whole[5:])], arrow=True)
+        assert sizes == [1]
+
+    assert run(started(tmp_path), act) is None
+    assert run(started(tmp_path), more) is None
+    assert [row["half_offset"] for row in by_place(rows(tmp_path, "op"))] == list(range(6))
+
+
+def test_half_message_is_remembered_until_its_op_is_in_the_table(tmp_path: Path) -> None:
+    """Although gateway.remember is over: a look-up would not find the op, which is in the journal only."""
+
+    async def send(service: GatewayService) -> None:
+        await answered(service, [FIRST], arrow=True)
+
+    async def act(service: GatewayService) -> None:
+        sizes = blocks_of(service)
+        service._remember_ms = -(1 << 40)
+        waiting = asyncio.ensure_future(answered(service, [("ops", [op(2, NAMES[2]), op(3, NAMES[3])])], arrow=True))
+        while not service.ops._blocks:
+            await asyncio.sleep(0)
+        service.forget()  # on its way
+        await waiting
+        service.forget()  # in the journal
+        assert len(service.cache) == 4
+        other = (await answered(service, [("ops", [op(2, NAMES[2], "ROLLBACK")])], arrow=True))[0]
+        assert ([one["code"] for one in other], sizes) == (["contradiction"], [2])
+
+    assert run(started(tmp_path), send) is None
+    assert run(started(tmp_path, flush=timedelta(hours=1)), act) is None
+    assert [row["half_offset"] for row in rows(tmp_path, "op")] == [2, 3]
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9), st.sampled_from(["COMMIT", "ROLLBACK"])), min_size=1))
+def test_block_knows_its_places(ops: list[tuple[int, int, str]]) -> None:
+    sent = [op(offset, f"t-{offset}", state, queue_id=queue_id) for queue_id, offset, state in ops]
+    read = ops_of_stream(stream(columns(sent)), 1, 1 << 20)
+    assert not isinstance(read, Problem)
+    block = op_block(read.rows, read.size)
+    by_place = {(queue_id, offset): state for queue_id, offset, state in ops}
+    if len(by_place) < len(ops) or len({queue_id for queue_id, _ in by_place}) > 1:
+        assert block is None
+        return
+    assert block is not None
+    assert {place: state for q in (0, 1) for o in range(11) if (state := block.state_at(place := (q, o)))} == by_place
+    assert block.names == [f"orders/t-{offset}" for offset in block.offsets.tolist()]
+    assert block.states.tolist() == [CODE_OF[by_place[block.queue_id, offset]] for offset in block.offsets.tolist()]
+    assert (np.diff(block.offsets) > 0).all()
