@@ -55,11 +55,12 @@ def contents(journal: Journal) -> list[bytes]:
 def test_what_was_appended_is_read_until_it_is_flushed(tmp_path: Path) -> None:
     with journal_in(tmp_path) as journal:
         journal.append([record(b"a"), record(b"b", 1)], 0)
-        journal.append([record(b"c", kind=Kind.OP)], 7)
-        assert (contents(journal), journal.rows, journal.size) == ([b"a", b"b", b"c"], 3, 3)
+        journal.append([record(b"c", 5, Kind.OP), record(b"d", -1, Kind.OP)], 7)
+        assert (contents(journal), journal.rows, journal.size) == ([b"a", b"b", b"c", b"d"], 4, 4)
+        assert journal.unflushed_offsets() == {0: 0}
         assert [gone.at for gone in journal.flushed(2)] == [0, 0]
-        assert (contents(journal), journal.rows, journal.size) == ([b"c"], 1, 1)
-        assert (journal.unflushed_offsets(), journal.oldest.at if journal.oldest else None) == ({}, 7)
+        assert (contents(journal), journal.rows, journal.size) == ([b"c", b"d"], 2, 2)
+        assert (journal.unflushed_offsets(), journal.oldest.at if journal.oldest else None) == ({0: 5}, 7)
         assert [found.content for found in journal.read(0, 0)] == [b"c"]
 
 
