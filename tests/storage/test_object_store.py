@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.schema import Field, PrimitiveType
 
-from checkback.errors import FencedError, SettingsError, StorageError
+from checkback.errors import FencedError, SettingsError, StateError, StorageError
 from checkback.settings import Settings, Storage, flatten
 from checkback.storage import filesystem, object_store, table_files
 from checkback.storage.commit_reader import CommitReader
@@ -23,7 +23,7 @@ from checkback.storage.log_tail import LogTail
 from checkback.storage.object_store import ObjectReader, ObjectWriter, canonical, options_of
 from checkback.storage.parquet_reader import read_rows, row_batches
 from checkback.storage.schemas import SCHEMAS, arrow_schema
-from checkback.storage.seen_commits import _removing
+from checkback.storage.seen_commits import SeenCommits, replaced
 from checkback.storage.tables import Tables
 from support.fault_proxy import fault_proxy, requests_since
 from support.s3_server import options
@@ -113,11 +113,32 @@ def test_log_is_read_from_a_version_on(tables: Tables) -> None:
         assert sorted(versions(f"{place}/_delta_log", since)) == list(range(since, 6))
     assert CommitReader.of(place, 6) is None
     assert CommitReader.of(tables.location("half"), 3) is None
-    assert _removing(f"{place}/_delta_log", 0, None) is None
+    seen, later = (SeenCommits(tables, query, "land anew") for query in ("reconcile", "check"))
+    seen.keep(None, {"op": 0})
+    assert replaced(None, tables, "reconcile") is None
     log.replace(log.paths(), _files(tables, 1, 2, 3, 4, 5))
-    assert _removing(f"{place}/_delta_log", 0, None) is None  # the same rows in other files
+    assert replaced(None, tables, "reconcile") is None  # the same rows in other files
+    later.keep(None, {"op": 6})
     DeltaTable(place, storage_options=options_of(tables.root) or None).restore(1)
-    assert _removing(f"{place}/_delta_log", 0, None) == _removing(f"{place}/_delta_log", 6, 7) == 7
+    for query, note in (("reconcile", seen), ("check", later)):
+        assert "version 7 of the table op has taken rows out" in (replaced(None, tables, query) or "")
+        with pytest.raises(StateError, match="version 7 of the table op has taken rows out"):
+            note.keep(None, {"op": 7})
+
+
+def test_commits_that_a_batch_has_seen_are_read_once(s3: Tables, s3_port: int) -> None:
+    """Those of all its tables: of the version that is noted, and of each one since."""
+    for name in ("half", "op"):
+        DeltaLog.create(name, s3.location(name), sync=False)
+        for _ in range(3):
+            s3.mark(cast("Any", None), name)
+    with fault_proxy(s3_port) as port:
+        tables = Tables.of(Storage.model_validate({"root": s3.root, "options": options(port)}))
+        seen = SeenCommits(tables, "reconcile", "")
+        seen.keep(None, {"half": 1, "op": 2})
+        requests_since(port)
+        seen.keep(None, {"half": 3, "op": 3})
+        assert requests_since(port) == {"GET": 3 + 2, "PUT": 1}
 
 
 def test_versions_beyond_a_cleaned_one_are_found(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
 from checkback.errors import StateError, StorageError
 from checkback.storage import filesystem, table_files
-from checkback.storage.commit_reader import actions_of_kind
 from checkback.storage.fsync import versions
 from checkback.storage.object_store import concurrently
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -51,14 +50,21 @@ class SeenCommits:
         """
         if self._kept is None:
             self._kept = _noted(spark, self._tables, self._query)
-        self._refuse(self._kept, seen)
+        commits = _Commits(self._tables)
+        read = [(name, number) for name, upto in seen.items() for number in range(self._first(name, upto), upto + 1)]
+        commits.read({*read, *((name, version) for name, (version, _) in self._kept.items())})
+        self._refuse(self._kept, seen, commits)
         new = {name: version for name, version in seen.items() if version != self._kept.get(name, (None, ""))[0]}
-        commits = {name: (version, _commit(self._tables, name, version)) for name, version in new.items()}
-        self._refuse(commits, {})
-        known: Kept = {name: (version, commit) for name, (version, commit) in commits.items() if commit is not None}
+        found = {name: (version, commits.hash_of(name, version)) for name, version in new.items()}
+        self._refuse(found, {}, commits)
+        known: Kept = {name: (version, commit) for name, (version, commit) in found.items() if commit is not None}
         if known:
             self._kept |= known
             filesystem.write(spark, f"{self.place}/{FILE}", json.dumps(self._kept))
+
+    def _first(self, name: str, upto: int) -> int:
+        """The first version that must be read to record version ``upto`` of a table."""
+        return min(upto, (self._kept or {}).get(name, (upto, ""))[0])
 
     def keep_newest(self, spark: SparkSession | None, *names: str) -> None:
         """Flush the newest versions of tables that the query has just written, and record them as `keep` does."""
@@ -69,10 +75,61 @@ class SeenCommits:
             log.flush()
         self.keep(spark, seen)
 
-    def _refuse(self, noted: Mapping[str, tuple[int, str | None]], upto: Mapping[str, int]) -> None:
-        lost = _lost(self._tables, noted, upto)
+    def _refuse(self, noted: Mapping[str, tuple[int, str | None]], upto: Mapping[str, int], commits: _Commits) -> None:
+        lost = _lost(commits, noted, upto)
         if lost is not None:
             raise StateError(lost, self.place, self._fix)
+
+
+@dataclass(frozen=True)
+class _Commit:
+    """A commit file: its hash, and whether it removes rows. Rewritten files (dataChange false) remove none."""
+
+    hash: str
+    removes: bool
+
+
+class _Commits:
+    """Commit files, each read once."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._found: dict[tuple[str, int], _Commit | None] = {}
+
+    def read(self, wanted: Collection[tuple[str, int]]) -> None:
+        """Read these, (table, version), some at a time in an object store. Raises StorageError."""
+        unread = sorted(set(wanted).difference(self._found))
+        place = self._tables.root if self._tables.readable else ""
+        self._found |= zip(unread, concurrently(place, lambda one: self._commit(*one), unread), strict=True)
+
+    def hash_of(self, name: str, version: int) -> str | None:
+        """None if there is no such commit or only Spark can read it. Raises StorageError."""
+        self.read([(name, version)])
+        commit = self._found[name, version]
+        return None if commit is None else commit.hash
+
+    def removing(self, name: str, versions: Collection[int]) -> int | None:
+        """The first of these versions that removes rows; None if none does. Raises StorageError."""
+        self.read([(name, version) for version in versions])
+        commits = ((version, self._found[name, version]) for version in sorted(versions))
+        return next((version for version, commit in commits if commit is not None and commit.removes), None)
+
+    def log(self, name: str) -> str | None:
+        """A table's log folder; None if only Spark can read it."""
+        return f"{self._tables.location(name)}/_delta_log" if self._tables.readable else None
+
+    def _commit(self, name: str, version: int) -> _Commit | None:
+        log = self.log(name)
+        if log is None:
+            return None
+        file = f"{log}/{version:020}.json"
+        try:
+            content = table_files.read(file)
+            return _Commit(hashlib.sha256(content).hexdigest(), _removes(content))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError) as error:
+            raise StorageError("a commit of the table's log cannot be read", file, "restore it from a backup") from error
 
 
 def replaced(spark: SparkSession | None, tables: Tables, query: str) -> str | None:
@@ -80,7 +137,7 @@ def replaced(spark: SparkSession | None, tables: Tables, query: str) -> str | No
 
     Commits removed by log cleanup cannot be compared. Raises StorageError.
     """
-    return _lost(tables, _noted(spark, tables, query))
+    return _lost(_Commits(tables), _noted(spark, tables, query))
 
 
 def _noted(spark: SparkSession | None, tables: Tables, query: str) -> Kept:
@@ -94,63 +151,26 @@ def _noted(spark: SparkSession | None, tables: Tables, query: str) -> Kept:
 
 
 def _lost(
-    tables: Tables, noted: Mapping[str, tuple[int, str | None]], upto: Mapping[str, int] | None = None
+    commits: _Commits, noted: Mapping[str, tuple[int, str | None]], upto: Mapping[str, int] | None = None
 ) -> str | None:
     """How a table differs from the record; None if none does. A commit None matches any.
 
     ``upto``: by table, the last version to search for removed rows; None = the newest.
     """
     for name, (version, commit) in noted.items():
-        log = _log(tables, name)
+        log = commits.log(name)
         if log is None:
             continue
-        found = _commit(tables, name, version)
+        found = commits.hash_of(name, version)
         if (version > max(versions(log), default=-1)) if found is None else (commit not in (found, None)):
             return f"the table {name} was put back to an older state: it lacks a commit that the checkpoint has seen"
-        last = None if upto is None else upto.get(name, version)
-        removing = _removing(log, version, last)
+        later = versions(log, version + 1) if upto is None else range(version + 1, upto.get(name, version) + 1)
+        removing = commits.removing(name, later)
         if removing is not None:
             return f"version {removing} of the table {name} has taken rows out of it (RESTORE does, append-only or not)"
     return None
 
 
-def _removing(log: str, after: int, upto: int | None) -> int | None:
-    """The first version after ``after``, up to ``upto`` (None = the newest), that removes rows; None if none does.
-
-    Rewritten files (dataChange false) remove no rows.
-    """
-    later = range(after + 1, upto + 1) if upto is not None else sorted(versions(log, after + 1))
-    for version, removes in zip(later, concurrently(log, partial(_removes, log), later), strict=True):
-        if removes:
-            return version
-    return None
-
-
-def _removes(log: str, version: int) -> bool:
-    """True if a commit removes rows; False if it was cleaned up."""
-    file = f"{log}/{version:020}.json"
-    try:
-        return any(removed.get("dataChange", True) for removed in actions_of_kind(file, "remove"))
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError, KeyError) as error:
-        raise StorageError("a commit of the table's log cannot be read", file, "restore it from a backup") from error
-
-
-def _log(tables: Tables, name: str) -> str | None:
-    """A table's log folder; None if only Spark can read it."""
-    return f"{tables.location(name)}/_delta_log" if tables.readable else None
-
-
-def _commit(tables: Tables, name: str, version: int) -> str | None:
-    """The hash of a commit file; None if it does not exist or only Spark can read it. Raises StorageError."""
-    log = _log(tables, name)
-    file = f"{log}/{version:020}.json"
-    try:
-        if log is not None:
-            return hashlib.sha256(table_files.read(file)).hexdigest()
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise StorageError(f"cannot be read: {error.strerror or error}", file) from error
-    return None
+def _removes(commit: bytes) -> bool:
+    lines = (line for line in commit.split(b"\n") if line.startswith(b'{"remove"'))
+    return any(json.loads(line)["remove"].get("dataChange", True) for line in lines)
