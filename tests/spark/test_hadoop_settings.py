@@ -24,6 +24,7 @@ def test_environment_alone_is_enough() -> None:
     assert found["spark.hadoop.fs.s3a.path.style.access"] == "true"
     assert found["spark.hadoop.fs.s3a.endpoint.region"] == "eu-central-1"
     assert found[FILE_MANAGER] == NO_RENAME
+    assert found["spark.hadoop.fs.s3a.performance.flags"] == "create,mkdir"
     assert not {"id", "key"} & set(found.values())
 
 
@@ -38,6 +39,12 @@ def test_options_go_before_the_environment() -> None:
     assert found["spark.hadoop.fs.s3a.access.key"] == "mine"
     assert found["spark.hadoop.fs.s3a.secret.key"] == "own"
     assert FILE_MANAGER not in found
+
+
+def test_files_are_created_with_a_look_where_no_lease_excludes_a_second_process() -> None:
+    """As for checkpoints in S3 of tables in a catalog: there the overwrite flag is Spark's own fence."""
+    for root, checkpoints in (("", "s3://bucket/checkpoints"), ("s3://bucket", "/checkpoints")):
+        assert "spark.hadoop.fs.s3a.performance.flags" not in hadoop_settings(root, checkpoints, {}, _ENVIRON)
 
 
 @pytest.mark.parametrize("root", ["/data", "data", "gs://bucket/x", "abfss://c@a.dfs.core.windows.net/x", "hdfs://n/x"])

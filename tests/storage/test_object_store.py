@@ -25,6 +25,7 @@ from checkback.storage.parquet_reader import read_rows, row_batches
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.seen_commits import SeenCommits, replaced
 from checkback.storage.tables import Tables
+from checkback.storage.transaction_versions import TransactionVersions
 from support.fault_proxy import fault_proxy, requests_since
 from support.s3_server import options
 
@@ -454,6 +455,36 @@ def test_append_is_three_requests(s3: Tables, s3_port: int) -> None:
             requests_since(port)
             log.commit_after(files, {"app": number}, {"app": number + 1})
             assert requests_since(port) == {"HEAD": 1, "GET": 1, "PUT": 1}
+
+
+def test_log_is_listed_from_its_last_checkpoint(s3: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as a whole: one of ten thousand versions takes twenty requests, one after the other."""
+    log = _log(s3)
+    log.commit_after([], {}, {"app": 1, "other": 1})
+    log.checkpoint()
+    log.commit_after([], {"app": 1}, {"app": 2})
+    with monkeypatch.context() as patched:
+        patched.setattr(table_files, "names", None)
+        assert TransactionVersions(s3.location("op")).at(log.version()) == {"app": 2, "other": 1}
+    assert TransactionVersions(s3.location("op")).at(1) == {"app": 1, "other": 1}  # older than the checkpoint
+
+
+def test_log_is_opened_once(s3: Tables, s3_port: int) -> None:
+    """By a writer that makes sure of the table, and by all who have opened it side by side with others."""
+    names = ("half", "op", "rejected")
+    s3.create(cast("Any", None), *names)
+    with fault_proxy(s3_port) as port:
+        tables = Tables.of(Storage.model_validate({"root": s3.root, "options": options(port)}))
+        requests_since(port)
+        DeltaLog.created("half", tables.location("half"), sync=False)
+        assert requests_since(port)["LIST"] == 1
+        tables.open(*names, "decisions")
+        assert requests_since(port)["LIST"] == 4
+        for name in names:
+            assert tables.log(name).seen_version == 0
+        assert requests_since(port) == {}
+        with pytest.raises(StorageError, match="no such table"):
+            tables.log("decisions")
 
 
 def test_object_is_there_when_it_is_closed(s3: Tables) -> None:

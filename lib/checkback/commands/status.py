@@ -45,7 +45,7 @@ def status(
     out = console()
     try:
         if as_json or not out.is_terminal:
-            for found in _looks(settings, watch, lambda _: None):
+            for found in _looks(settings, watch):
                 _print(out, found, as_json, watch)
             return
         # Reconcile's own facts are available at once, the tables' a little later, on Spark much later.
@@ -56,12 +56,13 @@ def status(
         return
 
 
-def _looks(settings: Settings, watch: bool, early: Callable[[Status], None]) -> Iterator[Status]:
+def _looks(settings: Settings, watch: bool, early: Callable[[Status], None] | None = None) -> Iterator[Status]:
     """The status, repeatedly with ``watch``; ``early`` receives what is known before the tables are read."""
     from checkback.inspect.status import read_status
 
     consumers = _consumers_reader(settings)
-    early(consumers(read_status(settings, datetime.now(timezone.utc))))
+    if early is not None:
+        early(consumers(read_status(settings, datetime.now(timezone.utc))))
     with answering(settings, "status") as answers:
         while True:
             yield consumers(answers.status())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from heapq import nsmallest
@@ -17,6 +18,7 @@ from checkback.gateway.recent_halves import FirstOps, entries_of, last_of
 from checkback.messages import LONG_MAX, Half
 from checkback.storage import first_op, table_files
 from checkback.storage.delta_log import DeltaLog
+from checkback.storage.object_store import concurrently
 from checkback.storage.parquet_reader import read_rows, row_batches
 from checkback.storage.queue_owners import QueueOwner, owners_of, versions_of
 from checkback.storage.torn_commits import recover_log
@@ -39,6 +41,8 @@ _ABOUT = (*_KEY, *_IDENTITY, "real_topic", "born_timestamp", "store_timestamp", 
 _WHOLE = tuple(dict.fromkeys((*Half._fields, "store_timestamp")))
 _OP = (*_OP_KEY, *first_op.COLUMNS)
 _DECISION = (*_KEY, *_IDENTITY, "state", "reason", "check_times", "decided_at", "deliver_at")
+#: the tables that a start reads
+_TABLES = ("half", "op", "decisions", "check_requests")
 #: Offsets that a queue must have left when a gateway starts: more than a process ever uses.
 LEFT = 2**32
 #: A file whose queue_id range is at most this wide is not read: all queues in the range are candidates.
@@ -75,6 +79,10 @@ class DeduplicationHistory:
         self._last: dict[int, int] = {}
         #: set by another thread: the result of the running lookup is no longer needed
         self.closed = False
+
+    def open(self) -> None:
+        """Open the tables' logs, in an object store side by side: each takes some dozen requests."""
+        deque(concurrently(self._root, self._log, _TABLES), maxlen=0)
 
     def next_offset(self, queue_id: int) -> int:
         """The first offset of the queue beyond all those in `half`, `decisions` and `check_requests`.

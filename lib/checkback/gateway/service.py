@@ -23,7 +23,7 @@ from checkback.gateway.ownership import first_app
 from checkback.gateway.tables import Appender, tables_of
 from checkback.gateway.transaction_queries import TransactionQueries
 from checkback.gateway.unverified_ops import UnverifiedOps
-from checkback.storage.delta_log import DeltaLog
+from checkback.storage.object_store import concurrently
 from checkback.storage.queue_owners import QueueOwner as OwnerDoor
 from checkback.storage.queue_owners import refuse_foreign
 from checkback.storage.timestamps import LEAST
@@ -57,10 +57,14 @@ class GatewayService:
         gateway's journal may have messages for them. Raises SettingsError, StorageError, FencedError.
         """
         gateway, tables = settings.gateway, tables_of(settings.storage)
-        half, op = (Appender(tables.root, name, gateway.queues, tables.sync) for name in ("half", "op"))
-        log = DeltaLog("half", half.place, tables.sync)
-        refuse_foreign(log, gateway.queues, OwnerDoor.GATEWAY, "gateway.queues")
+
+        def appender(name: str) -> Appender:
+            return Appender(tables.root, name, gateway.queues, tables.sync)
+
+        half, op = concurrently(tables.root, appender, ("half", "op"))
+        refuse_foreign(half.log, gateway.queues, OwnerDoor.GATEWAY, "gateway.queues")
         history = DeduplicationHistory(tables.root, tables.sync)
+        history.open()
         self.journal = open_journal(settings, half, op)
         try:
             flusher = None if self.journal is None else Flusher(self.journal, half, op, metrics)

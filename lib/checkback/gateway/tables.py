@@ -71,13 +71,17 @@ class Appender:
         self._name = name
         self._sync = sync
         self.place = f"{root}/{name}"
-        DeltaLog.create(name, self.place, sync)
-        self._log = DeltaLog(name, self.place, sync)
+        self._log = DeltaLog.created(name, self.place, sync)
         if not self._log.appendable():
             raise _altered(self.place)
         self._queues = queues
         self._versions: dict[str, int | None] = {}
         self._journal = ""
+
+    @property
+    def log(self) -> DeltaLog:
+        """The table's log. Not thread-safe."""
+        return self._log
 
     def table_id(self) -> str:
         """Delta's id of the table."""

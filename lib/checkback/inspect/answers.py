@@ -27,7 +27,7 @@ from checkback.inspect.groups import group_rows
 from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.question import Question
 from checkback.inspect.scheduled_messages import SCHEDULED
-from checkback.inspect.status import Status, read_status
+from checkback.inspect.status import STATUS_TABLES, Status, read_status
 from checkback.inspect.timeline import (
     MINUTE,
     decisions_question,
@@ -124,6 +124,8 @@ class Answers:
         Without consumers (`consumer.lag`).
         """
         now = datetime.now(timezone.utc)
+        with self._lock:
+            self.tables.open(*STATUS_TABLES)
         found: Status = self._view(lambda view: read_status(self._settings, now, view), None)
         return found
 

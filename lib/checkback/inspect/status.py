@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 #: sources of the query, in order
 SOURCES = ("half", "op")
 RECENT = timedelta(minutes=5)
+#: the tables that `read_status` reads
+STATUS_TABLES = ("half", "op", "decisions", "check_requests", "check_answers", "deliveries")
 #: columns of `groups.group_rows` that status shows, times as ms
 GROUP = (
     "producer_group",

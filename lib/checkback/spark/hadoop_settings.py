@@ -47,6 +47,10 @@ EXCLUDED = (
 #: Writes a checkpoint file as one upload. Spark's default writes a temporary one and renames it, which S3 cannot.
 NO_RENAME = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+#: A file is created without a look, two requests, whether a folder has its name (hadoop-aws, "Maximizing Performance").
+#: `create` ignores the overwrite flag, too: Spark itself looks before it writes an entry of a checkpoint's log, and the
+#: lease of the tables' root excludes a second process.
+_FEW_REQUESTS = {"fs.s3a.performance.flags": "create,mkdir"}
 #: credentials in Hadoop's and in delta-rs's names; from the environment S3A reads them itself
 _S3_CREDENTIALS = {
     "fs.s3a.access.key": "aws_access_key_id",
@@ -85,6 +89,8 @@ def hadoop_settings(
     region = lower.get("aws_region") or lower.get("aws_default_region")
     if region:
         found["fs.s3a.endpoint.region"] = region
+    if all(place.startswith("s3://") for place in places):
+        found |= _FEW_REQUESTS
     found |= {key: options[name] for key, name in _S3_CREDENTIALS.items() if name in options}
     settings = {f"spark.hadoop.{key}": value for key, value in found.items()}
     if places[1].startswith("s3://"):

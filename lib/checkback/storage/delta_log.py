@@ -107,21 +107,33 @@ class DeltaLog:
         except DELTA_ERRORS as error:
             raise unreadable(place, error) from error
 
-    @staticmethod
-    def create(name: str, place: str, sync: bool = True) -> None:
-        """Create the table if it does not exist. Every writer calls this first.
+    @classmethod
+    def create(cls, name: str, place: str, sync: bool = True) -> None:
+        """Create the table if it does not exist. Every writer calls this, or `created`, first.
 
         With ``sync``, torn commits (after a power cut) are moved aside first (`torn_commits`). Raises StorageError if
         the table cannot be created, or has torn commits and ``sync`` is false.
         """
+        cls._create(name, place, sync)
+
+    @classmethod
+    def created(cls, name: str, place: str, sync: bool = True) -> DeltaLog:
+        """`create`, and the table's log: in an object store it takes some dozen requests to open."""
+        return cls._create(name, place, sync) or cls(name, place, sync)
+
+    @classmethod
+    def _create(cls, name: str, place: str, sync: bool) -> DeltaLog | None:
+        """As `create`; the table's log, if it had to be read."""
         if sync:
             recover_log(place)
         else:
             refuse_torn(place, sync)
-        if DeltaLog.exists(place):
-            if name in ADDED:
-                DeltaLog(name, place, sync).add_columns()
-            return
+        if cls.exists(place):
+            if name not in ADDED:
+                return None
+            log = cls(name, place, sync)
+            log.add_columns()
+            return log
         try:
             DeltaTable.create(
                 place,
@@ -131,11 +143,12 @@ class DeltaLog:
                 storage_options=options_of(place) or None,
             )
         except DELTA_ERRORS as error:
-            if DeltaLog.exists(place):  # another process was faster
-                return
-            raise storage_error("the table cannot be created", place, error) from error
+            if not cls.exists(place):  # else another process was faster
+                raise storage_error("the table cannot be created", place, error) from error
+            return None
         if sync:
             LogFlush(place).to()
+        return None
 
     def flush(self) -> None:
         """Flush all versions seen so far to disk. Raises UnflushedError."""
@@ -148,10 +161,12 @@ class DeltaLog:
         Raises StorageError.
         """
         declared = {field.name: field for field in declared_schema(self._name).fields}
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             there = {field.name for field in self._table.schema().fields}
             lacking = [declared[name] for name in sorted(ADDED[self._name] - there)]
             if not lacking:
+                if attempt:
+                    self._load()
                 break
             try:
                 self._table.alter.add_columns(
@@ -164,7 +179,6 @@ class DeltaLog:
             except DELTA_ERRORS as error:
                 what = f"the columns {', '.join(field.name for field in lacking)} cannot be added"
                 raise storage_error(what, self._place, error) from error
-        self._load()
         self.flush()
 
     def appendable(self) -> bool:

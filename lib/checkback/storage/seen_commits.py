@@ -129,7 +129,9 @@ class _Commits:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError) as error:
-            raise StorageError("a commit of the table's log cannot be read", file, "restore it from a backup") from error
+            raise StorageError(
+                "a commit of the table's log cannot be read", file, "restore it from a backup"
+            ) from error
 
 
 def replaced(spark: SparkSession | None, tables: Tables, query: str) -> str | None:

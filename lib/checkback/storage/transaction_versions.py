@@ -15,6 +15,7 @@ from checkback.storage import table_files
 from checkback.storage.commit_reader import actions_of_kind
 from checkback.storage.fsync import LOG
 from checkback.storage.object_store import concurrently
+from checkback.storage.torn_commits import last_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,6 +28,7 @@ class TransactionVersions:
 
     def __init__(self, place: str) -> None:
         """``place``: the table's absolute folder, or its URI."""
+        self._place = place
         self._log = f"{place}/{LOG}"
         self._version = -1
         self._found: dict[str, int] = {}
@@ -64,7 +66,9 @@ class TransactionVersions:
 
     def _checkpoint(self, most: int) -> tuple[int, dict[str, int]]:
         """The newest single-file checkpoint up to version ``most``: its version (-1 = none) and identifiers."""
-        names = {int(match[1]): match[0] for match in map(_CHECKPOINT.fullmatch, table_files.names(self._log)) if match}
+        names = self._checkpoints(last_checkpoint(self._place))
+        if not any(version <= most for version in names):
+            names = self._checkpoints()
         version = max((version for version in names if version <= most), default=-1)
         if version < 0:
             return version, {}
@@ -75,6 +79,11 @@ class TransactionVersions:
             .to_pylist()
         )
         return version, {action["appId"]: action["version"] for action in found}
+
+    def _checkpoints(self, since: int = -1) -> dict[int, str]:
+        """The names of the single-file checkpoints from version ``since`` on: a log is listed by the thousand files."""
+        names = table_files.names_after(self._log, f"{since:020}") if since >= 0 else table_files.names(self._log)
+        return {int(match[1]): match[0] for match in map(_CHECKPOINT.fullmatch, names) if match}
 
     def _commit(self, version: int) -> dict[str, int]:
         actions = actions_of_kind(f"{self._log}/{version:020}.json", "txn")
