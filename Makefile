@@ -42,7 +42,7 @@ notebook: install ## inspect the tables in Jupyter (notebooks/); runs the demo f
 	@$(PY) -m jupyterlab notebooks
 
 test: install ## all tests, in two processes
-	@$(PY) -m pytest -q -n 2 --dist loadfile
+	@$(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: install ## the tests that need neither Spark nor processes of their own
 	@$(PY) -m pytest -q -n 3 --dist loadfile -m "not spark and not slow"

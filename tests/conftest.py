@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +29,18 @@ hypothesis.settings.load_profile("checkback")
 TRACE = Path(__file__).parent / "data" / "rocketmq-trace"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts Spark, so that `make test-fast` can leave it out."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what starts Spark, so that `make test-fast` can leave it out.
+
+    In several processes (`make test`) the files with most tests of Spark come first, then those with slow ones: the
+    others are short, and keep all processes busy until the end.
+    """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+    if hasattr(config, "workerinput"):
+        dear = Counter((item.path, mark.name) for item in items for mark in item.iter_markers())
+        items.sort(key=lambda item: (-dear[item.path, "spark"], -dear[item.path, "slow"]))
 
 
 @pytest.fixture(scope="session")
