@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from datetime import timedelta
@@ -155,6 +156,26 @@ def test_missing_tables_count_as_empty_and_no_table_is_an_error(tmp_path: Path) 
     write(None, Tables.of(settings.storage), [Transaction(0).half()])
     found = _questions(Answers(settings))
     assert {name for name, rows in found.items() if rows.num_rows} == {"pending", "counts", "groups", "over time"}
+
+
+@pytest.mark.parametrize("commits", [1, 2, 5])
+def test_tables_made_anew_in_their_place_are_read_anew(tmp_path: Path, commits: int) -> None:
+    """With fewer versions than the log that was open, as many, or more; neither refused nor mixed with the old rows."""
+    settings = _settings(str(tmp_path))
+    tables = Tables.of(settings.storage)
+    for offset in range(2):
+        write(None, tables, [Transaction(0, offset).half(), Transaction(0, offset).unpublished("a")])
+    answers = Answers(settings)
+    assert answers.pending().num_rows == answers.unpublished().num_rows == 2
+    shutil.rmtree(tmp_path)
+    again = Tables.of(settings.storage)
+    for offset in range(commits):
+        write(None, again, [Transaction(1, offset).half(), Transaction(1, offset).unpublished("b")])
+    for _ in range(2):
+        assert {row["queue_id"] for row in records(answers.pending())} == {1}
+        assert {row["real_topic"] for row in records(answers.unpublished())} == {"b"}
+        assert answers.pending().num_rows == answers.unpublished().num_rows == commits
+        assert answers.lineage("tx-1-0").num_rows == 2
 
 
 def test_catalog_needs_spark() -> None:

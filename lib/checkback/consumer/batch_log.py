@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from checkback.consumer.followed_log import FollowedLog
 from checkback.consumer.position import BEFORE_BATCHES, BatchKey, Position
 from checkback.errors import StorageError
 from checkback.storage import table_files
 from checkback.storage.commit_reader import actions_of_kind
+from checkback.storage.followed_log import FollowedLog
 from checkback.storage.fsync import LOG
 from checkback.storage.lease import boot_time
 from checkback.storage.object_store import is_registered

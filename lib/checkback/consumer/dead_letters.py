@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.consumer.followed_log import FollowedLog
 from checkback.consumer.times import ms_of, time_of
 from checkback.errors import StorageError
 from checkback.storage.delta_log import DeltaLog
+from checkback.storage.followed_log import FollowedLog
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from checkback.consumer.followed_log import commit_mark
 from checkback.consumer.group_rows import from_rows, to_rows
 from checkback.consumer.group_state import GroupState
 from checkback.errors import StorageError
@@ -24,6 +23,7 @@ from checkback.storage import table_files
 from checkback.storage.commit_reader import read_actions
 from checkback.storage.delta_errors import DELTA_ERRORS
 from checkback.storage.delta_log import DeltaLog
+from checkback.storage.followed_log import commit_mark
 from checkback.storage.fsync import LOG
 from checkback.storage.lease import boot_time
 from checkback.storage.log_store import write_commit

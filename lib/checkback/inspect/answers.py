@@ -9,9 +9,10 @@ the tables as a batch left them, give the ``finished_at`` of its row in `batches
 timestamps are us, UTC; `records` makes dicts of them. ``limit`` and ``offset`` choose a page of the rows, in the order
 of the question; the other arguments filter them, None = all.
 
-An object may be used by several threads: each call reads the tables' logs anew, and has a database of its own. It
-raises SettingsError if ``as_of`` is not a time or too long ago, or if there are no tables; StorageError if they cannot
-be read. Tables in a catalog, and those that only Spark can write or read, raise `SparkNeededError` on opening.
+An object may be used by several threads: each call reads on in the tables' logs, opens those of tables that were made
+anew in their place, and has a database of its own. It raises SettingsError if ``as_of`` is not a time or too long ago,
+or if there are no tables; StorageError if they cannot be read. Tables in a catalog, and those that only Spark can write
+or read, raise `SparkNeededError` on opening.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from checkback.errors import SettingsError
 from checkback.inspect.audit import Report, audit_on, findings_on
-from checkback.inspect.duckdb_engine import DuckDBEngine
+from checkback.inspect.duckdb_engine import DuckDBEngine, Mark
 from checkback.inspect.groups import group_rows
 from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.question import Question
@@ -71,6 +72,7 @@ class Answers:
         if spark is None and not self.tables.readable:
             raise SparkNeededError("the tables are in a catalog", "storage.catalog", "ask on Spark")
         self._lock = RLock()
+        self._marks: dict[str, Mark] = {}
 
     def __enter__(self) -> Answers:
         return self
@@ -223,7 +225,7 @@ class Answers:
             from checkback.inspect.spark_engine import SparkEngine
 
             return read(SparkEngine(self._spark, self.tables))
-        with DuckDBEngine(self.tables, self._lock) as engine:
+        with DuckDBEngine(self.tables, self._lock, self._marks) as engine:
             return read(engine)
 
 

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -23,6 +23,7 @@ from checkback.inspect.version_at import TOO_LONG_AGO
 from checkback.storage import table_files
 from checkback.storage.commit_reader import Added, CommitReader, added_by
 from checkback.storage.delta_log import DeltaLog
+from checkback.storage.followed_log import commit_mark
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 
 if TYPE_CHECKING:
@@ -58,15 +59,25 @@ _MACROS = """
 """
 
 
+class Mark(NamedTuple):
+    """The newest version of a table that was read, and what tells its commit from another one (`commit_mark`)."""
+
+    version: int
+    commit: tuple[int, ...] | None
+
+
 @dataclass
 class DuckDBEngine:
     """An `engine.Engine` of its own database in memory: views by table, and relations. A context manager.
 
-    Not for several threads at once, but for the logs in ``tables``, which ``lock`` guards.
+    Not for several threads at once, but for the logs in ``tables`` and the ``marks`` of their newest commits, which
+    ``lock`` guards.
     """
 
     tables: Tables
     lock: RLock = field(default_factory=RLock, repr=False)
+    marks: dict[str, Mark] = field(default_factory=dict, repr=False)
+    _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False)
     _views: dict[object, str] = field(default_factory=dict, repr=False)
     _old: bool = False
 
@@ -122,8 +133,10 @@ class DuckDBEngine:
     def read(self, name: str, version: int | None = None, where: str | None = None, *, file: bool = False) -> str:
         """See Engine."""
         with self.lock:
-            log = self.tables.log(name)
+            log = self._log(name)
             newest = log.version()
+            if name not in self.marks or self.marks[name].version != newest:
+                self.marks[name] = Mark(newest, commit_mark(self.tables.location(name), newest))
             version = newest if version is None else version
             self._old = self._old or version < newest
             key = name, version, where, file
@@ -165,6 +178,16 @@ class DuckDBEngine:
     def added(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
         """See Engine."""
         return added_by(self.tables.location(name), files)
+
+    def _log(self, name: str) -> DeltaLog:
+        """The table's log; opened anew for each question if somebody has made another table in its place."""
+        if name not in self._logs:
+            known = self.marks.get(name)
+            if known is not None and commit_mark(self.tables.location(name), known.version) != known.commit:
+                self.tables.forget(name)
+                del self.marks[name]
+            self._logs[name] = self.tables.log(name)
+        return self._logs[name]
 
     def _source(self, name: str, log: DeltaLog, version: int, file: bool) -> str:
         """The table's rows at a version as something to select from."""

@@ -137,6 +137,15 @@ def entries(folder: str) -> list[FileEntry]:
     ]
 
 
+def entry(path: str) -> FileEntry:
+    """A file; in an object store by one request."""
+    if not is_registered(path):
+        there = os.stat(path)
+        return FileEntry(posixpath.basename(path), there.st_mtime_ns // 1_000_000, there.st_size)
+    about = _about(path)
+    return FileEntry(posixpath.basename(path), _ms(about["last_modified"]), about["size"])
+
+
 def _stat(entry: os.DirEntry[str]) -> os.stat_result | None:
     """None if it has been removed meanwhile, as old checksums are."""
     with suppress(FileNotFoundError):

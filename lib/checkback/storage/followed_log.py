@@ -51,7 +51,8 @@ def commit_mark(place: str, version: int) -> tuple[int, ...] | None:
     path = f"{place}/{LOG}/{version:020}.json"
     try:
         if is_registered(path):
-            return (table_files.size(path), table_files.modified(path))
+            about = table_files.entry(path)
+            return about.size, about.written
         found = os.stat(path)
     except FileNotFoundError:
         return None
