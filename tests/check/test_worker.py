@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from check.servers import Server, always, reply, says, unused_url
-from checkback.check.circuit_breaker import CircuitBreaker, Limits
+from checkback.check.circuit_breaker import CircuitBreaker, Limits, limits_of
 from checkback.check.endpoint import Group
 from checkback.check.endpoint_health import EndpointHealth
-from checkback.check.query import limits_of, rates_of
+from checkback.check.query import rates_of
 from checkback.check.rate_limit import Rate, RateState
 from checkback.check.worker import RETURNED, CheckWorker
 from checkback.settings import Settings

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 from starlette.testclient import TestClient
 
+from checkback.dashboard import audits
 from checkback.dashboard.access import COOKIE, Access
 from checkback.dashboard.app import HEADERS, create_app
 from checkback.dashboard.pages import Pages
@@ -86,6 +89,60 @@ def test_dead_letters_are_told_with_their_reason(tmp_path: Path) -> None:
     (letter,) = group["dead_letters"]
     assert (letter["transaction_id"], letter["reason"]) == ("tx-3-1", incident.POISON)
     assert letter["fate"] == "given up"
+    assert group["reconsume"] == "checkback reconsume ledger --all --actor NAME --reason TEXT"
+
+
+def test_messages_that_wait_for_their_table_are_listed_with_the_reason(tmp_path: Path) -> None:
+    incident.build(tmp_path)
+    browser = client(tmp_path)
+    found = browser.get("/unpublished.json").json()["rows"]
+    assert [(row["transaction_id"], row["real_topic"]) for row in found] == [(f"tx-2-{n}", "refunds") for n in range(4)]
+    assert {row["reason"] for row in found} == {incident.NOT_TAKEN}
+    assert browser.get("/unpublished.json?topic=payments").json()["rows"] == []
+    assert incident.NOT_TAKEN in browser.get("/unpublished").text
+
+
+def test_an_endpoint_is_shown_with_its_breaker(tmp_path: Path) -> None:
+    """Three checks of three messages fail within minutes of an answer; the settings name another endpoint, too."""
+    incident.build(tmp_path)
+    other = "http://10.0.0.9:8080/check"
+    about = {"storage": {"root": str(tmp_path)}, "check": {"breaker_failures": 5}}
+    settings = Settings.model_validate(about | {"producers": {"billing": {"endpoints": [incident.DOWN, other]}}})
+    app = create_app(Pages(settings, Access(None, lambda: 1_000_000.0)))
+    browser = TestClient(app, base_url="http://localhost:8902")
+    down, unused = browser.get("/groups/billing.json").json()["endpoints"]
+    assert (down["endpoint"], unused["endpoint"]) == (incident.DOWN, other)
+    assert (down["breaker"]["breaker"], down["breaker"]["failures"]) == ("half-open", 9)
+    assert down["breaker"]["last_error"] == incident.REFUSED
+    assert (unused["breaker"], unused["outcomes"]) == (None, {})
+    assert "half-open" in browser.get("/groups/billing").text
+
+
+def test_the_audit_runs_when_it_is_asked_for_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    incident.build(tmp_path)
+    browser = client(tmp_path)
+    assert "Findings" not in browser.get("/audit").text
+    page = browser.get("/audit?run=1").text
+    found = browser.get("/audit.json").json()
+    assert found["broken"] is ("No promise is broken" not in page)
+    assert all(one["meaning"] in html.unescape(page) for one in found["findings"])
+    with audits._running:
+        assert browser.get("/audit.json").status_code == 503
+    monkeypatch.setattr(audits, "WITHIN", timedelta(0))
+    late = browser.get("/audit?run=1")
+    assert (late.status_code, "takes too long" in late.text) == (409, True)
+    monkeypatch.undo()
+    assert browser.get("/audit.json").json()["broken"] is found["broken"]
+
+
+def test_what_a_producer_said_last_is_told_of_a_group(tmp_path: Path) -> None:
+    now = incident.build(tmp_path)
+    data = client(tmp_path).get("/overview.json").json()
+    billing, shipping = (row for row in data["groups"] if row["overdue"])
+    assert (billing["last_answer"], billing["last_answer_endpoint"]) == ("COMMIT", incident.DOWN)
+    assert shipping["last_answer"] is None
+    told = data["status"]["groups"][0]
+    assert told["last_answer_at"].startswith(f"{now - incident.ANSWERED:%Y-%m-%dT%H:%M:%S}")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from checkback.inspect.answers import Answers
+from checkback.inspect.breaker_states import breakers_question
 from checkback.inspect.check_jitter import xxhash64
 from checkback.inspect.duckdb_engine import DuckDBEngine
 from checkback.inspect.groups import group_rows
@@ -139,6 +140,7 @@ def _questions(settings: Settings) -> dict[str, Callable[[View], Any]]:
         "pending bodies": asked(pending_question(settings, bodies=True).where("producer_group", "pay\\'").page(3, 1)),
         "pending why": asked(pending_question(settings).begins("why", "no endpoint").more("age_s", 60.5)),
         "groups": lambda view: group_rows(view, settings),
+        "breakers": asked(breakers_question(settings)),
         "scheduled": asked(SCHEDULED),
         "decisions": asked(decisions_question(since, every)),
         "outcomes": asked(outcomes_question(None, every)),
@@ -150,6 +152,7 @@ def _questions(settings: Settings) -> dict[str, Callable[[View], Any]]:
         "transactions": asked(transactions_question(str(_NAMES[1]), "two")),
         "place": asked(place),
         "unpublished": unpublished_rows,
+        "unpublished of": lambda view: unpublished_rows(view, "orders", "a", 2),
     }
 
 
@@ -180,7 +183,7 @@ def test_both_engines_give_the_same_rows(spark: SparkSession, moment: Any) -> No
         settings = Settings.model_validate(
             {
                 "storage": {"root": root},
-                "check": {"count_undelivered": random.random() < 0.5},
+                "check": {"count_undelivered": random.random() < 0.5, "breaker_failures": random.choice((1, 2, 10))},
                 "producers": {"orders": {"endpoints": ["http://a"]}},
             }
         )

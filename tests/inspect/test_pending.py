@@ -194,6 +194,8 @@ def test_stuck_groups_tell_who_since_when_and_why(spark: SparkSession, settings:
     assert (dead["pending"], dead["overdue"], dead["oldest_age_s"]) == (2, 2, 720)
     assert (well["pending"], well["overdue"], well["op_waiting"]) == (2, 1, 1)
     assert dead["last_answer_at"] == "2026-01-01T23:49:05.000Z"
+    assert (dead["last_answer"], dead["last_answer_endpoint"]) == ("COMMIT", _A)
+    assert (rows["unknown"]["last_answer"], rows["nowhere"].get("last_answer")) == ("UNKNOWN", None)
     assert dead["silent_since"] == "2026-01-01T23:50:05.000Z"
     # Its last minute of checking: that of ten minutes ago, not this one.
     assert (dead["outcomes"], dead["no_answer_share"], dead["endpoints"]) == (3, 1.0, [_A, _B])

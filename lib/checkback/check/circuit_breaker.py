@@ -8,7 +8,15 @@ it again. Times are seconds since the epoch, because a breaker is passed between
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from checkback.settings import Settings
+
+#: so that a pause takes effect within a batch
+_LEAST_PAUSE = timedelta(milliseconds=250)
 
 
 class State(Enum):
@@ -32,6 +40,22 @@ class Limits:
     pause_s: float = 30.0
     trial_s: float = 5.0
     longest_s: float = 300.0
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The limits of the settings.
+
+    The pause is at most half of check_interval: the next checks due then find the breaker half-open, and none is
+    wasted on an open one. But it is long enough to take effect within a batch.
+    """
+    check = settings.check
+    pause = min(check.breaker_pause, max(settings.transaction.check_interval / 2, _LEAST_PAUSE))
+    return Limits(
+        failures=check.breaker_failures,
+        pause_s=pause.total_seconds(),
+        trial_s=check.timeout.total_seconds() + 1,
+        longest_s=check.retry_after_max.total_seconds(),
+    )
 
 
 @dataclass(frozen=True)

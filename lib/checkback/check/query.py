@@ -6,7 +6,7 @@ It is a separate query, so that a slow producer delays its own answers but never
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from functools import reduce
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from checkback.check.answers import SKEW, deduplicate_requests, key_numbers, recorded_answers
-from checkback.check.circuit_breaker import Limits
+from checkback.check.circuit_breaker import limits_of
 from checkback.check.endpoint import Group
 from checkback.check.endpoint_health import EndpointHealth
 from checkback.check.message_bodies import wanting, with_messages
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from checkback.storage.tables import Tables
 
 NAME = "check"
-_LEAST_PAUSE = timedelta(milliseconds=250)
 #: state of an op that marks a check as counted: internal to this query, `messages` refuses it from producers
 DELIVERED = "DELIVERED"
 #: Bytes of requests in a batch, including the file that exceeds them (`parquet_files.MOST_ROWS`): at 18 to 50 bytes
@@ -102,22 +101,6 @@ def groups_of(settings: Settings) -> dict[str, Group]:
         )
         for name, producer in settings.producers.items()
     }
-
-
-def limits_of(settings: Settings) -> Limits:
-    """The circuit breakers' limits.
-
-    The pause is at most half of check_interval: the next checks due then find the breaker half-open, and none is
-    wasted on an open one. But it is long enough to take effect within a batch.
-    """
-    check = settings.check
-    pause = min(check.breaker_pause, max(settings.transaction.check_interval / 2, _LEAST_PAUSE))
-    return Limits(
-        failures=check.breaker_failures,
-        pause_s=pause.total_seconds(),
-        trial_s=check.timeout.total_seconds() + 1,
-        longest_s=check.retry_after_max.total_seconds(),
-    )
 
 
 def rates_of(settings: Settings) -> dict[str, Rate]:

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from checkback.commands.options import Actor, Config, Debug, Json, Overrides, Reason, Yes, app, prepared_for_tables
+from checkback.commands.options import (
+    Actor,
+    Config,
+    Debug,
+    Json,
+    OneTopic,
+    Overrides,
+    Reason,
+    Yes,
+    app,
+    prepared_for_tables,
+)
 from checkback.commands.printing import console, print_line, print_table, wait_for_reader
 from checkback.errors import SettingsError
 
@@ -19,8 +30,12 @@ if TYPE_CHECKING:
 
     from checkback.consumer.browse import Browser
     from checkback.consumer.group_lag import GroupLag
+    from checkback.consumer.reconsume import Judged
     from checkback.filter import MessageSelector
+    from checkback.storage.tables import Tables
 
+#: dead letters that `consumers GROUP` shows: those that were given up first
+LETTERS = 10
 #: pause between two looks for new batches (s)
 POLL_S = 0.2
 
@@ -36,7 +51,6 @@ From = Annotated[
 Follow = Annotated[bool, typer.Option("--follow", help="Go on with new messages, until Ctrl-C.")]
 Bodies = Annotated[bool, typer.Option("--bodies", help="Show the bodies, too: as text, or base64.")]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="End after N messages.")]
-OneTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic's.")]
 
 
 @app.command()
@@ -129,14 +143,17 @@ def consumers(
     settings = prepared_for_tables(config, overrides, debug)
     from checkback.consumer import lag_screen
     from checkback.consumer.lag import consumer_lag
+    from checkback.consumer.reconsume_command import message_json
     from checkback.consumer.storage import consumer_tables
 
     tables, _ = consumer_tables(settings)
     now = _now_ms()
     found = consumer_lag(tables, now, group)
+    letters = [] if group is None or not found[0].dead_letters else _given_up(tables, group)
     if as_json:
+        first = {} if group is None else {"first_dead_letters": [message_json(one) for one in letters[:LETTERS]]}
         for each in found:
-            print_line(json.dumps(lag_screen.as_json(each)))
+            print_line(json.dumps(lag_screen.as_json(each) | first))
         return
     if not found:
         print_line("There are no consumer groups.")
@@ -144,6 +161,24 @@ def consumers(
         if number:
             print_line("")
         _print_group(each, now, group is not None)
+    if group is not None and letters:
+        _print_letters(group, letters)
+
+
+def _given_up(tables: Tables, group: str) -> list[Judged]:
+    """The dead letters of a group that nobody has resumed, those given up first come first."""
+    from checkback.consumer.reconsume_command import AGAIN, dead_letters
+
+    return [one for one in dead_letters(tables, group) if one.fate == AGAIN]
+
+
+def _print_letters(group: str, letters: list[Judged]) -> None:
+    from checkback.consumer import reconsume_command as reconsuming
+
+    print_table(reconsuming.SHOWN[:-1], [reconsuming.cells(one)[:-1] for one in letters[:LETTERS]])
+    if len(letters) > LETTERS:
+        print_line(f"and {len(letters) - LETTERS} more dead letters, given up later")
+    print_line(f"to have them consumed again: {reconsuming.command_of(group)}")
 
 
 def _print_group(group: GroupLag, now: int, queues: bool) -> None:

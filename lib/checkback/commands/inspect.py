@@ -1,4 +1,4 @@
-"""`checkback pending`, `stuck`, `decisions`, `scheduled`, `lineage`, `audit`: read-only views of the tables."""
+"""`pending`, `scheduled`, `unpublished`, `stuck`, `decisions`, `lineage`, `audit`: read-only views of the tables."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from checkback.commands.options import (
     Every,
     Group,
     Json,
+    OneTopic,
     Overrides,
     Since,
     Tx,
@@ -48,9 +49,12 @@ def pending(
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "pending") as answers:
         rows = answers.pending(as_of, group=group).drop(["as_of"])
+    print_answer(rows, as_json, as_csv, SHOWN, _pending_table, _nothing("pending", group, as_of))
+
+
+def _nothing(what: str, group: str | None, as_of: str | None) -> str:
     whose = "Nothing" if group is None else f"Nothing of the group {group}"
-    nothing = f"{whose} is pending." if as_of is None else f"{whose} was."
-    print_answer(rows, as_json, as_csv, SHOWN, _pending_table, nothing)
+    return f"{whose} is {what}." if as_of is None else f"{whose} was."
 
 
 def _pending_table(rows: list[dict[str, Any]]) -> None:
@@ -84,9 +88,7 @@ def scheduled(
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "scheduled") as answers:
         rows = answers.scheduled(as_of, group=group).drop(["as_of"])
-    whose = "Nothing" if group is None else f"Nothing of the group {group}"
-    nothing = f"{whose} is scheduled." if as_of is None else f"{whose} was."
-    print_answer(rows, as_json, as_csv, SHOWN, _scheduled_table, nothing)
+    print_answer(rows, as_json, as_csv, SHOWN, _scheduled_table, _nothing("scheduled", group, as_of))
 
 
 def _scheduled_table(rows: list[dict[str, Any]]) -> None:
@@ -96,6 +98,34 @@ def _scheduled_table(rows: list[dict[str, Any]]) -> None:
             *(str(row[name]) for name in ("queue_id", "queue_offset", "transaction_id", "producer_group")),
             *(shown(row[name]) for name in ("real_topic", "decided_at", "source", "deliver_at")),
             f"{int(row['due_in_s'])}s",
+        )
+    console().print(table)
+
+
+@app.command()
+def unpublished(
+    as_of: AsOf = None,
+    group: Group = None,
+    topic: OneTopic = None,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+) -> None:
+    """Show the committed messages that wait for their topic's table, or did at a time, since when and why."""
+    settings = prepared_for_tables(config, overrides, debug)
+    with answering(settings, "unpublished") as answers:
+        rows = answers.unpublished(as_of, group=group, topic=topic)
+    print_answer(rows, as_json, as_csv, SHOWN, _unpublished_table, _nothing("unpublished", group, as_of))
+
+
+def _unpublished_table(rows: list[dict[str, Any]]) -> None:
+    table = table_of("queue", "offset", "transaction", "group", "topic", "committed", "why")
+    for row in rows:
+        table.add_row(
+            *(str(row[name]) for name in ("queue_id", "queue_offset", "transaction_id", "producer_group")),
+            *(shown(row[name]) for name in ("real_topic", "unpublished_at", "reason")),
         )
     console().print(table)
 
@@ -153,11 +183,14 @@ def stuck(
 
 
 def _stuck_table(rows: list[dict[str, Any]]) -> None:
-    table = table_of("group", "pending", "overdue", "oldest", "silent since", "undecided since", "endpoints", "why")
+    times = ("silent since", "undecided since")
+    table = table_of("group", "pending", "overdue", "oldest", "last answer", *times, "endpoints", "why")
     for row in rows:
+        said = ("last_answer", "last_answer_at", "last_answer_endpoint")
         table.add_row(
             *(shown(row[name]) for name in ("producer_group", "pending", "overdue")),
             "-" if row["oldest_age_s"] is None else f"{int(row['oldest_age_s'])}s",
+            " ".join(row[name] for name in said if row[name] is not None) or "-",
             *(shown(row[name]) for name in ("silent_since", "undecided_since")),
             " ".join(row["endpoints"]) or "-",
             shown(row["why"]),

@@ -31,6 +31,7 @@ AvailableNow = Annotated[bool, typer.Option("--available-now", help="Work off wh
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 Csv = Annotated[bool, typer.Option("--csv", help="CSV instead of a table.")]
 Group = Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only this producer group's.")]
+OneTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic's.")]
 AsOf = Annotated[
     str | None,
     typer.Option("--as-of", metavar="TIME", help="As it was then (UTC): 2026-11-20T15:00, 15:00 (today), 10m ago."),

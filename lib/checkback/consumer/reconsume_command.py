@@ -7,6 +7,7 @@ the same command of the same actor completes the ledger as long as the retry is 
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,8 @@ ACTION = "RESUME_DEAD_LETTER"
 _LEDGER = "operations"
 #: dead letters that one command resumes: each commit of the group has all retries
 MOST = 10_000
-#: rows that are shown
+#: columns of the table of dead letters, and rows of it that are shown
+SHOWN = ("topic", "queue", "half", "transaction", "retries", "given up", "reason", "is")
 _SHOWN = 50
 _TRIES = 50
 
@@ -108,36 +110,56 @@ def look(tables: Tables, request: Request) -> list[Judged]:
 
     Raises SettingsError if there is no such group or dead letter, StorageError.
     """
-    chosen_groups(tables, request.group)
-    equal: dict[str, list[str]] = {"consumer_group": [request.group]}
-    if request.topic is not None:
-        equal["topic"] = [request.topic]
-    if request.transaction_ids:
-        equal["transaction_id"] = list(request.transaction_ids)
+    return dead_letters(tables, request.group, request.topic, request.transaction_ids, request.resumed_by)
+
+
+def dead_letters(
+    tables: Tables,
+    group: str,
+    topic: str | None = None,
+    transaction_ids: Sequence[str] = (),
+    resumed_by: str = "",
+) -> list[Judged]:
+    """The dead letters of a group, those given up first come first, and what becomes of each. Read only.
+
+    Only those of a topic (None = all), and with these ids (none = all). ``resumed_by``: see `judge`. Raises as `look`.
+    """
+    chosen_groups(tables, group)
+    equal: dict[str, list[str]] = {"consumer_group": [group]}
+    if topic is not None:
+        equal["topic"] = [topic]
+    if transaction_ids:
+        equal["transaction_id"] = list(transaction_ids)
     buried = dead_letters_of(FileStore(tables).rows(TABLE, equal, COLUMNS).to_pylist())
-    missing = set(request.transaction_ids) - {one.transaction_id for one in buried}
+    missing = set(transaction_ids) - {one.transaction_id for one in buried}
     if missing:
         fix = f"see the table {TABLE}, column transaction_id"
         raise SettingsError("the group has no such dead letter", f"--transaction-id {min(missing)[:80]}", fix)
     log = BatchLog(tables)
     log.refresh()
-    state = read_group(tables, request.group).state
-    recorded = _recorded(tables, request, buried)
+    state = read_group(tables, group).state
+    recorded = _recorded(tables, group, buried)
     return [
-        judge(one, key, state, recorded[_app(request, one)], request.resumed_by)
+        judge(one, key, state, recorded[_app(group, one)], resumed_by)
         for one, key in zip(buried, keys_of(buried, log.batches), strict=True)
     ]
+
+
+def command_of(group: str) -> str:
+    """The command that has all dead letters of a group consumed again."""
+    return f"checkback reconsume {shlex.quote(group)} --all --actor NAME --reason TEXT"
 
 
 def act(tables: Tables, request: Request, chosen: Sequence[Judged], now: int) -> list[Judged]:
     """Have them consumed again, and record it. Returns those that nobody else has resumed meanwhile. ``now``: ms."""
     ledger = _open_ledger(tables)
-    recorded = ledger.versions(_app(request, one.buried) for one in chosen)
+    recorded = ledger.versions(_app(request.group, one.buried) for one in chosen)
     done: list[Judged] = []
 
     def change(state: GroupState) -> GroupState:
         judged = [
-            judge(one.buried, one.key, state, recorded[_app(request, one.buried)], request.resumed_by) for one in chosen
+            judge(one.buried, one.key, state, recorded[_app(request.group, one.buried)], request.resumed_by)
+            for one in chosen
         ]
         done[:] = [one for one in judged if one.fate == AGAIN]
         return with_retries(state, done, now, request.resumed_by)
@@ -161,14 +183,14 @@ def _open_ledger(tables: Tables) -> DeltaLog:
 
 def _record(tables: Tables, ledger: DeltaLog, request: Request, done: Sequence[Judged], now: int) -> bool:
     """Append a row for each that has none, in one commit; False if another operator has committed meanwhile."""
-    before = ledger.versions(_app(request, one.buried) for one in done)
-    new = [one.buried for one in done if (before[_app(request, one.buried)] or 0) < one.buried.dead_at]
+    before = ledger.versions(_app(request.group, one.buried) for one in done)
+    new = [one.buried for one in done if (before[_app(request.group, one.buried)] or 0) < one.buried.dead_at]
     if not new:
         return True
     with FileWriter(tables.root, sync=tables.sync) as writer:
         writer.write(_LEDGER, pa.concat_tables([_row(request, one, now) for one in new]))
         files = writer.close()
-    apps = {_app(request, one): one.dead_at for one in new}
+    apps = {_app(request.group, one): one.dead_at for one in new}
     try:
         ledger.commit_after(files, {app: before[app] for app in apps}, apps)
     except FencedError:
@@ -183,17 +205,17 @@ def _row(request: Request, buried: Buried, now: int) -> pa.Table:
     return operation_row(Operation(time_of(now), ACTION, signed, place, *names))
 
 
-def _recorded(tables: Tables, request: Request, buried: Sequence[Buried]) -> dict[str, int | None]:
+def _recorded(tables: Tables, group: str, buried: Sequence[Buried]) -> dict[str, int | None]:
     """By application the ``dead_at`` of the last one that was resumed."""
-    apps = [_app(request, one) for one in buried]
+    apps = [_app(group, one) for one in buried]
     if not DeltaLog.exists(tables.location(_LEDGER)):
         return dict.fromkeys(apps)
     return DeltaLog(_LEDGER, tables.location(_LEDGER), sync=False).versions(apps)
 
 
-def _app(request: Request, buried: Buried) -> str:
+def _app(group: str, buried: Buried) -> str:
     """A dead letter's application of Delta's transaction identifiers in the ledger; its version is ``dead_at``."""
-    return f"operator/{ACTION}/{request.group}/{buried.queue.topic}/{buried.place}"
+    return f"operator/{ACTION}/{group}/{buried.queue.topic}/{buried.place}"
 
 
 # What is shown
@@ -204,8 +226,7 @@ def _show(request: Request, judged: Sequence[Judged], count: int, as_json: bool,
         print(json.dumps(_json(request, judged, done=False) | {"follows": _follows(request, count)}))
         return
     if judged:
-        columns = ("topic", "queue", "half", "transaction", "retries", "given up", "reason", "is")
-        table(columns, [_cells(one) for one in judged[:_SHOWN]])
+        table(SHOWN, [cells(one) for one in judged[:_SHOWN]])
     if len(judged) > _SHOWN:
         print(f"and {len(judged) - _SHOWN} more; --json shows all")
     print(printable(f"{ACTION}: {_follows(request, count)}"))
@@ -230,7 +251,8 @@ def _messages(count: int) -> str:
     return f"{count} message{'' if count == 1 else 's'}"
 
 
-def _cells(one: Judged) -> tuple[str, ...]:
+def cells(one: Judged) -> tuple[str, ...]:
+    """A row of the table of dead letters, in SHOWN."""
     buried = one.buried
     return (
         buried.queue.topic,
@@ -251,18 +273,20 @@ def _json(request: Request, judged: Sequence[Judged], done: bool) -> dict[str, A
         "group": request.group,
         "actor": request.signed.actor,
         "reason": request.signed.reason,
-        "messages": [
-            {
-                "topic": one.buried.queue.topic,
-                "queue_id": one.buried.queue.queue_id,
-                "half_queue_id": one.buried.half_queue_id,
-                "half_queue_offset": one.buried.half_queue_offset,
-                "transaction_id": one.buried.transaction_id,
-                "reconsume_times": one.buried.times,
-                "dead_at": iso(one.buried.dead_at),
-                "error": one.buried.reason,
-                "is": one.fate,
-            }
-            for one in judged
-        ],
+        "messages": list(map(message_json, judged)),
+    }
+
+
+def message_json(one: Judged) -> dict[str, Any]:
+    """A dead letter as docs/consumer-commands.md describes it."""
+    return {
+        "topic": one.buried.queue.topic,
+        "queue_id": one.buried.queue.queue_id,
+        "half_queue_id": one.buried.half_queue_id,
+        "half_queue_offset": one.buried.half_queue_offset,
+        "transaction_id": one.buried.transaction_id,
+        "reconsume_times": one.buried.times,
+        "dead_at": iso(one.buried.dead_at),
+        "error": one.buried.reason,
+        "is": one.fate,
     }

@@ -106,7 +106,6 @@ def _reconsume(pages: Pages, form: Mapping[str, str], do: bool) -> Preview:
 
 def dead_letters(tables: Tables, group: str) -> list[dict[str, Any]]:
     """The dead letters of a consumer group that were given up last, the last first; ``fate``: what became of each."""
-    asked = reconsume_command.Request.of(group, None, [], True, "dashboard", "shown")
     return [
         {
             "transaction_id": one.buried.transaction_id,
@@ -119,7 +118,7 @@ def dead_letters(tables: Tables, group: str) -> list[dict[str, Any]]:
             # AGAIN is what reconsume would do.
             "fate": "given up" if one.fate == AGAIN else one.fate,
         }
-        for one in reversed(reconsume_command.look(tables, asked)[-ROWS:])
+        for one in reversed(reconsume_command.dead_letters(tables, group)[-ROWS:])
     ]
 
 

@@ -13,7 +13,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from checkback.dashboard import actions, lists, transactions
+from checkback.dashboard import actions, audits, lists, transactions
 from checkback.dashboard.access import COOKIE, VALID_S, is_same_origin
 from checkback.dashboard.overview import overview
 from checkback.dashboard.pages import BusyError
@@ -49,8 +49,10 @@ _OPEN = frozenset({"/login", *(f"/static/{name}" for name in STATIC)})
 PAGES: dict[str, Show] = {
     "/pending": lists.pending,
     "/scheduled": lists.scheduled,
+    "/unpublished": lists.unpublished,
     "/consumers": lists.consumers,
     "/groups/{group}": lists.group,
+    "/audit": audits.audit,
     "/transactions": transactions.search,
     "/transactions/{queue_id}/{queue_offset}": transactions.transaction,
 }

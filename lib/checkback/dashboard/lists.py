@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from checkback.consumer.reconsume_command import command_of
 from checkback.dashboard import charts
 from checkback.dashboard.actions import dead_letters
 from checkback.dashboard.overview import consumer_groups
@@ -56,6 +58,22 @@ def scheduled(pages: Pages, request: Request) -> Response:
     return pages.answer(request, "scheduled.html", data)
 
 
+def unpublished(pages: Pages, request: Request) -> Response:
+    """The committed messages that wait for their topic's table, the oldest first."""
+    page = page_of(request)
+    with pages.asking() as answers:
+        then, form = pages.as_of(request, answers)
+        rows = answers.unpublished(
+            then,
+            group=given(request, "group"),
+            topic=given(request, "topic"),
+            limit=ROWS + 1,
+            offset=page * ROWS,
+        )
+    data = {"as_of": form, "rows": records(rows.slice(0, ROWS)), "more": rows.num_rows > ROWS, "page": page}
+    return pages.answer(request, "unpublished.html", data)
+
+
 def group(pages: Pages, request: Request) -> Response:
     """A producer group: its endpoints and what they said, what is pending and why."""
     name = request.path_params["group"].removesuffix(".json")
@@ -65,12 +83,16 @@ def group(pages: Pages, request: Request) -> Response:
         groups = [row for row in records(answers.groups(then)) if row["producer_group"] == name]
         outcomes = records(answers.check_outcomes(then, every=every, group=name))
         decisions = records(answers.decisions(then, every=every, group=name))
+        breakers = {row["endpoint"]: row for row in records(answers.breakers(then, group=name))}
         oldest = records(answers.pending(then, group=name, limit=ROWS))
-    endpoints: dict[str, dict[str, int]] = {}
-    for row in outcomes:
-        of = endpoints.setdefault(row["endpoint"] or "-", {})
-        of[row["outcome"]] = of.get(row["outcome"], 0) + row["checks"]
     known = pages.settings.producers.get(name)
+    counts: dict[str | None, dict[str, int]] = {url: {} for url in (() if known is None else known.endpoints)}
+    for row in outcomes:
+        of = counts.setdefault(row["endpoint"], {})
+        of[row["outcome"]] = of.get(row["outcome"], 0) + row["checks"]
+    endpoints = [
+        {"endpoint": url, "outcomes": of, "breaker": breakers.get(url)} for url, of in islice(counts.items(), ROWS)
+    ]
     return pages.answer(
         request,
         "group.html",
@@ -109,6 +131,7 @@ def consumers(pages: Pages, request: Request) -> Response:
                 for topic in one.topics
             ],
             "dead_letters": dead.get(one.group, []),
+            "reconsume": command_of(one.group),
         }
         for one in found
     ]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.lag import LagReader
 from checkback.dashboard import charts
 from checkback.inspect.answers import records
 from checkback.inspect.status import ConsumerFacts
-from checkback.inspect.status_screen import as_json, check_rows, group_rows, lines
+from checkback.inspect.status_screen import as_json, check_rows, lines
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -49,12 +51,15 @@ def overview(pages: Pages, request: Request) -> Response:
         found
         | {
             "lines": [line._asdict() for line in lines(status)],
-            "groups": [] if facts is None else [dict(row) for row in facts.groups],
-            "stuck": [] if facts is None else [bad for _, bad in group_rows(facts)],
+            "groups": [] if facts is None else [_with_time(row) for row in facts.groups],
             "endpoints": [] if facts is None else check_rows(facts),
             "status": as_json(status),
         },
     )
+
+
+def _with_time(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"last_answer_at": row["last_answer_at_ms"]} | row
 
 
 def consumer_groups(answers: Answers) -> list[GroupLag]:

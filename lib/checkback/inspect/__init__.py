@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from checkback.inspect.batch_snapshot import snapshot
+    from checkback.inspect.breaker_states import breakers
     from checkback.inspect.groups import stuck_groups
     from checkback.inspect.notebook import busiest, notebook_settings, table
     from checkback.inspect.outage import damage, outages, what_endpoints_said, worst_outage
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from checkback.inspect.unpublished_messages import unpublished
 
 __all__ = [
+    "breakers",
     "busiest",
     "check_outcomes",
     "damage",
@@ -52,6 +54,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "breakers": "breaker_states",
     "busiest": "notebook",
     "check_outcomes": "timeline",
     "damage": "outage",

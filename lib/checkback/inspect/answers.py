@@ -18,11 +18,12 @@ or read, raise `SparkNeededError` on opening.
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-from threading import RLock
+from threading import RLock, Timer
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from checkback.errors import SettingsError
 from checkback.inspect.audit import Report, audit_on, findings_on
+from checkback.inspect.breaker_states import breakers_question
 from checkback.inspect.duckdb_engine import DuckDBEngine, Mark
 from checkback.inspect.groups import group_rows
 from checkback.inspect.pending_transactions import pending_question
@@ -120,6 +121,10 @@ class Answers:
         """
         return self._view(lambda view: group_rows(view, self._settings, stuck=stuck), as_of)
 
+    def breakers(self, as_of: AsOf = None, *, group: str | None = None) -> pa.Table:
+        """The circuit breaker of each endpoint that was tried; columns as `inspect.breakers`."""
+        return self._ask(breakers_question(self._settings).where("producer_group", group), as_of)
+
     def status(self) -> Status:
         """Whether reconcile is at work, how far it is, and who is stuck; `status_screen.as_json` makes JSON of it.
 
@@ -131,17 +136,28 @@ class Answers:
         found: Status = self._view(lambda view: read_status(self._settings, now, view), None)
         return found
 
-    def audit(self) -> Report:
-        """Whether the tables keep every promise; `audit_report.as_json` makes JSON of it."""
-        return self._on(lambda engine: audit_on(engine, self._settings))
+    def audit(self, within: timedelta | None = None) -> Report:
+        """Whether the tables keep every promise; `audit_report.as_json` makes JSON of it.
+
+        ``within``: raises StorageError if DuckDB takes longer.
+        """
+        return self._on(lambda engine: audit_on(engine, self._settings), within)
 
     def findings(self) -> pa.Table:
         """The transactions with which the audit finds fault; columns as `inspect.audit.findings`."""
         return self._on(lambda engine: findings_on(engine, self._settings))
 
-    def unpublished(self, as_of: AsOf = None) -> pa.Table:
+    def unpublished(
+        self,
+        as_of: AsOf = None,
+        *,
+        group: str | None = None,
+        topic: str | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> pa.Table:
         """The messages that wait for their topic's table, the oldest first; columns as `inspect.unpublished`."""
-        return self._view(unpublished_rows, as_of)
+        return self._view(lambda view: unpublished_rows(view, group, topic, limit, offset), as_of)
 
     def lineage(self, transaction_id: str, as_of: AsOf = None, *, group: str | None = None) -> pa.Table:
         """All that the tables record of a transaction id, in order; columns as `inspect.lineage`."""
@@ -220,13 +236,22 @@ class Answers:
     def _view(self, read: Callable[[View], _Result], as_of: AsOf) -> _Result:
         return self._on(lambda engine: read(View.on(engine, as_of)))
 
-    def _on(self, read: Callable[[Engine], _Result]) -> _Result:
+    def _on(self, read: Callable[[Engine], _Result], within: timedelta | None = None) -> _Result:
         if self._spark is not None:
             from checkback.inspect.spark_engine import SparkEngine
 
             return read(SparkEngine(self._spark, self.tables))
         with DuckDBEngine(self.tables, self._lock, self._marks) as engine:
-            return read(engine)
+            if within is None:
+                return read(engine)
+            timer = Timer(within.total_seconds(), engine.stop)
+            timer.daemon = True
+            timer.start()
+            try:
+                return read(engine)
+            finally:
+                timer.cancel()
+                timer.join()
 
 
 def records(rows: pa.Table) -> list[dict[str, Any]]:

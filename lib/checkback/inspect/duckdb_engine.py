@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 import shutil
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -59,6 +60,9 @@ _MACROS = """
 """
 
 
+_TOO_LONG = StorageError("it takes too long here", "", "use the command, which takes the time that it needs")
+
+
 class Mark(NamedTuple):
     """The newest version of a table that was read, and what tells its commit from another one (`commit_mark`)."""
 
@@ -80,6 +84,7 @@ class DuckDBEngine:
     _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False)
     _views: dict[object, str] = field(default_factory=dict, repr=False)
     _old: bool = False
+    _stopped: bool = False
 
     def __post_init__(self) -> None:
         """Open the database."""
@@ -110,6 +115,11 @@ class DuckDBEngine:
         """Close the database, and remove what it has spilled."""
         self._database.close()
         shutil.rmtree(self._spill, ignore_errors=True)
+
+    def stop(self) -> None:
+        """End what it evaluates, which raises StorageError, and evaluate nothing more. From any thread."""
+        self._stopped = True
+        self._database.interrupt()
 
     @property
     def session(self) -> None:
@@ -224,15 +234,25 @@ class DuckDBEngine:
     def query(self, text: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -> pa.Table:
         """See Engine."""
         used = {name: values[name] for name in PARAMETER.findall(text)}
-        return self._run(PARAMETER.sub(r"$\1", text).format(**tables), used).to_arrow_table()
+        with self._errors():
+            return self._run(PARAMETER.sub(r"$\1", text).format(**tables), used).to_arrow_table()
 
     def _run(self, text: str, values: Mapping[str, Value] | None = None) -> Any:
-        try:
+        with self._errors():
             return self._database.sql(text, params=dict(values or {}))
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        if self._stopped:
+            raise _TOO_LONG
+        try:
+            yield
         except duckdb.IOException as error:
             if self._old and "No files found" in str(error):
                 raise SettingsError("is too long ago: its files are gone", self.tables.root, TOO_LONG_AGO) from error
             raise _failed(error) from error
+        except duckdb.InterruptException as error:
+            raise _TOO_LONG from error
         except duckdb.Error as error:
             raise _failed(error) from error
 

@@ -28,7 +28,9 @@ COLUMNS = (
     "op_waiting",
     "oldest_born",
     "oldest_age_s",
+    "last_answer",
     "last_answer_at",
+    "last_answer_endpoint",
     "silent_since",
     "undecided_since",
     "outcomes",
@@ -70,11 +72,16 @@ latest AS (
     FROM {{check_answers}} GROUP BY producer_group),
 facts AS (
     SELECT a.producer_group, a.answered_at, a.outcome, a.endpoint, a.failed_tries, coalesce(a.error, '') AS error,
+        coalesce(a.endpoint, '') AS endpoint_text, a.outcome IN ('COMMIT', 'ROLLBACK', 'UNKNOWN') AS answers,
         l.last_answer_at, l.last_decided_at, first_error(a.error, a.failed_tries) AS tried_error,
         coalesce(unix_micros(a.answered_at) > unix_micros(l.newest_at) - :check_interval, FALSE) AS recent
     FROM {{check_answers}} AS a JOIN latest AS l ON l.producer_group = a.producer_group),
 outcomes AS (
     SELECT producer_group, max(last_answer_at) AS last_answer_at,
+        max_by(outcome, (outcome, endpoint_text)) FILTER (
+            WHERE answered_at = last_answer_at AND answers) AS last_answer,
+        nullif(max_by(endpoint_text, (outcome, endpoint_text)) FILTER (
+            WHERE answered_at = last_answer_at AND answers), '') AS last_answer_endpoint,
         min(answered_at) FILTER (
             WHERE outcome = 'NO_ANSWER' AND (last_answer_at IS NULL OR answered_at > last_answer_at)) AS silent_since,
         min(answered_at) FILTER (
@@ -100,8 +107,9 @@ named AS (
 tried AS (
     SELECT producer_group, array_sort(collect_set(endpoint)) AS endpoints
     FROM named WHERE endpoint IS NOT NULL GROUP BY producer_group)
-SELECT w.producer_group, w.pending, w.overdue, w.op_waiting, w.oldest_born, w.oldest_age_s, o.last_answer_at,
-    o.silent_since, o.undecided_since, coalesce(o.outcomes, CAST(0 AS BIGINT)) AS outcomes,
+SELECT w.producer_group, w.pending, w.overdue, w.op_waiting, w.oldest_born, w.oldest_age_s, o.last_answer,
+    o.last_answer_at, o.last_answer_endpoint, o.silent_since, o.undecided_since,
+    coalesce(o.outcomes, CAST(0 AS BIGINT)) AS outcomes,
     {", ".join(f"CAST(o.{name} AS DOUBLE) / nullif(o.outcomes, 0) AS {name}_share" for name in _SHARES)},
     o.last_error, coalesce(t.endpoints, no_text()) AS endpoints, w.as_of, w.requested, w.due_since,
     CASE WHEN startswith(o.last_silence, '{NOT_TRIED}') THEN o.last_silence END AS held_back,
@@ -115,11 +123,12 @@ def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str 
     """The producer groups with transactions pending beyond their immunity, the one with the oldest first.
 
     Columns: producer_group; pending, overdue (beyond their immunity), op_waiting (of those: their op has landed)
-    BIGINT; oldest_born TIMESTAMP and oldest_age_s DOUBLE (of the overdue); last_answer_at (newest COMMIT, ROLLBACK or
-    UNKNOWN), silent_since (first NO_ANSWER after that; null = it answers), undecided_since (first UNKNOWN after its
-    last COMMIT or ROLLBACK); of its last check_interval of checking: outcomes BIGINT, and as fractions of 1
-    decided_share, unknown_share, no_answer_share, skipped_share DOUBLE (null = none), endpoints ARRAY<STRING> (all that
-    were tried); last_error (of the newest failed attempt); why (a sentence), as_of.
+    BIGINT; oldest_born TIMESTAMP and oldest_age_s DOUBLE (of the overdue); last_answer (newest COMMIT, ROLLBACK or
+    UNKNOWN of a check), last_answer_at and last_answer_endpoint (which gave it), silent_since (first NO_ANSWER
+    after that; null = it answers), undecided_since (first UNKNOWN after its last COMMIT or ROLLBACK); of its last
+    check_interval of checking: outcomes BIGINT, and as fractions of 1 decided_share, unknown_share,
+    no_answer_share, skipped_share DOUBLE (null = none), endpoints ARRAY<STRING> (all that were tried); last_error
+    (of the newest failed attempt); why (a sentence), as_of.
 
     One row per group. Costs as much as `pending`, plus a second scan of check_answers. Raises as `pending`.
     """

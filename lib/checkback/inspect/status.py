@@ -42,6 +42,9 @@ GROUP = (
     "overdue",
     "op_waiting",
     "oldest_age_s",
+    "last_answer",
+    "last_answer_at_ms",
+    "last_answer_endpoint",
     "silent_since_ms",
     "undecided_since_ms",
     "outcomes",
@@ -183,7 +186,7 @@ def _facts(view: View, settings: Settings, now: datetime) -> TableFacts:
 def _groups(view: View, settings: Settings) -> list[Mapping[str, Any]]:
     """GROUP of each group, the oldest first."""
     rows = group_rows(view, settings)
-    for name in ("silent_since", "undecided_since"):
+    for name in ("last_answer_at", "silent_since", "undecided_since"):
         rows = rows.append_column(f"{name}_ms", pc.divide(rows.column(name).cast(pa.int64()), 1000))
     found: list[Mapping[str, Any]] = rows.select(list(GROUP)).to_pylist()
     return sorted(found, key=lambda row: (-(row["oldest_age_s"] or float("-inf")), row["producer_group"] or ""))

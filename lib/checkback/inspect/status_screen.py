@@ -212,9 +212,9 @@ def _counts(of_states: dict[str, int]) -> str:
 
 
 def _group_json(row: dict[str, Any]) -> dict[str, Any]:
-    for name in ("silent_since", "undecided_since"):
-        at = row.pop(f"{name}_ms")
-        row[name] = None if at is None else iso(at)
+    for name in [name for name in row if name.endswith("_ms")]:
+        at = row.pop(name)
+        row[name.removesuffix("_ms")] = None if at is None else iso(at)
     return row
 
 

@@ -44,9 +44,13 @@ def unpublished(spark: SparkSession, settings: Settings, as_of: datetime | str |
     return frame
 
 
-def unpublished_rows(view: View) -> pa.Table:
-    """As `unpublished`."""
-    rows: pa.Table = view.engine.arrow(view.ask(*_outstanding(view)))
+def unpublished_rows(
+    view: View, group: str | None = None, topic: str | None = None, limit: int | None = None, offset: int = 0
+) -> pa.Table:
+    """As `unpublished`: those of a group and a topic (None = all), a page of them."""
+    question, tables = _outstanding(view)
+    question = question.where("producer_group", group).where("real_topic", topic).page(limit, offset)
+    rows: pa.Table = view.engine.arrow(view.ask(question, tables))
     return rows
 
 

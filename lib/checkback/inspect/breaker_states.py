@@ -1,0 +1,86 @@
+"""The circuit breaker of each endpoint of a producer group, as the answers tell (docs/checks.md)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from checkback.check.circuit_breaker import limits_of
+from checkback.inspect.diagnosis import NOT_TRIED
+from checkback.inspect.question import Question
+from checkback.inspect.view import View
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.settings import Settings
+
+#: CTE `tries`: the tries of each endpoint, and those that its breaker prevented (``held``). `vain`: those since its
+#: last answer, numbered. `broken`: what they tell of an endpoint. Times are us.
+_BREAKERS = f"""
+WITH made AS (
+    SELECT producer_group, endpoint, unix_micros(answered_at) AS us,
+        outcome IN ('COMMIT', 'ROLLBACK', 'UNKNOWN') AS answers, coalesce(error, '') AS error
+    FROM {{check_answers}} WHERE outcome <> 'SKIPPED'
+    UNION ALL
+    SELECT producer_group, failed.endpoint, us, FALSE AS answers, coalesce(failed.error, '') AS error
+    FROM (
+        SELECT producer_group, unix_micros(answered_at) AS us, explode(failed_tries) AS failed FROM {{check_answers}})),
+tries AS (
+    SELECT *, NOT answers AND startswith(error, '{NOT_TRIED}') AS held,
+        max(CASE WHEN answers THEN us END) OVER (PARTITION BY producer_group, endpoint) AS answered_at,
+        max(CASE WHEN NOT answers THEN us END) OVER (PARTITION BY producer_group, endpoint) AS vain_at
+    FROM made WHERE endpoint IS NOT NULL AND us IS NOT NULL),
+vain AS (
+    SELECT *, row_number() OVER (PARTITION BY producer_group, endpoint, held ORDER BY us, error) AS number
+    FROM tries WHERE NOT answers AND (answered_at IS NULL OR us > answered_at)),
+broken AS (
+    SELECT producer_group, endpoint, count(*) FILTER (WHERE NOT held) AS failures,
+        max(us) FILTER (WHERE NOT held) AS failed_at, min(us) FILTER (WHERE held) AS held_at,
+        min(us) FILTER (WHERE NOT held AND number = :failures) AS opened_at,
+        max_by(error, (us, error)) FILTER (WHERE NOT held) AS last_error,
+        max_by(error, (us, error)) FILTER (WHERE held) AS not_tried
+    FROM vain GROUP BY producer_group, endpoint),
+every AS (
+    SELECT producer_group, endpoint, max(answered_at) AS answered_at,
+        min(us) FILTER (WHERE answers AND us > vain_at) AS closed_at
+    FROM tries GROUP BY producer_group, endpoint),
+known AS (
+    SELECT e.producer_group, e.endpoint, e.answered_at, e.closed_at,
+        coalesce(b.failures, CAST(0 AS BIGINT)) AS failures, b.last_error, b.not_tried,
+        coalesce(b.opened_at, b.held_at) AS opened_at,
+        coalesce(b.failed_at, b.held_at) + CAST(:pause AS BIGINT) AS until
+    FROM every AS e LEFT JOIN broken AS b
+        ON b.producer_group IS NOT DISTINCT FROM e.producer_group AND b.endpoint = e.endpoint)
+SELECT producer_group, endpoint,
+    CASE WHEN opened_at IS NULL THEN 'closed' WHEN CAST(:now AS BIGINT) < until THEN 'open' ELSE 'half-open' END
+        AS breaker,
+    timestamp_micros(CASE
+        WHEN opened_at IS NULL THEN closed_at WHEN CAST(:now AS BIGINT) < until THEN opened_at ELSE until END) AS since,
+    failures, last_error, not_tried, timestamp_micros(answered_at) AS last_answer_at
+FROM known"""
+
+
+def breakers(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:
+    """The circuit breaker of each endpoint that was tried, now or as of a point in time.
+
+    Columns: producer_group, endpoint; breaker: closed, open, or half-open (the next check is its probe); since
+    TIMESTAMP: of an open one the failure that opened it, of a half-open one the end of check.breaker_pause, of a closed
+    one the first answer after its last failure (null = it never failed, or has not answered since); failures BIGINT: in
+    a row, since its last answer; last_error (of the last of them), not_tried (why a check was held back last; null =
+    none was, since its last answer), last_answer_at.
+
+    The breakers themselves are in the memory of `reconcile`: these are derived from check_answers, with check.* of the
+    settings. One that is open by Retry-After counts as half-open after check.breaker_pause, and one whose `reconcile`
+    was started again as it was before. Raises as `pending`.
+    """
+    frame: DataFrame = View.of(spark, settings, as_of).ask(breakers_question(settings))
+    return frame
+
+
+def breakers_question(settings: Settings) -> Question:
+    """The question of `breakers`."""
+    limits = limits_of(settings)
+    values = {"failures": limits.failures, "pause": round(limits.pause_s * 1e6)}
+    return Question(_BREAKERS, "producer_group, endpoint", values)

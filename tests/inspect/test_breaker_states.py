@@ -1,0 +1,95 @@
+"""What the answers tell of the breakers, compared with the breakers themselves."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkback.check.circuit_breaker import CircuitBreaker, State, limits_of
+from checkback.inspect.breaker_states import breakers_question
+from checkback.inspect.duckdb_engine import DuckDBEngine
+from checkback.inspect.view import View
+from checkback.settings import Settings
+from checkback.storage.tables import Tables
+from support.stories import DONE, Row, Transaction, write
+
+_A, _B = "http://a/", "http://b/"
+_FAILURES, _PAUSE = 3, timedelta(seconds=10)
+_RULES = {"check": {"breaker_failures": _FAILURES, "breaker_pause": "10s"}}
+#: seconds since the one before; whether each endpoint would answer
+_CHECKS = st.tuples(st.integers(1, 12), st.booleans(), st.booleans())
+
+
+def _answer(number: int, at: datetime, endpoint: str, outcome: str, error: str | None, tries: list[Any]) -> Row:
+    row = {"check_times": 1, "real_topic": "a", "latency_ms": 1, "batch_id": 0, "delivered": True}
+    said = {"endpoint": endpoint, "outcome": outcome, "error": error, "failed_tries": tries, "answered_at": at}
+    return "check_answers", Transaction(0, number).key | row | said
+
+
+class _Endpoint:
+    """An endpoint with a real breaker, and when that last changed its state."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.limits = limits_of(settings)
+        self.breaker = CircuitBreaker()
+        self.opened: datetime | None = None
+        self.closed: datetime | None = None
+        self._failed = False
+
+    def ask(self, at: datetime, answers: bool) -> str | None:
+        """None = it answered; otherwise the error."""
+        now = at.timestamp()
+        entered = self.breaker.enter(now, self.limits)
+        if entered is None:
+            return f"not tried: {self.breaker.failed} tries in a row failed"
+        after = entered.answered(now, entered.turn) if answers else entered.broken(now, entered.turn, self.limits)
+        if answers:
+            self.closed = at if self._failed and not self.closed else self.closed
+            self.opened = None
+        else:
+            self._failed, self.closed = True, None
+            self.opened = self.opened or (at if after.until else None)
+        self.breaker = after
+        return None if answers else "connection refused"
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.booleans(), st.booleans()), min_size=1, max_size=20), st.integers(0, 30)
+)
+def test_the_answers_tell_the_state_of_the_breakers(checks: list[tuple[int, bool, bool]], later: int) -> None:
+    """Each check is sent to A, then to B, as the breakers allow."""
+    with TemporaryDirectory() as root:
+        about = Settings.model_validate({"storage": {"root": root}, **_RULES})
+        endpoints = {url: _Endpoint(about) for url in (_A, _B)}
+        at, rows = DONE, [Transaction(0, 0).half()]
+        for number, (seconds, *answering) in enumerate(checks):
+            at += timedelta(seconds=seconds)
+            tries: list[dict[str, str]] = []
+            for url, answers in zip(endpoints, answering, strict=True):
+                error = endpoints[url].ask(at, answers)
+                if error is None or url == _B:
+                    rows.append(_answer(number, at, url, "NO_ANSWER" if error else "UNKNOWN", error, tries))
+                    break
+                tries.append({"endpoint": url, "error": error})
+        now = at + timedelta(seconds=later)
+        tables = Tables.of(about.storage)
+        write(None, tables, rows)
+        with DuckDBEngine(tables) as engine:
+            found = View(engine, None, now).ask(breakers_question(about)).to_pylist()
+        for row in found:
+            known = endpoints[row["endpoint"]]
+            state = known.breaker.state(now.timestamp(), known.limits)
+            assert (row["breaker"], row["failures"]) == (state.value, known.breaker.failed)
+            assert (
+                row["since"]
+                == {
+                    State.CLOSED: known.closed,
+                    State.OPEN: known.opened,
+                    State.HALF_OPEN: datetime.fromtimestamp(known.breaker.until, timezone.utc),
+                }[state]
+            )
