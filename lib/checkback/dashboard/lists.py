@@ -26,7 +26,7 @@ def pending(pages: Pages, request: Request) -> Response:
     """The pending half messages, the oldest first; filtered by group, topic, reason and age."""
     page = page_of(request)
     group, topic, why = (given(request, name) for name in ("group", "topic", "why"))
-    with pages.asking() as answers:
+    with pages.asking(pending=True) as answers:
         then, form = pages.as_of(request, answers)
         rows = answers.pending(
             then,
@@ -77,7 +77,7 @@ def unpublished(pages: Pages, request: Request) -> Response:
 def group(pages: Pages, request: Request) -> Response:
     """A producer group: its endpoints and what they said, what is pending and why."""
     name = request.path_params["group"].removesuffix(".json")
-    with pages.asking() as answers:
+    with pages.asking(pending=True) as answers:
         then, form = pages.as_of(request, answers)
         every = answers.pick_every(then)
         groups = [row for row in records(answers.groups(then)) if row["producer_group"] == name]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def overview(pages: Pages, request: Request) -> Response:
     """As of a time only what the tables tell of it: groups and charts."""
-    with pages.asking() as answers:
+    with pages.asking(pending=True) as answers:
         then, form = pages.as_of(request, answers)
         every = answers.pick_every(then)
         found = {

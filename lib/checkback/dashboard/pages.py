@@ -55,12 +55,16 @@ class Pages:
         }
 
     @contextmanager
-    def asking(self) -> Iterator[Answers]:
-        """The answers, when it is this question's turn. Raises BusyError."""
+    def asking(self, *, pending: bool = False) -> Iterator[Answers]:
+        """The answers for a page, of one moment, when it is its turn. Raises BusyError.
+
+        ``pending``: several of its questions are about what is pending.
+        """
         if not self._turn.acquire(timeout=_PATIENCE_S):
             raise BusyError("other questions are being answered", "", "ask again")
         try:
-            yield self._answers
+            with self._answers.together(pending=pending) as answers:
+                yield answers
         finally:
             self._turn.release()
 

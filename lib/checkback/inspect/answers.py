@@ -17,6 +17,8 @@ or read, raise `SparkNeededError` on opening.
 
 from __future__ import annotations
 
+from contextlib import contextmanager, nullcontext
+from copy import copy
 from datetime import datetime, timedelta, timezone
 from threading import RLock, Timer
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -45,7 +47,7 @@ from checkback.storage.tables import Tables
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -73,6 +75,8 @@ class Answers:
         if spark is None and not self.tables.readable:
             raise SparkNeededError("the tables are in a catalog", "storage.catalog", "ask on Spark")
         self._lock = RLock()
+        self._engine: DuckDBEngine | None = None
+        self._views: dict[object, View] = {}
         self._marks: dict[str, Mark] = {}
 
     def __enter__(self) -> Answers:
@@ -80,6 +84,21 @@ class Answers:
 
     def __exit__(self, *_: object) -> None:
         """Nothing is held between calls."""
+
+    @contextmanager
+    def together(self, *, pending: bool = False) -> Iterator[Answers]:
+        """The same answers of one moment, for several questions in one thread: what they share is read once.
+
+        ``pending``: several are about what is pending.
+        """
+        if self._spark is not None:
+            yield self
+            return
+        shared = (pending_question(self._settings).sql,) if pending else ()
+        with DuckDBEngine(self.tables, self._lock, self._marks, shared) as engine:
+            answers = copy(self)
+            answers._engine, answers._views = engine, {}
+            yield answers
 
     def pending(
         self,
@@ -234,14 +253,19 @@ class Answers:
         return self._view(lambda view: view.engine.arrow(view.ask(question)), as_of)
 
     def _view(self, read: Callable[[View], _Result], as_of: AsOf) -> _Result:
-        return self._on(lambda engine: read(View.on(engine, as_of)))
+        if self._engine is None:
+            return self._on(lambda engine: read(View.on(engine, as_of)))
+        if as_of not in self._views:
+            self._views[as_of] = View.on(self._engine, as_of)
+        return read(self._views[as_of])
 
     def _on(self, read: Callable[[Engine], _Result], within: timedelta | None = None) -> _Result:
         if self._spark is not None:
             from checkback.inspect.spark_engine import SparkEngine
 
             return read(SparkEngine(self._spark, self.tables))
-        with DuckDBEngine(self.tables, self._lock, self._marks) as engine:
+        known = self._engine
+        with DuckDBEngine(self.tables, self._lock, self._marks) if known is None else nullcontext(known) as engine:
             if within is None:
                 return read(engine)
             timer = Timer(within.total_seconds(), engine.stop)

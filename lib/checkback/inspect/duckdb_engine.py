@@ -75,12 +75,14 @@ class DuckDBEngine:
     """An `engine.Engine` of its own database in memory: views by table, and relations. A context manager.
 
     Not for several threads at once, but for the logs in ``tables`` and the ``marks`` of their newest commits, which
-    ``lock`` guards.
+    ``lock`` guards. ``shared``: SQL that several questions contain, and that is evaluated once for all of them.
     """
 
     tables: Tables
     lock: RLock = field(default_factory=RLock, repr=False)
     marks: dict[str, Mark] = field(default_factory=dict, repr=False)
+    shared: tuple[str, ...] = ()
+    _kept: dict[object, str] = field(default_factory=dict, repr=False)
     _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False)
     _views: dict[object, str] = field(default_factory=dict, repr=False)
     _old: bool = False
@@ -233,9 +235,22 @@ class DuckDBEngine:
 
     def query(self, text: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -> pa.Table:
         """See Engine."""
-        used = {name: values[name] for name in PARAMETER.findall(text)}
+        for part in self.shared:
+            if part in text:
+                text = text.replace(part, f"SELECT * FROM {self._kept_as(part, tables, values)}")
         with self._errors():
-            return self._run(PARAMETER.sub(r"$\1", text).format(**tables), used).to_arrow_table()
+            return self._run(*_bound(text, tables, values)).to_arrow_table()
+
+    def _kept_as(self, part: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -> str:
+        """The name of a temporary table with the rows of an SQL text; beyond _MEMORY it spills."""
+        text, used = _bound(part, tables, values)
+        key = text, *used.items()
+        if key not in self._kept:
+            name = f"kept_{len(self._kept)}"
+            with self._errors():
+                self._database.execute(f"CREATE TEMP TABLE {name} AS {text}", used)
+            self._kept[key] = name
+        return self._kept[key]
 
     def _run(self, text: str, values: Mapping[str, Value] | None = None) -> Any:
         with self._errors():
@@ -259,6 +274,12 @@ class DuckDBEngine:
     def arrow(self, rows: pa.Table) -> pa.Table:
         """See Engine."""
         return rows
+
+
+def _bound(text: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -> tuple[str, dict[str, Value]]:
+    """A question's SQL as DuckDB reads it, and its parameters."""
+    used = {name: values[name] for name in PARAMETER.findall(text)}
+    return PARAMETER.sub(r"$\1", text).format(**tables), used
 
 
 def _with_files(rows: Any) -> pa.RecordBatchReader:
