@@ -125,7 +125,13 @@ def test_what_is_shown_of_a_group(dead: Published, capfd: pytest.CaptureFixture[
     assert len(lines) == 3
     with_queues = printed(capfd, "consumers", "credits").splitlines()
     assert with_queues[4].split()[:2] == ["payments", "0"]
-    assert len(with_queues) == 5
+    given_up = [line.split() for line in with_queues[6:9]]
+    assert [(topic, place) for topic, _, place, *_ in given_up] == [("payments", f"0/{offset}") for offset in (1, 3, 5)]
+    assert with_queues[9].endswith("checkback reconsume credits --all --actor NAME --reason TEXT")
+    assert len(with_queues) == 10
+    letters = found["first_dead_letters"]
+    assert [(one["half_queue_offset"], one["error"]) for one in letters] == [(n, "RECONSUME_LATER") for n in (1, 3, 5)]
+    assert "first_dead_letters" not in listed(capfd, "consumers")
 
 
 @pytest.mark.slow

@@ -108,6 +108,7 @@ def test_op_before_its_half_message_is_in_the_tables(tmp_path: Path) -> None:
         answers = [False, True, ("contradiction", "COMMIT")]
         for expected, state in zip(answers, ("COMMIT", "COMMIT", "ROLLBACK"), strict=True):
             assert await told(second, op(0, state=state)) == [expected]
+        assert "checkback_gateway_unverified_ops 1.0" in second._metrics.text().decode()
         await sent.land()
         assert await told(second, op(0), op(0, state="ROLLBACK")) == answers[1:]
         assert await told(first, op(0), op(0, state="ROLLBACK"), op(1)) == [False, answers[2], ("unknown_offset", None)]

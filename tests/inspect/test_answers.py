@@ -59,6 +59,8 @@ def _questions(answers: Answers) -> dict[str, pa.Table]:
         "hostile": answers.transactions(transaction_id=_HOSTILE, bodies=True),
         "findings": answers.findings(),
         "unpublished": answers.unpublished(),
+        "breakers": answers.breakers(),
+        "pending of a topic": answers.pending(topic="a", limit=5),
         "batches": answers.batches(limit=3),
     }
 
@@ -80,6 +82,9 @@ def test_object_store_and_odd_folder_answer_as_a_folder_does(tmp_path: Path, s3_
         found.append({name: _comparable(rows) for name, rows in _questions(answers).items()})
         assert answers.audit().broken
         assert answers.status().facts is not None
+        with answers.together(pending=True) as page:
+            assert {name: _comparable(rows) for name, rows in _questions(page).items()} == found[-1]
+            assert page.audit() == answers.audit()
     assert all(found[0][name] for name in ("pending", "groups", "lineage", "hostile", "findings", "batches"))
     for name, rows in found[0].items():
         assert rows == found[1][name], name
@@ -196,6 +201,7 @@ def test_hostile_names_are_escaped_and_formats_agree(tmp_path: Path, capfd: pyte
         return out.splitlines()
 
     assert len(lines("pending")) == 2
+    assert lines("unpublished", "--group", "orders") == ["Nothing of the group orders is unpublished."]
     (as_json,) = lines("pending", "--json")
     assert json.loads(as_json)["transaction_id"] == _HOSTILE
     header, row = csv.reader(lines("pending", "--csv"))
@@ -211,6 +217,7 @@ def test_neither_spark_nor_java(tmp_path: Path) -> None:
     """In a process that has no java, and may not import pyspark."""
     write(None, Tables.of(_settings(str(tmp_path)).storage), _story())
     commands = [["status"], ["stuck"], ["pending"], ["decisions"], ["scheduled"], ["lineage", "tx-1-0"], ["audit"]]
+    commands.append(["unpublished"])
     code = f"""
 import sys
 sys.modules["pyspark"] = None

@@ -44,6 +44,11 @@ class Metrics:
         self._remembered = Gauge(
             "checkback_gateway_remembered", "Half messages known from memory", registry=self.registry
         )
+        self._unverified = Gauge(
+            "checkback_gateway_unverified_ops",
+            "Ops stored whose half message was in no table yet, and has not been looked up since",
+            registry=self.registry,
+        )
         self._offset = Gauge(
             "checkback_gateway_last_offset", "Last offset committed", ["queue_id"], registry=self.registry
         )
@@ -71,11 +76,14 @@ class Metrics:
         """Set the last offset of a queue."""
         self._offset.labels(str(queue_id)).set(queue_offset)
 
-    def watch(self, waiting: dict[str, Callable[[], int]], remembered: Callable[[], int]) -> None:
-        """Set the callbacks of the gauges: messages waiting by table, half messages cached."""
+    def watch(
+        self, waiting: dict[str, Callable[[], int]], remembered: Callable[[], int], unverified: Callable[[], int]
+    ) -> None:
+        """Set the callbacks of the gauges: messages waiting by table, half messages cached, ops unverified."""
         for table, count in waiting.items():
             self._waiting.labels(table).set_function(count)
         self._remembered.set_function(remembered)
+        self._unverified.set_function(unverified)
 
     def watch_journal(self, **figures: Callable[[], float]) -> None:
         """Set the callbacks of the journal's gauges, by the end of their names."""

@@ -113,6 +113,7 @@ class GatewayService:
         metrics.watch(
             {"half": lambda: self.halves.commits.waiting, "op": lambda: self.ops.commits.waiting},
             lambda: len(self.cache),
+            lambda: len(unverified),
         )
         for queue_id in self.cache.queues:
             metrics.last_offset(queue_id, self.cache.next_offset(queue_id) - 1)

@@ -75,6 +75,10 @@ class UnverifiedOps:
         self._most = most
         self._of: dict[Groups, _Ops] = {}
 
+    def __len__(self) -> int:
+        """Number of ops, of all tokens, those of other half messages included."""
+        return sum(len(mine.waiting) + len(mine.unfit) for mine in list(self._of.values()))
+
     def state(self, op: Op, groups: Groups) -> str | None:
         """The state of the op that was taken first for this half message; None = none was."""
         mine = self._of.get(groups)
