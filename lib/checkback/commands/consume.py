@@ -167,7 +167,8 @@ def consumers(
 
 def _given_up(tables: Tables, group: str) -> list[Judged]:
     """The dead letters of a group that nobody has resumed, those given up first come first."""
-    from checkback.consumer.reconsume_command import AGAIN, dead_letters
+    from checkback.consumer.reconsume import AGAIN
+    from checkback.consumer.reconsume_command import dead_letters
 
     return [one for one in dead_letters(tables, group) if one.fate == AGAIN]
 

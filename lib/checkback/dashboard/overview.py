@@ -59,7 +59,7 @@ def overview(pages: Pages, request: Request) -> Response:
 
 
 def _with_time(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {"last_answer_at": row["last_answer_at_ms"]} | row
+    return {**row, "last_answer_at": row["last_answer_at_ms"]}
 
 
 def consumer_groups(answers: Answers) -> list[GroupLag]:
