@@ -9,6 +9,8 @@ from checkback.gateway.tables import Appender, half_rows, op_rows
 from checkback.messages import Half, Op
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.schemas import SCHEMAS
+from support.inspect_times import append
+from support.stories import Transaction
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,5 +45,10 @@ def build(root: Path) -> None:
     halves.append(message("large", properties={f"p{number}": "v" * 1000 for number in range(1000)}))
     halves += [message(f"t-{number}") for number in range(PENDING)]
     half.append(half_rows(halves, 0, 0, now_ms()))
+    waiting = [
+        Transaction(9, number).unpublished(name, transaction_id=name, producer_group=name, reason=name)[1]
+        for number, name in enumerate(HOSTILE)
+    ]
+    append(root, "unpublished", waiting)
     op = Appender(str(root), "op", [0], sync=False)
     op.append(op_rows([Op(0, 0, SCRIPT, "orders", "COMMIT", 1)], [SCRIPT], now_ms()))

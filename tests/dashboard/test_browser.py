@@ -61,6 +61,11 @@ for (const element of document.body.querySelectorAll("*")) {
 }
 return found;
 """
+#: pages whose text is compared with its background
+_READ = (
+    *("/", "/pending", "/consumers", "/groups/billing", "/transactions/0/0", "/scheduled"),
+    *("/unpublished", "/audit?run=1"),
+)
 _WIDTH = "return [document.documentElement.scrollWidth, innerWidth]"
 
 
@@ -198,6 +203,7 @@ def test_hostile_messages_run_nothing_and_fit_a_phone(hostile: Browser, path: st
     assert hostile.errors() == []
     assert hostile.run("return document.title") != ""
     assert hostile.run("return document.querySelectorAll('main img, main script').length") == 0
+    assert hostile.run("return document.querySelectorAll('*').length") < 2_500
     content, width = hostile.run(_WIDTH)
     assert content <= width == 400
 
@@ -224,7 +230,7 @@ def _contrast(one: str, other: str) -> float:
     return (lighter + 0.05) / (darker + 0.05)
 
 
-@pytest.mark.parametrize("path", ["/", "/pending", "/consumers", "/groups/billing", "/transactions/0/0", "/scheduled"])
+@pytest.mark.parametrize("path", _READ)
 def test_text_can_be_read_in_the_light_and_in_the_dark(on_call: Browser, path: str) -> None:
     backgrounds = set()
     for scheme in ("light", "dark"):
@@ -298,13 +304,20 @@ def test_an_outage_is_told_from_the_page_alone(on_call: Browser, evening: tuple[
     assert incident.NOT_FOUND in shipping
     assert any(f"4 for refunds, {clock(ms(parked), now)}:{parked:%S}" in on_call.text for now in seen)
     assert incident.NOT_TAKEN in on_call.text
+    on_call.leave(on_call.driver.find_element(By.LINK_TEXT, "Unpublished").click)
+    assert on_call.text.count(incident.NOT_TAKEN) == 4
+    on_call.leave(on_call.driver.find_element(By.LINK_TEXT, "Overview").click)
     on_call.leave(on_call.driver.find_element(By.LINK_TEXT, "billing").click)
     assert incident.DOWN in on_call.text
-    assert f"last answer\n{evening[1] - incident.ANSWERED:%Y-%m-%d %H:%M:%S}" in on_call.text
+    assert f"last answer\nCOMMIT {evening[1] - incident.ANSWERED:%Y-%m-%d %H:%M:%S} {incident.DOWN}" in on_call.text
     on_call.leave(on_call.driver.find_element(By.LINK_TEXT, "tx-0-0").click)
     assert on_call.text.count("NO_ANSWER") >= 3
+    on_call.leave(on_call.driver.find_element(By.LINK_TEXT, "Audit").click)
+    on_call.leave(on_call.driver.find_element(By.NAME, "run").click)
+    assert "FINDINGS" in on_call.text.upper()
     on_call.leave(on_call.driver.find_element(By.LINK_TEXT, "Consumers").click)
     assert incident.POISON in on_call.text
+    assert "checkback reconsume ledger --all" in on_call.text
     on_call.leave(on_call.driver.find_element(By.LINK_TEXT, "tx-3-1").click)
     assert "PUBLISHED" in on_call.text
     assert on_call.errors() == []
