@@ -60,9 +60,6 @@ _MACROS = """
 """
 
 
-_TOO_LONG = StorageError("it takes too long here", "", "use the command, which takes the time that it needs")
-
-
 class Mark(NamedTuple):
     """The newest version of a table that was read, and what tells its commit from another one (`commit_mark`)."""
 
@@ -259,7 +256,7 @@ class DuckDBEngine:
     @contextmanager
     def _errors(self) -> Iterator[None]:
         if self._stopped:
-            raise _TOO_LONG
+            raise _too_long()
         try:
             yield
         except duckdb.IOException as error:
@@ -267,7 +264,7 @@ class DuckDBEngine:
                 raise SettingsError("is too long ago: its files are gone", self.tables.root, TOO_LONG_AGO) from error
             raise _failed(error) from error
         except duckdb.InterruptException as error:
-            raise _TOO_LONG from error
+            raise _too_long() from error
         except duckdb.Error as error:
             raise _failed(error) from error
 
@@ -299,6 +296,10 @@ def _with_files(rows: Any) -> pa.RecordBatchReader:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def _too_long() -> StorageError:
+    return StorageError("it takes too long here", "", "use the command, which takes the time that it needs")
 
 
 def _failed(error: duckdb.Error) -> StorageError:
