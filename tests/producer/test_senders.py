@@ -518,7 +518,7 @@ def test_each_that_waits_is_woken_whoever_has_given_up(given_up: list[bool]) -> 
     """They wake one another in turn; one that is too late breaks no chain."""
     waiters = [_Waiter() for _ in given_up]
     for waiter, behind in pairwise(waiters):
-        waiter.then(behind)
+        waiter.behind = behind
     for waiter, gone in zip(waiters, given_up, strict=True):
         if gone:
             assert not waiter.wait(0)

@@ -82,9 +82,11 @@ class Call:
     def __len__(self) -> int:
         return len(self._left)
 
-    def json(self) -> list[bytes]:
-        """The messages of the next attempt."""
-        return [self.messages[at][1] for at in self._left]
+    def json(self) -> bytes:
+        """The messages of the next attempt, as elements of an array."""
+        if len(self._left) == 1:
+            return self.messages[self._left[0]][1]
+        return b",".join([self.messages[at][1] for at in self._left])
 
     def replied(self, url: str, reply: _Replied) -> None:
         """An attempt has ended.
@@ -183,8 +185,7 @@ class Op(Call):
 
 def request_body(route: Route, calls: Iterable[Call]) -> bytes:
     """The body of a request with the messages of several callers."""
-    messages = b",".join([json for call in calls for json in call.json()])
-    return b'{"%b":[%b]}' % (route.member, messages)
+    return b'{"%b":[%b]}' % (route.member, b",".join([call.json() for call in calls]))
 
 
 def distribute(calls: Sequence[Call], url: str, reply: NoReply | GatewayReply) -> None:
@@ -200,8 +201,9 @@ def distribute(calls: Sequence[Call], url: str, reply: NoReply | GatewayReply) -
         for call in calls:
             if reply.resent:
                 call.attempts.lost = True
-            call.replied(url, results[at : at + len(call)])
-            at += len(call)
+            end = at + len(call)
+            call.replied(url, results[at:end])
+            at = end
         return
     for call in calls:
         call.replied(url, reply)

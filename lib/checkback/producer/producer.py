@@ -192,12 +192,13 @@ class _Waiter:
     One after the other: threads that are woken all at once contend for the GIL, which costs as much as all else.
     """
 
-    __slots__ = ("_ended", "_next", "_turn")
+    __slots__ = ("_ended", "_turn", "behind")
 
     def __init__(self) -> None:
         self._ended = Lock()
         self._ended.acquire()
-        self._next: _Waiter | None = None
+        #: the one that it wakes
+        self.behind: _Waiter | None = None
         #: Whoever takes its element decides: it is woken, or has given up. list.pop is atomic.
         self._turn = [True]
 
@@ -205,16 +206,16 @@ class _Waiter:
         """Wait; False if the attempt has not ended in time."""
         if not self._ended.acquire(timeout=timeout_s):
             return not self.give_up()
-        if self._next is not None:
-            self._next.wake()
+        if self.behind is not None:
+            self.behind.wake()
         return True
 
     def give_up(self) -> bool:
         """Wait no more; False if it was woken before: then the next one is woken now."""
         if self._take_turn():
             return True
-        if self._next is not None:
-            self._next.wake()
+        if self.behind is not None:
+            self.behind.wake()
         return False
 
     def wake(self) -> None:
@@ -224,11 +225,7 @@ class _Waiter:
             if waiter._take_turn():
                 waiter._ended.release()
                 return
-            waiter = waiter._next
-
-    def then(self, waiter: _Waiter) -> None:
-        """Have it wake another one."""
-        self._next = waiter
+            waiter = waiter.behind
 
     def _take_turn(self) -> bool:
         try:
@@ -238,6 +235,7 @@ class _Waiter:
 
 
 def _wake(calls: Sequence[Call]) -> None:
-    for call, behind in pairwise(calls):
-        call.waiter.then(behind.waiter)
-    calls[0].waiter.wake()
+    waiters: list[_Waiter] = [call.waiter for call in calls]
+    for waiter, behind in pairwise(waiters):
+        waiter.behind = behind
+    waiters[0].wake()

@@ -250,8 +250,9 @@ class Senders:
         """
         reply: NoReply | GatewayReply
         try:
-            left = max(call.attempts.left(self._timer()) for call in calls)
-            reply = connection.post(route.path, request_body(route, calls), min(self._patience.timeout_s, left))
+            last = max(calls, key=_until)
+            left = min(self._patience.timeout_s, last.attempts.left(self._timer()))
+            reply = connection.post(route.path, request_body(route, calls), left)
         except Exception as error:  # noqa: BLE001 - else callers would wait, and the thread would be gone
             logger.error("a request failed: %s", type(error).__name__, exc_info=error)
             reply = NoReply(f"failed: {type(error).__name__}")
@@ -315,6 +316,10 @@ class Senders:
                 self._on_op_error(op.transaction_id, op.state, error)
             except Exception as raised:  # noqa: BLE001 - the caller's code; the ops behind must still be sent
                 logger.error("on_op_error raised %s", type(raised).__name__, exc_info=raised)
+
+
+def _until(call: Call) -> float:
+    return call.attempts.until
 
 
 def _late(op: Op) -> GatewayError:
