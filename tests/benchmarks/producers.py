@@ -37,7 +37,7 @@ _PLACE = re.compile(rb'"queue_id":(\d+),"queue_offset":(\d+)')
 class Load:
     """What the generator saw: half messages and ops acknowledged, seconds of each request, and of all.
 
-    ``at``: when each transaction through the SDK had ended (time.monotonic).
+    Of transactions through the SDK: ``at``: when each had ended (time.monotonic); ``offsets``: of its half message.
     """
 
     acknowledged: int = 0
@@ -45,6 +45,12 @@ class Load:
     seconds: list[float] = field(default_factory=list)
     elapsed: float = 0.0
     at: list[float] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+
+    def hand_over(self) -> None:
+        """Write it to stdout, for the process that has started this one."""
+        with open(1, "w", closefd=False) as whole:  # unbuffered, print may write a part only
+            json.dump(vars(self), whole)
 
 
 class _Connection(asyncio.Protocol):
@@ -245,4 +251,4 @@ def produce_beside(
 if __name__ == "__main__":
     _port, _connections, _batch, _seconds, _name, *_how = sys.argv[1:]
     _numbers = int(_port), int(_connections), int(_batch), float(_seconds)
-    print(json.dumps(vars(produce(*_numbers, _name, ends="ends" in _how, arrow="arrow" in _how))))
+    produce(*_numbers, _name, ends="ends" in _how, arrow="arrow" in _how).hand_over()

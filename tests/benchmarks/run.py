@@ -37,6 +37,7 @@ BENCHES = (
     "gateway_start",
     "sdk",
     "sdk_failover",
+    "sdk_latency",
     "sync",
     "maintain",
     "object_store",

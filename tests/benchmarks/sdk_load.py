@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
@@ -22,11 +23,13 @@ from checkback.producer import (
     Message,
     TransactionListener,
     TransactionProducer,
+    TransactionSendResult,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+PACED_THREADS = 16
 _BODY = os.urandom(BODY_BYTES)
 
 
@@ -56,6 +59,7 @@ class _Transactions:
     def __init__(self, urls: Sequence[str], seconds: float) -> None:
         self.urls = urls
         self.load = Load()
+        self._ended: list[tuple[float, float, int]] = []
         self._lost: list[object] = []
         self._began = time.perf_counter()
         self._until = self._began + seconds
@@ -67,34 +71,42 @@ class _Transactions:
         """The next message; None: the time is over."""
         if time.perf_counter() >= self._until:
             return None
-        number = len(self.load.seconds)
+        number = len(self._ended)
         return Message(f"topic_{number % TOPICS}", _BODY, tags="created", keys=str(number), properties={"region": "eu"})
 
-    def ended(self, sent: float) -> None:
-        self.load.seconds.append(time.perf_counter() - sent)
-        self.load.at.append(time.monotonic())
+    def ended(self, sent: float, result: TransactionSendResult) -> None:
+        offset = result.raise_for_status().queue_offset
+        self._ended.append((time.perf_counter() - sent, time.monotonic(), -1 if offset is None else offset))
 
     def result(self) -> Load:
         """The load, after all ops have landed."""
         if self._lost:
             raise RuntimeError(f"{len(self._lost)} ops have not landed, the first: {self._lost[0]}")
         self.load.elapsed = time.perf_counter() - self._began
-        self.load.acknowledged = self.load.ended = len(self.load.seconds)
+        self.load.acknowledged = self.load.ended = len(self._ended)
+        self.load.seconds, self.load.at, self.load.offsets = map(list, zip(*self._ended, strict=True))
         return self.load
 
 
-def _threads(transactions: _Transactions, number: int) -> Load:
-    def run() -> None:
+def _threads(transactions: _Transactions, number: int, per_second: float = math.inf) -> Load:
+    """``per_second``: no more, of all threads together."""
+
+    def run(first: int) -> None:
+        due = begin + first / per_second
         while (message := transactions.message()) is not None:
+            if (early := due - time.monotonic()) > 0:
+                time.sleep(early)
+            due += number / per_second
             sent = time.perf_counter()
-            producer.send_in_transaction(message).raise_for_status()
-            transactions.ended(sent)
+            transactions.ended(sent, producer.send_in_transaction(message))
+
+    begin = time.monotonic()
 
     with (
         TransactionProducer(GROUP, transactions.urls, _Committed(), **transactions.options()) as producer,
         ThreadPoolExecutor(number) as pool,
     ):
-        for thread in [pool.submit(run) for _ in range(number)]:
+        for thread in [pool.submit(run, first) for first in range(number)]:
             thread.result()
     return transactions.result()
 
@@ -103,8 +115,7 @@ async def _tasks(transactions: _Transactions, number: int) -> Load:
     async def run() -> None:
         while (message := transactions.message()) is not None:
             sent = time.perf_counter()
-            (await producer.send_in_transaction(message)).raise_for_status()
-            transactions.ended(sent)
+            transactions.ended(sent, await producer.send_in_transaction(message))
 
     async with AsyncTransactionProducer(
         GROUP, transactions.urls, _CommittedAsync(), **transactions.options()
@@ -114,8 +125,13 @@ async def _tasks(transactions: _Transactions, number: int) -> Load:
 
 
 def send(kind: str, number: int, seconds: float, urls: Sequence[str]) -> Load:
-    """The load of so many ``threads`` or ``tasks`` for so long, run in this process."""
+    """The load of so many ``threads`` or ``tasks`` for so long, run in this process.
+
+    Of kind ``paced``: so many transactions a second, of 16 threads.
+    """
     transactions = _Transactions(urls, seconds)
+    if kind == "paced":
+        return _threads(transactions, PACED_THREADS, number)
     return _threads(transactions, number) if kind == "threads" else asyncio.run(_tasks(transactions, number))
 
 
@@ -128,4 +144,4 @@ def send_beside(kind: str, number: int, seconds: float, urls: Sequence[str]) -> 
 
 if __name__ == "__main__":
     _kind, _number, _seconds, *_urls = sys.argv[1:]
-    print(json.dumps(vars(send(_kind, int(_number), float(_seconds), _urls))))
+    send(_kind, int(_number), float(_seconds), _urls).hand_over()
