@@ -214,6 +214,13 @@ def test_catalog_and_schema_go_together(half: dict[str, str]) -> None:
     assert load(None, ["storage={catalog: main, schema: s, checkpoints: /c}"], {}).settings.storage.schema_ == "s"
 
 
+def test_tables_are_registered_in_a_catalog_or_lie_in_it() -> None:
+    assert load(None, ["storage.register=main.checkback"], {}).settings.storage.register_ == "main.checkback"
+    assert "storage.register" in refusal({"storage": {"register": "checkback"}})
+    both = {"register": "main.a", "catalog": "main", "schema": "b", "checkpoints": "/c"}
+    assert "storage.catalog and storage.register exclude each other" in refusal({"storage": both})
+
+
 def test_catalog_needs_a_folder_for_the_checkpoints() -> None:
     """Under storage.root, ./data, they would be gone with the machine."""
     told = refusal({"storage": {"catalog": "main", "schema": "checkback"}})

@@ -34,6 +34,8 @@ from checkback.settings.values import (
 )
 
 BASE_FILE = "conf/base.yml"
+#: a catalog's schema, with the catalog
+_SCHEMA = r"^[^.]+\.[^.]+$"
 MASK = "****"
 #: object stores in which Checkback commits itself (`checkback.storage.object_store`)
 _OBJECT_STORE = re.compile(r"(?i)(?:s3a?|gs|abfss?)://")
@@ -52,8 +54,10 @@ class Storage(_Section):
     ``writer``: what appends to them. ``auto``: in local folders and object stores (s3://, abfss://, gs://) the tasks
     write the files and Checkback commits them, elsewhere Spark does both; ``spark``: always Spark. ``sync``: in local
     folders, flush writes to disk (fsync) before they count as committed, so that a power cut loses nothing. No effect
-    elsewhere. ``options``: the object store's, with delta-rs's names (``aws_endpoint_url``, ...); unset ones come from
-    the environment (AWS_ENDPOINT_URL, ...). Their values are always masked.
+    elsewhere. ``register``: the schema of a catalog (``main.checkback``) that has the tables of ``root``, too, as
+    external tables, for others to find them by name. ``options``: the object store's, with delta-rs's names
+    (``aws_endpoint_url``, ...); unset ones come from the environment (AWS_ENDPOINT_URL, ...). Their values are always
+    masked.
     """
 
     root: Text = "./data"
@@ -62,6 +66,7 @@ class Storage(_Section):
     checkpoints: Text | None = None
     writer: Literal["auto", "spark"] = "auto"
     sync: StrictBool = True
+    register_: Annotated[str, Field(pattern=_SCHEMA)] | None = Field(default=None, alias="register")
     options: dict[Text, SecretConf] = {}
 
     @property
@@ -83,6 +88,8 @@ class Storage(_Section):
                 "of two commits by Spark to a table in an object store, one may silently overwrite the other",
                 "leave storage.writer at auto: Checkback commits there on condition that the version is new",
             )
+        if self.catalog is not None and self.register_ is not None:
+            refuse("storage.catalog and storage.register exclude each other", "set one of them")
         if self.catalog is not None and self.checkpoints is None:
             refuse(
                 "tables in a catalog leave no folder for the checkpoints",

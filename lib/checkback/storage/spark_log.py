@@ -59,6 +59,11 @@ def create(spark: SparkSession, table: str, name: str, properties: Mapping[str, 
         _add_columns(spark, table, name)
 
 
+def register(spark: SparkSession, table: str, place: str) -> None:
+    """Make the Delta table in a folder an external table of a catalog, if this has none of the name."""
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {table} USING delta LOCATION {_text(place)}")
+
+
 def _add_columns(spark: SparkSession, table: str, name: str) -> None:
     """Add the columns that a table of the release before lacks."""
     from checkback.storage.spark_schemas import schema_of
@@ -96,6 +101,11 @@ def history(spark: SparkSession, table: str, commits: int) -> list[CommitInfo]:
 def table_id(spark: SparkSession, table: str) -> str:
     """Delta's table id: a table recreated in the same place has a different one."""
     return str(spark.sql(f"DESCRIBE DETAIL {table}").select("id").collect()[0][0])
+
+
+def location(spark: SparkSession, table: str) -> str:
+    """The table's folder: a path if it is on this machine, else a URI."""
+    return str(spark.sql(f"DESCRIBE DETAIL {table}").select("location").collect()[0][0]).removeprefix("file:")
 
 
 def properties(spark: SparkSession, table: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import StorageError
-from checkback.storage import filesystem, spark_log, table_files
+from checkback.storage import external_tables, filesystem, spark_log, table_files
 from checkback.storage.catalog_names import TABLE_PREFIX, TOPIC_PROPERTY, is_plain, table_name, whose_folder
 from checkback.storage.dataframes import frame
 from checkback.storage.delta_log import AlteredError, DeltaLog
@@ -61,7 +61,8 @@ class Tables:
 
     A table's name here is one of SCHEMAS, or ``topics/<topic>``. ``by_files``: tasks write the Parquet files and
     the driver commits them (`delta_log`); otherwise Spark does both. ``sync``: the tables are in a local folder, and
-    writes are flushed to disk before anything depends on them (`fsync`).
+    writes are flushed to disk before anything depends on them (`fsync`). ``register``: the schema of a catalog that
+    also has them, as external tables (`external_tables`); empty = none.
     """
 
     root: str = ""
@@ -70,6 +71,7 @@ class Tables:
     checkpoints: str = ""
     by_files: bool = False
     sync: bool = False
+    register: str = ""
     guard: Guard = field(default_factory=Guard, repr=False, compare=False)
     _logs: Recent[DeltaLog] = field(default_factory=_open_logs, repr=False, compare=False)
     _seen: set[str] = field(default_factory=set, repr=False, compare=False)
@@ -95,6 +97,7 @@ class Tables:
             checkpoints=_absolute(storage.checkpoints_root),
             by_files=storage.writer != "spark" and (local or canonical(root) is not None),
             sync=storage.sync and local,
+            register=storage.register_ or "",
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -142,13 +145,15 @@ class Tables:
         return spark_log.exists(spark, self.in_sql(name))
 
     def create(self, spark: SparkSession, *names: str) -> None:
-        """Create the tables that do not exist, in parallel.
+        """Create the tables that do not exist, in parallel, and register them.
 
         Raises StorageError if one cannot be created, or collides with another topic's on a case-insensitive file
         system.
         """
         with ThreadPoolExecutor(max_workers=4) as pool:
             list(pool.map(lambda name: self._create(spark, name), names))
+        if self.register:
+            external_tables.register(spark, self.register, {name: self.location(name) for name in names})
 
     def _create(self, spark: SparkSession, name: str) -> None:
         self.guard.confirm()

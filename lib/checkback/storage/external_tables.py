@@ -1,0 +1,60 @@
+"""Tables in folders or an object store as external tables of a catalog: others find them there by name.
+
+Checkback goes by their paths all the same: a catalog's entry is a name and a location, and each commit is in the
+table's own log (https://docs.delta.io/latest/delta-batch.html, "Create a table").
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from checkback.errors import StorageError, reason
+from checkback.storage import spark_log
+from checkback.storage.catalog_names import table_name
+from checkback.storage.schemas import TOPIC_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+def register(spark: SparkSession, schema: str, places: Mapping[str, str]) -> None:
+    """Make the tables, their location by name, external tables of ``schema`` (``catalog.schema``), which must exist.
+
+    Those that it has stay as they are. Raises StorageError if that fails, except for the table of a topic: its messages
+    are published without.
+    """
+    place = ".".join(map(spark_log.quoted, schema.split(".")))
+    there: set[str] = set()
+    if len(places) > 1:
+        with _told(schema):
+            there = set(spark_log.names(spark, place, ""))
+    for name, location in places.items():
+        table = table_name(name)
+        if table in there:
+            continue
+        try:
+            with _told(f"{schema}.{table}"):
+                spark_log.register(spark, f"{place}.{spark_log.quoted(table)}", location)
+        except StorageError as error:
+            if not name.startswith(TOPIC_PREFIX):
+                raise
+            _log.warning("%s", error)
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """Raise Spark's errors as StorageError."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        lacking = error.getCondition() == "SCHEMA_NOT_FOUND"
+        fix = "make the schema first: CREATE SCHEMA" if lacking else "let Checkback create tables there"
+        raise StorageError(f"the table cannot be registered: {reason(error)}", where, fix) from error
