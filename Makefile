@@ -10,10 +10,10 @@ PY := .venv/bin/python
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help check install run run-trace notebook test test-fast test-crash test-power simulate lint docs screenshots zip bench clean
+.PHONY: help check install run run-trace notebook test test-fast test-cluster test-crash test-power simulate lint docs screenshots zip bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 check:
 	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null \
@@ -49,6 +49,10 @@ test-fast: install ## the tests that need neither Spark nor processes of their o
 
 test-crash: install ## kill -9 the application under load, then audit; ROUNDS=n, SEED=n
 	@PYTHONPATH=lib:tests ROUNDS=$(ROUNDS) SEED=$(SEED) $(PY) -m crash
+
+test-cluster: install ## kill executors, workers and drivers of a standalone cluster under load, then audit; ROUNDS=n, SEED=n
+	@DRIVERS=1 $(PY) -m pytest -q tests/cluster
+	@PYTHONPATH=lib:tests ROUNDS=$(ROUNDS) SEED=$(SEED) $(PY) -m cluster
 
 test-power: install ## record one run, simulate power cuts at many points, restart after each; ROUNDS=n, SEED=n
 	@PYTHONPATH=lib:tests ROUNDS=$(ROUNDS) SEED=$(SEED) $(PY) -m power

@@ -41,6 +41,7 @@ BENCHES = (
     "sync",
     "maintain",
     "object_store",
+    "catalog",
     "consume",
     "consume_latency",
     "what_if",

@@ -10,11 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import typer
 
 from checkback.commands import app
 from checkback.settings.loading import load
-from checkback.spark.hadoop_settings import EXCLUDED, packages_for
+from checkback.spark.hadoop_settings import packages_for
 from checkback.spark.session import DELTA_PACKAGE, kafka_package
 from docs.blocks import ROOT
 
@@ -28,6 +29,7 @@ NAMED = dict.fromkeys(
 )
 #: Programs of the system: only the files of the project that they name are looked for.
 SYSTEM = {"export", "install", "openssl", "source", "systemctl", "useradd"}
+ZIP, PYTHON_RUNNER = "dist/checkback.zip", "org.apache.spark.deploy.PythonRunner"
 _ASSIGNED = re.compile(r"(\w+)=(.*)", re.DOTALL)
 
 
@@ -100,18 +102,27 @@ def check_python(call: Call) -> None:
 
 def check_submit(call: Call) -> None:
     """spark-submit: the package is the one that is installed, the job is there and takes its options."""
-    words = iter(call.arguments)
+    words = iter(word.replace("/opt/checkback/", "") for word in call.arguments)
+    by_class = False
     for word in words:
         if word == "--packages":
             check_packages(next(words))
-        elif word == "--exclude-packages":
-            assert set(next(words).split(",")) <= set(EXCLUDED)
-        elif word == "--py-files":
-            assert next(words) == "dist/checkback.zip"
-        else:
+        elif word in ("--py-files", "--files"):
+            assert next(words) == ZIP
+        elif word == "--properties-file":
+            assert (ROOT / next(words)).is_file()
+        elif word in ("--master", "--deploy-mode", "--conf", "--class"):
+            by_class |= next(words) == PYTHON_RUNNER
+        elif word != "--supervise":
             break
+    if by_class:  # in cluster mode a standalone master takes no Python file, but this class that runs one
+        assert (Path(pyspark.__file__).parent / word.removeprefix("/opt/spark/")).is_file(), word
+        word = next(words)
+        assert next(words) == ZIP
     assert (ROOT / word).is_file(), word
-    parse([Path(word).stem, *words])
+    options = list(words)
+    if options != ["--help"]:
+        parse([Path(word).stem, *options])
 
 
 def check_packages(packages: str) -> None:

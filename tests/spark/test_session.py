@@ -79,9 +79,20 @@ def test_spark_submit_brings_master_and_jars(monkeypatch: pytest.MonkeyPatch) ->
     assert spark_settings(settings()) == {**REQUIRED, **theirs}
 
 
+def _properties(file: str) -> dict[str, str]:
+    lines = (ROOT / "conf" / file).read_text().splitlines()
+    return dict(line.split() for line in lines if line and not line.startswith("#"))
+
+
 def test_spark_defaults_file_has_what_is_required() -> None:
-    lines = (ROOT / "conf/spark-defaults.conf").read_text().splitlines()
-    assert dict(line.split() for line in lines if line and not line.startswith("#")) == REQUIRED
+    assert _properties("spark-defaults.conf") == REQUIRED
+
+
+def test_file_for_s3_has_what_a_session_on_this_machine_has() -> None:
+    here = spark_settings(Settings.model_validate({"storage": {"root": "s3://bucket/lake"}}))
+    there = _properties("spark-s3.conf")
+    assert there == {key: here[key] for key in there}
+    assert there.keys() >= {"spark.hadoop.fs.s3.impl", *(key for key in here if key.startswith("spark.jars"))}
 
 
 # Sessions

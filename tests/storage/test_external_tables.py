@@ -13,6 +13,7 @@ from checkback.application.run import reconcile
 from checkback.errors import StorageError
 from checkback.settings import Settings
 from checkback.storage.catalog_names import table_name
+from checkback.storage.delta_log import DeltaLog
 from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 from operate.fixtures import Lakehouse
@@ -47,6 +48,7 @@ def test_tables_are_in_the_catalog_and_committed_by_path(spark: SparkSession, tm
     )
     tables = Tables.of(settings.storage)
     assert tables.by_files
+    DeltaLog.create("topics/older", f"{tmp_path}/topics/older")
     for offset, topic in enumerate(("orders", "Orders")):
         place = lake.half(offset, f"tx-{offset}", real_topic=topic)
         lake.op(place, transaction_id=f"tx-{offset}")
@@ -56,7 +58,7 @@ def test_tables_are_in_the_catalog_and_committed_by_path(spark: SparkSession, tm
     assert _rows(spark, "topics/Orders") == ["tx-1"]
     assert sorted(_rows(spark, "half")) == ["tx-0", "tx-1"]
     there = {row["tableName"] for row in spark.sql(f"SHOW TABLES IN {schema}").collect()}
-    assert there == {table_name(name) for name in (*SCHEMAS, "topics/orders", "topics/Orders")}
+    assert there == {table_name(name) for name in (*SCHEMAS, "topics/older", "topics/orders", "topics/Orders")}
     detail = spark.sql(f"DESCRIBE DETAIL {schema}.decisions").collect()[0]
     assert detail["location"].removeprefix("file:") == f"{tmp_path}/decisions"
     versions = {name: tables.log(name).version() for name in SCHEMAS}

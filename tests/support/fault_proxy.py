@@ -2,21 +2,23 @@
 
 Of all requests the share ``RATE`` fails: refused with 503 or 500 before it is done, or done and answered with 500, or
 done and not answered at all. It counts the requests, lets them take longer, and may throttle: refuse all of them with
-503, as S3 does with "SlowDown".
+503, as S3 does with "SlowDown". It holds the answer to a request that it is told, until it is told to give it.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import re
 import sys
+import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import requests
 
@@ -31,6 +33,8 @@ _OWN = {"server", "date"}
 #: paths of its own: the counts so far, which begin anew; from now on each request takes so many seconds longer; from
 #: now on all requests are refused (1) or done again (0)
 _COUNTS, _LATENCY, _THROTTLE = "/-/requests", "/-/latency/", "/-/throttle/"
+#: so many of the next requests whose method and path match are done, and not answered; how many are; they are answered
+_HOLD, _HELD, _RELEASE = "/-/hold/", "/-/held", "/-/release"
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
 
@@ -38,6 +42,9 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
     counts: Counter[str] = Counter()
     latency_s = 0.0
     throttled = False
+    holding = re.compile("")
+    holds, held, released = 0, 0, threading.Event()
+    lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -45,19 +52,9 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
         disable_nagle_algorithm = True
 
         def _do(self) -> None:
-            nonlocal latency_s, throttled
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            if self.path == _COUNTS:
-                self._answer(200, {}, json.dumps(counts).encode())
-                counts.clear()
-                return
-            if self.path.startswith(_LATENCY):
-                latency_s = float(self.path.removeprefix(_LATENCY))
-                self._answer(200, {}, b"")
-                return
-            if self.path.startswith(_THROTTLE):
-                throttled = self.path.removeprefix(_THROTTLE) == "1"
-                self._answer(200, {}, b"")
+            if self.path.startswith("/-/"):
+                self._answer(200, {}, self._told())
                 return
             counts[_kind(self.command, self.path)] += 1
             if throttled:
@@ -74,6 +71,7 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
             found = server.getresponse()
             content = found.read()
             server.close()
+            self._wait()
             if fault == "done":
                 self._answer(500, {}, b"")
             elif fault == "silent":
@@ -82,6 +80,37 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
                 self._answer(found.status, dict(found.getheaders()), b"", found.getheader("Content-Length"))
             else:
                 self._answer(found.status, dict(found.getheaders()), content)
+
+        def _wait(self) -> None:
+            """Until it may be answered."""
+            nonlocal held
+            with lock:
+                mine = held < holds and holding.search(f"{self.command} {self.path}") is not None
+                held += mine
+            if mine:
+                released.wait()
+
+        def _told(self) -> bytes:
+            """Do what a path of its own says; the answer."""
+            nonlocal latency_s, throttled, holding, holds, held
+            said = b""
+            if self.path == _COUNTS:
+                said = json.dumps(counts).encode()
+                counts.clear()
+            elif self.path.startswith(_LATENCY):
+                latency_s = float(self.path.removeprefix(_LATENCY))
+            elif self.path.startswith(_THROTTLE):
+                throttled = self.path.removeprefix(_THROTTLE) == "1"
+            elif self.path.startswith(_HOLD):
+                number, _, request = unquote(self.path.removeprefix(_HOLD)).partition("/")
+                released.clear()
+                holding, holds, held = re.compile(request), int(number), 0
+            elif self.path == _RELEASE:
+                holds = 0
+                released.set()
+            else:
+                said = str(held).encode()
+            return said
 
         def _answer(self, status: int, headers: dict[str, str], content: bytes, length: str | None = None) -> None:
             self.send_response(status)
@@ -98,6 +127,11 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
             """Quiet."""
 
     return Handler
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """Quiet: clients are killed."""
 
 
 def _kind(method: str, path: str) -> str:
@@ -128,8 +162,27 @@ def set_throttled(port: int, throttled: bool) -> None:
     requests.get(f"http://127.0.0.1:{port}{_THROTTLE}{int(throttled)}", timeout=60).raise_for_status()
 
 
+def hold(port: int, request: str, number: int) -> None:
+    """Do ``number`` of the next requests to the proxy, and do not answer them until `release`.
+
+    ``request``: a regular expression that finds them, as in "PUT /bucket/key".
+    """
+    path = quote(f"{number}/{request}", safe="")
+    requests.get(f"http://127.0.0.1:{port}{_HOLD}{path}", timeout=60).raise_for_status()
+
+
+def held(port: int) -> int:
+    """How many requests are held."""
+    return int(requests.get(f"http://127.0.0.1:{port}{_HELD}", timeout=60).text)
+
+
+def release(port: int) -> None:
+    """Answer the requests that are held."""
+    requests.get(f"http://127.0.0.1:{port}{_RELEASE}", timeout=60).raise_for_status()
+
+
 if __name__ == "__main__":
     handler = _handler(int(sys.argv[1]), Random(int(sys.argv[2])), float(sys.argv[3]))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = _Server(("127.0.0.1", 0), handler)
     print(server.server_port, flush=True)
     server.serve_forever()

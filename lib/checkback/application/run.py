@@ -62,6 +62,8 @@ def reconcile(
     with exclusive_lock(tables) as lock, stop_on_signal(lock.confirm) as stopper:
         put_right(tables)
         tables.create(spark, *SCHEMAS)
+        if tables.register:  # topics that were there before the setting
+            tables.create(spark, *tables.topics(spark))
         renew(spark, tables)
         found = facts(spark, settings, tables)
         refuse(found)

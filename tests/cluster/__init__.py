@@ -1,0 +1,1 @@
+"""A standalone Spark cluster whose processes are killed: `make test-cluster`."""
