@@ -55,11 +55,18 @@ def lake(port: int) -> Iterator[Lake]:
         yield lake
 
 
-def test_task_hangs_and_a_worker_dies(cluster: Cluster, lake: Lake, port: int, tmp_path: Path) -> None:
+def test_executors_and_workers_die_and_hang(cluster: Cluster, lake: Lake, port: int, tmp_path: Path) -> None:
     """Each in the middle of a batch: the answers to what its tasks write are held."""
-    hold(port, _WRITES, 1)
+    hold(port, _WRITES, _ALL)
     with submit(cluster, lake, tmp_path / "client.log", CLIENT) as driver:
-        driver.until(lake.done)  # by the second attempt at the task
+        driver.until(lambda: held(port) > 1)
+        kill(next(iter(cluster.executors().values())))
+        release(port)
+        driver.until(lake.done)
+
+        hold(port, _WRITES, 1)
+        lake.land()
+        driver.until(lake.done)  # the request is repeated, or the task by another attempt
         assert held(port) == 1
         release(port)
 
@@ -80,19 +87,10 @@ def test_task_hangs_and_a_worker_dies(cluster: Cluster, lake: Lake, port: int, t
 
 
 @pytest.mark.skipif("DRIVERS" not in os.environ, reason="two more starts of Spark on a cluster: make test-cluster")
-def test_executor_and_driver_are_killed_and_a_driver_on_a_worker_goes_on(
-    cluster: Cluster, lake: Lake, port: int, tmp_path: Path
-) -> None:
-    """Each in the middle of a batch, the driver with a worker; in cluster mode the rest is published."""
+def test_driver_is_killed_and_one_on_a_worker_goes_on(cluster: Cluster, lake: Lake, port: int, tmp_path: Path) -> None:
+    """In the middle of a batch, with a worker and its executor; in cluster mode the rest is published."""
     hold(port, _WRITES, _ALL)
     with submit(cluster, lake, tmp_path / "client.log", CLIENT) as driver:
-        driver.until(lambda: held(port) > 1)
-        kill(next(iter(cluster.executors().values())))
-        release(port)
-        driver.until(lake.done)
-
-        hold(port, _WRITES, _ALL)
-        lake.land()
         driver.until(lambda: held(port) > 0)
         kill_session(cluster.workers[0])
         kill_session(driver.process)

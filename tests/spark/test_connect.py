@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,15 @@ from checkback.errors import SettingsError
 from checkback.landing.file_query import land
 from checkback.settings import Settings
 from checkback.spark.connect import check_server, server_of
+from checkback.spark.hadoop_settings import hadoop_settings
+from checkback.storage import table_files
 from checkback.storage.dataframes import is_connect
 from checkback.storage.tables import Tables
+from cluster import lake as cluster
 from crash.books import audit, count
 from crash.fates import GROUP, Lander, answers
 from support.connect_server import Server
+from support.s3_server import BUCKET, options, s3_server
 
 _NUMBER = 30
 #: rows by table, with one check: of ten transactions five are committed, two rolled back, three discarded
@@ -49,6 +55,27 @@ def test_main_job_runs_on_spark_connect(tmp_path: Path) -> None:
             assert (books.transactions, books.lost, books.duplicated, books.faults) == (_NUMBER, [], [], [])
             assert {name: count(str(root), name) for name in _WRITTEN} == _WRITTEN
             _forget_last_batches(root)
+
+
+@pytest.mark.spark
+def test_tables_and_checkpoints_in_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has S3's packages from its start; a replay changes nothing there, either."""
+    for name, value in cluster.ENVIRON.items():
+        monkeypatch.setenv(name, value)
+    with s3_server() as port, ExampleProducer(cluster.answers()) as producer:
+        lake = cluster.Lake(f"s3://{BUCKET}/connect", producer.endpoints, options(port))
+        lake.land(200)
+        found = hadoop_settings(lake.root, lake.root, options(port), {})
+        with Server(tmp_path, "spark-s3.conf", found) as server:
+            for _ in range(2):
+                done = server.checkback("reconcile", "--available-now", *lake.overrides(lake.options))
+                assert (done.returncode, done.stderr) == (0, ""), server.log.read_text()
+                assert lake.published() == dict.fromkeys(range(200), 1)
+                assert lake.audit() == 0
+                for query in ("reconcile", "check"):
+                    commits = f"{lake.root}/_checkpoints/{query}/commits"
+                    newest = max(map(int, filter(str.isdecimal, table_files.names(commits))))
+                    table_files.remove(f"{commits}/{newest}")
 
 
 def _forget_last_batches(root: Path) -> None:
@@ -81,6 +108,13 @@ def test_tables_go_to_another_process_without_their_open_logs(tmp_path: Path) ->
     Lander(str(tmp_path))
     tables = Tables(root=str(tmp_path), by_files=True)
     assert tables.log("half").table_id() == pickle.loads(pickle.dumps(tables)).log("half").table_id()  # noqa: S301 - ours
+
+
+def test_tables_go_to_another_process_with_the_options_of_their_store(s3: Tables) -> None:
+    s3.create(None, "half")  # type: ignore[arg-type]  # no Spark is needed
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).log('half').table_id())"
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(s3), capture_output=True, check=True)
+    assert done.stdout.decode().strip() == s3.log("half").table_id()
 
 
 def test_no_part_of_classic_spark_is_taken_for_connect() -> None:

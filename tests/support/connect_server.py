@@ -20,7 +20,7 @@ from crash.process import PATIENCE_S, TOO_SLOW
 from support.jvm import SHORT_LIVED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).parents[2]
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -29,15 +29,18 @@ _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 class Server:
     """`sbin/start-connect-server.sh` in the foreground, with Delta and without a setting of Checkback's own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, properties: str | None = None, more: Mapping[str, str] | None = None) -> None:
+        """``properties``: a file of conf/ in place of those settings. ``more``: settings besides."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.url = f"sc://localhost:{port}"
         self._port = port
         conf = spark_settings(Settings.model_validate({"spark": {"spark.master": "local[2]"}}))
-        names = ("spark.master", "spark.jars.packages", "spark.jars.excludes", "spark.sql.extensions")
-        conf = {name: conf[name] for name in (*names, "spark.sql.catalog.spark_catalog")}
+        names: Sequence[str] = ("spark.jars.packages", "spark.jars.excludes", "spark.sql.extensions")
+        names = () if properties else (*names, "spark.sql.catalog.spark_catalog")
+        conf = {name: conf[name] for name in ("spark.master", *names)}
         conf |= {
+            **(more or {}),
             "spark.connect.grpc.binding.port": str(port),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.driver.memory": "1g",
@@ -48,6 +51,7 @@ class Server:
         }
         home = Path(pyspark.__file__).parent
         command = [str(home / "bin/spark-submit"), "--class", _CLASS, "--name", "checkback-tests"]
+        command += ["--properties-file", str(ROOT / "conf" / properties)] if properties else []
         command += [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
         self.log = folder / "server.log"
         with self.log.open("wb") as log:

@@ -101,8 +101,16 @@ class Tables:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled (with a batch function) without the open logs and the guard."""
-        return {**vars(self), "_logs": _open_logs(), "guard": Guard()}
+        """Pickled (with a batch function) without the open logs and the guard, with the options of their stores."""
+        places = [place for place in (self.root, self.checkpoints) if is_registered(place)]
+        stores = {place: options_of(place) for place in places}
+        return {**vars(self), "_logs": _open_logs(), "guard": Guard(), "stores": stores}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Registers the stores: a batch function may run in another process, of a Spark Connect server."""
+        for place, options in state.pop("stores").items():
+            register(place, options)
+        vars(self).update(state)
 
     @property
     def local(self) -> bool:
