@@ -28,9 +28,10 @@ QUESTIONS = {
 
 
 class Run(NamedTuple):
-    """Seconds, and the peak of the resident memory in MB."""
+    """Seconds by the clock and of CPU, and the peak of the resident memory in MB."""
 
     seconds: float
+    cpu: float
     memory: float
 
 
@@ -45,8 +46,13 @@ def bench(root: str) -> None:
             runs = [_run(place, *arguments) for _ in range(ROUNDS)]
             seconds = statistics.median(run.seconds for run in runs)
             memory = max(run.memory for run in runs)
-            say(f"{size} {name}: {seconds:.2f} s, {memory:.0f} MB")
-            details = {"transactions": n, "seconds": rounded([run.seconds for run in runs])}
+            cpu = statistics.median(run.cpu for run in runs)
+            say(f"{size} {name}: {seconds:.2f} s, {cpu:.2f} s of CPU, {memory:.0f} MB")
+            details = {
+                "transactions": n,
+                "seconds": rounded([run.seconds for run in runs]),
+                "cpu_seconds": rounded([run.cpu for run in runs]),
+            }
             report(f"answers_{size}_{name}", seconds, "s", ROUNDS, peak_mb=round(memory), **details)
 
 
@@ -58,4 +64,4 @@ def _run(root: str, *arguments: str) -> Run:
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return Run(time.perf_counter() - began, usage.ru_maxrss / 1024)
+    return Run(time.perf_counter() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)

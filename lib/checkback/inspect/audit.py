@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from checkback.errors import SettingsError
-from checkback.inspect.audit_facts import WHO, facts
 from checkback.inspect.audit_findings import FINDINGS, Finding
-from checkback.inspect.audit_rules import RulesInForce, conditions
-from checkback.inspect.batch_audit import BatchAudit, audit_batches, rules, rules_history, rules_values
-from checkback.inspect.batches import epochs
+from checkback.inspect.audit_labels import labelled, last_done_batch
+from checkback.inspect.batch_audit import BatchAudit, audit_batches
 from checkback.inspect.question import Question
 from checkback.inspect.table_versions import FixedTables
-from checkback.messages import RESUMED_FROM
-from checkback.reconcile.segment import CHECKS_AT_LEAST
 from checkback.storage.checkpoint import Batch
 from checkback.storage.schemas import SCHEMAS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from checkback.inspect.check_intervals import RulesHistory
     from checkback.inspect.engine import Engine
     from checkback.settings import Settings
 
@@ -78,11 +72,11 @@ def audit(spark: SparkSession, settings: Settings) -> Report:
     return audit_on(SparkEngine(spark, Tables.of(settings.storage)), settings)
 
 
-def audit_on(engine: Engine, settings: Settings) -> Report:
-    """As `audit`."""
-    accounted = _account(engine)
+def audit_on(engine: Engine, settings: Settings, *, whole: bool | None = None) -> Report:
+    """As `audit`. ``whole``: see `audit_labels.labelled`."""
+    accounted = account(engine)
     fixed = accounted.fixed
-    rows = _summary(accounted, settings)
+    rows = _summary(accounted, settings, whole)
     found = []
     for name, finding in FINDINGS.items():
         row = rows.get(name, _NOTHING)
@@ -95,20 +89,12 @@ def audit_on(engine: Engine, settings: Settings) -> Report:
             found.append(Found(finding, int(count), samples))
     return Report(
         tuple(found),
-        _done(fixed),
+        last_done_batch(fixed),
         fixed.under_way,
         rows.get("pending", _NOTHING).oldest,
         None if accounted.first is None else Batch(*accounted.first),
         accounted.past,
     )
-
-
-def _done(fixed: FixedTables) -> Batch | None:
-    """The last completed batch: from the checkpoint, otherwise from `batches`."""
-    batches = fixed.whole.batches
-    if fixed.logged or not len(batches):
-        return fixed.done
-    return Batch(int(batches["batch_id"][-1]), int(batches["time"][-1]))
 
 
 def findings(spark: SparkSession, settings: Settings) -> DataFrame:
@@ -124,13 +110,10 @@ def findings(spark: SparkSession, settings: Settings) -> DataFrame:
     return frame(spark, findings_on(SparkEngine(spark, Tables.of(settings.storage)), settings))
 
 
-def findings_on(engine: Engine, settings: Settings) -> pa.Table:
-    """As `findings`."""
-    accounted = _account(engine)
-    fixed = accounted.fixed
-    told = labelled_question(accounted, figures=False).unlike("labels", "")
-    asked = [*((part, told) for part in fixed.parts()), (fixed, repeated_question(fixed, settings))]
-    rows = [row for tables, question in asked for row in engine.arrow(tables.ask(question)).to_pylist()]
+def findings_on(engine: Engine, settings: Settings, *, whole: bool | None = None) -> pa.Table:
+    """As `findings`. ``whole``: see `audit_labels.labelled`."""
+    accounted = account(engine)
+    rows = labelled(accounted, settings, lambda question: question.unlike("labels", ""), figures=False, whole=whole)
     found = [(FINDINGS[name], row) for row in rows for name in row["labels"].split(",")]
     return pa.table(
         {
@@ -144,7 +127,8 @@ def findings_on(engine: Engine, settings: Settings) -> pa.Table:
     )
 
 
-def _account(engine: Engine) -> BatchAudit:
+def account(engine: Engine) -> BatchAudit:
+    """The tables to audit, and what is found of their batches. Raises as `audit`."""
     fixed = FixedTables.take(engine)
     # If some tables exist, a missing one counts as empty: what it should hold is then reported as lost.
     if not set(fixed.versions) & set(SCHEMAS):
@@ -153,76 +137,12 @@ def _account(engine: Engine) -> BatchAudit:
     return audit_batches(fixed, SAMPLES)
 
 
-def labelled_question(accounted: BatchAudit, *, figures: bool = True) -> Question:
-    """The findings of each transaction: labels (their names, with commas), queue_id, queue_offset, born (ms)."""
-    fixed = accounted.fixed
-    ever = rules_history(fixed)
-    found = conditions(_in_force(accounted, ever))
-    labels = ", ".join(
-        f"CASE WHEN {condition} THEN '{name}' END"
-        for name, condition in found.items()
-        if figures or FINDINGS[name].level != "figure"
-    )
-    sql = f"""
-        WITH {rules(fixed)}, {facts(ever, ignore_case=fixed.ignores_case)}
-        SELECT concat_ws(',', {labels}) AS labels, queue_id, queue_offset, born FROM facts"""
-    return Question(sql, "queue_id, queue_offset, labels", rules_values(fixed))
-
-
-def repeated_question(fixed: FixedTables, settings: Settings) -> Question:
-    """As `labelled_question`: the first offset of each (producer_group, transaction_id) published under several.
-
-    If these are one discarded message resumed twice, a promise is broken.
-    """
-    ids = f"SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset, {WHO} AS who FROM {{topics}}"
-    queues = ", ".join(map(str, _resumed_queues(fixed, settings)))
-    origins = f"""
-        SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset, properties['{RESUMED_FROM}'] AS who
-        FROM {{topics}} WHERE half_queue_id IN ({queues}) AND properties['{RESUMED_FROM}'] IS NOT NULL"""
-    sql = f"{_several(ids, 'id_published_twice')} UNION ALL {_several(origins, 'resumed_twice')}"
-    return Question(sql, "queue_id, queue_offset, labels")
-
-
-def _in_force(accounted: BatchAudit, ever: RulesHistory) -> RulesInForce:
-    fixed, batches = accounted.fixed, accounted.fixed.whole.batches
-    done = _done(fixed)
-    known = RulesInForce(
-        batch_time=None if done is None else done.time,
-        half_until=fixed.half_read_until(),
-        epochs=epochs(batches),
-        past=accounted.past,
-        uncounted=ever.uncounted,
-    )
-    if not len(batches):
-        return known
-    interval, jitter, reserved, most = (
-        int(batches[name][-1]) for name in ("check_interval", "jitter", "reserved", "check_max")
-    )
-    enough = min(most, CHECKS_AT_LEAST, reserved // max(1, interval) + 1)
-    return replace(known, longest=interval + max(0, jitter), enough=enough)
-
-
-def _resumed_queues(fixed: FixedTables, settings: Settings) -> list[int]:
-    """Half queues of resumed messages: those named in `operations`, and operator.queue of the settings."""
-    sql = "SELECT DISTINCT new_queue_id FROM {all_operations} WHERE new_queue_id IS NOT NULL"
-    rows = fixed.engine.arrow(fixed.ask(Question(sql, "new_queue_id")))
-    return sorted({settings.operator.queue, *rows.column("new_queue_id").to_pylist()})
-
-
-def _several(rows: str, name: str) -> str:
-    """SQL: the first place of each ``who`` that has several. If these are one message resumed, a promise is broken."""
-    return f"""
-        SELECT '{name}' AS labels, queue_id, queue_offset, CAST(NULL AS BIGINT) AS born FROM (
-            SELECT queue_id, queue_offset, row_number() OVER (PARTITION BY who ORDER BY queue_id, queue_offset) AS turn
-            FROM (SELECT DISTINCT who, queue_id, queue_offset FROM ({rows}) WHERE who IN (
-                SELECT who FROM ({rows}) GROUP BY who
-                HAVING min(queue_id) <> max(queue_id) OR min(queue_offset) <> max(queue_offset))))
-        WHERE turn = 1"""
-
-
 @dataclass(frozen=True)
 class _Summary:
-    """Of a finding: count, the oldest born (ms), gaps (missing offsets between the first and last of a queue)."""
+    """Of a finding: count, the oldest born (ms), gaps (missing offsets between the first and last of a queue).
+
+    Samples are (queue_id, queue_offset), None where the rows lack it.
+    """
 
     count: int = 0
     oldest: int | None = None
@@ -231,49 +151,53 @@ class _Summary:
 
 
 _NOTHING = _Summary()
-_SUMMARY = """
-SELECT labels, queue_id, count(*) AS count, min(born) AS oldest, min(queue_offset) AS first, max(queue_offset) AS last,
-    min_by(queue_offset, (coalesce(born, -9000000000000000000), queue_offset), SAMPLES) AS samples,
-    min_by(coalesce(born, -9000000000000000000), (coalesce(born, -9000000000000000000), queue_offset), SAMPLES) AS born
+#: in place of null, where an aggregate would skip a null
+_NONE = -9_000_000_000_000_000_000
+_BORN, _OFFSET = (f"coalesce({column}, {_NONE})" for column in ("born", "queue_offset"))
+_SUMMARY = f"""
+SELECT labels, queue_id, count(*) AS count, count(queue_offset) AS placed, min(born) AS oldest,
+    min(queue_offset) AS first, max(queue_offset) AS last,
+    min_by({_OFFSET}, ({_BORN}, {_OFFSET}), SAMPLES) AS samples, min_by({_BORN}, ({_BORN}, {_OFFSET}), SAMPLES) AS born
 FROM (LABELLED) AS labelled WHERE labels <> '' GROUP BY labels, queue_id
 """
 
 
-def _summary(accounted: BatchAudit, settings: Settings) -> dict[str, _Summary]:
+def summary_question(question: Question) -> Question:
+    """By labels and queue: how many transactions, the oldest, and the first and last offset. A form of `labelled`."""
+    sql = _SUMMARY.replace("SAMPLES", str(SAMPLES)).replace("LABELLED", question.sql)
+    return Question(sql, "queue_id, labels", question.values)
+
+
+def _summary(accounted: BatchAudit, settings: Settings, whole: bool | None) -> dict[str, _Summary]:
     """By name of each finding that occurs. Samples are the oldest.
 
     Memory does not grow with the number of transactions: a row for each queue and set of findings.
     """
-    labelled, fixed = labelled_question(accounted), accounted.fixed
-    found = [_found(part, labelled) for part in fixed.parts()]
-    found.append(_found(fixed, repeated_question(fixed, settings)))
     of_name: dict[str, list[dict[str, Any]]] = {}
-    for row in chain.from_iterable(found):
+    for row in labelled(accounted, settings, summary_question, whole=whole):
         for name in row["labels"].split(","):
             of_name.setdefault(name, []).append(row)
     return {name: _summed(rows) for name, rows in of_name.items()}
 
 
-def _found(fixed: FixedTables, labelled: Question) -> list[dict[str, Any]]:
-    sql = _SUMMARY.replace("SAMPLES", str(SAMPLES)).replace("LABELLED", labelled.sql)
-    rows = fixed.engine.arrow(fixed.ask(Question(sql, "queue_id, labels", labelled.values)))
-    found: list[dict[str, Any]] = rows.to_pylist()
-    return found
-
-
 def _summed(rows: list[dict[str, Any]]) -> _Summary:
     places = sorted(
-        (born, row["queue_id"], offset)
+        (born, _NONE if row["queue_id"] is None else row["queue_id"], offset)
         for row in rows
         for born, offset in zip(row["born"], row["samples"], strict=True)
     )
     queues: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
-        queues.setdefault(row["queue_id"], []).append(row)
+        if row["placed"]:  # rows without an offset are no gaps
+            queues.setdefault(row["queue_id"], []).append(row)
     gaps = sum(
-        max(one["last"] for one in of) - min(one["first"] for one in of) + 1 - sum(one["count"] for one in of)
+        max(one["last"] for one in of) - min(one["first"] for one in of) + 1 - sum(one["placed"] for one in of)
         for of in queues.values()
     )
     oldest = min((row["oldest"] for row in rows if row["oldest"] is not None), default=None)
-    samples = tuple((queue_id, offset) for _, queue_id, offset in places[:SAMPLES])
+    samples = tuple((_known(queue_id), _known(offset)) for _, queue_id, offset in places[:SAMPLES])
     return _Summary(sum(row["count"] for row in rows), oldest, gaps, samples)
+
+
+def _known(number: int) -> int | None:
+    return None if number == _NONE else number

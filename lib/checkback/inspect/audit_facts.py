@@ -57,6 +57,9 @@ _NONE = -(1 << 62)
 _STORE = "coalesce(unix_micros(store_timestamp), CAST(0 AS BIGINT))"
 #: a hash of (producer_group, transaction_id), resistant to second preimages
 WHO = "hash64(coalesce(sha1(producer_group), ''), coalesce(sha1(transaction_id), ''))"
+#: topic, queue and landing of a message, as `content` takes them: in `half` and `discarded`, and in a topic
+OF_HALF = ("real_topic", "real_queue_id", "store_timestamp")
+OF_TOPIC = ("topic", "queue_id", "half_store_timestamp")
 #: 1: producer, 2: check, 4: operator, as `reconcile.event_columns` maps them; 8: none of these
 _SOURCE_BIT = "CASE " + " ".join(
     f"WHEN source = '{source.name.lower()}' THEN {1 << source}"
@@ -67,7 +70,8 @@ _SOURCE_BIT += f" ELSE {1 << Source.PRODUCER} END"
 _DELAY = f"""CASE WHEN deliver_at IS NOT NULL
     THEN greatest(unix_millis(timestamp_micros(least(unix_micros(deliver_at), {MS_MAX * 1000}) + 999)), 1)
     ELSE -least(greatest(delay_ms, 0), {LONGEST_DELAY}) END"""
-_STATE_BITS = f"""CASE
+#: of a row of `op` or `decisions`
+STATE_BITS = f"""CASE
     WHEN state = 'COMMIT' THEN {_SOURCE_BIT}
     WHEN state = 'ROLLBACK' THEN ({_SOURCE_BIT}) * 16
     WHEN state = 'DISCARD' THEN {DISCARD} ELSE 0 END"""
@@ -109,7 +113,7 @@ def _rows(table: str, kind: int | str, key: tuple[str, str] = ("queue_id", "queu
     return f"SELECT {key[0]} AS queue_id, {key[1]} AS queue_offset, {kind} AS kind, {values} FROM {table}"
 
 
-def _content(topic: str, queue: str, landed: str, ignore_case: bool) -> str:
+def content(topic: str, queue: str, landed: str, *, ignore_case: bool) -> str:
     """Hash of a message and its destination. Nulls are distinguished explicitly: Spark's hash skips them."""
     # A catalog may have lower-cased the table's name.
     topic = f"lower({topic})" if ignore_case else topic
@@ -120,8 +124,7 @@ def _content(topic: str, queue: str, landed: str, ignore_case: bool) -> str:
 
 
 def _sources(ignore_case: bool) -> list[str]:
-    of_half = _content("real_topic", "real_queue_id", "store_timestamp", ignore_case)
-    of_topic = _content("topic", "queue_id", "half_store_timestamp", ignore_case)
+    of_half, of_topic = (content(*columns, ignore_case=ignore_case) for columns in (OF_HALF, OF_TOPIC))
     half_key = ("half_queue_id", "half_queue_offset")
     return [
         _rows(
@@ -147,7 +150,7 @@ def _sources(ignore_case: bool) -> list[str]:
             store=_STORE,
             number=f"""CASE WHEN state = 'DELIVERED' AND source = 'check'
                 THEN TRY_CAST(regexp_extract(remark, '^check ([0-9]{{{{1,9}}}})$', 1) AS BIGINT)
-                ELSE {_STATE_BITS} END""",
+                ELSE {STATE_BITS} END""",
         ),
         # A message without a transaction is its own COMMIT.
         _rows("{half} WHERE committed", _OP, begin="1", store=_STORE, number=str(1 << Source.PRODUCER)),
@@ -158,7 +161,7 @@ def _sources(ignore_case: bool) -> list[str]:
             f"CASE WHEN state = 'CANCEL' THEN {_CANCEL} ELSE {_DECISION} END",
             begin="check_times",
             until="unix_millis(deliver_at)",
-            number=f"{_STATE_BITS} + CASE WHEN deliver_at IS NOT NULL THEN {SCHEDULED} ELSE 0 END",
+            number=f"{STATE_BITS} + CASE WHEN deliver_at IS NOT NULL THEN {SCHEDULED} ELSE 0 END",
             who=WHO,
             store="turn",
             content="unix_millis(decided_at)",
@@ -168,7 +171,7 @@ def _sources(ignore_case: bool) -> list[str]:
             f"CASE WHEN reason = 'CANCELLED' THEN {_CANCELLED} ELSE {_DISCARDED} END",
             content=of_half,
         ),
-        _rows(_REJECTED_ROWS, _REJECTED, number="bits"),
+        _rows(REJECTED_ROWS, _REJECTED, number="bits"),
         _rows("{unpublished}", _UNPUBLISHED, half_key, begin="unix_millis(unpublished_at)"),
         _rows("{topics}", _TOPIC, half_key, begin="unix_millis(committed_at)", content=of_topic),
     ]
@@ -196,8 +199,8 @@ def _named(name: str, group: int) -> str:
     return f"CASE WHEN source = 'half' THEN regexp_extract(reason, {place}, {group}) ELSE {raw} END"
 
 
-#: inputs that `reconcile` rejected
-_REJECTED_ROWS = f"""(
+#: rows of inputs that `reconcile` rejected: queue_id, queue_offset, bits
+REJECTED_ROWS = f"""(
     SELECT * FROM (
         SELECT TRY_CAST({_named("queue_id", 1)} AS INT) AS queue_id,
             TRY_CAST({_named("half_offset", 2)} AS BIGINT) AS queue_offset,

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 #: bytes that DuckDB keeps in memory; beyond it sorts, groups and joins spill to a temporary folder
 _MEMORY = "512MiB"
-#: transactions that a question about all of them takes at a time
-_PART = 200_000
+#: transactions that a question about all of them takes at a time, and one that keeps few integers of each
+_PART, _BRIEF_PART = 200_000, 1_000_000
 #: what Spark SQL names so
 _MACROS = """
     unix_micros(t) AS epoch_us(t)
@@ -95,6 +95,7 @@ class DuckDBEngine:
                 "preserve_insertion_order": "false",
                 "default_null_order": "nulls_first_on_asc_last_on_desc",  # as Spark
                 "autoinstall_known_extensions": "false",
+                "parquet_metadata_cache": "true",  # parts of the tables are read one after the other
             }
         )
         self._database.execute("SET TimeZone = 'UTC'")
@@ -174,15 +175,26 @@ class DuckDBEngine:
     def _no_topic(self) -> str:
         return f"SELECT *, '' AS topic FROM {self.empty(TOPIC_PREFIX)}"
 
-    def offset_cuts(self, half: str) -> list[int]:
+    def offset_cuts(self, rows: str, brief: bool) -> list[int]:
         """See Engine."""
-        ((rows,),) = self._run(f"SELECT count(*) FROM {half}").fetchall()
-        if rows <= _PART:
+        ((count,),) = self._run(f"SELECT count(*) FROM {rows}").fetchall()
+        parts = -(-count // (_BRIEF_PART if brief else _PART))
+        if parts <= 1:
             return []
-        parts = -(-rows // _PART)
         shares = [number / parts for number in range(1, parts)]
-        ((cuts,),) = self._run(f"SELECT approx_quantile(queue_offset, {shares}) FROM {half}").fetchall()
-        return sorted(set(cuts))
+        ((cuts,),) = self._run(f"SELECT approx_quantile(queue_offset, {shares}) FROM {rows}").fetchall()
+        return sorted(set(cuts or ()))
+
+    def among(self, rows: str, key: tuple[str, str], transactions: str) -> str:
+        """See Engine."""
+        queue, offset = key
+        return f"""(SELECT s.* FROM {rows} AS s SEMI JOIN {transactions} AS t
+            ON t.queue_id IS NOT DISTINCT FROM s.{queue} AND t.queue_offset IS NOT DISTINCT FROM s.{offset})"""
+
+    def keep(self, name: str, rows: pa.Table) -> str:
+        """See Engine."""
+        self._database.register(name, rows)
+        return name
 
     def added(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
         """See Engine."""

@@ -86,8 +86,17 @@ class Engine(Protocol):
     def read_topics(self, versions: Mapping[str, int], where: str | None = None) -> Rows:
         """As `read`, of all these topics' tables at their versions, with ``topic``: the name as the table spells it."""
 
-    def offset_cuts(self, half: Rows) -> list[int]:
-        """Offsets at which to part questions about all transactions, so that memory suffices; none: not to."""
+    def offset_cuts(self, rows: Rows, brief: bool) -> list[int]:
+        """Offsets at which to part questions about many transactions, so that memory suffices; none: not to.
+
+        ``rows`` have a queue_offset. ``brief``: a question keeps only a few integers of each transaction.
+        """
+
+    def among(self, rows: Rows, key: tuple[str, str], transactions: Rows) -> Rows:
+        """Those of the rows whose ``key`` is (queue_id, queue_offset) of one of the transactions; null equals null."""
+
+    def keep(self, name: str, rows: pa.Table) -> Rows:
+        """Rows for further questions. Another table of that name takes their place."""
 
     def added(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
         """By a file's name which version of the table added it, as far as the log tells. Raises StorageError."""

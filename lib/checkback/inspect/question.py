@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Question:
-    """``sql`` with its ``values``; the rows are ordered by ``order``. Its methods narrow the rows."""
+    """``sql`` with its ``values``; the rows are ordered by ``order``, if it is given. Its methods narrow the rows."""
 
     sql: str
-    order: str
+    order: str = ""
     values: Mapping[str, Value] = field(default_factory=dict)
     conditions: tuple[str, ...] = ()
     limit: int | None = None
@@ -26,9 +26,10 @@ class Question:
     def text(self) -> str:
         """The whole SQL."""
         where = f" WHERE {' AND '.join(self.conditions)}" if self.conditions else ""
-        page = "" if self.limit is None else f" LIMIT {self.limit:d}"
+        page = f" ORDER BY {self.order}" if self.order else ""
+        page += "" if self.limit is None else f" LIMIT {self.limit:d}"
         page += f" OFFSET {self.offset:d}" if self.offset else ""
-        return f"SELECT * FROM ({self.sql}) AS answer{where} ORDER BY {self.order}{page}"
+        return f"SELECT * FROM ({self.sql}) AS answer{where}{page}"
 
     def where(self, column: str, value: Value) -> Question:
         """Only rows with this value; all if it is None."""

@@ -115,9 +115,21 @@ class SparkEngine:
         rows = read_topics(self.spark, self.tables, versions)
         return rows if where is None else rows.where(where)
 
-    def offset_cuts(self, half: DataFrame) -> list[int]:  # noqa: ARG002 - it shuffles and spills
+    def offset_cuts(self, rows: DataFrame, brief: bool) -> list[int]:  # noqa: ARG002 - it shuffles and spills
         """None."""
         return []
+
+    def among(self, rows: DataFrame, key: tuple[str, str], transactions: DataFrame) -> DataFrame:
+        """See Engine."""
+        queue, offset = (
+            F.col(f"s.{name}").eqNullSafe(F.col(f"t.{ours}"))
+            for name, ours in zip(key, ("queue_id", "queue_offset"), strict=True)
+        )
+        return rows.alias("s").join(transactions.alias("t"), queue & offset, "left_semi")
+
+    def keep(self, name: str, rows: pa.Table) -> DataFrame:  # noqa: ARG002 - a DataFrame needs none
+        """See Engine."""
+        return self.spark.createDataFrame(rows)
 
     def added(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
         """See Engine."""

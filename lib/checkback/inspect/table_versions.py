@@ -21,6 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
+
 from checkback.inspect.engine import tables_in
 from checkback.inspect.whole_batches import BatchTable, batch_time, read_batches
 from checkback.storage.checkpoint import Batch, batches_since, last_done, read_checkpoint
@@ -28,6 +30,8 @@ from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    import pyarrow as pa
 
     from checkback.inspect.engine import Engine, Rows
     from checkback.inspect.question import Question
@@ -37,12 +41,14 @@ if TYPE_CHECKING:
 _SOURCES = ("half", "op")
 #: index of `half` among the sources of the query
 _HALF = 0
-#: the column with a transaction's offset, of the tables that have many
-_OFFSETS = {
-    **dict.fromkeys(("half", "decisions", "deliveries", "discarded", "check_requests"), "queue_offset"),
-    "op": "half_offset",
-    TOPIC_PREFIX: "half_queue_offset",
+#: the columns that name a transaction, of the tables that have many
+_KEYS = {
+    **dict.fromkeys(("half", "decisions", "deliveries", "discarded", "check_requests"), ("queue_id", "queue_offset")),
+    "op": ("queue_id", "half_offset"),
+    **dict.fromkeys((TOPIC_PREFIX, "unpublished"), ("half_queue_id", "half_queue_offset")),
 }
+#: the greatest offset
+_MOST = (1 << 63) - 1
 #: the name of all topics' rows in a question; with ALL in front: with the rows of batches in progress
 TOPICS = "topics"
 ALL = "all_"
@@ -54,7 +60,7 @@ class FixedTables:
 
     ``versions``: of the existing tables, by name. ``whole``: the batches with a row in `batches` before the versions
     were fixed. ``logged``: whether a checkpoint tells which batches have begun. ``part``: only transactions whose
-    offset is at least the first and below the second; None = all.
+    offset is at least the first and below the second; None = all. ``only``: of these, rows (queue_id, queue_offset).
     """
 
     engine: Engine
@@ -64,6 +70,7 @@ class FixedTables:
     whole: BatchTable
     logged: bool
     part: tuple[int | None, int | None] = (None, None)
+    only: Rows | None = None
 
     @classmethod
     def take(cls, engine: Engine) -> FixedTables:
@@ -92,10 +99,19 @@ class FixedTables:
         )
         return fixed.without((int(batch["batch_id"]), int(batch["time"])) for batch in since)
 
-    def parts(self) -> list[FixedTables]:
-        """The transactions in parts by their offsets, as large as the engine wishes."""
-        cuts = self.engine.offset_cuts(self.read("half")) if "half" in self.versions else []
-        return [replace(self, part=part) for part in zip([None, *cuts], [*cuts, None], strict=True)]
+    def parts(self, brief: bool = False) -> list[FixedTables]:
+        """The transactions in parts by their offsets, as large as the engine wishes; ``brief``: see its offset_cuts."""
+        rows = self.only if self.only is not None else self.read("half") if "half" in self.versions else None
+        cuts = [] if rows is None else self.engine.offset_cuts(rows, brief)
+        first, end = self.part
+        return [replace(self, part=part) for part in zip([first, *cuts], [*cuts, end], strict=True)]
+
+    def of(self, transactions: pa.Table) -> FixedTables:
+        """Only these of the part's transactions: queue_id, queue_offset. The next such tables take their place."""
+        found = pc.min_max(transactions.column("queue_offset"), skip_nulls=False).as_py()
+        least, most = found["min"], found["max"]
+        part = self.part if least is None else (least, most + 1 if most < _MOST else None)
+        return replace(self, only=self.engine.keep("transactions", transactions), part=part)
 
     def without(self, batches: Iterable[tuple[int, int]]) -> FixedTables:
         """The tables without the rows of these batches, (id, time), either."""
@@ -118,23 +134,30 @@ class FixedTables:
         """Names of the topics' tables."""
         return [name for name in self.versions if name not in SCHEMAS]
 
-    def ask(self, question: Question) -> Rows:
+    def ask(self, question: Question, more: Mapping[str, Rows] | None = None) -> Rows:
         """The rows of a question: a table without the rows of batches in progress; with them its name begins `all_`.
 
-        `topics` is the rows of all topics, with ``topic``, the name as the table spells it.
+        `topics` is the rows of all topics, with ``topic``, the name as the table spells it. ``more`` are other tables.
         """
-        text = question.text
-        return self.engine.query(text, {name: self.read(name) for name in tables_in(text)}, question.values)
+        text, others = question.text, more or {}
+        read = {name: self.read(name) for name in tables_in(text) - others.keys()}
+        return self.engine.query(text, {**read, **others}, question.values)
 
     def read(self, name: str) -> Any:
         """A table, or `topics`, as `ask` names it; empty if there is no such table."""
         plain = name.removeprefix(ALL)
         kind = TOPIC_PREFIX if plain == TOPICS else plain
         where = None if plain != name else self._condition(kind)
-        if plain == TOPICS:
-            return self.engine.read_topics({name: self.versions[name] for name in self.topics}, where)
         version = self.versions.get(plain)
-        return self.engine.empty(plain) if version is None else self.engine.read(plain, version, where)
+        if plain == TOPICS:
+            rows = self.engine.read_topics({name: self.versions[name] for name in self.topics}, where)
+        elif version is None:
+            rows = self.engine.empty(plain)
+        else:
+            rows = self.engine.read(plain, version, where)
+        if self.only is None or plain != name or kind not in _KEYS:
+            return rows
+        return self.engine.among(rows, _KEYS[kind], self.only)
 
     def _condition(self, kind: str) -> str | None:
         """Which rows of a table are read."""
@@ -143,7 +166,7 @@ class FixedTables:
 
     def _within(self, kind: str) -> str | None:
         """Rows of the part. Plain comparisons: their statistics allow file skipping."""
-        offset = _OFFSETS.get(kind)
+        _, offset = _KEYS.get(kind, (None, None))
         first, end = self.part
         if offset is None or (first is None and end is None):
             return None

@@ -1,0 +1,148 @@
+"""The names of an audit's findings, transaction by transaction: SQL, asked for some transactions at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+
+from checkback.inspect.audit_facts import WHO, facts
+from checkback.inspect.audit_findings import FINDINGS
+from checkback.inspect.audit_ordinary import ordinary
+from checkback.inspect.audit_rules import RulesInForce, conditions
+from checkback.inspect.batch_audit import rules, rules_history, rules_values
+from checkback.inspect.batches import epochs
+from checkback.inspect.question import Question
+from checkback.messages import RESUMED_FROM
+from checkback.reconcile.segment import CHECKS_AT_LEAST
+from checkback.storage.checkpoint import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from checkback.inspect.batch_audit import BatchAudit
+    from checkback.inspect.check_intervals import RulesHistory
+    from checkback.inspect.table_versions import FixedTables
+    from checkback.settings import Settings
+
+_ORDER = "queue_id, queue_offset, labels"
+#: as `WHO`, for a fifth of the time
+_QUICK = "hash64(coalesce(producer_group, ''), coalesce(transaction_id, ''))"
+
+
+def labelled(
+    accounted: BatchAudit,
+    settings: Settings,
+    form: Callable[[Question], Question],
+    *,
+    figures: bool = True,
+    whole: bool | None = None,
+) -> Iterator[dict[str, Any]]:
+    """The rows of a question about the findings of transactions, asked for some of them at a time.
+
+    ``form`` makes the question of one whose rows are labels (names of findings, with commas), queue_id, queue_offset,
+    born (ms); without ``figures`` those are left out. ``whole``: without sorting out the ordinary transactions
+    (`audit_ordinary`); None: on Spark, which would read the tables twice.
+    """
+    fixed, looked_at = accounted.fixed, form(_of_facts(accounted, figures=figures))
+    engine = fixed.engine
+    whole = engine.session is not None if whole is None else whole
+
+    def ask(tables: FixedTables, question: Question, **more: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = engine.arrow(tables.ask(question, more)).to_pylist()
+        return found
+
+    for part in fixed.parts(brief=not whole):
+        if whole:
+            yield from ask(part, looked_at)
+            continue
+        found = engine.arrow(part.ask(Question(ordinary(ignore_case=fixed.ignores_case))))
+        if figures:
+            usual = engine.keep("ordinary", found.filter(pc.is_valid(found.column("labels"))))
+            sql = "SELECT labels, queue_id, queue_offset, born FROM {ordinary}"
+            yield from ask(part, form(Question(sql)), ordinary=usual)
+        others = found.filter(pc.is_null(found.column("labels"))).select(["queue_id", "queue_offset"])
+        if others.num_rows:
+            for some in part.of(others).parts():
+                yield from ask(some, looked_at)
+    yield from ask(fixed, form(_repeated(fixed, settings)))
+
+
+def _of_facts(accounted: BatchAudit, *, figures: bool = True) -> Question:
+    """The findings of each transaction: labels (their names, with commas), queue_id, queue_offset, born (ms)."""
+    fixed = accounted.fixed
+    ever = rules_history(fixed)
+    found = conditions(_in_force(accounted, ever))
+    labels = ", ".join(
+        f"CASE WHEN {condition} THEN '{name}' END"
+        for name, condition in found.items()
+        if figures or FINDINGS[name].level != "figure"
+    )
+    sql = f"""
+        WITH {rules(fixed)}, {facts(ever, ignore_case=fixed.ignores_case)}
+        SELECT concat_ws(',', {labels}) AS labels, queue_id, queue_offset, born FROM facts"""
+    return Question(sql, _ORDER, rules_values(fixed))
+
+
+def _repeated(fixed: FixedTables, settings: Settings) -> Question:
+    """As `_of_facts`: the first offset of each (producer_group, transaction_id) published under several.
+
+    If these are one discarded message resumed twice, a promise is broken.
+    """
+    # Few have the same hash: only of these a second, which nobody can forge.
+    ids = f"""
+        SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset, {WHO} AS who
+        FROM {{topics}} WHERE {_QUICK} IN (
+            SELECT {_QUICK} FROM {{topics}} GROUP BY {_QUICK} HAVING count(*) > 1)"""
+    queues = ", ".join(map(str, _resumed_queues(fixed, settings)))
+    origins = f"""
+        SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset, properties['{RESUMED_FROM}'] AS who
+        FROM {{topics}} WHERE half_queue_id IN ({queues}) AND properties['{RESUMED_FROM}'] IS NOT NULL"""
+    sql = f"{_several(ids, 'id_published_twice')} UNION ALL {_several(origins, 'resumed_twice')}"
+    return Question(sql, _ORDER)
+
+
+def _in_force(accounted: BatchAudit, ever: RulesHistory) -> RulesInForce:
+    fixed, batches = accounted.fixed, accounted.fixed.whole.batches
+    done = last_done_batch(fixed)
+    known = RulesInForce(
+        batch_time=None if done is None else done.time,
+        half_until=fixed.half_read_until(),
+        epochs=epochs(batches),
+        past=accounted.past,
+        uncounted=ever.uncounted,
+    )
+    if not len(batches):
+        return known
+    interval, jitter, reserved, most = (
+        int(batches[name][-1]) for name in ("check_interval", "jitter", "reserved", "check_max")
+    )
+    enough = min(most, CHECKS_AT_LEAST, reserved // max(1, interval) + 1)
+    return replace(known, longest=interval + max(0, jitter), enough=enough)
+
+
+def _resumed_queues(fixed: FixedTables, settings: Settings) -> list[int]:
+    """Half queues of resumed messages: those named in `operations`, and operator.queue of the settings."""
+    sql = "SELECT DISTINCT new_queue_id FROM {all_operations} WHERE new_queue_id IS NOT NULL"
+    rows = fixed.engine.arrow(fixed.ask(Question(sql, "new_queue_id")))
+    return sorted({settings.operator.queue, *rows.column("new_queue_id").to_pylist()})
+
+
+def _several(rows: str, name: str) -> str:
+    """SQL: the first place of each ``who`` that has several. If these are one message resumed, a promise is broken."""
+    return f"""
+        SELECT '{name}' AS labels, queue_id, queue_offset, CAST(NULL AS BIGINT) AS born FROM (
+            SELECT queue_id, queue_offset, row_number() OVER (PARTITION BY who ORDER BY queue_id, queue_offset) AS turn
+            FROM (SELECT DISTINCT who, queue_id, queue_offset FROM ({rows}) WHERE who IN (
+                SELECT who FROM ({rows}) GROUP BY who
+                HAVING min(queue_id) <> max(queue_id) OR min(queue_offset) <> max(queue_offset))))
+        WHERE turn = 1"""
+
+
+def last_done_batch(fixed: FixedTables) -> Batch | None:
+    """The last completed batch: from the checkpoint, otherwise from `batches`."""
+    batches = fixed.whole.batches
+    if fixed.logged or not len(batches):
+        return fixed.done
+    return Batch(int(batches["batch_id"][-1]), int(batches["time"][-1]))
