@@ -103,6 +103,7 @@ def test_make_lists_its_targets() -> None:
         "test-fast",
         "simulate",
         "test-crash",
+        "test-cluster",
         "test-power",
         "lint",
         "zip",
