@@ -33,7 +33,8 @@ _OWN = {"server", "date"}
 #: paths of its own: the counts so far, which begin anew; from now on each request takes so many seconds longer; from
 #: now on all requests are refused (1) or done again (0)
 _COUNTS, _LATENCY, _THROTTLE = "/-/requests", "/-/latency/", "/-/throttle/"
-#: so many of the next requests whose method and path match are done, and not answered; how many are; they are answered
+#: so many of the next requests whose method and path match are done, and not answered, not even when they are repeated
+#: (a client's timeout); how many are; they are answered
 _HOLD, _HELD, _RELEASE = "/-/hold/", "/-/held", "/-/release"
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
@@ -43,7 +44,8 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
     latency_s = 0.0
     throttled = False
     holding = re.compile("")
-    holds, held, released = 0, 0, threading.Event()
+    holds, released = 0, threading.Event()
+    held: set[str] = set()
     lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -83,16 +85,15 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
 
         def _wait(self) -> None:
             """Until it may be answered."""
-            nonlocal held
             with lock:
-                mine = held < holds and holding.search(f"{self.command} {self.path}") is not None
-                held += mine
-            if mine:
+                if len(held) < holds and holding.search(f"{self.command} {self.path}"):
+                    held.add(self.path)
+            if self.path in held:
                 released.wait()
 
         def _told(self) -> bytes:
             """Do what a path of its own says; the answer."""
-            nonlocal latency_s, throttled, holding, holds, held
+            nonlocal latency_s, throttled, holding, holds
             said = b""
             if self.path == _COUNTS:
                 said = json.dumps(counts).encode()
@@ -104,12 +105,13 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
             elif self.path.startswith(_HOLD):
                 number, _, request = unquote(self.path.removeprefix(_HOLD)).partition("/")
                 released.clear()
-                holding, holds, held = re.compile(request), int(number), 0
+                holding, holds = re.compile(request), int(number)
+                held.clear()
             elif self.path == _RELEASE:
                 holds = 0
                 released.set()
             else:
-                said = str(held).encode()
+                said = str(len(held)).encode()
             return said
 
         def _answer(self, status: int, headers: dict[str, str], content: bytes, length: str | None = None) -> None:
@@ -163,7 +165,7 @@ def set_throttled(port: int, throttled: bool) -> None:
 
 
 def hold(port: int, request: str, number: int) -> None:
-    """Do ``number`` of the next requests to the proxy, and do not answer them until `release`.
+    """Do ``number`` of the next requests to the proxy, and answer neither them nor their repetitions until `release`.
 
     ``request``: a regular expression that finds them, as in "PUT /bucket/key".
     """

@@ -41,7 +41,7 @@ class Cluster:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
         self.url = f"spark://127.0.0.1:{self._port}"
-        self._master = self._start("master", _MASTER, "--port", str(self._port))
+        self._master = self._start("master", _MASTER, "--host", "127.0.0.1", "--port", str(self._port))
         self.workers: list[subprocess.Popen[bytes]] = []
         wait_for(self._listens, self._told)
         for _ in range(workers):
@@ -59,7 +59,17 @@ class Cluster:
         """Another worker."""
         name = f"worker-{len(self.workers)}"
         worker = self._start(
-            name, _WORKER, "--cores", "1", "--memory", "1g", "--work-dir", str(self._folder / name), self.url
+            name,
+            _WORKER,
+            "--host",
+            f"127.0.0.{len(self.workers) + 2}",
+            "--cores",
+            "1",
+            "--memory",
+            "1g",
+            "--work-dir",
+            str(self._folder / name),
+            self.url,
         )
         self.workers.append(worker)
         return worker
@@ -95,7 +105,7 @@ class Cluster:
     def _start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         with (self._folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
-                [str(HOME / "bin/spark-class"), *command, "--host", "127.0.0.1", "--webui-port", "0"],
+                [str(HOME / "bin/spark-class"), *command, "--webui-port", "0"],
                 stdout=log,
                 stderr=log,
                 env={**environ(), **self._environ}
