@@ -63,11 +63,13 @@ def test_executors_and_workers_die_and_hang(cluster: Cluster, lake: Lake, port: 
         kill(next(iter(cluster.executors().values())))
         release(port)
         driver.until(lake.done)
+        of_killed = lake.orphans()
 
         hold(port, _WRITES, 1)
         lake.land()
-        driver.until(lake.done)  # the request is repeated, or the task by another attempt
+        driver.until(lake.done)  # the task is done by another attempt
         assert held(port) == 1
+        assert lake.orphans() - of_killed
         release(port)
 
         hold(port, _WRITES, _ALL)
