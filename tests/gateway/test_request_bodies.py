@@ -239,8 +239,8 @@ def test_client_that_does_not_read_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_requests_that_wait_hold_no_bodies(tmp_path: Path) -> None:
     """The same message sent again and again while its commit is awaited is there once."""
-    options = {"storage": {"root": str(tmp_path)}, "gateway": {"gather": "1h", "max_connections": 30}}
-    config = Settings.model_validate(options)
+    options = {"gather": "1h", "max_connections": 30, "acknowledge": "table"}
+    config = Settings.model_validate({"storage": {"root": str(tmp_path)}, "gateway": options})
     content = json.dumps(half("big", body="A" * (1 << 20))).encode()
 
     async def run() -> None:
