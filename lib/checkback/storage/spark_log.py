@@ -119,10 +119,11 @@ def set_properties(spark: SparkSession, table: str, values: Mapping[str, str]) -
 
 
 def names(spark: SparkSession, schema: str, prefix: str) -> Iterator[str]:
-    """Names of the tables of a schema (quoted, with its catalog) that begin with ``prefix``."""
+    """Names of the tables, not the session's temporary views, of a schema (quoted, with its catalog), by ``prefix``."""
     # Not LIKE: catalogs differ in what an underscore in the pattern matches.
     found: DataFrame = spark.sql(f"SHOW TABLES IN {schema}")
-    yield from (row["tableName"] for row in found.collect() if row["tableName"].startswith(prefix))
+    tables = (row["tableName"] for row in found.collect() if not row["isTemporary"])
+    yield from (name for name in tables if name.startswith(prefix))
 
 
 def quoted(name: str) -> str:
