@@ -32,8 +32,6 @@ from reconcile.messages import half
 from support.rows import rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
 
 LATER, NEVER = {"delay_ms": 1}, {"delay_ms": 3_600_000}
@@ -99,15 +97,6 @@ class Lake:
 
 
 @pytest.fixture
-def running() -> Iterator[list[PushConsumer]]:
-    """Consumers to shut down."""
-    consumers: list[PushConsumer] = []
-    yield consumers
-    for consumer in consumers:
-        consumer.shutdown(10)
-
-
-@pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     """Empty tables."""
     return Lake(spark, tmp_path)
@@ -153,24 +142,23 @@ def test_scheduled_messages_are_published_at_their_time_or_cancelled(lake: Lake)
     assert [sum(column) for column in zip(*told, strict=True)] == [7, 1, 4, 1, 1, 3]
 
 
-def test_a_consumer_hears_a_delayed_message_once_when_it_is_published(lake: Lake, running: list[PushConsumer]) -> None:
+def test_a_consumer_hears_a_delayed_message_once_when_it_is_published(lake: Lake) -> None:
     """Not when it is scheduled, nor when the consumer's own retries come due beside it."""
     lake.land(half(0), half(1) | LATER, half(2) | LATER | {"committed": True}, half(3) | NEVER, half(4) | NEVER)
     lake.end("COMMIT", 0, 1, 3, 4)
     lake.reconcile()
     heard = Heard({0: 1, 1: 2})
     consumer = PushConsumer("g", str(lake.root), heard, commit_interval=0.05, retry_levels=[0.01]).subscribe("a")
-    running.append(consumer)
-    consumer.start()
-    heard.wait_for_count(2)
-    assert heard.offsets == [0, 0]
-    lake.end("CANCEL", 4, source="operator")
-    lake.reconcile()
-    heard.wait_for_count(6)
-    lake.land(half(5))
-    lake.end("COMMIT", 5)
-    lake.reconcile()
-    heard.wait_for(5)
+    with consumer:
+        heard.wait_for_count(2)
+        assert heard.offsets == [0, 0]
+        lake.end("CANCEL", 4, source="operator")
+        lake.reconcile()
+        heard.wait_for_count(6)
+        lake.land(half(5))
+        lake.end("COMMIT", 5)
+        lake.reconcile()
+        heard.wait_for(5)
     assert heard.times == {0: 2, 1: 3, 2: 1, 5: 1}
     lake.assert_published_in_time()
 

@@ -9,7 +9,6 @@ from benchmarks.processes import Lakehouse, lake
 from benchmarks.proof import prove
 from benchmarks.report import report, rounded, say, scaled
 from benchmarks.stepper import Stepper
-from checkback.storage import spark_log
 
 WARM_UP, ROUNDS = 5, 10
 SCHEMA = "bench"
@@ -28,7 +27,8 @@ def bench(root: str) -> None:
         place.spark.sql(f"CREATE SCHEMA spark_catalog.{SCHEMA}_managed")
         managed = {"catalog": "spark_catalog", "schema": f"{SCHEMA}_managed", "checkpoints": f"{root}/checkpoints"}
         with lake(f"{root}/unused", storage=managed, spark=warehouse) as catalog:
-            half = spark_log.location(catalog.spark, catalog.tables.in_sql("half"))
+            about = catalog.spark.sql(f"DESCRIBE DETAIL {catalog.tables.in_sql('half')}")
+            half = str(about.select("location").collect()[0][0]).removeprefix("file:")
             found["catalog"] = _batches(catalog, half.rpartition("/")[0], n)
     for kind, seconds in found.items():
         report(

@@ -109,9 +109,9 @@ def test_commit_that_is_empty_below_whole_ones_is_seen(tmp_path: Path) -> None:
     _file(log, 41).write_bytes(b"")
     place = str(tmp_path / "ticks")
     said = "version 41 of the table's log is empty or cut off"
-    for read in (lambda: DeltaLog("ticks", place, sync=False), lambda: DeltaLog.create("ticks", place, sync=False)):
+    for opens in (DeltaLog, DeltaLog.create):
         with pytest.raises(StorageError, match=rf"ticks: {said}.*checkback maintain --repair"):
-            read()
+            opens("ticks", place, sync=False)
     (line,) = recover_tables(_tables(tmp_path), force=True)
     assert line.startswith(f"ticks: {said}")
     assert find_torn(place, checksums=False) is None

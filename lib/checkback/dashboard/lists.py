@@ -13,9 +13,12 @@ from checkback.dashboard.overview import consumer_groups
 from checkback.dashboard.pages import ROWS, given, page_of
 from checkback.durations import parse_duration
 from checkback.errors import SettingsError
-from checkback.inspect.answers import records
+from checkback.inspect.answers import Answers, records
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -44,34 +47,23 @@ def pending(pages: Pages, request: Request) -> Response:
 
 def scheduled(pages: Pages, request: Request) -> Response:
     """The scheduled messages, the next to be delivered first."""
-    page = page_of(request)
-    with pages.asking() as answers:
-        then, form = pages.as_of(request, answers)
-        rows = answers.scheduled(
-            then,
-            group=given(request, "group"),
-            topic=given(request, "topic"),
-            limit=ROWS + 1,
-            offset=page * ROWS,
-        )
-    data = {"as_of": form, "rows": records(rows.slice(0, ROWS)), "more": rows.num_rows > ROWS, "page": page}
-    return pages.answer(request, "scheduled.html", data)
+    return _messages(pages, request, Answers.scheduled, "scheduled.html")
 
 
 def unpublished(pages: Pages, request: Request) -> Response:
     """The committed messages that wait for their topic's table, the oldest first."""
+    return _messages(pages, request, Answers.unpublished, "unpublished.html")
+
+
+def _messages(pages: Pages, request: Request, ask: Callable[..., pa.Table], template: str) -> Response:
+    """A page of the messages of a question; filtered by group and topic."""
     page = page_of(request)
     with pages.asking() as answers:
         then, form = pages.as_of(request, answers)
-        rows = answers.unpublished(
-            then,
-            group=given(request, "group"),
-            topic=given(request, "topic"),
-            limit=ROWS + 1,
-            offset=page * ROWS,
-        )
+        of = {"group": given(request, "group"), "topic": given(request, "topic")}
+        rows = ask(answers, then, **of, limit=ROWS + 1, offset=page * ROWS)
     data = {"as_of": form, "rows": records(rows.slice(0, ROWS)), "more": rows.num_rows > ROWS, "page": page}
-    return pages.answer(request, "unpublished.html", data)
+    return pages.answer(request, template, data)
 
 
 def group(pages: Pages, request: Request) -> Response:

@@ -41,29 +41,32 @@ def ended_answers(answers: pa.Table | Sequence[Answer], transaction_ids: pa.Arra
     """The answers to ops; ``transaction_ids`` as they were sent. A table: ops that are all committed as the first."""
     if not isinstance(answers, pa.Table):
         return _stream(ENDED, answers, transaction_ids)
-    count = len(answers)
-    columns = {
-        "status": pa.repeat(pa.scalar(200, pa.int32()), count),
-        "transaction_id": transaction_ids,
-        "queue_id": answers["queue_id"],
-        "queue_offset": answers["half_offset"],
-        "state": answers["state"],
-        "repeated": pa.repeat(False, count),
-    }
-    nothing = pa.nulls(count, pa.string())
-    return to_stream(pa.Table.from_arrays([columns.get(name, nothing) for name in ENDED.names], schema=ENDED))
+    return _all_well(
+        ENDED,
+        transaction_ids,
+        queue_id=answers["queue_id"],
+        queue_offset=answers["half_offset"],
+        state=answers["state"],
+        repeated=pa.repeat(False, len(answers)),
+    )
 
 
 def _placed(placed: Placed, transaction_ids: pa.Array) -> bytes:
     count = len(transaction_ids)
-    columns = {
-        "status": pa.repeat(pa.scalar(200, pa.int32()), count),
-        "transaction_id": transaction_ids,
-        "queue_id": pa.repeat(pa.scalar(placed.queue_id, pa.int32()), count),
-        "queue_offset": pa.array(np.arange(placed.first, placed.first + count)),
-    }
+    return _all_well(
+        STORED,
+        transaction_ids,
+        queue_id=pa.repeat(pa.scalar(placed.queue_id, pa.int32()), count),
+        queue_offset=pa.array(np.arange(placed.first, placed.first + count)),
+    )
+
+
+def _all_well(schema: pa.Schema, transaction_ids: pa.Array, **columns: pa.Array | pa.ChunkedArray) -> bytes:
+    """Answers with status 200; what is not among the ``columns`` is null."""
+    count = len(transaction_ids)
     nothing = pa.nulls(count, pa.string())
-    return to_stream(pa.Table.from_arrays([columns.get(name, nothing) for name in STORED.names], schema=STORED))
+    columns |= {"status": pa.repeat(pa.scalar(200, pa.int32()), count), "transaction_id": transaction_ids}
+    return to_stream(pa.Table.from_arrays([columns.get(name, nothing) for name in schema.names], schema=schema))
 
 
 def _stream(schema: pa.Schema, answers: Sequence[Answer], transaction_ids: pa.Array) -> bytes:

@@ -272,8 +272,7 @@ def _half_rows(columns: Columns, count: int, now: int, committed: bool | None) -
     made["properties"] = _maps(columns.get("properties"), count)
     if committed is not None:
         made["committed"] = pa.repeat(committed, count)
-    schema = SENT
-    return pa.Table.from_arrays([made.get(field.name, pa.nulls(count, field.type)) for field in schema], schema=schema)
+    return _in_schema(SENT, made, count)
 
 
 def _op_rows(columns: Columns, count: int, now: int) -> pa.Table:
@@ -285,7 +284,10 @@ def _op_rows(columns: Columns, count: int, now: int) -> pa.Table:
     if "half_offset" in columns:
         made["half_offset"] = pa.array(_numbers(columns["half_offset"]))
     made["born_timestamp"] = _born(columns, count, now)
-    schema = op_blocks.SENT
+    return _in_schema(op_blocks.SENT, made, count)
+
+
+def _in_schema(schema: pa.Schema, made: dict[str, pa.Array], count: int) -> pa.Table:
     return pa.Table.from_arrays([made.get(field.name, pa.nulls(count, field.type)) for field in schema], schema=schema)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -120,13 +120,19 @@ def block_size(rows: int, size: int) -> int:
 def landed_rows(rows: pa.Table, queue_id: int, first: int, stored: int) -> pa.Table:
     """Rows of `half`: those of SENT at the queue's offsets from ``first`` on; ``stored`` in ms."""
     count = len(rows)
-    assigned = {
-        "queue_id": np.full(count, queue_id),
-        "queue_offset": first + np.arange(count),
-        "store_timestamp": np.full(count, stored * 1000),
-    }
-    there = set(rows.schema.names)
-    schema = arrow_schema("half")
+    return landed(
+        "half",
+        rows,
+        queue_id=np.full(count, queue_id),
+        queue_offset=first + np.arange(count),
+        store_timestamp=np.full(count, stored * 1000),
+    )
+
+
+def landed(name: str, rows: pa.Table, **assigned: Any) -> pa.Table:
+    """Rows of a table: those that were sent, and what the gateway assigned; columns of neither are null."""
+    count, there = len(rows), set(rows.schema.names)
+    schema = arrow_schema(name)
     columns = [
         pa.array(assigned[field.name], field.type)
         if field.name in assigned

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.gateway.deduplication import joined_names
+from checkback.gateway.half_blocks import landed
 from checkback.gateway.landed_halves import CODE_OF
 from checkback.gateway.tables import SOURCE
 from checkback.messages import STATES
@@ -89,10 +90,5 @@ def op_block(rows: pa.Table, size: int) -> OpBlock | None:
 
 def landed_ops(rows: pa.Table, stored: int) -> pa.Table:
     """Rows of `op`: those of SENT; ``stored`` in ms."""
-    assigned = {"source": pa.repeat(SOURCE, len(rows)), "store_timestamp": np.full(len(rows), stored * 1000)}
-    schema = arrow_schema("op")
-    columns = [
-        pa.array(assigned[field.name], field.type) if field.name in assigned else rows.column(field.name)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+    count = len(rows)
+    return landed("op", rows, source=pa.repeat(SOURCE, count), store_timestamp=np.full(count, stored * 1000))

@@ -84,8 +84,6 @@ class Call:
 
     def json(self) -> bytes:
         """The messages of the next attempt, as elements of an array."""
-        if len(self._left) == 1:
-            return self.messages[self._left[0]][1]
         return b",".join([self.messages[at][1] for at in self._left])
 
     def replied(self, url: str, reply: _Replied) -> None:

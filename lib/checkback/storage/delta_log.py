@@ -108,22 +108,12 @@ class DeltaLog:
             raise unreadable(place, error) from error
 
     @classmethod
-    def create(cls, name: str, place: str, sync: bool = True) -> None:
-        """Create the table if it does not exist. Every writer calls this, or `created`, first.
+    def create(cls, name: str, place: str, sync: bool = True) -> DeltaLog | None:
+        """Create the table if it does not exist; its log, if that had to be read. Every writer calls this first.
 
         With ``sync``, torn commits (after a power cut) are moved aside first (`torn_commits`). Raises StorageError if
         the table cannot be created, or has torn commits and ``sync`` is false.
         """
-        cls._create(name, place, sync)
-
-    @classmethod
-    def created(cls, name: str, place: str, sync: bool = True) -> DeltaLog:
-        """`create`, and the table's log: in an object store it takes some dozen requests to open."""
-        return cls._create(name, place, sync) or cls(name, place, sync)
-
-    @classmethod
-    def _create(cls, name: str, place: str, sync: bool) -> DeltaLog | None:
-        """As `create`; the table's log, if it had to be read."""
         if sync:
             recover_log(place)
         else:
@@ -149,6 +139,11 @@ class DeltaLog:
         if sync:
             LogFlush(place).to()
         return None
+
+    @classmethod
+    def created(cls, name: str, place: str, sync: bool = True) -> DeltaLog:
+        """`create`, and the table's log: in an object store it takes some dozen requests to open."""
+        return cls.create(name, place, sync) or cls(name, place, sync)
 
     def flush(self) -> None:
         """Flush all versions seen so far to disk. Raises UnflushedError."""

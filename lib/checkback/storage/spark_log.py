@@ -103,11 +103,6 @@ def table_id(spark: SparkSession, table: str) -> str:
     return str(spark.sql(f"DESCRIBE DETAIL {table}").select("id").collect()[0][0])
 
 
-def location(spark: SparkSession, table: str) -> str:
-    """The table's folder: a path if it is on this machine, else a URI."""
-    return str(spark.sql(f"DESCRIBE DETAIL {table}").select("location").collect()[0][0]).removeprefix("file:")
-
-
 def properties(spark: SparkSession, table: str) -> dict[str, str]:
     """The table's properties."""
     return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {table}").collect()}
