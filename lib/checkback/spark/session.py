@@ -53,6 +53,8 @@ REQUIRED: Mapping[str, str] = {
     "spark.sql.execution.arrow.transformWithStateInPandas.maxRecordsPerBatch": "100000",
     # Timestamps in the tables, in JSON and in Python are UTC.
     "spark.sql.session.timeZone": "UTC",
+    # Over TCP a Python task's last small write waits 40 ms for an acknowledgement (Nagle): twice in each batch.
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 
 #: Additional settings of a session on one machine, where defaults meant for clusters cost seconds.
