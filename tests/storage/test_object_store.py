@@ -15,7 +15,7 @@ from deltalake.schema import Field, PrimitiveType
 
 from checkback.errors import FencedError, SettingsError, StateError, StorageError
 from checkback.settings import Settings, Storage, flatten
-from checkback.storage import filesystem, object_store, table_files
+from checkback.storage import filesystem, object_store, parquet_reader, table_files
 from checkback.storage.commit_reader import CommitReader
 from checkback.storage.delta_log import AlteredError, DeltaLog
 from checkback.storage.fsync import versions
@@ -242,11 +242,14 @@ def test_commit_into_the_place_of_one_that_was_cleaned_up_is_not_acknowledged(
     assert _queues(busy) == [1, 2, 3, 4, 5, 6]
 
 
-def test_rows_are_read_in_pieces(tables: Tables) -> None:
+def test_rows_are_read_in_pieces(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     (file,) = _files(tables, *range(5000))
     path, wanted = f"{tables.location('op')}/{file.path}", pc.field("queue_id") >= 4000
     pieces = [piece.column("queue_id").to_pylist() for piece in row_batches(path, "op", ["queue_id"], wanted)]
     assert [queue for piece in pieces for queue in piece] == list(range(4000, 5000))
+    monkeypatch.setattr(parquet_reader, "_PIECE_ROWS", 3000)
+    every = [piece.num_rows for piece in row_batches(path, "op", ["queue_id"], pc.field("queue_id") >= 0)]
+    assert every == [4096, 904]
     (source,) = table_files.sources([(path, file.size)])
     assert sum(piece.num_rows for piece in row_batches(path, "op", ["queue_id"], wanted, source)) == 1000
     assert table_files.size(path) == file.size

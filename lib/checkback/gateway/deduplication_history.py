@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from heapq import nsmallest
@@ -161,7 +162,7 @@ class DeduplicationHistory:
             if count >= most:
                 break
             older: list[HalfEntries] = []
-            for rows in row_batches(file.path, "half", _WHOLE, wanted_halves, source):
+            for rows in _read_ahead(row_batches(file.path, "half", _WHOLE, wanted_halves, source)):
                 older.append(entries_of(rows))
                 count += len(rows)
                 if count > 2 * most:
@@ -172,7 +173,7 @@ class DeduplicationHistory:
         if found.names:
             ops = FirstOps(found)
             for file, source in _opened(self._files("op", within)):
-                for rows in row_batches(file.path, "op", _OP, wanted, source):
+                for rows in _read_ahead(row_batches(file.path, "op", _OP, wanted, source)):
                     ops.add(rows)
             found = ops.ended()
         self._flush()
@@ -300,6 +301,15 @@ class DeduplicationHistory:
                 raise StorageError("its rows are not simply those of its Parquet files", place, "rewrite the table")
             self._logs[table] = log
         return self._logs[table]
+
+
+def _read_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same, each read while the caller has the one before: Arrow reads without Python's lock."""
+    with ThreadPoolExecutor(1, "read-ahead") as thread:
+        following = thread.submit(next, pieces, None)
+        while (piece := following.result()) is not None:
+            following = thread.submit(next, pieces, None)
+            yield piece
 
 
 def _opened(files: Sequence[DataFile]) -> Iterator[tuple[DataFile, Any]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow.acero import Declaration, FilterNodeOptions, TableSourceNodeOptions
+from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 from pyarrow.dataset import ParquetFileFormat
 from pyarrow.fs import LocalFileSystem
 
@@ -16,14 +17,12 @@ from checkback.storage.schemas import ADDED, arrow_schema
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow.compute as pc
+    from collections.abc import Iterable, Iterator, Sequence
 
 _NONE: frozenset[str] = frozenset()
-#: For `row_batches`: bytes and rows of a piece (a repeated body is small in the file but not in memory), and the read
-#: buffer in bytes.
-_PIECE, _PIECE_ROWS, _STREAMED = 8 << 20, 2048, 1 << 20
+#: For `row_batches`: bytes of a piece, the rows that are read at once (a repeated body is small in the file but not in
+#: memory) and those that make a piece, and the read buffer in bytes.
+_PIECE, _READ_ROWS, _PIECE_ROWS, _STREAMED = 4 << 20, 2048, 16_384, 1 << 20
 
 
 def read_rows(
@@ -60,19 +59,36 @@ def row_batches(
         with pq.ParquetFile(read, coerce_int96_timestamp_unit="us", buffer_size=_STREAMED, pre_buffer=False) as file:
             for number in (group.id for group in fragment.row_groups):
                 group = file.metadata.row_group(number)
-                rows = group.num_rows * _PIECE // max(1, group.total_byte_size)
-                for batch in file.iter_batches(min(max(1, rows), _PIECE_ROWS), [number], columns, use_threads=False):
-                    piece = _filtered(_in_schema(pa.Table.from_batches([batch]), schema), wanted)
+                rows = min(max(1, group.num_rows * _PIECE // max(1, group.total_byte_size)), _READ_ROWS)
+                for batches in _pieces(file.iter_batches(rows, [number], columns, use_threads=False)):
+                    piece = _filtered(_in_schema(pa.Table.from_batches(batches).combine_chunks(), schema), wanted)
                     if piece.num_rows:
                         yield python_times(piece)
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
 
 
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Batches together: each piece costs its reader some calls, however many rows it has."""
+    piece: list[pa.RecordBatch] = []
+    size = rows = 0
+    for batch in batches:
+        piece.append(batch)
+        size += batch.nbytes
+        rows += batch.num_rows
+        if size >= _PIECE or rows >= _PIECE_ROWS:
+            yield piece
+            piece, size, rows = [], 0, 0
+    if piece:
+        yield piece
+
+
 def _filtered(rows: pa.Table, wanted: pc.Expression) -> pa.Table:
-    """As `Table.filter`, whose threads take longer to start than a small piece takes."""
+    """As `Table.filter`, whose threads take longer to start than a small piece takes; all rows are not copied."""
     source = Declaration("table_source", TableSourceNodeOptions(rows))
-    return Declaration("filter", FilterNodeOptions(wanted), [source]).to_table(use_threads=False)
+    found = Declaration("project", ProjectNodeOptions([wanted], ["wanted"]), [source]).to_table(use_threads=False)
+    mask = found.column(0)
+    return rows if pc.all(mask, skip_nulls=False).as_py() else rows.filter(mask)
 
 
 def _in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
