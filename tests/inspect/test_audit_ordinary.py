@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from checkback.inspect import duckdb_engine
+from checkback.inspect import audit_labels, duckdb_engine, half_index
 from checkback.inspect.audit import audit_on, findings_on
 from checkback.inspect.duckdb_engine import DuckDBEngine
 from checkback.reconcile.records import Reason
@@ -40,6 +40,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if there were many more transactions."""
     monkeypatch.setattr(duckdb_engine, "_BRIEF_PART", 400)
     monkeypatch.setattr(duckdb_engine, "_PART", 300)
+    monkeypatch.setattr(audit_labels, "_SHARE", 100)
 
 
 def _settings(root: Path) -> Settings:
@@ -213,8 +214,15 @@ def test_one_fault_of_any_kind_is_judged_as_by_all_facts(tmp_path: Path) -> None
     _same(settings)
 
 
-def test_faults_at_random_are_judged_as_by_all_facts(tmp_path: Path) -> None:
-    """Up to three in a transaction, or in two that share a place. SEED=n for the same rows again."""
+@pytest.mark.parametrize("spare", [half_index._SPARE, -1_000_000_000])
+def test_faults_at_random_are_judged_as_by_all_facts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int
+) -> None:
+    """Up to three in a transaction, or in two that share a place. SEED=n for the same rows again.
+
+    Once with places of their own for all offsets, once as if those were far apart.
+    """
+    monkeypatch.setattr(half_index, "_SPARE", spare)
     seed = int(os.environ.get("SEED") or 0) or Random().randrange(1, 10**6)
     print(f"SEED={seed}")
     random = Random(seed)

@@ -118,7 +118,10 @@ def content(topic: str, queue: str, landed: str, *, ignore_case: bool) -> str:
     # A catalog may have lower-cased the table's name.
     topic = f"lower({topic})" if ignore_case else topic
     names = ("transaction_id", "producer_group", queue, "tags", "keys", "born_timestamp", landed)
-    nulls = " || ".join(f"CASE WHEN {name} IS NULL THEN '1' ELSE '0' END" for name in (*names, "properties", "body"))
+    nulls = " + ".join(
+        f"CASE WHEN {name} IS NULL THEN {1 << bit} ELSE 0 END"
+        for bit, name in enumerate((*names, "properties", "body"))
+    )
     # Maps have no order.
     return f"hash64({topic}, {', '.join(names)}, sort_array(map_entries(properties)), body, {nulls})"
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.compute as pc
+import numpy as np
+import pyarrow as pa
 
 from checkback.inspect.audit_facts import WHO, facts
 from checkback.inspect.audit_findings import FINDINGS
-from checkback.inspect.audit_ordinary import ordinary
+from checkback.inspect.audit_ordinary import sort_out, sources
 from checkback.inspect.audit_rules import RulesInForce, conditions
 from checkback.inspect.batch_audit import rules, rules_history, rules_values
 from checkback.inspect.batches import epochs
@@ -20,15 +22,20 @@ from checkback.storage.checkpoint import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
+    from checkback.inspect.audit_ordinary import Sorted
     from checkback.inspect.batch_audit import BatchAudit
     from checkback.inspect.check_intervals import RulesHistory
     from checkback.inspect.table_versions import FixedTables
     from checkback.settings import Settings
 
 _ORDER = "queue_id, queue_offset, labels"
+_USUAL = "SELECT labels, queue_id, queue_offset, born FROM {ordinary}"
 #: as `WHO`, for a fifth of the time
 _QUICK = "hash64(coalesce(producer_group, ''), coalesce(transaction_id, ''))"
+#: rows whose hashes are in memory at a time, two of 8 bytes each
+_SHARE = 10_000_000
 
 
 def labelled(
@@ -53,20 +60,50 @@ def labelled(
         found: list[dict[str, Any]] = engine.arrow(tables.ask(question, more)).to_pylist()
         return found
 
-    for part in fixed.parts(brief=not whole):
-        if whole:
+    if whole:
+        for part in fixed.parts():
             yield from ask(part, looked_at)
-            continue
-        found = engine.arrow(part.ask(Question(ordinary(ignore_case=fixed.ignores_case))))
+        yield from ask(fixed, form(_repeated(fixed, settings)))
+        return
+    for part, found in _sorted_out(fixed):
         if figures:
-            usual = engine.keep("ordinary", found.filter(pc.is_valid(found.column("labels"))))
-            sql = "SELECT labels, queue_id, queue_offset, born FROM {ordinary}"
-            yield from ask(part, form(Question(sql)), ordinary=usual)
-        others = found.filter(pc.is_null(found.column("labels"))).select(["queue_id", "queue_offset"])
-        if others.num_rows:
-            for some in part.of(others).parts():
+            yield from ask(part, form(Question(_USUAL)), ordinary=engine.keep("ordinary", found.ordinary))
+        if found.others.num_rows:
+            for some in part.of(found.others).parts():
                 yield from ask(some, looked_at)
-    yield from ask(fixed, form(_repeated(fixed, settings)))
+    twice = _several_times(fixed)
+    sql = f"{_QUICK} IN (SELECT quick FROM {{twice}})" if twice.num_rows else "FALSE"
+    yield from ask(fixed, form(_repeated(fixed, settings, sql)), twice=engine.keep("twice", twice))
+
+
+def _sorted_out(fixed: FixedTables) -> Iterator[tuple[FixedTables, Sorted]]:
+    """Part by part, its transactions sorted out, while the next part is read."""
+    ahead: tuple[FixedTables, Future[Sorted]] | None = None
+    with ThreadPoolExecutor(1) as pool:
+        for part in fixed.parts(brief=True):
+            rows = {
+                name: fixed.engine.arrow(part.ask(Question(sql)))
+                for name, sql in sources(ignore_case=fixed.ignores_case).items()
+            }
+            before, ahead = ahead, (part, pool.submit(sort_out, rows))
+            del rows  # two parts are in memory, not three
+            if before is not None:
+                yield before[0], before[1].result()
+        if ahead is not None:
+            yield ahead[0], ahead[1].result()
+
+
+def _several_times(fixed: FixedTables) -> pa.Table:
+    """The hashes `_QUICK` that several rows of the topics have: quick."""
+    sql = f"SELECT {_QUICK} AS quick FROM {{topics}} WHERE {_QUICK} % :shares = :share"
+    counted = fixed.engine.arrow(fixed.ask(Question("SELECT count(*) AS number FROM {topics}")))
+    shares = -(-counted.column("number")[0].as_py() // _SHARE)
+    twice = []
+    for share in range(shares):
+        question = Question(sql, values={"shares": shares, "share": share})
+        quick = np.sort(fixed.engine.arrow(fixed.ask(question)).column("quick").to_numpy())
+        twice.append(np.unique(quick[1:][quick[1:] == quick[:-1]]))
+    return pa.table({"quick": pa.array(np.concatenate([np.empty(0, np.int64), *twice]))})
 
 
 def _of_facts(accounted: BatchAudit, *, figures: bool = True) -> Question:
@@ -85,16 +122,19 @@ def _of_facts(accounted: BatchAudit, *, figures: bool = True) -> Question:
     return Question(sql, _ORDER, rules_values(fixed))
 
 
-def _repeated(fixed: FixedTables, settings: Settings) -> Question:
+def _repeated(
+    fixed: FixedTables,
+    settings: Settings,
+    twice: str = f"{_QUICK} IN (SELECT {_QUICK} FROM {{topics}} GROUP BY {_QUICK} HAVING count(*) > 1)",
+) -> Question:
     """As `_of_facts`: the first offset of each (producer_group, transaction_id) published under several.
 
-    If these are one discarded message resumed twice, a promise is broken.
+    If these are one discarded message resumed twice, a promise is broken. ``twice``: whether another row has the
+    same hash `_QUICK`. Few do: only of these a second hash is taken, which nobody can forge.
     """
-    # Few have the same hash: only of these a second, which nobody can forge.
     ids = f"""
         SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset, {WHO} AS who
-        FROM {{topics}} WHERE {_QUICK} IN (
-            SELECT {_QUICK} FROM {{topics}} GROUP BY {_QUICK} HAVING count(*) > 1)"""
+        FROM {{topics}} WHERE {twice}"""
     queues = ", ".join(map(str, _resumed_queues(fixed, settings)))
     origins = f"""
         SELECT half_queue_id AS queue_id, half_queue_offset AS queue_offset, properties['{RESUMED_FROM}'] AS who

@@ -1,92 +1,142 @@
-"""Transactions that took one of the usual courses, recognized in bulk: the audit need not look closer at them. SQL.
+"""Transactions that took one of the usual courses, recognized in bulk: the audit need not look closer at them.
 
-`audit_facts` computes some sixty facts of each transaction, which takes ten times as long as reading the tables. Most
+`audit_facts` computes some sixty facts of each transaction, which takes many times as long as reading the tables. Most
 transactions have one half message, one op of their own, one decision that says the same, one row in their topic with
 the same content, and nothing else: then that alone tells the findings. All others go through the facts.
 
 An ordinary transaction is one of which the facts could give no findings but those of its course. Therefore each
-comparison here is the one of `audit_rules`, by the same hashes; whatever is out of the ordinary about a row, if only
-that a value is missing, makes the transaction one that is looked at.
+comparison here is the one of `audit_rules`: of contents by the same hashes, of names by the names themselves; whatever
+is out of the ordinary about a row, if only that a value is missing, makes the transaction one that is looked at.
 """
 
 from __future__ import annotations
 
-from checkback.inspect.audit_facts import COMMITS, OF_HALF, OF_TOPIC, REJECTED_ROWS, ROLLBACKS, STATE_BITS, WHO, content
+from typing import TYPE_CHECKING, NamedTuple
 
-#: Bits of a transaction's rows. OTHER: a row that an ordinary one does not have. NAMED: one of a table that is not read
-#: in parts.
-_HALF, _TOPIC, _OTHER, _NAMED = 1, 2, 4, 8
-#: by how many bits the state of the op, and that of the decision, are shifted: COMMIT or ROLLBACK, by source
-_OP, _DECISION = 8, 16
-_STATE = COMMITS | ROLLBACKS
-_KEY = ("queue_id", "queue_offset")
-_TOPIC_KEY = ("half_queue_id", "half_queue_offset")
-#: who: a hash of half message, op and decision; content: of half message and topic's row; born: of the half message, ms
-_COLUMNS = ("who", "content", "born")
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkback.inspect.audit_facts import COMMITS, OF_HALF, OF_TOPIC, REJECTED_ROWS, ROLLBACKS, STATE_BITS, content
+from checkback.inspect.half_index import KEY, HalfIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from checkback.inspect.half_index import Numbers
+
+    Flags = NDArray[np.bool_]
+
+_NAMES = ("producer_group", "transaction_id")
+_SAID = "state IN ('COMMIT', 'ROLLBACK')"
+#: findings of an ordinary transaction
+_LABELS = ("halves,published", "halves,rolled_back", "halves,pending")
 
 
-def ordinary(*, ignore_case: bool) -> str:
-    """SQL: queue_id, queue_offset, labels, born (ms) of each transaction; labels null: it is not an ordinary one.
+class Sorted(NamedTuple):
+    """``ordinary``: labels, queue_id, queue_offset, born (ms). ``others``: queue_id, queue_offset, each once."""
 
-    It reads the tables and `topics`, as `audit_facts.facts`.
+    ordinary: pa.Table
+    others: pa.Table
+
+
+def sources(*, ignore_case: bool) -> dict[str, str]:
+    """SQL of the rows that `sort_out` takes: queue_id and queue_offset of each, and what an ordinary one tells.
+
+    half: usual, born (ms), content, names; op, decisions: state (bits, null = out of the ordinary), names; topics:
+    content. An ordinary transaction has none of ``others``; nor of ``named``, which by themselves mean nothing, as they
+    are rows of a table that is not read in parts. It reads the tables and `topics`, as `audit_facts.facts`.
     """
-    decided = f"(bits & {_STATE << _OP}) * {1 << _DECISION - _OP} = (bits & {_STATE << _DECISION})"
-    # With so many rows, and one of each kind at least, there is one of each.
-    once = f"(bits & {_OTHER | _NAMED}) = 0 AND (bits & {_HALF}) <> 0 AND {decided} AND first_who = last_who"
-    committed = f"rows = 4 AND {once} AND (bits & {_TOPIC}) <> 0 AND (bits & {COMMITS << _OP}) <> 0 AND contents = 0"
-    rolled_back = f"rows = 3 AND {once} AND (bits & {_TOPIC}) = 0 AND (bits & {ROLLBACKS << _OP}) <> 0"
-    # Rows of tables that are not read in parts are here in every part; by themselves they mean nothing.
-    return f"""
-        WITH all_rows AS ({" UNION ALL ".join(_sources(ignore_case))}),
-        briefs AS (
-            SELECT queue_id, queue_offset, count(*) AS rows, bit_or(bits) AS bits, max(born) AS born,
-                min(who) AS first_who, max(who) AS last_who, bit_xor(content) AS contents
-            FROM all_rows GROUP BY queue_id, queue_offset)
-        SELECT queue_id, queue_offset, born, CASE
-            WHEN {committed} THEN 'halves,published'
-            WHEN rows = 1 AND bits = {_HALF} THEN 'halves,pending'
-            WHEN {rolled_back} THEN 'halves,rolled_back' END AS labels
-        FROM briefs WHERE bits <> {_NAMED}"""
-
-
-def _rows(table: str, bits: str, key: tuple[str, str] = _KEY, **columns: str) -> str:
-    values = ", ".join(f"CAST({columns.get(name, 'NULL')} AS BIGINT) AS {name}" for name in _COLUMNS)
-    return (
-        f"SELECT {key[0]} AS queue_id, {key[1]} AS queue_offset, CAST({bits} AS BIGINT) AS bits, {values} FROM {table}"
-    )
-
-
-def _if(condition: str, bits: int | str, otherwise: int | str = _OTHER) -> str:
-    return f"CASE WHEN {condition} THEN {bits} ELSE {otherwise} END"
-
-
-def _sources(ignore_case: bool) -> list[str]:
-    said = "state IN ('COMMIT', 'ROLLBACK')"
     at_once = "delay_ms IS NULL AND deliver_at IS NULL AND NOT coalesce(committed, FALSE)"
     # A COMMIT of before 1970 would be due by its delay of 0 (rule 10).
-    decided = f"{said} AND deliver_at IS NULL AND coalesce(unix_millis(decided_at) >= 0, FALSE)"
-    others = ("check_requests", "deliveries", "discarded")
-    return [
-        _rows(
-            "{half}",
-            _if(at_once, _HALF, _HALF | _OTHER),
-            born="unix_millis(least(born_timestamp, store_timestamp))",
-            who=WHO,
-            content=content(*OF_HALF, ignore_case=ignore_case),
-        ),
-        _rows(
-            "{op}",
-            # One in the batched form states no transaction id: it is the half message's own all the same (rule 2).
-            _if(
-                f"{said} AND producer_group IS NOT NULL AND transaction_id IS NOT NULL",
-                f"({STATE_BITS}) * {1 << _OP}",
-            ),
-            ("queue_id", "half_offset"),
-            who=WHO,
-        ),
-        _rows("{decisions}", _if(decided, f"({STATE_BITS}) * {1 << _DECISION}"), who=WHO),
-        _rows("{topics}", str(_TOPIC), _TOPIC_KEY, content=content(*OF_TOPIC, ignore_case=ignore_case)),
-        *(_rows(f"{{{name}}}", str(_OTHER)) for name in others),
-        _rows("{unpublished}", str(_OTHER), _TOPIC_KEY),
-        _rows(REJECTED_ROWS, str(_NAMED)),
-    ]
+    decided = f"{_SAID} AND deliver_at IS NULL AND coalesce(unix_millis(decided_at) >= 0, FALSE)"
+    names = ", ".join(_NAMES)
+    plain = ", ".join(KEY)
+    of_topic = "half_queue_id AS queue_id, half_queue_offset AS queue_offset"
+    others = [f"SELECT {plain} FROM {{{name}}}" for name in ("check_requests", "deliveries", "discarded")]
+    return {
+        "half": f"""SELECT {plain}, {at_once} AS usual, unix_millis(least(born_timestamp, store_timestamp)) AS born,
+            {content(*OF_HALF, ignore_case=ignore_case)} AS content, {names} FROM {{half}}""",
+        "op": f"SELECT queue_id, half_offset AS queue_offset, {_state(_SAID)}, {names} FROM {{op}}",
+        "decisions": f"SELECT {plain}, {_state(decided)}, {names} FROM {{decisions}}",
+        "topics": f"SELECT {of_topic}, {content(*OF_TOPIC, ignore_case=ignore_case)} AS content FROM {{topics}}",
+        "others": " UNION ALL ".join([*others, f"SELECT {of_topic} FROM {{unpublished}}"]),
+        "named": f"SELECT {plain} FROM {REJECTED_ROWS}",
+    }
+
+
+def _state(usual: str) -> str:
+    return f"CAST(CASE WHEN {usual} THEN {STATE_BITS} END AS BIGINT) AS state"
+
+
+def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
+    """The transactions of rows as `sources` gives them. Pure."""
+    half = rows["half"].combine_chunks()
+    index = HalfIndex(half)
+    found = {name: index.find(table) for name, table in rows.items()}
+    own = found["half"]
+    usual = _flags(half.column("usual")) & (own == np.arange(len(own)))
+    usual[_these(own, own != np.arange(len(own)))] = False  # several half messages
+    usual[_these(found["others"])] = False
+    usual[_these(found["named"])] = False
+    said = {name: _said(rows[name].combine_chunks(), found[name], half, usual) for name in ("op", "decisions")}
+    published = _published(rows["topics"], found["topics"], half, usual)
+    usual &= said["op"] == said["decisions"]
+    course = np.full(len(own), -1)
+    course[usual & published & ((said["op"] & COMMITS) != 0)] = 0
+    course[usual & ~published & ((said["op"] & ROLLBACKS) != 0)] = 1
+    course[usual & ~published & (said["op"] == 0)] = 2
+    strange = [half.filter(pa.array(course < 0))]
+    strange += [rows[name].filter(pa.array(found[name] < 0)) for name in ("op", "decisions", "topics", "others")]
+    labels = pa.array(_LABELS).take(pa.array(course, mask=course < 0))
+    ordinary = half.select([*KEY, "born"]).append_column("labels", labels).filter(pa.array(course >= 0))
+    others = pa.concat_tables(table.select(KEY) for table in strange)
+    return Sorted(ordinary, others.group_by(KEY).aggregate([]))
+
+
+def _said(rows: pa.Table, found: Numbers, half: pa.Table, usual: Flags) -> Numbers:
+    """Of each half message the state that its only row here says, 0 = none. Not ``usual``: one with any other rows."""
+    state = rows.column("state").fill_null(0).to_numpy()
+    same = state != 0
+    for name in _NAMES:
+        same &= _flags(pc.equal(rows.column(name), _beside(half.column(name), found)))
+    usual[_these(found, ~same)] = False
+    usual[_several(found, len(usual))] = False
+    said = np.zeros(len(usual), np.int64)
+    said[_these(found)] = state[found >= 0]
+    return said
+
+
+def _published(topics: pa.Table, found: Numbers, half: pa.Table, usual: Flags) -> Flags:
+    """Whether a half message is in a topic. Not ``usual``: it is there twice, or with other content."""
+    same = topics.column("content").to_numpy() == half.column("content").to_numpy()[found] if len(half) else found >= 0
+    usual[_these(found, ~same)] = False
+    usual[_several(found, len(usual))] = False
+    published = np.zeros(len(usual), np.bool_)
+    published[_these(found)] = True
+    return published
+
+
+def _beside(column: pa.ChunkedArray, found: Numbers) -> pa.ChunkedArray:
+    """The values of the half messages of some rows; null where there is none."""
+    if len(found) == len(column) and (found == np.arange(len(found))).all():
+        return column
+    return column.take(pa.array(found, mask=found < 0))
+
+
+def _these(found: Numbers, which: Flags | None = None) -> Numbers:
+    """The numbers of the half messages of some rows."""
+    return found[found >= 0] if which is None else found[which & (found >= 0)]
+
+
+def _several(found: Numbers, count: int) -> Flags:
+    """Of each half message whether several rows are its."""
+    return np.bincount(_these(found), minlength=count) > 1
+
+
+def _flags(column: pa.ChunkedArray) -> Flags:
+    """The values; null is false."""
+    flags: Flags = column.fill_null(False).to_numpy()
+    return flags

@@ -31,12 +31,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from checkback.inspect.engine import Value, Versions
+    from checkback.storage.column_span import Span
     from checkback.storage.tables import Tables
 
 #: bytes that DuckDB keeps in memory; beyond it sorts, groups and joins spill to a temporary folder
 _MEMORY = "512MiB"
 #: transactions that a question about all of them takes at a time, and one that keeps few integers of each
-_PART, _BRIEF_PART = 200_000, 1_000_000
+_PART, _BRIEF_PART = 200_000, 500_000
+#: offsets, at random, that tell how to part all
+_SAMPLE = 32_768
 #: what Spark SQL names so
 _MACROS = """
     unix_micros(t) AS epoch_us(t)
@@ -140,7 +143,15 @@ class DuckDBEngine:
         """See Engine."""
         return CommitReader.of(self.tables.location(name))
 
-    def read(self, name: str, version: int | None = None, where: str | None = None, *, file: bool = False) -> str:
+    def read(
+        self,
+        name: str,
+        version: int | None = None,
+        where: str | None = None,
+        *,
+        file: bool = False,
+        within: Span | None = None,
+    ) -> str:
         """See Engine."""
         with self.lock:
             log = self._log(name)
@@ -149,9 +160,9 @@ class DuckDBEngine:
                 self.marks[name] = Mark(newest, commit_mark(self.tables.location(name), newest))
             version = newest if version is None else version
             self._old = self._old or version < newest
-            key = name, version, where, file
+            key = name, version, where, file, within
             if key not in self._views:
-                self._views[key] = self._view(name, self._source(name, log, version, file), where, file)
+                self._views[key] = self._view(name, self._source(name, log, version, file, within), where, file)
         return self._views[key]
 
     def empty(self, name: str, *, file: bool = False) -> str:
@@ -164,12 +175,12 @@ class DuckDBEngine:
             self._views[key] = self._registered(rows)
         return self._views[key]
 
-    def read_topics(self, versions: Mapping[str, int], where: str | None = None) -> str:
+    def read_topics(self, versions: Mapping[str, int], where: str | None = None, within: Span | None = None) -> str:
         """See Engine."""
         parts = []
         for name, version in versions.items():
             topic = _quoted(name.removeprefix(TOPIC_PREFIX))
-            parts.append(f"SELECT *, {topic} AS topic FROM {self.read(name, version, where)}")
+            parts.append(f"SELECT *, {topic} AS topic FROM {self.read(name, version, where, within=within)}")
         return f"({' UNION ALL '.join(parts) or self._no_topic()})"
 
     def _no_topic(self) -> str:
@@ -182,7 +193,7 @@ class DuckDBEngine:
         if parts <= 1:
             return []
         shares = [number / parts for number in range(1, parts)]
-        ((cuts,),) = self._run(f"SELECT approx_quantile(queue_offset, {shares}) FROM {rows}").fetchall()
+        ((cuts,),) = self._run(f"SELECT reservoir_quantile(queue_offset, {shares}, {_SAMPLE}) FROM {rows}").fetchall()
         return sorted(set(cuts or ()))
 
     def among(self, rows: str, key: tuple[str, str], transactions: str) -> str:
@@ -210,9 +221,9 @@ class DuckDBEngine:
             self._logs[name] = self.tables.log(name)
         return self._logs[name]
 
-    def _source(self, name: str, log: DeltaLog, version: int, file: bool) -> str:
+    def _source(self, name: str, log: DeltaLog, version: int, file: bool, within: Span | None) -> str:
         """The table's rows at a version as something to select from."""
-        files = log.parquet_files(version)
+        files = log.parquet_files(version, within)
         if files is None:
             rows = log.dataset(version)
             if not file:

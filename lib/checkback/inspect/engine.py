@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from checkback.storage.column_span import Span
     from checkback.storage.commit_reader import Added
     from checkback.storage.tables import Tables
 
@@ -72,10 +73,19 @@ class Engine(Protocol):
     def versions(self, name: str, newest: bool = False) -> Versions | None:
         """The table's versions, or only the ``newest``; None if it does not exist. Raises StorageError."""
 
-    def read(self, name: str, version: int | None = None, where: str | None = None, *, file: bool = False) -> Rows:
+    def read(
+        self,
+        name: str,
+        version: int | None = None,
+        where: str | None = None,
+        *,
+        file: bool = False,
+        within: Span | None = None,
+    ) -> Rows:
         """The table's rows, current or of a version, that match a condition; columns that it lacks are null.
 
-        ``file``: with `_file`, the name of the file that contains the row, and without bodies.
+        ``file``: with `_file`, the name of the file that contains the row, and without bodies. ``within``: what the
+        condition says of a column, so that files can be skipped.
 
         Raises SettingsError if the version's files may be gone, StorageError if it cannot be read.
         """
@@ -83,7 +93,7 @@ class Engine(Protocol):
     def empty(self, name: str, *, file: bool = False) -> Rows:
         """No rows, with the columns of `read`."""
 
-    def read_topics(self, versions: Mapping[str, int], where: str | None = None) -> Rows:
+    def read_topics(self, versions: Mapping[str, int], where: str | None = None, within: Span | None = None) -> Rows:
         """As `read`, of all these topics' tables at their versions, with ``topic``: the name as the table spells it."""
 
     def offset_cuts(self, rows: Rows, brief: bool) -> list[int]:

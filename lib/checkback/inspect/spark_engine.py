@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from checkback.inspect.engine import Value, Versions
+    from checkback.storage.column_span import Span
     from checkback.storage.tables import Tables
 
 _ALL = 10_000_000
@@ -89,7 +90,15 @@ class SparkEngine:
         history = self.tables.history(self.spark, name, 1 if newest else _ALL)
         return History(history) if history else None
 
-    def read(self, name: str, version: int | None = None, where: str | None = None, *, file: bool = False) -> DataFrame:
+    def read(
+        self,
+        name: str,
+        version: int | None = None,
+        where: str | None = None,
+        *,
+        file: bool = False,
+        within: Span | None = None,  # noqa: ARG002 - Spark skips files by the condition
+    ) -> DataFrame:
         """See Engine."""
         try:
             rows = self.tables.read(self.spark, name, version)
@@ -110,7 +119,12 @@ class SparkEngine:
         rows = self.spark.createDataFrame([], schema_of(name))
         return rows.withColumn("_file", F.lit(None).cast("string")).drop("body") if file else rows
 
-    def read_topics(self, versions: Mapping[str, int], where: str | None = None) -> DataFrame:
+    def read_topics(
+        self,
+        versions: Mapping[str, int],
+        where: str | None = None,
+        within: Span | None = None,  # noqa: ARG002 - as `read`
+    ) -> DataFrame:
         """See Engine."""
         rows = read_topics(self.spark, self.tables, versions)
         return rows if where is None else rows.where(where)

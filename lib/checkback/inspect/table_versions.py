@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from checkback.inspect.engine import tables_in
 from checkback.inspect.whole_batches import BatchTable, batch_time, read_batches
 from checkback.storage.checkpoint import Batch, batches_since, last_done, read_checkpoint
+from checkback.storage.column_span import Span
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:
@@ -147,32 +148,30 @@ class FixedTables:
         """A table, or `topics`, as `ask` names it; empty if there is no such table."""
         plain = name.removeprefix(ALL)
         kind = TOPIC_PREFIX if plain == TOPICS else plain
-        where = None if plain != name else self._condition(kind)
+        where = within = None
+        if plain == name:
+            where, within = self._condition(kind), self._within(kind)
         version = self.versions.get(plain)
         if plain == TOPICS:
-            rows = self.engine.read_topics({name: self.versions[name] for name in self.topics}, where)
+            rows = self.engine.read_topics({name: self.versions[name] for name in self.topics}, where, within)
         elif version is None:
             rows = self.engine.empty(plain)
         else:
-            rows = self.engine.read(plain, version, where)
+            rows = self.engine.read(plain, version, where, within=within)
         if self.only is None or plain != name or kind not in _KEYS:
             return rows
         return self.engine.among(rows, _KEYS[kind], self.only)
 
     def _condition(self, kind: str) -> str | None:
         """Which rows of a table are read."""
-        conditions = [self._done_rows(batch_time(kind)), self._within(kind)]
+        within = self._within(kind)
+        conditions = [self._done_rows(batch_time(kind)), None if within is None else within.condition]
         return " AND ".join(condition for condition in conditions if condition is not None) or None
 
-    def _within(self, kind: str) -> str | None:
-        """Rows of the part. Plain comparisons: their statistics allow file skipping."""
+    def _within(self, kind: str) -> Span | None:
+        """Which rows of a table are those of the part; None: all."""
         _, offset = _KEYS.get(kind, (None, None))
-        first, end = self.part
-        if offset is None or (first is None and end is None):
-            return None
-        if first is None:
-            return f"({offset} < {end} OR {offset} IS NULL)"
-        return f"{offset} >= {first}" + ("" if end is None else f" AND {offset} < {end}")
+        return None if offset is None or self.part == (None, None) else Span(offset, *self.part)
 
     def _done_rows(self, time: str | None) -> str | None:
         if time is None or not self.under_way:

@@ -168,11 +168,15 @@ def pending_over_time_question(since: datetime | str | None = None, every: timed
             SELECT h.producer_group, {_capped("h.landed")} AS landed, {_capped("d.decided")} AS decided
             FROM halves AS h
             LEFT JOIN decided AS d ON d.queue_id = h.queue_id AND d.queue_offset = h.queue_offset),
+        counted AS (  -- after the clock was set back, a decision must not precede its landing
+            SELECT producer_group, {_beginning_us("landed")} AS landed,
+                CASE WHEN decided IS NOT NULL THEN {_beginning_us("greatest(landed, decided)")} END AS decided,
+                count(*) AS number
+            FROM lives GROUP BY 1, 2, 3),
         steps AS (
-            SELECT producer_group, {_beginning_us("landed")} AS us, 1 AS step FROM lives
-            UNION ALL  -- after the clock was set back, a decision must not precede its landing
-            SELECT producer_group, {_beginning_us("greatest(landed, decided)")}, -1 FROM lives
-            WHERE decided IS NOT NULL),
+            SELECT producer_group, landed AS us, number AS step FROM counted
+            UNION ALL
+            SELECT producer_group, decided, -number FROM counted WHERE decided IS NOT NULL),
         changes AS (SELECT producer_group, us, sum(step) AS step FROM steps GROUP BY producer_group, us),
         so_far AS (
             SELECT producer_group, us, sum(step) OVER (PARTITION BY producer_group ORDER BY us) AS pending,

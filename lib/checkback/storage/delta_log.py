@@ -36,6 +36,7 @@ from checkback.storage.torn_commits import ACTIONS, last_checkpoint, recover_log
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from checkback.storage.column_span import Span
     from checkback.storage.parquet_files import ParquetFile
 
 #: table property: retention of transaction identifiers (PROTOCOL.md of delta-io/delta)
@@ -246,12 +247,13 @@ class DeltaLog:
         except DELTA_ERRORS as error:
             raise unreadable(self._place, error) from error
 
-    def parquet_files(self, version: int) -> list[str] | None:
+    def parquet_files(self, version: int, within: Span | None = None) -> list[str] | None:
         """Absolute paths of the Parquet files whose rows are the table's at ``version``, in a local folder.
 
-        None if only a Delta reader can read the rows, or a path would be a pattern (`*`, `[`). Raises StorageError.
+        Without those that by their statistics have no row ``within`` a span. None if only a Delta reader can read the
+        rows, or a path would be a pattern (`*`, `[`). Raises StorageError.
         """
-        found = None if is_registered(self._place) else self._files_at(version)
+        found = None if is_registered(self._place) else self._files_at(version, within=within)
         return None if found is None or _PATTERN.search(self._place) else found
 
     def plain_files(self, version: int) -> list[str] | None:
@@ -261,14 +263,15 @@ class DeltaLog:
         """
         return self._files_at(version, whole=True)
 
-    def _files_at(self, version: int, whole: bool = False) -> list[str] | None:
+    def _files_at(self, version: int, whole: bool = False, within: Span | None = None) -> list[str] | None:
         """As `plain_files`; without ``whole`` the files may lack columns."""
         try:
             table = self._at(version)
             plain = compatibility.is_plain(table) and (not whole or compatibility.has_columns(table, self._name))
-            names = pa.table(table.get_add_actions()).column("path").to_pylist()
+            files = pa.table(table.get_add_actions(flatten=within is not None))
         except DELTA_ERRORS as error:
             raise unreadable(self._place, error) from error
+        names = (files if within is None else within.files(files)).column("path").to_pylist()
         if not plain or any("/" in name for name in names):
             return None
         return [f"{self._place}/{name}" for name in names]
