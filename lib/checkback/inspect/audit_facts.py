@@ -218,21 +218,32 @@ REJECTED_ROWS = f"""(
     WHERE queue_id IS NOT NULL AND queue_offset IS NOT NULL AND bits IS NOT NULL) AS rejected_rows"""
 
 
-def _of(*kinds: int) -> str:
-    return f"FILTER (WHERE kind IN ({', '.join(map(str, kinds))}))"
+# Not by FILTER: DuckDB would cut all rows anew for each of these, again and again if they come a few at a time.
+def _of(kinds: int | tuple[int, ...], column: str = "1") -> str:
+    """The column in rows of these kinds, else null."""
+    numbers = ", ".join(map(str, kinds if isinstance(kinds, tuple) else (kinds,)))
+    return f"CASE WHEN kind IN ({numbers}) THEN {column} END"
+
+
+def _count(*kinds: int) -> str:
+    return f"count({_of(kinds)})"
 
 
 def _first(column: str) -> str:
     """A value of the first half message; null stays null."""
-    return f"nullif(min_by(coalesce({column}, {_NONE}), store) {_of(_HALF)}, {_NONE})"
+    return f"nullif(min_by(coalesce({column}, {_NONE}), {_of(_HALF, 'store')}), {_NONE})"
 
 
 def _span(name: str, column: str, *kinds: int) -> dict[str, str]:
-    return {f"{name}_{which}": f"{which}({column}) {_of(*kinds)}" for which in ("min", "max")}
+    return {f"{name}_{which}": f"{which}({_of(kinds, column)})" for which in ("min", "max")}
 
 
 def _bits(*kinds: int) -> str:
-    return f"coalesce(bit_or(number) {_of(*kinds)}, CAST(0 AS BIGINT))"
+    return f"coalesce(bit_or({_of(kinds, 'number')}), CAST(0 AS BIGINT))"
+
+
+def _checks_with(bit: int) -> str:
+    return f"count(CASE WHEN kind = {_CHECK} AND (content & {bit}) <> 0 THEN 1 END)"
 
 
 _AGGREGATES = {
@@ -240,51 +251,51 @@ _AGGREGATES = {
     "own_immunity": _first("until"),
     "who": _first("who"),
     "content": _first("content"),
-    "landed": f"min(store) {_of(_HALF)}",
-    "halves": f"count(*) {_of(_HALF)}",
-    "messages": f"count(begin) {_of(_OP)}",
+    "landed": f"min({_of(_HALF, 'store')})",
+    "halves": _count(_HALF),
+    "messages": f"count({_of(_OP, 'begin')})",
     **_span("delay", "number", _HALF),
     **_span("half_content", "content", _HALF),
     **_span("half_owner", "who", _HALF),
-    "ops": f"count(*) {_of(_OP, _ALIEN_OP)}",
-    "alien_ops": f"count(*) {_of(_ALIEN_OP)}",
-    "undelivered": f"count(*) {_of(_UNDELIVERED)}",
-    "received": f"max(number) {_of(_RECEIVED)}",
+    "ops": _count(_OP, _ALIEN_OP),
+    "alien_ops": _count(_ALIEN_OP),
+    "undelivered": _count(_UNDELIVERED),
+    "received": f"max({_of(_RECEIVED, 'number')})",
     "op_states": _bits(_OP),
-    "op_landed": f"min(store) {_of(_OP)}",
-    "cancel_ops": f"count(*) {_of(_CANCEL_OP)}",
-    "cancel_landed": f"min(store) {_of(_CANCEL_OP)}",
-    "alien_landed": f"max(store) {_of(_ALIEN_OP)}",
-    "published": f"count(*) {_of(_TOPIC)}",
-    "unpublished": f"count(*) {_of(_UNPUBLISHED)}",
+    "op_landed": f"min({_of(_OP, 'store')})",
+    "cancel_ops": _count(_CANCEL_OP),
+    "cancel_landed": f"min({_of(_CANCEL_OP, 'store')})",
+    "alien_landed": f"max({_of(_ALIEN_OP, 'store')})",
+    "published": _count(_TOPIC),
+    "unpublished": _count(_UNPUBLISHED),
     **_span("topic_content", "content", _TOPIC),
-    "discarded": f"count(*) {_of(_DISCARDED)}",
+    "discarded": _count(_DISCARDED),
     **_span("discarded_content", "content", _DISCARDED, _CANCELLED),
-    "decisions": f"count(*) {_of(_DECISION)}",
+    "decisions": _count(_DECISION),
     "decision_states": _bits(_DECISION),
-    "decided_checks": f"max(begin) {_of(_DECISION)}",
-    "decided_turn": f"min(store) {_of(_DECISION)}",
+    "decided_checks": f"max({_of(_DECISION, 'begin')})",
+    "decided_turn": f"min({_of(_DECISION, 'store')})",
     **_span("decision_owner", "who", _DECISION, _CANCEL, _DELIVERY),
-    "committed_at": f"max(content) FILTER (WHERE kind = {_DECISION} AND (number & {COMMITS}) <> 0)",
-    "due_at": f"max(until) {_of(_DECISION, _DELIVERY)}",
-    "delivered_at": f"min(begin) {_of(_DELIVERY)}",
-    "published_at": f"min(begin) {_of(_TOPIC)}",
-    "unpublished_at": f"min(begin) {_of(_UNPUBLISHED)}",
+    "committed_at": f"max(CASE WHEN kind = {_DECISION} AND (number & {COMMITS}) <> 0 THEN content END)",
+    "due_at": f"max({_of((_DECISION, _DELIVERY), 'until')})",
+    "delivered_at": f"min({_of(_DELIVERY, 'begin')})",
+    "published_at": f"min({_of(_TOPIC, 'begin')})",
+    "unpublished_at": f"min({_of(_UNPUBLISHED, 'begin')})",
     "rejected": _bits(_REJECTED),
-    "deliver_at": f"max(until) {_of(_DECISION)}",
-    "deliveries": f"count(*) {_of(_DELIVERY)}",
-    "cancels": f"count(*) {_of(_CANCEL)}",
-    "cancelled": f"count(*) {_of(_CANCELLED)}",
-    "checks": f"count(*) {_of(_CHECK)}",
-    "repeated_checks": f"count(*) FILTER (WHERE kind = {_CHECK} AND (content & {AGAIN}) <> 0)",
-    "over_limit": f"count(*) FILTER (WHERE kind = {_CHECK} AND (content & {OVER}) <> 0)",
-    "last_check": f"max(who) {_of(_CHECK)}",
-    "last_turn": f"max(number) {_of(_CHECK)}",
-    "first_check_at": f"min(begin) {_of(_CHECK)}",
-    "next_check_at": f"nullif(max_by(coalesce(store, {_NONE}), number) {_of(_CHECK)}, {_NONE})",
-    "least_slack": f"min(until) {_of(_CHECK)}",
-    "least_end_slack": f"min(until) {_of(_GIVEN_UP)}",
-    "too_young": f"min(begin) {_of(_GIVEN_UP)}",
-    "lacking": f"max(number) {_of(_GIVEN_UP)}",
-    "unreceived": f"max(content) {_of(_GIVEN_UP)}",
+    "deliver_at": f"max({_of(_DECISION, 'until')})",
+    "deliveries": _count(_DELIVERY),
+    "cancels": _count(_CANCEL),
+    "cancelled": _count(_CANCELLED),
+    "checks": _count(_CHECK),
+    "repeated_checks": _checks_with(AGAIN),
+    "over_limit": _checks_with(OVER),
+    "last_check": f"max({_of(_CHECK, 'who')})",
+    "last_turn": f"max({_of(_CHECK, 'number')})",
+    "first_check_at": f"min({_of(_CHECK, 'begin')})",
+    "next_check_at": f"nullif(max_by(coalesce(store, {_NONE}), {_of(_CHECK, 'number')}), {_NONE})",
+    "least_slack": f"min({_of(_CHECK, 'until')})",
+    "least_end_slack": f"min({_of(_GIVEN_UP, 'until')})",
+    "too_young": f"min({_of(_GIVEN_UP, 'begin')})",
+    "lacking": f"max({_of(_GIVEN_UP, 'number')})",
+    "unreceived": f"max({_of(_GIVEN_UP, 'content')})",
 }
