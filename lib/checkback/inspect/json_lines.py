@@ -5,29 +5,31 @@ from __future__ import annotations
 import csv
 import io
 import json
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
 
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pyarrow as pa
-
 _CHUNK = 10_000
+_encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def json_rows(rows: pa.Table) -> Iterator[dict[str, Any]]:
     """Each row as values for JSON, by column."""
+    names = rows.column_names
     for batch in python_times(rows).to_batches(_CHUNK):
-        for row in batch.to_pylist(maps_as_pydicts="lossy"):
-            yield {name: _value(value) for name, value in row.items()}
+        for row in zip(*map(_values, batch.columns), strict=True):
+            yield dict(zip(names, row, strict=True))
 
 
 def json_lines(rows: pa.Table) -> Iterator[str]:
     """Each row as a JSON object."""
-    return (json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in json_rows(rows))
+    return map(_encoded, json_rows(rows))
 
 
 def csv_lines(rows: pa.Table) -> Iterator[str]:
@@ -43,7 +45,14 @@ def _csv(cells: list[Any]) -> str:
     return line.getvalue()
 
 
-def _value(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03}Z"
-    return value
+def _values(column: pa.Array) -> list[Any]:
+    """A column's values for JSON. Times all at once: one by one they took longer than all the rest of a row."""
+    if pa.types.is_string(column.type):  # for a tenth of the time
+        texts: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+        return texts
+    if not pa.types.is_timestamp(column.type):
+        values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
+        return values
+    ms = column.cast(pa.timestamp("us")).cast(pa.int64()).fill_null(0).to_numpy() // 1000
+    times = np.datetime_as_string(ms.astype("M8[ms]"), timezone="UTC").tolist()
+    return [time if known else None for time, known in zip(times, column.is_valid().to_pylist(), strict=True)]
