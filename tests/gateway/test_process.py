@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -18,7 +21,7 @@ from gateway.process import PATIENCE_S, TO_TABLE, Gateway, half, op, rows
 
 pytestmark = pytest.mark.slow
 
-#: kill -9 so often; the issue's 20 by CHECKBACK_KILLS=20
+#: kill -9 so often
 KILLS = int(os.environ.get("CHECKBACK_KILLS", "3"))
 
 
@@ -41,6 +44,26 @@ def test_goes_on_where_it_stopped(tmp_path: Path) -> None:
         assert gateway.post("/v1/op", op(2, "t-2", "ROLLBACK")).json()["repeated"] is False
     assert landed(tmp_path, "half") == [f"t-{n}" for n in range(6)]
     assert landed(tmp_path, "op") == ["t-1", "t-2"]
+
+
+def test_signal_during_the_start_ends_it(tmp_path: Path) -> None:
+    """Exit code 0, as later; in front of an object store a start takes seconds."""
+    command = [sys.executable, "-m", "checkback", "gateway", "--port", "0", "--set", f"storage.root={tmp_path}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            while not _catches(process.pid, signal.SIGTERM):
+                assert process.poll() is None
+            process.terminate()
+            _, errors = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert (process.returncode, errors) == (0, b"")
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal (proc(5), /proc/PID/status)."""
+    caught = re.search(r"SigCgt:\s*([0-9a-f]+)", Path("/proc", str(pid), "status").read_text())
+    return caught is not None and bool(int(caught.group(1), 16) >> (number - 1) & 1)
 
 
 def test_what_is_forgotten_is_found_in_the_tables(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -132,9 +131,11 @@ def test_two_successors_are_one(place: str, monkeypatch: pytest.MonkeyPatch) -> 
         _after(place, TTL_S + 5)
 
 
-def test_what_is_no_lease_is_an_error(place: str) -> None:
-    table_files.write(place, json.dumps({"other": 1}).encode())
-    with pytest.raises(StorageError, match="the lease cannot be read"):
+@pytest.mark.parametrize("content", [b'{"other": 1}', b"process 12 on host\n", b"", b"[]"])
+def test_what_is_no_lease_is_an_error(place: str, content: bytes) -> None:
+    """As a folder's lock file, copied with its tables."""
+    table_files.write(place, content)
+    with pytest.raises(StorageError, match=r"_reconcile.lock: is no lease; if no process works .* delete it"):
         Lease(place)
 
 

@@ -52,8 +52,8 @@ def serve(settings: Settings, take_over: bool = False) -> None:
             "give the groups tokens (producers.GROUP.token), or use 127.0.0.1",
         )
     # Before the queues are claimed: a second start on the same port must not fence the first.
-    with _listening(gateway) as sock, _quiet_signals():
-        error = _run(_serve(settings, sock, take_over))
+    with _listening(gateway) as sock, _Stop() as stop:
+        error = _run(_serve(settings, sock, take_over, stop))
     if error is not None:
         raise error
 
@@ -66,7 +66,7 @@ def _run(main: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(main)
 
 
-async def _serve(settings: Settings, sock: socket.socket, take_over: bool) -> CheckbackError | None:
+async def _serve(settings: Settings, sock: socket.socket, take_over: bool, by_signal: _Stop) -> CheckbackError | None:
     failure: CheckbackError | None = None
     metrics = Metrics()
 
@@ -93,6 +93,7 @@ async def _serve(settings: Settings, sock: socket.socket, take_over: bool) -> Ch
     # The loop never computes for long, the flusher does: Python's 5 ms for each time that it takes the GIL are many.
     sys.setswitchinterval(0.0005)
     server = _Server(_config(settings.gateway, create_app(service, metrics, settings.gateway)), service)
+    by_signal.ends(server)
     commits = asyncio.create_task(service.run())
     commits.add_done_callback(ended)
     host, port = sock.getsockname()[:2]
@@ -175,15 +176,33 @@ def _release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-@contextmanager
-def _quiet_signals() -> Iterator[None]:
-    """Ignore the signal that uvicorn re-raises after its graceful shutdown: the exit code is then 0."""
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
+class _Stop:
+    """SIGTERM and SIGINT end the server, also if they come while the service starts. Use as a context.
+
+    uvicorn listens to them while it serves, and re-raises them after its graceful shutdown: the exit code is then 0.
+    """
+
+    def __init__(self) -> None:
+        self._received = False
+        self._server: uvicorn.Server | None = None
+
+    def __enter__(self) -> _Stop:
+        self._before = {number: signal.signal(number, self._receive) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def ends(self, server: uvicorn.Server) -> None:
+        """A signal ends this server, one that has come before as soon as it has started."""
+        self._server = server
+        server.should_exit = server.should_exit or self._received
+
+    def _receive(self, *_: object) -> None:
+        self._received = True
+        if self._server is not None:
+            self._server.should_exit = True
 
 
 def _is_loopback(host: str) -> bool:

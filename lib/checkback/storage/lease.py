@@ -156,8 +156,11 @@ def read_lease(place: str) -> LeaseState | None:
         return LeaseState(content["holder"], content["attempt"], etag or "", found.meta["last_modified"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
         raise StorageError(f"the lease cannot be read: {error}", place) from error
+    except (ValueError, KeyError, TypeError) as error:
+        fix = "if no process works on these tables, delete it: a copy of a folder has the folder's lock file there"
+        raise StorageError("is no lease", place, fix) from error
 
 
 def holder_of(place: str) -> str:
