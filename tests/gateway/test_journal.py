@@ -14,10 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkback.errors import SettingsError, StorageError
+from checkback.gateway import journal_segments
 from checkback.gateway.journal import Journal, Kind, Record
+from checkback.gateway.journal_segments import LARGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _TABLES = ("half-id", "op-id")
@@ -41,7 +43,17 @@ def crash(journal: Journal) -> None:
     """What kill -9 leaves: the files as they are, the lock released."""
     journal._writer.close()
     journal._reader.close()
+    journal._segments.close()
     os.close(journal._lock)
+
+
+def large(number: int) -> bytes:
+    """A content that is kept in a file."""
+    return b"%d " % number * (LARGE // 2)
+
+
+def segments(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("journal-*.bin"))
 
 
 def record(content: bytes, first: int = 0, kind: Kind = Kind.HALF) -> Record:
@@ -120,16 +132,18 @@ def test_a_torn_tail_loses_whole_groups_from_the_end_only(tmp_path: Path) -> Non
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.sampled_from(["append", "flush", "crash", "close"]), max_size=25))
-def test_nothing_is_lost_or_kept_twice(tmp_path: Path, steps: list[str]) -> None:
+@given(st.lists(st.sampled_from(["append", "large", "flush", "crash", "close"]), max_size=25))
+def test_nothing_is_lost_or_kept_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steps: list[str]) -> None:
     """Against a model: what was appended and not flushed, in order."""
+    monkeypatch.setattr(journal_segments, "_MOST", 2 * LARGE)
     shutil.rmtree(tmp_path / "journal", ignore_errors=True)
     journal, left, in_tables, number = opened(tmp_path / "journal"), list[bytes](), 0, 0
     for step in steps:
-        if step == "append":
+        if step in ("append", "large"):
             number += 1
-            journal.append([record(b"%d" % number, number)], 0)
-            left.append(b"%d" % number)
+            content = large(number) if step == "large" else b"%d" % number
+            journal.append([record(content, number)], 0)
+            left.append(content)
         elif step == "flush":
             found = journal.read(1 << 40, 2)
             if found:
@@ -144,8 +158,10 @@ def test_nothing_is_lost_or_kept_twice(tmp_path: Path, steps: list[str]) -> None
             journal = opened(tmp_path / "journal")
             journal.begin(in_tables, in_tables)
         assert contents(journal) == left
-        assert journal.rows == len(left)
+        assert (journal.rows, journal.size) == (len(left), sum(map(len, left)))
+    journal.flushed(number)
     journal.close()
+    assert segments(tmp_path / "journal") == []
 
 
 def test_a_full_disk_adds_nothing_and_is_recovered_from(tmp_path: Path) -> None:
@@ -154,7 +170,7 @@ def test_a_full_disk_adds_nothing_and_is_recovered_from(tmp_path: Path) -> None:
         pages = journal._writer.execute("PRAGMA page_count").fetchone()[0]
         journal._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
         with pytest.raises(StorageError, match=r"full.*; make room on its disk"):
-            journal.append([record(b"b"), record(b"x" * 100_000)], 0)
+            journal.append([record(b"b"), record(b"x" * 50_000)], 0)
         assert (contents(journal), journal.position, journal.rows) == ([b"a"], 1, 1)
         journal._writer.execute(f"PRAGMA max_page_count = {pages + 1000}")
         journal.append([record(b"b")], 0)
@@ -255,7 +271,7 @@ def test_a_journal_that_was_moved_away_is_not_missed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("statement", "told"),
-    [("PRAGMA application_id = 7", "is no journal"), ("PRAGMA user_version = 99", "the journal's format is 99, not 1")],
+    [("PRAGMA application_id = 7", "is no journal"), ("PRAGMA user_version = 99", "the journal's format is 99, not 2")],
 )
 def test_what_it_cannot_read_is_refused(tmp_path: Path, statement: str, told: str) -> None:
     opened(tmp_path).close()
@@ -275,3 +291,134 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:
     # The lock is free again.
     (tmp_path / "journal.db").unlink()
     opened(tmp_path).close()
+
+
+def test_large_contents_are_in_files_until_they_are_in_the_tables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(journal_segments, "_MOST", 3 * LARGE)
+    with journal_in(tmp_path) as journal:
+        every = [large(number) for number in range(6)]
+        for number in range(0, 6, 2):
+            journal.append([record(b"small"), record(every[number]), record(every[number + 1])], 0)
+        assert contents(journal) == [b"small", *every[:2], b"small", *every[2:4], b"small", *every[4:]]
+        assert journal._writer.execute("SELECT max(length(content)) FROM record").fetchone() == (5,)
+        assert segments(tmp_path) == ["journal-1.bin", "journal-2.bin"]
+        # Those of the first file are in the tables, but the rows that name them are deleted with the next append.
+        journal.flushed(6)
+        assert segments(tmp_path) == ["journal-1.bin", "journal-2.bin"]
+        journal.append([record(b"next")], 0)
+        assert segments(tmp_path) == ["journal-2.bin"]
+        assert contents(journal) == [b"small", *every[4:], b"next"]
+        journal.flushed(10)
+    assert segments(tmp_path) == []
+
+
+def test_large_contents_are_on_disk_before_their_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """File and name; a row without its content would have been acknowledged."""
+    with journal_in(tmp_path) as journal:
+        rows: list[int] = []
+        count = "SELECT count(*) FROM record"
+        for name in ("_flush", "flush_folder"):
+            flush = getattr(journal_segments, name)
+
+            def noted(what: object, flush: Callable[[object], None] = flush) -> None:
+                flush(what)
+                rows.append(journal._reader.execute(count).fetchone()[0])
+
+            monkeypatch.setattr(journal_segments, name, noted)
+        journal.append([record(large(1)), record(b"a"), record(large(2))], 0)
+        assert rows == [0, 0]
+        journal.append([record(large(3))], 0)
+        assert rows == [0, 0, 3]
+
+
+def test_what_the_database_does_not_name_is_not_there(tmp_path: Path) -> None:
+    """However a crash has left the file: with a torn content at its end, or without the row of its contents."""
+    journal = opened(tmp_path / "journal")
+    journal.append([record(large(1))], 0)
+    crash(journal)
+    whole = (tmp_path / "journal/journal-1.bin").read_bytes()
+    header = whole[: -len(large(1))]
+    for more in (b"", b"torn", large(2)):
+        (tmp_path / "journal/journal-1.bin").write_bytes(whole + more)
+        for number, left in enumerate([b"", b"\0" * 9, b"\0" * 99, header[:7]], start=3):
+            (tmp_path / f"journal/journal-{number}.bin").write_bytes(left)
+        unnamed = header[:11] + b"\7" + header[12:]
+        (tmp_path / "journal/journal-7.bin").write_bytes(unnamed)
+        journal = opened(tmp_path / "journal")
+        assert contents(journal) == [large(1)]
+        assert segments(tmp_path / "journal") == ["journal-1.bin"]
+        crash(journal)
+
+
+def test_files_of_a_journal_that_was_moved_away_are_left_alone(tmp_path: Path) -> None:
+    """It may be put back together."""
+    journal = opened(tmp_path / "journal")
+    journal.append([record(large(1))], 0)
+    crash(journal)
+    (tmp_path / "aside").mkdir()
+    (tmp_path / "journal/journal.db").rename(tmp_path / "aside/journal.db")
+    with journal_in(tmp_path / "journal") as journal:
+        journal.append([record(large(2))], 0)
+        assert segments(tmp_path / "journal") == ["journal-1.bin", "journal-2.bin"]
+        journal.flushed(1)
+    assert segments(tmp_path / "journal") == ["journal-1.bin"]
+    (tmp_path / "aside/journal.db").replace(tmp_path / "journal/journal.db")
+    with journal_in(tmp_path / "journal") as journal:
+        assert contents(journal) == [large(1)]
+
+
+@pytest.mark.parametrize("left", [None, b"", b"\0" * (2 * LARGE), b"short"])
+def test_a_file_that_is_not_as_it_was_is_missed(tmp_path: Path, left: bytes | None) -> None:
+    journal = opened(tmp_path)
+    journal.append([record(large(1))], 0)
+    crash(journal)
+    file = tmp_path / "journal-1.bin"
+    whole = file.read_bytes()
+    file.unlink() if left is None else file.write_bytes(whole[:20] + left if left == b"short" else left)
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"journal-1.bin is not there, or not as it was; .* put them back"):
+            opened(tmp_path)
+    file.write_bytes(whole)
+    with journal_in(tmp_path) as journal:
+        assert contents(journal) == [large(1)]
+
+
+def test_a_disk_that_is_full_for_a_large_content_adds_nothing(tmp_path: Path) -> None:
+    with journal_in(tmp_path) as journal:
+        journal.append([record(large(1))], 0)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2 * LARGE, hard))
+        try:
+            with pytest.raises(StorageError, match=r"cannot be written: .*; make room on its disk"):
+                journal.append([record(b"a"), record(large(2) * 2)], 0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert (contents(journal), journal.position) == ([large(1)], 1)
+        journal.append([record(large(3))], 0)
+        assert contents(journal) == [large(1), large(3)]
+
+
+def test_without_flushes_contents_stay_in_the_database(tmp_path: Path) -> None:
+    """A power cut might leave their rows without them."""
+    journal = Journal(str(tmp_path), _TABLES, _MOST, sync=False)
+    journal.append([record(large(1))], 0)
+    assert (contents(journal), segments(tmp_path)) == ([large(1)], [])
+    journal.close()
+
+
+def test_a_journal_of_format_1_goes_on(tmp_path: Path) -> None:
+    database = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    database.executescript(
+        "PRAGMA application_id = 0x63624A31; PRAGMA user_version = 1;"
+        "CREATE TABLE journal (id INTEGER NOT NULL, tables TEXT NOT NULL, queues TEXT NOT NULL);"
+        "CREATE TABLE record (position INTEGER PRIMARY KEY, kind INTEGER NOT NULL, rows INTEGER NOT NULL,"
+        " queue_id INTEGER NOT NULL, first INTEGER NOT NULL, content BLOB NOT NULL);"
+        "INSERT INTO journal VALUES (5, 'half-id,op-id', '0'); INSERT INTO record VALUES (3, 0, 1, 0, 0, x'61');"
+    )
+    database.close()
+    (tmp_path / "journal.lock").touch()
+    with journal_in(tmp_path) as journal:
+        journal.append([record(large(1))], 0)
+        assert (journal.id, journal.queues, contents(journal)) == (5, frozenset({0}), [b"a", large(1)])

@@ -191,7 +191,9 @@ class Producers:
         while not self.stopped.is_set():
             sent += 1
             names = [f"p{number}-{sent}-{part}" for part in range(4)]
-            results = self._post(session, "/v1/halves", {"messages": [half(name) for name in names]})
+            # Those of some are large enough for the journal's files.
+            more = {"keys": "k" * 4_000, "body": "QUJD" * 6_000} if number % 2 else {}
+            results = self._post(session, "/v1/halves", {"messages": [half(name, **more) for name in names]})
             for name, result in zip(names, results, strict=False):
                 self.halves[name] = (result["queue_id"], result["queue_offset"])
             if len(results) < len(names):

@@ -2,6 +2,7 @@
 
 An SQLite database in WAL mode with synchronous=FULL: a transaction that has returned survives a power cut, and one that
 was torn is not there after it (https://sqlite.org/wal.html). A record is what one group commit had for one table.
+The content of a large one is in a file beside the database (`journal_segments`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError, StorageError
 from checkback.gateway.journal_files import exclusive, exists, incomplete, note, noted, refuse_parts
+from checkback.gateway.journal_segments import LARGE, Segments
 from checkback.gateway.tables import OutcomeUnknownError
 from checkback.storage.fsync import flush_parents
 
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
     from checkback.gateway.deduplication_history import Place
 
 #: application_id and user_version of the database: "cbJ1", and the version of its format
-_APPLICATION, _FORMAT = 0x63624A31, 1
+_APPLICATION, _FORMAT = 0x63624A31, 2
+#: what format 2 has besides: the place of a content that is in a file, else 0
+_PLACE = ("segment", "place", "size")
 #: pages of the WAL after which it is copied into the database: 16 MiB
 _WAL_PAGES = 4000
 #: records that are in the tables which an append deletes: more than it adds, and few enough not to delay it
@@ -36,6 +40,8 @@ _DELETED = 16
 #: free space that is left on the journal's disk, besides room for the journal's content in the tables
 _SPARE = 64 << 20
 _BUSY_S = 10.0
+#: the files that rows name: their numbers, where they end at least, the last row
+_NAMED = "SELECT segment, max(place + size), max(position) FROM record WHERE segment > 0 GROUP BY segment"
 #: bytes that a message or an op takes in memory until it is in the tables, besides its content: cached, and noted here
 _ROW = 400
 
@@ -111,8 +117,9 @@ class Journal:
                 self._writer = undo.enter_context(closing(_connect(self.path, sync)))
                 self._reader = undo.enter_context(closing(_connect(self.path, sync)))
                 self._prepare(",".join(tables))
+                self._segments = Segments(folder, self.id, self._writer.execute(_NAMED))
                 flush_parents(self.path)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OSError) as error:
                 raise _damaged(self.path, error) from error
             undo.pop_all()
 
@@ -122,7 +129,6 @@ class Journal:
         application, version = _pragma(db, "application_id"), _pragma(db, "user_version")
         if (application, version) == (0, 0) and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             db.execute(f"PRAGMA application_id = {_APPLICATION}")
-            db.execute(f"PRAGMA user_version = {_FORMAT}")
             db.execute("CREATE TABLE journal (id INTEGER NOT NULL, tables TEXT NOT NULL, queues TEXT NOT NULL)")
             db.execute(
                 "CREATE TABLE record (position INTEGER PRIMARY KEY, kind INTEGER NOT NULL, rows INTEGER NOT NULL,"
@@ -131,9 +137,13 @@ class Journal:
             db.execute("INSERT INTO journal VALUES (?, ?, '')", (1 + secrets.randbits(62), tables))
         elif application != _APPLICATION:
             raise StorageError("is no journal of a gateway", self.path, "name another gateway.journal")
-        elif version != _FORMAT:
+        elif version not in (1, _FORMAT):
             fix = "start the release that wrote it, or a newer one"
             raise StorageError(f"the journal's format is {version}, not {_FORMAT}", self.path, fix)
+        if version < _FORMAT:
+            for column in _PLACE:
+                db.execute(f"ALTER TABLE record ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+            db.execute(f"PRAGMA user_version = {_FORMAT}")
         self.id, owner, self.queues = self._identity()
         if owner != tables:
             if db.execute("SELECT count(*) FROM record").fetchone()[0]:
@@ -147,7 +157,7 @@ class Journal:
         self.starts: tuple[int, int] = db.execute("SELECT last, next FROM start").fetchone() or (0, 0)
         db.execute("COMMIT")
         for position, kind, rows, size, queue_id, first in db.execute(
-            "SELECT position, kind, rows, length(content), queue_id, first FROM record ORDER BY position"
+            "SELECT position, kind, rows, length(content) + size, queue_id, first FROM record ORDER BY position"
         ):
             self._count(Unflushed(position, Kind(kind), rows, size, queue_id, first, 0, ()))
         self.position = self._pending[-1].position if self._pending else 0
@@ -192,12 +202,19 @@ class Journal:
         """
         db, position = self._writer, self.position
         try:
+            places = self._placed(records)
+        except OSError as error:
+            what = f"the journal cannot be written: {error.strerror or error}"
+            raise StorageError(what, self.path, "make room on its disk") from error
+        try:
             db.execute("BEGIN IMMEDIATE")
-            for record in records:
+            for number, record in enumerate(records):
                 position += 1
+                segment, place = places.get(number, (0, 0))
+                content, size = (b"", len(record.content)) if segment else (record.content, 0)
                 db.execute(
-                    "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?)",
-                    (position, record.kind, record.rows, record.queue_id, record.first, record.content),
+                    "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (position, record.kind, record.rows, record.queue_id, record.first, content, segment, place, size),
                 )
             self._delete(_DELETED + 2 * len(records))
         except sqlite3.Error as error:
@@ -218,8 +235,20 @@ class Journal:
                     Unflushed(number, record.kind, record.rows, size, record.queue_id, record.first, now, record.places)
                 )
         self.position = position
+        self._segments.remove(self._deleted)
         if self._sync:
             note(self._lock, self.id, position)
+
+    def _placed(self, records: Sequence[Record]) -> dict[int, tuple[int, int]]:
+        """The places of those whose content is in a file, by number. Unflushed, the rows might be there without them.
+
+        Raises OSError.
+        """
+        large = [number for number, record in enumerate(records) if self._sync and len(record.content) >= LARGE]
+        if not large:
+            return {}
+        contents = [records[number].content for number in large]
+        return dict(zip(large, self._segments.write(contents, self.position + len(records)), strict=True))
 
     def _count(self, record: Unflushed) -> None:
         self._pending.append(record)
@@ -256,17 +285,19 @@ class Journal:
         """
         after, found = self._flushed, list[Record]()
         try:
-            for position, kind, count, queue_id, first, content in self._reader.execute(
-                "SELECT position, kind, rows, queue_id, first, content FROM record"
+            for position, kind, count, queue_id, first, content, *at in self._reader.execute(
+                "SELECT position, kind, rows, queue_id, first, content, segment, place, size FROM record"
                 " WHERE position > ? ORDER BY position",
                 (after,),
             ):
-                size -= len(content)
+                segment, _, outside = at
+                size -= len(content) + outside
                 rows -= count
                 if found and (size < 0 or rows < 0):
                     break
-                found.append(Record(Kind(kind), count, content, queue_id, first, position))
-        except (sqlite3.Error, ValueError) as error:
+                whole = self._segments.read(*at) if segment else content
+                found.append(Record(Kind(kind), count, whole, queue_id, first, position))
+        except (sqlite3.Error, OSError, ValueError) as error:
             raise _damaged(self.path, error) from error
         return found
 
@@ -328,10 +359,12 @@ class Journal:
         note(self._lock)
         with suppress(sqlite3.Error):
             self._delete(1 << 62)
+            self._segments.remove(self._deleted, current=True)
             self._reader.close()
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with suppress(sqlite3.Error):
             self._writer.close()
+        self._segments.close()
         os.close(self._lock)
 
 

@@ -23,7 +23,7 @@ _HELD_UP_S = 0.05
 #: then it does so for (s)
 _LEFT_S = 2.0
 #: bytes that the loop writes itself
-_SMALL = 1 << 20
+_SMALL = 256 << 10
 
 
 class InLoop:

@@ -1,7 +1,7 @@
 """The files of a journal: one process has them, and none of them goes without the others.
 
-``journal.db``; ``journal.db-wal``, while the journal is open or after a crash, has what is not in the database yet;
-``journal.lock``.
+``journal.db``; ``journal.db-wal`` and ``journal-N.bin`` (`journal_segments`), while the journal is open or after a
+crash, have what is not in the database yet; ``journal.lock``.
 """
 
 from __future__ import annotations
