@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 
 from support import azure_server
-from support.jvm import SHORT_LIVED
+from support.jvm import SHARED
 from support.s3_server import BUCKET, options, s3_server
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 "spark.databricks.delta.delta.log.cacheSize": "100",
                 "spark.sql.ui.explainMode": "simple",  # a description of each plan, which nobody reads
                 "spark.sql.warehouse.dir": str(warehouse),
-                "spark.driver.extraJavaOptions": f"{SHORT_LIVED} -Dderby.system.home={warehouse}",
+                "spark.driver.extraJavaOptions": f"{SHARED} -Dderby.system.home={warehouse}",
                 "spark.jars": "" if isinstance(jars, str) else ",".join([*jars.source, *jars.s3]),
             },
         }

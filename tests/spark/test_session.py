@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from checkback.errors import reason
 from checkback.settings import Settings
+from checkback.spark.jvm import worker_python
 from checkback.spark.session import (
     DELTA_EXTENSION,
     DELTA_PACKAGE,
@@ -105,6 +107,27 @@ def test_session_has_what_is_required(spark: SparkSession) -> None:
 def test_every_python_worker_finds_the_package(spark: SparkSession) -> None:
     """Also the one that reads the stateful processor's schema: it gets no --py-files, only its environment."""
     assert str(ROOT / "lib") in spark.sparkContext.environment["PYTHONPATH"].split(os.pathsep)
+
+
+def test_python_workers_import_what_is_installed(spark: SparkSession) -> None:
+    """Not Spark's zip of sources, which each new process would compile."""
+
+    def imported(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in rows:
+            yield pa.RecordBatch.from_pydict({"places": [sys.modules["pyspark"].__file__]})
+
+    found = spark.range(1).mapInArrow(imported, "places STRING").first()
+    assert found is not None
+    assert found[0] == pyspark.__file__
+
+
+def test_other_machines_run_a_python_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the package may be in another place; so does this one with a pyspark that the zip must bring."""
+    assert worker_python("local[2]").keys() == {"PYSPARK_PYTHON", "CHECKBACK_PYTHON"}
+    own = {"PYSPARK_PYTHON": sys.executable}
+    assert worker_python("spark://host:7077") == own
+    monkeypatch.setattr(pyspark, "__file__", "/opt/spark/python/pyspark/__init__.py")
+    assert worker_python("local[2]") == own
 
 
 def test_python_workers_collect_no_garbage_of_their_imports(spark: SparkSession) -> None:

@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError, SettingsError, reason
@@ -78,6 +80,20 @@ def _environment(more: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
+def worker_python(master: str) -> dict[str, str]:
+    """The environment of the JVM that makes Python workers run this Python, on this machine by `worker-python`.
+
+    That starts each process half a second of CPU time sooner: two are started with the query.
+    """
+    from pyspark import __file__ as pyspark
+
+    script = Path(__file__).with_name("worker-python")
+    installed = Path(pyspark).parent.parent == Path(sysconfig.get_path("purelib"))
+    if master.startswith("local") and installed and os.access(script, os.X_OK):
+        return {"PYSPARK_PYTHON": str(script), "CHECKBACK_PYTHON": sys.executable}
+    return {"PYSPARK_PYTHON": sys.executable}
+
+
 def start_jvm(conf: Mapping[str, str], held: HeldStderr, kafka: bool) -> None:
     """Start the JVM of this process, without Ivy's and Spark's output.
 
@@ -87,7 +103,8 @@ def start_jvm(conf: Mapping[str, str], held: HeldStderr, kafka: bool) -> None:
     from pyspark import SparkConf, SparkContext, java_gateway
 
     # By default Spark's workers run the first python3 on PATH, which may lack the packages.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "PYSPARK_PYTHON" not in os.environ:
+        os.environ |= worker_python(conf.get("spark.master", "local"))
     launch: Callable[..., Any] = java_gateway.launch_gateway
     try:
         # Its stdout, too: ours is for a command's output.
