@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from checkback.reconcile.batch_rules import BatchRules
+    from checkback.reconcile.read_ranges import ReadRange
 
 #: the table, and the actions that a column counts; LATE_OP and the rejections: `Written.rejected`
 TABLE = "batches"
@@ -52,10 +53,13 @@ def batch_row(
     counts: Mapping[Action, int] | None = None,
     written: Written | None = None,
     versions: Mapping[str, int] | None = None,
+    read: Mapping[str, ReadRange] | None = None,
+    restored: Mapping[str, int] | None = None,
 ) -> pa.Table:
     """One row, with the columns of `batches`. Times are in ms; None = unknown.
 
     ``counts``: the batch's actions by type. ``versions``: the table versions with the batch's rows and no later ones.
+    ``read``: `read_ranges`. ``restored``: of a rebuild's first batch, by source the first version not restored.
     """
     row: dict[str, Any] = {
         "application": query_id,
@@ -63,6 +67,8 @@ def batch_row(
         "batch_time": _time(batch_time),
         "finished_at": _time(finished_at),
         "table_versions": list((versions or {}).items()),
+        "read_ranges": None if read is None else [(name, each._asdict()) for name, each in read.items()],
+        "restored_at": None if restored is None else list(restored.items()),
     }
     if decided is not None:
         rules = decided.rules

@@ -27,6 +27,7 @@ from checkback.reconcile.half_lookup import HalfLookup
 from checkback.reconcile.half_rows import HalfRows
 from checkback.reconcile.ownership import NAME, claim
 from checkback.reconcile.preconditions import REPLACED_FIX
+from checkback.reconcile.read_ranges import READ, read_ranges
 from checkback.reconcile.records import Action
 from checkback.reconcile.tasks import PARKED_PREFIX
 from checkback.reconcile.topic_tables import TopicTables, side_by_side
@@ -38,11 +39,12 @@ from checkback.storage.schemas import SOURCES, TOPIC_PREFIX
 from checkback.storage.seen_commits import SeenCommits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
     from checkback.reconcile.batch_rules import BatchRules
+    from checkback.reconcile.read_ranges import ReadRange
     from checkback.reconcile.records import Records
     from checkback.reconcile.wake_timers import WakeTimers
     from checkback.storage.checkpoint import Batch
@@ -77,14 +79,20 @@ class Publisher:
         decided: BatchRules | None = None,
         observer: BatchListener | None = None,
         wakes: WakeTimers | None = None,
+        restored: Mapping[str, int] | None = None,
     ) -> None:
-        """``decided``: the rules that decide the batches, recorded in `batches`; None = unknown."""
+        """``decided``: the rules that decide the batches, recorded in `batches`; None = unknown.
+
+        ``restored``: of a rebuilt checkpoint, by source the first version that it reads.
+        """
         self._tables = tables
         self._size = segment_size
         self._decided = decided
         self._group_hash = GROUP_HASH if decided is None else decided.group_hash
         self._observer = observer
         self._wakes = wakes
+        self._restored = restored
+        self._planned: dict[int, Batch] = {}  # of the offset log: this batch's entry, and that of the one before
         self._topics = TopicTables(tables)
         self._flush = tables.flush_of(NAME, *SOURCES[NAME])
         self._durable: Callable[[], None] = _nothing  # makes the current batch's inputs durable, while they are not
@@ -152,7 +160,7 @@ class Publisher:
     def _flush_inputs(self, spark: SparkSession, batch_id: int) -> None:
         self._flush()
         if self._tables.readable:
-            self._seen.keep(spark, _seen(read_batch(spark, self._tables.checkpoint(NAME), batch_id)))
+            self._seen.keep(spark, _seen(self._entry(spark, batch_id)))
 
     def _parked(self, spark: SparkSession, batch_id: int, app: str) -> int:
         """Rows in `unpublished` from an interrupted first attempt at this batch; tables may be repaired since."""
@@ -167,13 +175,35 @@ class Publisher:
         self._make_durable()
         batch_time, names = self._time(spark, actions, batch_id), sorted(written.names)
         versions = dict(zip(names, side_by_side(partial(self._tables.committed_version, spark), names), strict=True))
-        row = batch_row(app, batch_id, batch_time, _now(), self._decided, actions.counts, written, versions)
+        row = batch_row(
+            *(app, batch_id, batch_time, _now(), self._decided, actions.counts, written, versions),
+            read=self._read(spark, batch_id),
+            restored=self._restored_sources() if batch_id == 0 else None,
+        )
         self._tables.append_arrow(spark, row, BATCHES, application(app), batch_id)
         self._concluded = True
 
     def _time(self, spark: SparkSession, actions: Actions, batch_id: int) -> int:
         """The batch's time (ms); from the offset log if the batch touched no segment."""
-        return actions.batch_time or read_batch(spark, self._tables.checkpoint(NAME), batch_id).time
+        return actions.batch_time or self._entry(spark, batch_id).time
+
+    def _read(self, spark: SparkSession, batch_id: int) -> dict[str, ReadRange] | None:
+        """What the batch has read; None if the offset log does not tell."""
+        try:
+            before = self._entry(spark, batch_id - 1) if batch_id else None
+            return read_ranges(self._entry(spark, batch_id), before, self._restored)
+        except StorageError:  # perhaps Spark has deleted the entry of the batch before
+            return None
+
+    def _restored_sources(self) -> dict[str, int] | None:
+        return None if self._restored is None else {name: self._restored[name] for name in READ}
+
+    def _entry(self, spark: SparkSession, batch_id: int) -> Batch:
+        """A batch's entry in the offset log, read once. Raises StorageError."""
+        if batch_id not in self._planned:
+            found = read_batch(spark, self._tables.checkpoint(NAME), batch_id)
+            self._planned = {**{n: one for n, one in self._planned.items() if abs(n - batch_id) <= 1}, batch_id: found}
+        return self._planned[batch_id]
 
     def _add(self, spark: SparkSession, actions: Actions, wanted: HalfLookup, app: str) -> Written | None:
         """Step 2: find and write the rows, then commit them table by table, `unpublished` last.

@@ -112,7 +112,8 @@ def reconcile_query(
         .outputMode("update")
         .option("checkpointLocation", tables.checkpoint(NAME))
     )
-    publisher = Publisher(tables, settings.reconcile.segment_size, decided, observer, wakes)
+    versions = None if restored is None else restored.versions
+    publisher = Publisher(tables, settings.reconcile.segment_size, decided, observer, wakes, versions)
     if once:
         return writer.trigger(once=True), publisher
     if available_now:

@@ -208,6 +208,7 @@ CONSUMER_GROUP: Columns = (
     _column("session_ms", _LONG, "of a member: its consumer.session"),
     _column("settled_at", _TIME, "of a queue: batch time up to which all is consumed; of a member: when it joined"),
 )
+READ_RANGE = pa.struct([(name, _LONG) for name in ("from_version", "from_index", "to_version", "to_index")])
 BATCHES: Columns = (
     _column(
         "application",
@@ -238,6 +239,17 @@ BATCHES: Columns = (
         pa.map_(_STRING, pa.field("value", _LONG, nullable=False)),
         "Delta version of each table that the batch wrote",
     ),
+    _column(
+        "read_ranges",
+        pa.map_(_STRING, pa.field("value", READ_RANGE, nullable=False)),
+        "by source, half and op, what it read: the files after file from_index of Delta version from_version, up to "
+        "file to_index of to_version; index -1 = none of the version; null, or without the source = not known",
+    ),
+    _column(
+        "restored_at",
+        pa.map_(_STRING, pa.field("value", _LONG, nullable=False)),
+        "of a rebuild's first batch: by source the first Delta version that it did not restore; null = no rebuild",
+    ),
 )
 TICKS: Columns = (_column("tick_at", _TIME, "when a batch was asked for; wakes the timers"),)
 
@@ -265,7 +277,7 @@ ADDED: Mapping[str, frozenset[str]] = {
     "half": _DELAYED,
     "discarded": _DELAYED,
     "decisions": frozenset({"deliver_at"}),
-    "batches": frozenset({"delivered", "cancelled"}),
+    "batches": frozenset({"delivered", "cancelled", "read_ranges", "restored_at"}),
 }
 #: by table, the column with the time of the batch that wrote the row; in topic tables it is committed_at
 BATCH_TIMES: Mapping[str, str] = {
