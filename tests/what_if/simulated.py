@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from checkback.reconcile.records import Action, Kind, Reason, Source
-from checkback.what_if.records import RECORDED, Answered, Row, State
+from checkback.what_if.records import NEVER, NOT_TOLD, RECORDED, Answered, Row, State
 from checkback.what_if.timeline import Timeline
 from simulator.reconcile import Planned, Reconcile, kind_of
 
@@ -54,26 +54,41 @@ def timeline_of(world: World) -> tuple[Timeline, dict[int, int]]:
         np.array(applications, np.int64),
         rules,
         np.array([rules.index(one.rules) for one in entries], np.int64),
+        frozenset(turn for turn, number in enumerate(numbers) if number in query.void),
+        frozenset(turn for turn, number in enumerate(numbers) if number and query.offsets[number - 1].restored),
     )
     return timeline, {number: turn for turn, number in enumerate(numbers)}
 
 
-def segments_of(world: World, turns: dict[int, int], size: int) -> dict[tuple[int, int], Records]:
-    """RECORDED rows by (queue, segment number)."""
+def segments_of(world: World, turns: dict[int, int], size: int, told: bool) -> dict[tuple[int, int], Records]:
+    """RECORDED rows by (queue, segment number). ``told``: with the batches that read them, by the offset log."""
     found: dict[tuple[int, int], list[tuple[Any, ...]]] = {}
-    for queue, row in _rows(world, turns):
+    for queue, row in _rows(world, turns, told):
         found.setdefault((queue, row[1] // size), []).append(row)
     return {key: np.array(rows, RECORDED) for key, rows in found.items()}
 
 
-def _rows(world: World, turns: dict[int, int]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+def _read(world: World, turns: dict[int, int], name: str, told: bool) -> list[tuple[int, int]]:
+    """For each row of `half` or `op` the turn that read it, and 1 if the rebuild before it restored it."""
+    found = [(NEVER if told else NOT_TOLD, 0)] * len(world.tables.rows[name])
+    for number, planned in enumerate(world.reconcile.offsets if told else ()):
+        begin, end = getattr(planned, name)
+        # A rebuild is told of by its first batch, if that has written anything.
+        turn = turns.get(number + planned.restored)
+        for row in range(begin, end):
+            if turn is not None and found[row][0] == NEVER:
+                found[row] = turn, int(planned.restored)
+    return found
+
+
+def _rows(world: World, turns: dict[int, int], told: bool) -> Iterator[tuple[int, tuple[Any, ...]]]:
     rows, engine = world.tables.rows, world.reconcile
     assert isinstance(engine, Engine)
     kept: tuple[Any, ...]
-    for half in rows["half"]:
-        kept = half.immunity, half.group, half.transaction, half.delay
-        yield half.queue, (Row.HALF, half.offset, kind_of(half), 0, half.born, half.store, *kept, 0, 0, 0, 0)
-    for op in rows["op"]:
+    for half, (turn, restored) in zip(rows["half"], _read(world, turns, "half", told), strict=True):
+        kept = half.immunity, half.group, half.transaction, half.delay, 0, restored, 0, turn
+        yield half.queue, (Row.HALF, half.offset, kind_of(half), 0, half.born, half.store, *kept)
+    for op, (turn, restored) in zip(rows["op"], _read(world, turns, "op", told), strict=True):
         number = op.number
         if op.source == Source.CHECK and op.kind != Kind.DELIVERED:
             name = Kind(op.kind).name
@@ -82,8 +97,8 @@ def _rows(world: World, turns: dict[int, int]) -> Iterator[tuple[int, tuple[Any,
                 for row in rows["check_answers"]
                 if (row.queue, row.offset, row.outcome, row.at) == (op.queue, op.offset, name, op.born)
             )
-        kept = op.born, op.store, number, op.group, op.transaction, 0
-        yield op.queue, (Row.OP, op.offset, op.kind, op.source, *kept, 0, 0, 0, 0)
+        kept = op.born, op.store, number, op.group, op.transaction, 0, 0, restored, 0, turn
+        yield op.queue, (Row.OP, op.offset, op.kind, op.source, *kept)
     for row in rows["decisions"]:
         state, reason = State[row.state], Reason[row.reason] if row.reason else 0
         source = Source.CHECKBACK if state == State.DISCARD else engine.sources.get(row[:2], Source.PRODUCER)
@@ -98,19 +113,3 @@ def _rows(world: World, turns: dict[int, int]) -> Iterator[tuple[int, tuple[Any,
     for row in rows["deliveries"]:
         kept = 0, 0, -1, row.group, row.transaction, row.deliver_at, 0, 0, 0, turns[row.batch]
         yield row.queue, (Row.DELIVERY, row.offset, 0, 0, *kept)
-
-
-def read_of(world: World, turns: dict[int, int], queue: int, events: Records) -> Any:
-    """By which turn each of these EVENT records of a queue was read, by the offset log."""
-    read: dict[tuple[Any, ...], list[int]] = {}
-    for number, planned in enumerate(world.reconcile.offsets):
-        if number not in turns:
-            continue
-        for half in world.tables.rows["half"][slice(*planned.half)]:
-            kept = half.born, half.store, half.immunity, half.group, half.transaction, half.delay
-            read.setdefault((half.queue, half.offset, int(kind_of(half)), 0, *kept), []).append(turns[number])
-        for op in world.tables.rows["op"][slice(*planned.op)]:
-            kept = op.born, op.store, op.number, op.group, op.transaction, 0
-            read.setdefault((op.queue, op.offset, int(op.kind), int(op.source), *kept), []).append(turns[number])
-    found = [read.get((queue, *event.tolist()), [len(turns)]) for event in events]
-    return np.array([each.pop(0) if len(each) > 1 else each[0] for each in found], np.int64)

@@ -9,11 +9,12 @@ import pytest
 
 from checkback.reconcile.records import Kind, Reason, Source
 from checkback.reconcile.segment import Rules
+from checkback.what_if.as_recorded import as_recorded
 from checkback.what_if.comparison import compare, needs_of
 from checkback.what_if.figures import Figures
+from checkback.what_if.otherwise import under
 from checkback.what_if.recorded import Recorded
-from checkback.what_if.records import NEVER, RECORDED, Answered, Row, State
-from checkback.what_if.replay import as_recorded, under
+from checkback.what_if.records import NEVER, NOT_TOLD, RECORDED, Answered, Row, State
 from checkback.what_if.timeline import Cadence, Timeline
 
 _RULES = Rules(timeout=6_000, check_interval=60_000, check_max=2, reserved=10**9)
@@ -22,11 +23,11 @@ _NAMED = (1, 7, 0)
 
 
 def _half(born: int, offset: int = 0) -> tuple[Any, ...]:
-    return (Row.HALF, offset, Kind.HALF, 0, born * 1000, born * 10**6, -1, *_NAMED, 0, 0, 0, 0)
+    return (Row.HALF, offset, Kind.HALF, 0, born * 1000, born * 10**6, -1, *_NAMED, 0, 0, 0, NOT_TOLD)
 
 
 def _op(kind: Kind, at: int, source: Source = Source.PRODUCER, number: int = -1, offset: int = 0) -> tuple[Any, ...]:
-    return (Row.OP, offset, kind, source, at * 1000, at * 10**6, number, *_NAMED, 0, 0, 0, 0)
+    return (Row.OP, offset, kind, source, at * 1000, at * 10**6, number, *_NAMED, 0, 0, 0, NOT_TOLD)
 
 
 def _check(number: int, turn: int, offset: int = 0) -> tuple[Any, ...]:

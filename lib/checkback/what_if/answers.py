@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from checkback.reconcile.records import Kind, Source
-from checkback.what_if.recorded import first_that_decides, place
-from checkback.what_if.records import NEVER, Answered, State
+from checkback.what_if.reads import asked_by, first_that_decides, place
+from checkback.what_if.records import NEVER, Answered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -153,8 +153,8 @@ def _checks(recorded: Recorded, timeline: Timeline) -> Records:
     if not len(checks):
         return checks
     _add_answers(checks, recorded)
-    _add_verdicts(checks, recorded, timeline)
-    _add_receipts(checks, recorded, timeline)
+    _add_verdicts(checks, recorded)
+    _add_receipts(checks, recorded)
     return checks
 
 
@@ -169,63 +169,31 @@ def _add_answers(checks: Records, recorded: Recorded) -> None:
     checks["receipt"][of[order]] = answers["at"][order]
 
 
-def _add_verdicts(checks: Records, recorded: Recorded, timeline: Timeline) -> None:
+def _add_verdicts(checks: Records, recorded: Recorded) -> None:
     ops, ended = recorded.verdicts, recorded.outcomes
     of = _asked_by(checks, recorded, ops, ops["immunity"], ops["born"])
     at, _ = place(recorded.halves, ops["offset"])
-    read = timeline.first_turns(ops["store"] // 1000)
-    end = np.minimum(ended["turn"][at], len(timeline) - 1)
-    chosen = first_that_decides(ops, at, read, ended[at]) if len(ops) else np.zeros(0, bool)
-    read = np.where(chosen, end, np.maximum(read, end + 1))
+    chosen = first_that_decides(ops, at, ops["turn"], ended[at]) if len(ops) else np.zeros(0, bool)
     order = np.lexsort((ops["store"], ~chosen))[::-1]
     order = order[of[order] >= 0]
-    checks["verdict"][of[order]], checks["read"][of[order]] = ops["kind"][order], read[order]
+    checks["verdict"][of[order]], checks["read"][of[order]] = ops["kind"][order], ops["turn"][order]
     checks["landed"][of[order]] = ops["store"][order] // 1000
     for name in ("sent", "delivered"):
         checks[name][of[order]] = True
 
 
-def _add_receipts(checks: Records, recorded: Recorded, timeline: Timeline) -> None:
-    """A receipt was read after the last check of its number, and before one of a greater number or a discard."""
+def _add_receipts(checks: Records, recorded: Recorded) -> None:
     ops = recorded.receipts
     of = _asked_by(checks, recorded, ops, ops["immunity"], ops["born"])
     order = np.argsort(ops["store"], kind="stable")[::-1]
     order = order[of[order] >= 0]
     ops, of = ops[order], of[order]
-    read = timeline.first_turns(ops["store"] // 1000)
-    at, number = checks["at"], checks["number"].astype(np.int64)
-    key = at * (1 << 32) + number
-    by_number = np.lexsort((checks["turn"], key))
-    last = by_number[np.searchsorted(key[by_number], key[of], side="right") - 1]
-    following = np.searchsorted(key[by_number], key[of], side="right")
-    ended = recorded.outcomes[at[of]]
-    upper = np.where(ended["state"] == State.DISCARD, ended["turn"], NEVER)
-    inside = following < len(checks)
-    other = by_number[np.minimum(following, len(checks) - 1)]
-    inside &= at[other] == at[of]
-    upper = np.where(inside, np.minimum(upper, checks["turn"][other]), upper)
-    read = np.minimum(np.maximum(read, checks["turn"][last] + 1), upper)
-    checks["receipt"][of], checks["receipt_read"][of] = ops["store"] // 1000, read
+    checks["receipt"][of], checks["receipt_read"][of] = ops["store"] // 1000, ops["turn"]
     checks["sent"][of] = checks["delivered"][of] = True
 
 
 def _asked_by(
     checks: Records, recorded: Recorded, rows: Records, number: NDArray[Any], at: NDArray[Any]
 ) -> NDArray[Any]:
-    """For each row the check that it is about: the last of its number asked for by then, else the first; -1 = none."""
     which, _ = place(recorded.halves, rows["offset"])
-    keys = np.concatenate([checks["at"], which]) * (1 << 32) + np.concatenate([checks["number"], number])
-    times = np.concatenate([checks["asked"], at])
-    is_row = np.arange(len(keys)) >= len(checks)
-    order = np.lexsort((is_row, times, keys))
-    found = np.full(len(rows), -1)
-    sorted_keys, sorted_row = keys[order], is_row[order]
-    last = np.maximum.accumulate(np.where(~sorted_row, np.arange(len(order)), -1))
-    there = (last >= 0) & (sorted_keys[np.maximum(last, 0)] == sorted_keys)
-    following = np.minimum.accumulate(np.where(~sorted_row, np.arange(len(order)), len(order))[::-1])[::-1]
-    next_there = (following < len(order)) & (sorted_keys[np.minimum(following, len(order) - 1)] == sorted_keys)
-    of = np.where(
-        there, order[np.maximum(last, 0)], np.where(next_there, order[np.minimum(following, len(order) - 1)], -1)
-    )
-    found[order[sorted_row] - len(checks)] = of[sorted_row]
-    return found
+    return asked_by((checks["at"], checks["number"], checks["asked"]), (which, number, at))

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from checkback.reconcile.records import Kind
+from checkback.what_if.as_recorded import as_recorded
 from checkback.what_if.figures import Figures, Side
+from checkback.what_if.otherwise import under
 from checkback.what_if.recorded import Recorded
 from checkback.what_if.records import OUTCOME, State
-from checkback.what_if.replay import as_recorded, under
 
 if TYPE_CHECKING:
     from checkback.reconcile.records import Bits, Records

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from checkback.messages import MS_MAX
 from checkback.reconcile.records import NOT_STATED, Kind, Reason, Source
 from checkback.what_if.batch_history import NO_TURN, milliseconds
-from checkback.what_if.records import RECORDED, Answered, Row, State
+from checkback.what_if.records import NOT_TOLD, RECORDED, Answered, Row, State
 from checkback.what_if.xxhash64 import xxhash64
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _enumerated(column: pa.ChunkedArray, values: Mapping[str, int], other: int) 
 
 def _half(rows: Records, table: pa.Table) -> None:
     rows["kind"] = np.where(table.column("committed").fill_null(False).to_numpy(), Kind.MESSAGE, Kind.HALF)
-    rows["store"] = _integers(table.column("store_timestamp"))
+    rows["store"], rows["turn"] = _integers(table.column("store_timestamp")), NOT_TOLD
     rows["born"] = _times(table)
     immunity = _integers(table.column("check_immunity_s"), -1)
     rows["immunity"] = np.where(immunity < 0, -1, immunity * 1000)
@@ -142,6 +142,7 @@ def _half(rows: Records, table: pa.Table) -> None:
 
 def _op(rows: Records, table: pa.Table) -> None:
     rows["store"], rows["born"] = _integers(table.column("store_timestamp")), _times(table)
+    rows["turn"] = NOT_TOLD
     sources = {"check": Source.CHECK, "operator": Source.OPERATOR}
     rows["source"] = _enumerated(table.column("source"), sources, Source.PRODUCER)
     kinds = {kind.name: kind for kind in (Kind.ROLLBACK, Kind.COMMIT, Kind.UNDELIVERED, Kind.DELIVERED, Kind.CANCEL)}

@@ -92,12 +92,17 @@ class Cadence:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The recorded batches. ``times``: ms. ``application``: which checkpoint's, ascending. ``which``: of ``rules``."""
+    """The recorded batches. ``times``: ms. ``application``: which checkpoint's, ascending. ``which``: of ``rules``.
+
+    ``finished``: turns of batches that a rebuild has finished; ``restored``: of those before which one restored all.
+    """
 
     times: NDArray[Any]
     application: NDArray[Any]
     rules: tuple[Rules, ...]
     which: NDArray[Any]
+    finished: frozenset[int] = frozenset()
+    restored: frozenset[int] = frozenset()
     _latest: NDArray[Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -141,6 +146,12 @@ class Timeline:
         return Step(turn, False, int(self.times[turn]))
 
     @cached_property
+    def broken_off(self) -> NDArray[Any]:
+        """The turns of batches that died before their end: after them counted what the tables held."""
+        return np.array(sorted(self.finished & {int(turn) - 1 for turn in self.rebuilt}), np.int64)
+
+    @cached_property
     def rebuilt(self) -> NDArray[Any]:
         """The turns that begin another checkpoint, made by `rebuild`."""
-        return np.flatnonzero(np.diff(self.application) != 0) + 1
+        begun = np.flatnonzero(np.diff(self.application) != 0) + 1
+        return np.union1d(begun, np.array(sorted(self.restored), np.int64))
