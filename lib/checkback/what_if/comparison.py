@@ -66,7 +66,8 @@ def compare(rows: Records, base: int, size: int, timeline: Timeline, changed: Ti
         for group in np.unique(recorded.halves["group"][transactional])
     }
     for group, each in figures.items():
-        each.not_reproduced = int((transactional & wrong & (recorded.halves["group"] == group)).sum())
+        mine = transactional & (recorded.halves["group"] == group)
+        each.not_reproduced, each.estimated = int((mine & wrong).sum()), int((mine & ~recorded.told).sum())
     differs = transactional & ~wrong & (was["state"] != found["state"])
     changes = np.zeros(int(differs.sum()), CHANGE)
     for name in OUTCOME.names or ():

@@ -80,6 +80,7 @@ class Figures:
 
     ``saved``: discarded as recorded, and here decided; ``lost``: the other way round, or pending as recorded;
     ``otherwise``: any other difference of state. ``assumed``: checks whose answer was never asked for.
+    ``not_reproduced``: transactions left out. ``estimated``: those of all whose batches do not tell what they read.
     """
 
     recorded: Side = field(default_factory=Side)
@@ -89,12 +90,13 @@ class Figures:
     otherwise: int = 0
     assumed: int = 0
     not_reproduced: int = 0
+    estimated: int = 0
 
     def add(self, other: Figures) -> None:
         """Add those of another segment."""
         self.recorded.add(other.recorded)
         self.what_if.add(other.what_if)
-        for name in ("saved", "lost", "otherwise", "assumed", "not_reproduced"):
+        for name in ("saved", "lost", "otherwise", "assumed", "not_reproduced", "estimated"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def to_json(self) -> str:

@@ -93,6 +93,8 @@ def conclusion(found: WhatIf) -> list[str]:
     )
     if wrong:
         lines.append(f"the other {wrong:,} are left out")
+    if total.estimated:
+        lines.append(f"of {total.estimated:,} the batches do not tell when they were read: that is estimated")
     return lines
 
 
@@ -144,6 +146,7 @@ def _figures(figures: Figures) -> dict[str, Any]:
         "otherwise": figures.otherwise,
         "assumed": figures.assumed,
         "not_reproduced": figures.not_reproduced,
+        "estimated": figures.estimated,
         "recorded": _side(figures.recorded),
         "what_if": _side(figures.what_if),
     }

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from checkback.messages import MS_MAX
 from checkback.reconcile.records import NOT_STATED, Kind, Reason, Source
 from checkback.what_if.batch_history import NO_TURN, milliseconds
+from checkback.what_if.read_history import decoded
 from checkback.what_if.records import NOT_TOLD, RECORDED, Answered, Row, State
 from checkback.what_if.xxhash64 import xxhash64
 
@@ -48,6 +49,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "deliveries": ("queue_id", "queue_offset", *_IDENTITY, "deliver_at", "delivered_at", "batch_id"),
 }
+#: a further column of `half` and `op`: the code of `read_history`
+READ_BY = "_read_by"
 _ROWS = dict(zip(COLUMNS, Row, strict=True))
 #: by table that batches write, the column with the batch's time
 _TIMES = {"decisions": "decided_at", "check_requests": "requested_at", "deliveries": "delivered_at"}
@@ -130,8 +133,9 @@ def _enumerated(column: pa.ChunkedArray, values: Mapping[str, int], other: int) 
 
 def _half(rows: Records, table: pa.Table) -> None:
     rows["kind"] = np.where(table.column("committed").fill_null(False).to_numpy(), Kind.MESSAGE, Kind.HALF)
-    rows["store"], rows["turn"] = _integers(table.column("store_timestamp")), NOT_TOLD
+    rows["store"] = _integers(table.column("store_timestamp"))
     rows["born"] = _times(table)
+    _read(rows, table)
     immunity = _integers(table.column("check_immunity_s"), -1)
     rows["immunity"] = np.where(immunity < 0, -1, immunity * 1000)
     # As event_columns._delay.
@@ -142,7 +146,7 @@ def _half(rows: Records, table: pa.Table) -> None:
 
 def _op(rows: Records, table: pa.Table) -> None:
     rows["store"], rows["born"] = _integers(table.column("store_timestamp")), _times(table)
-    rows["turn"] = NOT_TOLD
+    _read(rows, table)
     sources = {"check": Source.CHECK, "operator": Source.OPERATOR}
     rows["source"] = _enumerated(table.column("source"), sources, Source.PRODUCER)
     kinds = {kind.name: kind for kind in (Kind.ROLLBACK, Kind.COMMIT, Kind.UNDELIVERED, Kind.DELIVERED, Kind.CANCEL)}
@@ -154,6 +158,13 @@ def _op(rows: Records, table: pa.Table) -> None:
     number = pc.extract_regex(table.column("remark"), "^check (?P<number>[0-9]{1,9})$")
     number = pc.struct_field(number, "number").cast(pa.int64())
     rows["immunity"] = np.where(by_check, _integers(number, -1), -1)
+
+
+def _read(rows: Records, table: pa.Table) -> None:
+    if READ_BY in table.column_names:
+        rows["turn"], rows["reason"] = decoded(table.column(READ_BY).to_numpy())
+    else:
+        rows["turn"] = NOT_TOLD
 
 
 def _times(table: pa.Table) -> NDArray[Any]:

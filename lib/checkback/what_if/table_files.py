@@ -13,6 +13,7 @@ from checkback.storage.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.what_if import batch_history, rows
 from checkback.what_if.batch_history import BatchHistory
+from checkback.what_if.origins import origins
 from checkback.what_if.parts import Part
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from checkback.storage.delta_log import DataFile
     from checkback.storage.tables import Tables
+    from checkback.what_if.origins import Origins
     from checkback.what_if.parts import Question
 
 #: offsets of a half queue that are read together, about
@@ -32,13 +34,23 @@ class TableFiles:
     def __init__(self, tables: Tables, segment_size: int) -> None:
         """Raises StorageError, SettingsError if no batch has recorded its rules."""
         self._size = max(1, _TOGETHER // segment_size) * segment_size
-        batches = self._read(_files(tables, "batches"), "batches", batch_history.COLUMNS)
+        self._tables = tables
+        self._versions: dict[str, int] = {}
+        self._origins: dict[str, Origins] = {}
+        batches = self._read(self._listed("batches"), "batches", batch_history.COLUMNS)
         self.history = BatchHistory.of(batches, tables.location("batches"))
-        self._files = {name: _files(tables, name) for name in rows.COLUMNS}
+        self._files = {name: self._listed(name) for name in rows.COLUMNS}
 
     def parts(self, question: Question) -> Iterator[Part]:
         """All parts that have half messages to be replayed, by queue and offset."""
         since = max(question.since, question.history.begin)
+        if not self._origins:
+            first = int(self.history.timeline.first_turns(np.array([since]))[0])
+            self._origins = {
+                name: origins(name, self._tables.location(name), read, first, self._versions[name])
+                for name, read in self.history.read.items()
+                if name in self._versions
+            }
         landed = pa.scalar(since * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
         places = set[tuple[int, int]]()
         for file in self._files["half"]:
@@ -70,14 +82,26 @@ class TableFiles:
     ) -> pa.Table:
         schema = pa.schema([arrow_schema(name).field(column) for column in columns])
         wanted = pc.scalar(True) if wanted is None else wanted
-        read = [read_rows(file.path, name, columns, wanted) for file in files]
+        origin, read = self._origins.get(name), []
+        for file in files:
+            found = read_rows(file.path, name, columns, wanted)
+            if origin is not None:
+                codes = origin.codes(file.path.rpartition("/")[2], found)
+                found = found.append_column(rows.READ_BY, pa.array(codes, pa.int64()))
+            read.append(found)
+        if origin is not None:
+            schema = schema.append(pa.field(rows.READ_BY, pa.int64()))
         return pa.concat_tables([schema.empty_table(), *read])
 
-
-def _files(tables: Tables, name: str) -> list[DataFile]:
-    """The table's files; none if there is no such table: releases before have fewer."""
-    place = tables.location(name)
-    return DeltaLog(name, place, tables.sync).data_files() if DeltaLog.exists(place) else []
+    def _listed(self, name: str) -> list[DataFile]:
+        """The table's files; none if there is no such table: releases before have fewer."""
+        place = self._tables.location(name)
+        if not DeltaLog.exists(place):
+            return []
+        log = DeltaLog(name, place, self._tables.sync)
+        files = log.data_files()
+        self._versions[name] = log.seen_version
+        return files
 
 
 def readable(tables: Tables) -> bool:
