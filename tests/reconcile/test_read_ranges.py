@@ -15,6 +15,7 @@ from checkback.storage.checkpoint import Batch, StreamPosition
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
+from checkback.what_if import what_if
 from reconcile.test_batch_rules import Lakehouse
 from support.rows import rows_of
 
@@ -130,6 +131,8 @@ def test_batches_say_which_files_they_read(
     (restored,) = (dict(found) for (found,) in rows_of(lake.root, "batches", "restored_at") if found is not None)
     assert restored.keys() == {"half", "op"}
     assert restored["half"] > pending
+    found = what_if(_settings(lake, 2), {}).total
+    assert (found.recorded.states, found.not_reproduced, found.estimated) == ({"COMMIT": 7, "PENDING": 1}, 0, 0)
     *_, last = _ranges(lake, "half")
     assert last[1][0] >= restored["half"]
     assert last[1] == (last[1][0], -1, lake.tables.log("half").version() + 1, -1)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from checkback.maintain.compaction import compact, planned
 from checkback.reconcile.segment import Rules
 from checkback.settings import Maintain
 from checkback.storage.delta_log import DeltaLog
+from checkback.storage.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.what_if.origins import Commit, Piece, origins, traced
 from checkback.what_if.read_history import ReadHistory, decoded, histories, place_of
@@ -36,11 +38,11 @@ def _history(*told: Span | None, restored: dict[int, int] | None = None, finishe
     nothing = np.zeros(count, np.int64)
     timeline = Timeline(np.arange(count), nothing, (Rules(),), nothing, finished, frozenset(restored or {}))
     schema = arrow_schema("batches")
-    columns = (
+    read, restored_at = (
         pa.chunked_array([pa.array(rows, schema.field(name).type)])
         for name, rows in (("read_ranges", ranges), ("restored_at", before))
     )
-    return histories(*columns, timeline)["half"]
+    return histories(read, restored_at, timeline)["half"]
 
 
 def _turns(history: ReadHistory, *files: tuple[int, int]) -> list[Any]:
@@ -89,13 +91,10 @@ def _rows(*offsets: int, queue: int = 0, at: int = 0) -> list[dict[str, Any]]:
 
 def _told(root: Path, history: ReadHistory) -> dict[tuple[int, int], int]:
     """By queue and offset the turn."""
-    place, found = str(root / "half"), {}
+    place = str(root / "half")
+    found: dict[tuple[int, int], int] = {}
     known = origins("half", place, history)
     for file in DeltaLog("half", place).data_files():
-        from pyarrow import compute as pc
-
-        from checkback.storage.parquet_reader import read_rows
-
         rows = read_rows(file.path, "half", ["queue_id", "queue_offset", "store_timestamp"], pc.scalar(True))
         codes = decoded(known.codes(file.path.rpartition("/")[2], rows))[0]
         keys = zip(rows.column("queue_id").to_pylist(), rows.column("queue_offset").to_pylist(), strict=True)

@@ -64,6 +64,7 @@ def _changes(settings: Settings, changes: dict[str, Any]) -> list[Change]:
 def test_rules_in_force_come_to_what_happened(recorded: Settings) -> None:
     found = what_if(recorded, {}).total
     assert (found.recorded.transactions, found.not_reproduced, found.assumed) == (_TRANSACTIONS, 0, 0)
+    assert not found.estimated
     assert found.recorded.states == found.what_if.states
     assert found.recorded.checks == found.what_if.checks == count_of(recorded.storage.root, "check_requests")
     assert found.recorded.pending.tolist() == found.what_if.pending.tolist()

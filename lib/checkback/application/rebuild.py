@@ -7,6 +7,7 @@ decided twice: the initial state is what is pending, and the query reads what la
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from pyspark.sql import functions as F
 
 from checkback.application.run import tick, without_no_data_batches
 from checkback.check.checkpoint_reset import renew
+from checkback.errors import StorageError
 from checkback.reconcile import interrupted_batch
 from checkback.reconcile.batch_recovery import Deleted, finish
 from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of
@@ -28,12 +30,14 @@ from checkback.reconcile.ownership import NAME, REBUILDING, claim
 from checkback.reconcile.packed_events import parse_key
 from checkback.reconcile.processor import STATE_SCHEMA
 from checkback.reconcile.query import Restored, reconcile_query
+from checkback.reconcile.read_ranges import read_ranges
 from checkback.reconcile.records import NOT_STATED, Kind
 from checkback.reconcile.rejected import raw_op
 from checkback.reconcile.state_codec import encode
 from checkback.reconcile.state_restore import ROW, Known, restore
 from checkback.spark.shutdown import stop_on_signal
 from checkback.storage import filesystem
+from checkback.storage.checkpoint import read_batch, read_checkpoint
 from checkback.storage.crash_recovery import recover_tables
 from checkback.storage.dataframes import is_connect
 from checkback.storage.lock import exclusive_lock
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from checkback.reconcile.interrupted_batch import InterruptedBatch
+    from checkback.reconcile.read_ranges import ReadRange
     from checkback.reconcile.segment import Rules
     from checkback.settings import Settings
     from checkback.storage.lock import Lock
@@ -130,9 +135,21 @@ def _conclude(spark: SparkSession, tables: Tables, found: InterruptedBatch | Non
         return
     decided = in_force(spark, tables.checkpoint(NAME), found.rows.batch_id)
     now = round(time.time() * 1000)
-    row = batch_row(found.application, found.rows.batch_id, found.rows.time, now, decided)
+    read = _read(spark, tables, found)
+    row = batch_row(found.application, found.rows.batch_id, found.rows.time, now, decided, read=read)
     # A separate txnAppId: the query's own transaction version may already be past this batch.
     tables.append_arrow(spark, row, BATCHES, f"concluded/{found.rows.batch_id}/{found.rows.time}", 0)
+
+
+def _read(spark: SparkSession, tables: Tables, found: InterruptedBatch) -> dict[str, ReadRange] | None:
+    """What the interrupted batch has read, if its checkpoint is still there and tells."""
+    place, number = tables.checkpoint(NAME), found.rows.batch_id
+    with suppress(StorageError):
+        checkpoint = read_checkpoint(spark, place)
+        # What the first batch of a rebuilt checkpoint begins with is not in it.
+        if checkpoint is not None and checkpoint.query_id == found.application and number > 0:
+            return read_ranges(read_batch(spark, place, number), read_batch(spark, place, number - 1))
+    return None
 
 
 def _first_unread(spark: SparkSession, tables: Tables, name: str) -> int:

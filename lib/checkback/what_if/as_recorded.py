@@ -10,8 +10,8 @@ import numpy as np
 from checkback.reconcile.records import Action, Reason
 from checkback.reconcile.segment import decide
 from checkback.reconcile.state_codec import AT_ONCE
-from checkback.reconcile.timer_encoding import due_timer, ops_timer
-from checkback.what_if.reads import may_have_decided, place, same
+from checkback.reconcile.timer_encoding import delivery_timer, due_timer, ops_timer
+from checkback.what_if.reads import place
 from checkback.what_if.records import NEVER, State
 from checkback.what_if.replay import Replay
 from checkback.what_if.restoration import NAMED, REJECTED, restored
@@ -153,7 +153,10 @@ class _Recorded(Replay):
         if segment is self.empty:
             return self.turns
         if len(segment.early) and segment.wake_at(self.rules.rules_at(self.turn)) == AT_ONCE:
-            return self.rules.first_turn(ops_timer(self.now + 1), self.turn)
+            at, delivery = ops_timer(self.now + 1), segment.next_delivery
+            if delivery is not None:  # its timer brings a visit, too, even if what was scheduled is cancelled then
+                at = min(at, delivery_timer(max(delivery, self.now + 1)))
+            return self.rules.first_turn(at, self.turn)
         if len(segment.early):
             at = int(segment.early["since"].min()) + self.rules.rules_at(self.turn).reserved + 1
         elif len(segment.pending) or len(segment.scheduled):
@@ -161,27 +164,7 @@ class _Recorded(Replay):
         else:
             at = segment.seen_until
         turn = self.rules.first_turn(due_timer(max(at, self.now + 1)), self.turn)
-        return self.turns if turn < self.turns and self._keeps(segment.early, turn) else turn
-
-    def _keeps(self, early: Records, turn: int) -> bool:
-        """Would a visit in that turn expire all ops that can have made a later decision: was it put off until then?"""
-        recorded = self.recorded
-        at, known = place(recorded.halves, early["offset"])
-        if not known.any():
-            return False
-        expired = early["since"] < self.rules.at(turn).at - self.rules.rules_at(turn).reserved
-        ends = recorded.outcomes["turn"]
-        mine = known & same(recorded.halves, at, early) & (ends[at] > turn) & (ends[at] == recorded.halves["turn"][at])
-        mine &= may_have_decided(early, recorded.outcomes[at])
-        due = np.setdiff1d(at[mine & expired], at[mine & ~expired])
-        if not len(due):
-            return False
-        at, known = place(recorded.halves, recorded.events["offset"])
-        later = (
-            known & (recorded.read > turn) & (recorded.read <= ends[at]) & same(recorded.halves, at, recorded.events)
-        )
-        later &= may_have_decided(recorded.events, recorded.outcomes[at])
-        return bool(len(np.setdiff1d(due, at[later])))
+        return self.turns if turn < self.turns and self.keeps(segment.early, turn) else turn
 
     def _put_off(self, due: int, turn: int, deferred: NDArray[np.bool_]) -> None:
         """Something came due: note when, and the batches before ``turn``, the segment's next, that did not do it."""

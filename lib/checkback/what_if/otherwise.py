@@ -105,7 +105,11 @@ class _Under(Replay):
         rules = self.rules.rules_at(self.turn)
         wake = None if self.segment is self.empty else self.segment.wake_at(rules)
         if wake is not None:
-            found.append(self._step(wake, self._cadence.due_lag, self._deferred.checks))
+            step, due = self._step(wake, self._cadence.due_lag, self._deferred.checks), self.segment.pending["due"]
+            if step.turn >= self.turns or not self.keeps(self.segment.early, step.turn):
+                found.append(step)
+            elif len(due):
+                found.append(self._step(int(due.min()), self._cadence.due_lag, self._deferred.checks))
         if self.segment.next_delivery is not None:
             found.append(self._step(self.segment.next_delivery, self._cadence.due_lag, self._deferred.deliveries))
         if self._landing:

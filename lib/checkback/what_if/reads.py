@@ -52,7 +52,8 @@ def halves_read(
     """
     told = halves["turn"] != NOT_TOLD
     if told.all():
-        return halves["turn"].copy()
+        turns: NDArray[Any] = halves["turn"]
+        return turns
     read = timeline.first_turns(_landed(halves))
     at, _ = place(owners, halves["offset"])
     own = halves["store"] == owners["store"][at]
@@ -119,7 +120,8 @@ def ops_read(
         read[receipts] = _receipts_read(
             ops[receipts], at[receipts], read[receipts], owners, outcomes, requests, timeline
         )
-    return np.where(told, ops["turn"], read), deciding
+    read = np.where(told, ops["turn"], read)
+    return read, deciding
 
 
 def first_that_decides(ops: Records, at: NDArray[Any], read: NDArray[Any], ended: Records) -> Bits:
@@ -163,7 +165,7 @@ def _receipts_read(
     other = by_number[np.minimum(following, len(requests) - 1)]
     inside = (following < len(requests)) & (whose[other] == at[mine])
     upper = np.where(inside, np.minimum(upper, turns[other]), upper)
-    found = read.copy()
+    found: NDArray[Any] = read.copy()
     found[mine] = np.minimum(np.maximum(read[mine], turns[last] + 1), upper)
     return found
 

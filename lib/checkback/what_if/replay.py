@@ -12,7 +12,7 @@ import numpy as np
 
 from checkback.reconcile.records import Action, Source
 from checkback.reconcile.segment import Segment, decide
-from checkback.what_if.reads import place
+from checkback.what_if.reads import may_have_decided, place, same
 from checkback.what_if.records import NEVER, OUTCOME, State
 
 if TYPE_CHECKING:
@@ -114,3 +114,23 @@ class Replay:
 
     def asked(self, step: Step, actions: Records, at: NDArray[Any], checks: Bits, rules: Rules) -> None:
         """The batch has acted; ``at``: by action its transaction, ``checks``: which actions are checks of one."""
+
+    def keeps(self, early: Records, turn: int) -> bool:
+        """Would a visit in that turn expire all ops that can have made a later decision: was it put off until then?"""
+        recorded = self.recorded
+        at, known = place(recorded.halves, early["offset"])
+        if not known.any():
+            return False
+        expired = early["since"] < self.rules.at(turn).at - self.rules.rules_at(turn).reserved
+        ends = recorded.outcomes["turn"]
+        mine = known & same(recorded.halves, at, early) & (ends[at] > turn) & (ends[at] == recorded.halves["turn"][at])
+        mine &= may_have_decided(early, recorded.outcomes[at])
+        due = np.setdiff1d(at[mine & expired], at[mine & ~expired])
+        if not len(due):
+            return False
+        at, known = place(recorded.halves, recorded.events["offset"])
+        later = (
+            known & (recorded.read > turn) & (recorded.read <= ends[at]) & same(recorded.halves, at, recorded.events)
+        )
+        later &= may_have_decided(recorded.events, recorded.outcomes[at])
+        return bool(len(np.setdiff1d(due, at[later])))

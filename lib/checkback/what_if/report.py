@@ -94,7 +94,7 @@ def conclusion(found: WhatIf) -> list[str]:
     if wrong:
         lines.append(f"the other {wrong:,} are left out")
     if total.estimated:
-        lines.append(f"of {total.estimated:,} the batches do not tell when they were read: that is estimated")
+        lines.append(f"when {total.estimated:,} of them were read is estimated: the batches and logs do not tell")
     return lines
 
 

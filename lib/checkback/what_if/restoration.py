@@ -47,9 +47,11 @@ def restored(
 def counted(number: NDArray[Any], asked: NDArray[Any], received: NDArray[Any], rules: Rules) -> NDArray[Any]:
     """The checks that count, of half messages with that last ``number``, as `check_counts.checks_so_far`."""
     if not rules.count_undelivered:
-        return np.minimum(received, asked)
+        least: NDArray[Any] = np.minimum(received, asked)
+        return least
     unsent = (number >= rules.check_max) & (received < number)
-    return np.where(unsent, np.maximum(received, rules.check_max - 1), number)
+    found: NDArray[Any] = np.where(unsent, np.maximum(received, rules.check_max - 1), number)
+    return found
 
 
 def _halves(recorded: Recorded, halves: Records, ops: Records, turn: int, timeline: Timeline) -> Records:
