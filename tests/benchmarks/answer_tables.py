@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
+READ_RANGES = arrow_schema("batches").field("read_ranges").type
 #: transactions of a batch
 BATCH = 50_000
 TOPICS = 4
@@ -43,6 +44,7 @@ class AnswerTables:
     pending: int
     body: bytes = b"x" * 100
     _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False)
+    _read: dict[str, int] = field(default_factory=lambda: {"half": 0, "op": 0}, repr=False)
 
     def make(self) -> int:
         """Write them; the time right after the last batch (us)."""
@@ -115,9 +117,13 @@ class AnswerTables:
         rules = {"timeout_ms": 6000, "check_interval_ms": EACH // 1000, "check_max": 15, "reserved_ms": 259_200_000}
         none = dict.fromkeys(("committed", "rolled_back", "discarded", "scheduled", "checks", "rejected"), 0)
         more = {"application": "query", "batch_id": batch, "check_jitter_ms": 0, "count_undelivered": True}
-        time = _time(batch)
-        one = np.zeros(1, np.int64)
-        self._write("batches", one, {**rules, **none, **more, **counts}, batch_time=time, finished_at=time + 2_000_000)
+        time, ranges = _time(batch), []
+        for name, version in self._read.items():
+            self._read[name] = self._logs[name].seen_version + 1
+            ends = {"to_version": self._read[name], "to_index": -1}
+            ranges.append((name, {"from_version": version, "from_index": -1, **ends}))
+        row = {**rules, **none, **more, **counts, "read_ranges": pa.array([ranges], READ_RANGES)}
+        self._write("batches", np.zeros(1, np.int64), row, batch_time=time, finished_at=time + 2_000_000)
 
     def _write(self, name: str, numbers: Numbers, values: Mapping[str, object], **times: int) -> None:
         rows, columns = len(numbers), []
