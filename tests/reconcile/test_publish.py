@@ -283,7 +283,7 @@ def test_few_rows_of_large_files_are_little_work(tmp_path: Path, monkeypatch: py
     """Scheduled messages come due all over `half`: only their row groups are read, and a batch's tasks are few."""
     monkeypatch.setattr(parquet_files, "_GROUP_ROWS", 10)
     with FileWriter(str(tmp_path)) as writer:
-        writer.write("half", halves(*(half(offset) for offset in range(100))))
+        writer.write("half", halves(*(half(offset) | {"delay_ms": 9} for offset in range(100))))
         (file,) = writer.close()
     path = f"{tmp_path}/half/{file.path}"
     assert pq.read_metadata(path).num_row_groups == 10

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.storage import parquet_files
-from checkback.storage.parquet_files import FileWriter, TableRoot, file_rows, files_of, to_files
+from checkback.storage.parquet_files import FileWriter, TableRoot, file_rows, files_of, most_group_rows, to_files
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
@@ -129,6 +129,30 @@ def test_error_leaves_no_file(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="went away"):
             list(to_files("op", TableRoot(str(tmp_path)))(batches()))  # type: ignore[arg-type]
     assert not list((tmp_path / "op").iterdir())
+
+
+def _halves(*delays: int | None) -> pa.Table:
+    rows = [{"queue_offset": offset, "delay_ms": delay} for offset, delay in enumerate(delays)]
+    return pa.Table.from_pylist(rows, schema=arrow_schema("half"))
+
+
+def test_row_groups_are_small_where_messages_have_delays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only there: each costs. The file's name tells it, if its first rows do; that of the folder does not."""
+    monkeypatch.setattr(parquet_files, "_GROUP_ROWS", 2)
+
+    def written(*parts: pa.Table) -> tuple[int | None, list[int]]:
+        with FileWriter(str(tmp_path / "part.rows-9.x"), buffer=0) as writer:
+            for part in parts:
+                writer.write("half", part)
+            (file,) = writer.close()
+        path = f"{tmp_path}/part.rows-9.x/half/{file.path}"
+        found = pq.read_metadata(path)
+        return most_group_rows(path), [found.row_group(number).num_rows for number in range(found.num_row_groups)]
+
+    assert written(_halves(None, None, None, None, None)) == (None, [5])
+    assert written(_halves(None, None, 7, None, None)) == (2, [2, 2, 1])
+    assert written(_halves(None, None, None), _halves(None, 1, None)) == (None, [3, 2, 1])
+    assert written(_halves(1, 1, 1), _halves(None, None, None)) == (2, [2, 1, 2, 1])
 
 
 def test_value_that_does_not_fit_is_an_error(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ WANTED = np.dtype(
         ("due", "<i8"),
     ]
 )
+_UNDELAYED = np.dtype([field for field in WANTED.descr if field[0] != "due"])
 _IDENTITY = np.dtype([("group", "<i8"), ("transaction", "<i8")])
 _COUNT = struct.Struct("<q")
 
@@ -39,6 +40,7 @@ Numbers = NDArray[Any]
 class HalfLookup:
     """WANTED records sorted by queue_id, offset and store, with the batch's time (ms) and id.
 
+    The records have no field ``due`` if it is 0 in all of them.
     ``identity``: their group and transaction hashes, if `half` repeats (queue_id, queue_offset, store_timestamp); else
     None.
     """
@@ -53,8 +55,8 @@ class HalfLookup:
         """The lookup for the actions on pending half messages. ``by_identity``: always match the identity, too."""
         about = actions.only(*ACTED_ON).records
         about = about[np.lexsort((about["store"], about["offset"], about["queue_id"]))]
-        records = np.empty(len(about), WANTED)
-        for name in WANTED.names or ():
+        records = np.empty(len(about), WANTED if about["due"].any() else _UNDELAYED)
+        for name in records.dtype.names or ():
             records[name] = about[name]
         identity = None
         if by_identity or actions.repeated:
@@ -135,6 +137,11 @@ class HalfLookup:
 def _run_of(values: Numbers, least: int, most: int) -> tuple[int, int]:
     """The slice of the values from ``least`` to ``most``, inclusive. Not with most + 1, which may overflow."""
     return int(np.searchsorted(values, least, "left")), int(np.searchsorted(values, most, "right"))
+
+
+def due_times(records: Records) -> Numbers:
+    """The field ``due`` of some of a lookup's records."""
+    return records["due"] if "due" in (records.dtype.names or ()) else np.zeros(len(records), np.int64)
 
 
 class FoundRows:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from checkback.reconcile import unpublished
 from checkback.reconcile.actions import DECISIONS, KEPT, PUBLISHED
+from checkback.reconcile.half_lookup import due_times
 from checkback.reconcile.records import Action, Reason, Source
 from checkback.storage.schemas import TOPIC_PREFIX
 
@@ -121,13 +122,13 @@ def _decisions(messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: 
             "reason": _REASONS.take(pa.array(marks["detail"], mask=~discard)),
             "check_times": pa.array(marks["check_times"]),
             **_stamp("decided_at", len(rows), wanted),
-            "deliver_at": _times(marks["due"], marks["action"] == Action.SCHEDULE),
+            "deliver_at": _times(due_times(marks), marks["action"] == Action.SCHEDULE),
         },
     )
 
 
 def _deliveries(messages: pa.RecordBatch, rows: Indices, marks: Records, wanted: HalfLookup) -> pa.RecordBatch:
-    more = {"deliver_at": _times(marks["due"]), **_stamp("delivered_at", len(rows), wanted)}
+    more = {"deliver_at": _times(due_times(marks)), **_stamp("delivered_at", len(rows), wanted)}
     return _renamed(messages, rows, {name: name for name in _TRANSACTION}, more)
 
 

@@ -7,6 +7,7 @@ was retried or its batch failed, is orphaned, and VACUUM removes it, as with eve
 from __future__ import annotations
 
 import contextlib
+import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,9 +30,13 @@ if TYPE_CHECKING:
 BUFFER = 64 << 20
 #: Maximum rows of a file, by table: a stream reads whole files, so this bounds the size of its batches.
 MOST_ROWS = {"check_requests": 10_000}
-#: Maximum rows of a row group of `half` in a folder: whoever needs a row reads its row group, and scheduled messages
-#: come due all over `half`. In an object store each column of a row group is a request: there they are large.
-_GROUP_ROWS = 8_192
+#: Maximum rows of a row group of `half` with delays, in a folder: whoever needs a row reads its row group, and
+#: scheduled messages come due all over `half`. In an object store each column of a row group is a request: there they
+#: are large.
+_GROUP_ROWS = 2_048
+_DELAYS = ("delay_ms", "deliver_at")
+#: the name of a file whose row groups are small, with their maximum rows
+_GROUPED = re.compile(r"(?:.*/)?part-[0-9a-f-]{36}\.rows-([1-9]\d{0,6})\.[^/]*")
 #: Maximum files being written at once: a process's limit of open files may be some hundreds.
 _OPEN = 64
 #: rows yielded by a task that writes files: a `ParquetFile` each, and optionally a note
@@ -64,6 +69,7 @@ class _Open:
     writer: pq.ParquetWriter | None = None
     sink: str | ObjectWriter = ""
     rows: int = 0
+    group_rows: int | None = None
     statistics: FileStatistics = field(default_factory=FileStatistics)
 
 
@@ -165,10 +171,13 @@ class FileWriter:
                 table_files.remove(f"{self._folder}/{name}/{file.path}")
 
     def _add(self, name: str, rows: pa.Table | pa.RecordBatch) -> None:
+        group_rows = None if is_registered(self._folder) or not _has_delays(name, rows) else _GROUP_ROWS
         if name not in self._files:
-            self._files[name] = _Open(f"part-{uuid.uuid4()}.{_codec(name)}.parquet", arrow_schema(name))
+            grouped = "" if group_rows is None else f".rows-{group_rows}"
+            self._files[name] = _Open(f"part-{uuid.uuid4()}{grouped}.{_codec(name)}.parquet", arrow_schema(name))
             self._files[name].sink = table_files.sink(f"{self._folder}/{name}/{self._files[name].path}")
         file = self._files[name]
+        file.group_rows = file.group_rows or group_rows
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         table = table.select(file.schema.names).cast(file.schema)
         file.parts.append(table)
@@ -233,8 +242,7 @@ class FileWriter:
                 write_statistics=list(statistics_of(name)),
                 store_schema=False,
             )
-        most = most_group_rows(self._folder) if name == "half" else None
-        file.writer.write_table(pa.concat_tables(file.parts), most)
+        file.writer.write_table(pa.concat_tables(file.parts), file.group_rows)
         file.parts, file.waiting = [], 0
 
     def _remove(self) -> None:
@@ -249,8 +257,13 @@ class FileWriter:
 
 
 def most_group_rows(path: str) -> int | None:
-    """Maximum rows of a row group of `half`, if the table is there; None = unlimited."""
-    return None if is_registered(path) else _GROUP_ROWS
+    """Maximum rows of a row group of a file of `half`, by its name; None = unknown."""
+    found = _GROUPED.fullmatch(path)
+    return None if found is None else int(found[1])
+
+
+def _has_delays(name: str, rows: pa.Table | pa.RecordBatch) -> bool:
+    return name == "half" and any(rows.column(column).null_count < rows.num_rows for column in _DELAYS)
 
 
 def to_files(name: str, root: TableRoot) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
