@@ -1,6 +1,7 @@
-"""Writes the tables and the checkpoint of `release_before.tar.xz` with the build that PYTHONPATH names.
+"""Writes the tables and the checkpoints of data/release-before with the build that PYTHONPATH names.
 
 python -m reconcile.release_before FOLDER: a release's batch done, with rows unread; and one that it died in.
+python -m reconcile.release_before FOLDER delayed: scheduled messages.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,21 @@ def write(root: Path, dies: bool) -> None:
             reconcile(spark, settings, available_now=True)
 
 
+def write_delayed(root: Path) -> None:
+    """Four messages that are due in some minutes, six in the year 2100, a pending one with a delay."""
+    settings = settings_of(root)
+    with running_session(settings, "release before", short=True) as spark:
+        Tables.of(settings.storage).create(spark, "half", "op")
+        soon = datetime.now(timezone.utc) + timedelta(minutes=4)
+        half(root, *range(4), deliver_at=soon, committed=True)
+        half(root, *range(4, 10), deliver_at=datetime(2100, 1, 1, tzinfo=timezone.utc), committed=True)
+        half(root, 10, delay_ms=1)
+        reconcile(spark, settings, available_now=True)
+
+
 if __name__ == "__main__":
+    if sys.argv[2:] == ["delayed"]:
+        write_delayed(Path(sys.argv[1]) / "delayed")
+        sys.exit()
     write(Path(sys.argv[1]) / "done", dies=False)
     write(Path(sys.argv[1]) / "under_way", dies=True)

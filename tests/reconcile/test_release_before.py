@@ -1,4 +1,4 @@
-"""The release before had no delays: its tables get their columns, its checkpoint goes on, or says what to do."""
+"""Builds before, without delays or next deliveries: their checkpoints go on, or say what to do; tables get columns."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
 from checkback.errors import StateError
 from checkback.inspect.audit import audit
+from checkback.inspect.state_store import state_segments
 from checkback.storage.checkpoint import PARTITIONS
 from checkback.storage.schemas import ADDED
 from checkback.storage.tables import Tables
-from reconcile.release_before import end, half, settings_of
+from reconcile.release_before import end, half, land, settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from checkback.settings import Settings
 
-_ARCHIVE = Path(__file__).parents[1] / "data" / "release-before" / "lake.tar.xz"
+_ARCHIVES = Path(__file__).parents[1] / "data" / "release-before"
 _COMMITTED, _ROLLED_BACK = [*range(10), *range(15, 20), *range(40, 45)], [*range(10, 15), *range(20, 23)]
 
 
@@ -31,8 +32,9 @@ _COMMITTED, _ROLLED_BACK = [*range(10), *range(15, 20), *range(40, 45)], [*range
 def lakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the release before has left, as it was."""
     folder = tmp_path_factory.mktemp("release-before")
-    with tarfile.open(_ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
+    for name in ("lake", "delayed"):
+        with tarfile.open(_ARCHIVES / f"{name}.tar.xz") as archive:
+            archive.extractall(folder, filter="data")
     return folder
 
 
@@ -51,6 +53,11 @@ class Lake:
         """Sorted offsets in a table."""
         column = "half_queue_offset" if name.startswith("topics/") else "queue_offset"
         return sorted(row[0] for row in self.tables.read(self.spark, name).where(where).select(column).collect())
+
+    def scheduled(self) -> tuple[int, int]:
+        """Scheduled messages and pending half messages by the state store."""
+        rows = state_segments(self.spark, self.settings).collect()
+        return sum(row["scheduled"] for row in rows), sum(row["pending"] for row in rows)
 
     def assert_columns_were_added(self) -> None:
         """Once, at the end, with their comments; of the others nothing changed."""
@@ -119,3 +126,33 @@ def test_batch_under_way_is_finished_by_the_release_before_or_by_a_rebuild(
     lake.run()
     lake.assert_columns_were_added()
     lake.assert_whole()
+
+
+def test_scheduled_messages_of_the_build_before_are_delivered_once(
+    spark: SparkSession, lakes: Path, tmp_path: Path
+) -> None:
+    """Of its checkpoint, which gets the state variable of the next deliveries, and then by these."""
+    root = _copied(lakes, "delayed", tmp_path)
+    lake = Lake(spark, settings_of(root))
+    assert lake.scheduled() == (10, 1)
+    lake.run()
+    assert lake.offsets("deliveries") == list(range(4))
+    assert lake.scheduled() == (6, 1)
+    cancel = {"half_offset": 9, "transaction_id": "t9", "state": "CANCEL", "source": "operator"}
+    land(root, "op", cancel)
+    end(root, "COMMIT", 10)
+    lake.run()
+    lake.run()
+    assert lake.offsets("deliveries") == [*range(4), 10]
+    assert lake.offsets("discarded") == [9]
+    assert lake.scheduled() == (5, 0)
+    half(root, 11, delay_ms=1, committed=True)
+    lake.run()
+    lake.run()
+    assert lake.offsets("topics/t") == lake.offsets("deliveries") == [*range(4), 10, 11]
+    assert lake.scheduled() == (5, 0)
+    land(root, "op", cancel | {"half_offset": 11, "transaction_id": "t11"})  # the block is read, where it is scheduled
+    lake.run()
+    assert lake.offsets("topics/t") == [*range(4), 10, 11]
+    assert lake.offsets("discarded") == [9]
+    assert not audit(spark, lake.settings).broken

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 from unittest.mock import patch
 
-from checkback.reconcile import timer_encoding
+from checkback.reconcile import next_deliveries, timer_encoding
 from simulator.failover import FailoverScenario, failover
-from simulator.lives import SLOTS
+from simulator.lives import NEXT, SLOTS
 from simulator.promises import BrokenError
 from simulator.rebuild import Rebuild
 from simulator.reconcile import Reconcile, StuckError
@@ -32,6 +32,7 @@ class Outcome:
 
 
 @patch.object(timer_encoding, "SLOTS", SLOTS)
+@patch.object(next_deliveries, "MOST", NEXT)
 def happen(
     plan: Scenario | FailoverScenario,
     tell: bool = False,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Key = tuple[int, int]
 #: places of a window of timers here, where milliseconds matter: `timer_encoding.SLOTS`
 SLOTS = 4
+#: next deliveries of a segment here: `next_deliveries.MOST`
+NEXT = 3
 #: until then at most, after a batch that put them off, segments wait for the next
 LATER = 8 * 4 * SLOTS
 UNKNOWN, _DELIVERED = int(Kind.UNKNOWN), int(Kind.DELIVERED)

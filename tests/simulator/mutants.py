@@ -7,8 +7,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from checkback.reconcile import partition_batch, scheduled, segment, state_codec, state_restore
-from simulator import rebuild
+from checkback.reconcile import next_deliveries, partition_batch, scheduled, segment, state_codec, state_restore
+from simulator import promises, rebuild
+from simulator.lives import NEXT
 from simulator.rebuild_mutants import OneApplication
 from simulator.reconcile import Planned, Reconcile
 
@@ -109,6 +110,24 @@ SCHEDULED_FAULTS: dict[str, tuple[str, str]] = {
     "scheduled messages replaced by new ones": ("np.concatenate([scheduled, more])", "more"),
 }
 
+#: in next_deliveries.py
+NEXT_FAULTS: dict[str, tuple[str, str]] = {
+    "delivered again by the block": (
+        'segment.scheduled["due"] > self.delivered_until',
+        'segment.scheduled["due"] > _NEVER',
+    ),
+    "scheduled ones taken for delivered": (
+        'segment.scheduled["due"] > self.delivered_until',
+        'segment.scheduled["due"] > self.delivered_until + 5',
+    ),
+    "any of the scheduled ones taken for the next": (
+        'np.argsort(segment.scheduled["due"], kind="stable")',
+        "np.arange(len(segment.scheduled))",
+    ),
+    "what only the block holds forgotten": (' or now >= self.records["due"][-1]', ""),
+    "delivered and still next": ("replace(self, records=left,", "replace(self,"),
+}
+
 #: in restore.py
 RESTORE_FAULTS: dict[str, tuple[str, str]] = {
     "op of an unknown state takes another's place": (
@@ -143,6 +162,19 @@ def broken_restore(fault: str) -> Iterator[None]:
 def broken_schedule(fault: str) -> Iterator[None]:
     """Inside, scheduled messages are those of a scheduled.py with this fault."""
     with patch.object(segment, "scheduling", broken_module(scheduled, *SCHEDULED_FAULTS[fault])):
+        yield
+
+
+@contextmanager
+def broken_next(fault: str) -> Iterator[None]:
+    """Inside, a segment's next deliveries are those of a next_deliveries.py with this fault."""
+    module = broken_module(next_deliveries, *NEXT_FAULTS[fault])
+    module.MOST = NEXT
+    with (
+        patch.object(partition_batch, "NextDeliveries", module.NextDeliveries),
+        patch.object(partition_batch, "load", module.load),
+        patch.object(promises, "load", module.load),
+    ):
         yield
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from checkback.reconcile.actions import KEPT, PUBLISHED, Actions
 from checkback.reconcile.actions import pack as pack_actions
-from checkback.reconcile.half_lookup import HalfLookup
+from checkback.reconcile.half_lookup import HalfLookup, due_times
 from checkback.reconcile.packed_events import EVENT_COLUMNS, pack
 from checkback.reconcile.processor import SegmentProcessor
 from checkback.reconcile.records import EVENT, NOT_STATED, Action, Kind, Reason, Records
@@ -230,12 +230,14 @@ class Reconcile:
         deliveries: list[Any] = []
         discarded: list[Any] = []
         requests: list[Any] = []
-        for half, record in self._found(halves, actions, wanted):
+        times_due = due_times(wanted.records)
+        for half, place in self._found(halves, actions, wanted):
+            record = wanted.records[place]
             action, key, times = Action(record["action"]), (half.queue, half.offset), int(record["check_times"])
             if action == Action.CHECK:
                 requests.append(Request(*key, half.group, half.transaction, times, actions.batch_time, batch))
                 continue
-            at, due = actions.batch_time, int(record["due"])
+            at, due = actions.batch_time, int(times_due[place])
             if action in PUBLISHED:
                 topics.append(Published(*key, half.body, at, batch))
             if action == Action.DELIVER:
@@ -254,17 +256,16 @@ class Reconcile:
         yield "check_requests", requests
         yield "rejected", list(self._rejected(actions, halves, batch))
 
-    def _found(self, halves: list[Half], actions: Actions, wanted: HalfLookup) -> Iterator[tuple[Half, Any]]:
-        """The row of `half` for each record. Raises StuckError unless each has just one."""
+    def _found(self, halves: list[Half], actions: Actions, wanted: HalfLookup) -> list[tuple[Half, int]]:
+        """The row of `half` for each record, and which it is. Raises StuckError unless each has just one."""
         if not len(wanted.records):
-            return
+            return []
         found = self._look_up(halves, wanted)
         if len(found) > len(wanted.records) and wanted.identity is None:
             found = self._look_up(halves, self.looked_up_again(actions, wanted))
         if sorted(record for _, record in found) != list(range(len(wanted.records))):
             raise StuckError(f"of {len(wanted.records)} half messages that the batch acts on it found {len(found)}")
-        for half, record in found:
-            yield half, wanted.records[record]
+        return found
 
     def looked_up_again(self, actions: Actions, wanted: HalfLookup) -> HalfLookup:
         """As Publisher, where numbers alone find several rows: by identity."""

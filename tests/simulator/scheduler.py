@@ -71,8 +71,9 @@ def scenario(seed: int) -> Scenario:
         random.choice([_FOR_EVER, 45, 200]),
         count_undelivered=random.random() < 0.6,
     )
-    transactions = _transactions(random, rules)
-    steps = _sent(random, len(transactions), repeats=rules.reserved == _FOR_EVER)
+    delayed = random.random() < 0.3
+    transactions = _transactions(random, rules, delayed)
+    steps = _sent(random, len(transactions), rules.reserved == _FOR_EVER, delayed)
     happens = [happening(random, rules) for _ in range(random.randrange(16, 40))]
     rebuilds = [rebuild_step(random, steps) for _ in range(random.choice([0, 0, 0, 0, 1, 1, 2, 3]))]
     for step in [*steps, *rebuilds]:
@@ -110,8 +111,12 @@ def restart_steps(random: Random, rules: Rules) -> list[Step]:
     return random.choice([[restart], [dies, restart], [dies, restart, Decide(1 << 30, 0, None)]])
 
 
-def _transactions(random: Random, rules: Rules) -> tuple[Transaction, ...]:
-    places = random.sample([(queue, offset) for queue in (0, 1) for offset in range(2 * SIZE)], random.randrange(1, 6))
+def _transactions(random: Random, rules: Rules, delayed: bool) -> tuple[Transaction, ...]:
+    """With ``delayed`` many in one segment, most of them delayed: which are the next deliveries changes."""
+    places = [(0, offset) for offset in range(SIZE)]
+    if not delayed:
+        places += [(queue, offset) for queue in (0, 1) for offset in range(2 * SIZE) if (queue, offset) not in places]
+    places = random.sample(places, random.randrange(3, SIZE + 1) if delayed else random.randrange(1, 6))
     found = []
     for number, (queue, offset) in enumerate(places):
         answers = tuple(random.choices(OUTCOMES, k=random.randrange(1, 5)))
@@ -123,11 +128,11 @@ def _transactions(random: Random, rules: Rules) -> tuple[Transaction, ...]:
     return tuple(found)
 
 
-def _sent(random: Random, transactions: int, repeats: bool) -> list[Step]:
+def _sent(random: Random, transactions: int, repeats: bool, delayed: bool) -> list[Step]:
     """What producers send, by itself; the scheduler puts it anywhere, ops before their half as well."""
     steps: list[Step] = []
     for number in range(transactions):
-        steps.append(LandHalves((_half(random, number),)))
+        steps.append(LandHalves((_half(random, number, delayed=delayed),)))
         if repeats and random.random() < 0.3:
             again = (_half(random, number), _half(random, number, other=True))
             steps += [LandHalves(again), LandHalves(again[:1])][: random.randrange(1, 3)]
@@ -144,10 +149,12 @@ def _sent(random: Random, transactions: int, repeats: bool) -> list[Step]:
     return steps
 
 
-def _half(random: Random, number: int, other: bool = False) -> Sent:
+def _half(random: Random, number: int, other: bool = False, delayed: bool = False) -> Sent:
     ago = random.choice([0, 0, 0, 1, 5, 20, 300, 5000, -30])
-    immunity, committed = random.choice([-1, -1, -1, 0, 3, 25, 500]), random.random() < 0.15
+    immunity, committed = random.choice([-1, -1, -1, 0, 3, 25, 500]), random.random() < (0.6 if delayed else 0.15)
     delay, at = random.choice([(0, 0), (0, 0), (0, 0), (1, 0), (9, 0), (40, 0), (300, 0), (0, -5), (0, 3), (0, 60)])
+    if delayed and random.random() < 0.8:
+        delay, at = (random.choice([1, 9, 17, 30, 40, 60, 300]), 0)
     return Sent(number, ago, immunity, other, delay, at, committed)
 
 

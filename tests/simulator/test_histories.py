@@ -11,8 +11,10 @@ from simulator.history import happen, report, shorter
 from simulator.mutants import (
     ENGINES,
     FAULTS,
+    NEXT_FAULTS,
     RESTORE_FAULTS,
     SCHEDULED_FAULTS,
+    broken_next,
     broken_restore,
     broken_schedule,
     broken_segment,
@@ -59,6 +61,12 @@ def test_fault_in_the_protocol_is_found(fault: str) -> None:
 @pytest.mark.parametrize("fault", SCHEDULED_FAULTS)
 def test_fault_in_what_is_scheduled_is_found(fault: str) -> None:
     with broken_schedule(fault):
+        print(f"{fault}: history {' '.join(map(str, _first_broken()))}")
+
+
+@pytest.mark.parametrize("fault", NEXT_FAULTS)
+def test_fault_in_the_next_deliveries_is_found(fault: str) -> None:
+    with broken_next(fault):
         print(f"{fault}: history {' '.join(map(str, _first_broken()))}")
 
 

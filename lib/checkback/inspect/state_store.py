@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from checkback.errors import StateError
 from checkback.inspect.half_rows import KEY
 from checkback.inspect.table_versions import FixedTables
 from checkback.inspect.view import View
+from checkback.reconcile.next_deliveries import load
 from checkback.reconcile.ownership import NAME
 from checkback.reconcile.packed_events import parse_key
-from checkback.reconcile.processor import STATE_NAME
+from checkback.reconcile.processor import NEXT_NAME, STATE_NAME
 from checkback.reconcile.registered_timers import registered_timers
 from checkback.reconcile.state_codec import NO_TIMER, decode
 
@@ -36,6 +38,8 @@ _COUNTED = pa.schema(
         ("oldest", pa.int64()),
     ]
 )
+#: of the state source: for a state variable that a checkpoint does not have
+_NO_VARIABLE = "STDS_INVALID_OPTION_VALUE.WITH_MESSAGE"
 _DECODED = "queue_id INT, queue_offset BIGINT, born BIGINT, due BIGINT, check_times INT, timer BIGINT"
 
 
@@ -49,7 +53,8 @@ def state_pending(spark: SparkSession, settings: Settings, batch_id: int | None 
     SettingsError if there are no tables, StateError if no batch is completed or the state cannot be read.
     """
     view = View.of(spark, settings)
-    rows, batch_id = _blocks(spark, view, batch_id)
+    batch_id = _done(view) if batch_id is None else batch_id
+    rows = _variable(spark, view, batch_id, STATE_NAME)
     registered = registered_timers(spark, view.tables.checkpoint(NAME), batch_id).withColumn("registered", F.lit(True))
     size = settings.reconcile.segment_size
 
@@ -77,20 +82,27 @@ def state_segments(spark: SparkSession, settings: Settings) -> DataFrame:
     pending half message, ms; 0 = none). Raises as `state_pending`.
     """
     view = View.of(spark, settings)
-    blocks, _ = _blocks(spark, view, None)
-    size = settings.reconcile.segment_size
+    batch_id, size = _done(view), settings.reconcile.segment_size
+    blocks = _variable(spark, view, batch_id, STATE_NAME)
+    try:
+        beside = _variable(spark, view, batch_id, NEXT_NAME).withColumnRenamed("block", "next")
+    except PySparkException as error:
+        if error.getCondition() != _NO_VARIABLE:
+            raise
+        beside = blocks.select("segment", F.lit(None).cast("binary").alias("next"))  # the release before wrote none
 
     def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             rows = []
-            for segment, block in zip(batch.column("segment"), batch.column("block"), strict=True):
-                queue_id, base = parse_key(segment.as_py(), size)
-                found, _ = decode(block.as_py(), base, size)
-                oldest = int(found.pending["born"].min()) if len(found.pending) else 0
-                rows.append((queue_id, base // size, len(found.pending), len(found.scheduled), oldest))
+            columns = (batch.column(name).to_pylist() for name in ("segment", "block", "next"))
+            for segment, block, value in zip(*columns, strict=True):
+                queue_id, base = parse_key(segment, size)
+                found, _ = load(block, lambda: value, base, size)  # noqa: B023 - called at once
+                rows.append((queue_id, base // size, len(found.pending), len(found.scheduled), found.oldest))
             yield pa.RecordBatch.from_pylist([dict(zip(_COUNTED.names, row, strict=True)) for row in rows], _COUNTED)
 
-    return blocks.mapInArrow(counted, "queue_id INT, segment BIGINT, pending INT, scheduled INT, oldest BIGINT")
+    both = blocks.join(beside, on="segment", how="left")
+    return both.mapInArrow(counted, "queue_id INT, segment BIGINT, pending INT, scheduled INT, oldest BIGINT")
 
 
 def state_differences(spark: SparkSession, settings: Settings) -> DataFrame:
@@ -126,17 +138,20 @@ def state_differences(spark: SparkSession, settings: Settings) -> DataFrame:
     )
 
 
-def _blocks(spark: SparkSession, view: View, batch_id: int | None) -> tuple[DataFrame, int]:
-    """The segments' state after a batch, or the last completed one: segment STRING, block BINARY; and that batch."""
-    place = view.tables.checkpoint(NAME)
-    if batch_id is None:
-        done = FixedTables.take(view.engine).done
-        if done is None:
-            raise StateError("no batch of reconcile is done yet", place, "run `checkback reconcile`")
-        batch_id = done.batch_id
-    options = {"batchId": str(batch_id), "stateVarName": STATE_NAME}
-    blocks = spark.read.format("statestore").options(**options).load(place)
-    return blocks.select(F.col("key.*"), F.col("value.block")).toDF("segment", "block"), batch_id
+def _done(view: View) -> int:
+    """The last completed batch."""
+    done = FixedTables.take(view.engine).done
+    if done is None:
+        raise StateError("no batch of reconcile is done yet", view.tables.checkpoint(NAME), "run `checkback reconcile`")
+    return done.batch_id
+
+
+def _variable(spark: SparkSession, view: View, batch_id: int, name: str) -> DataFrame:
+    """A state variable of the segments after a batch: segment STRING, block BINARY."""
+    _ = spark.streams.active  # creates the StateStoreCoordinator, which the state source needs
+    options = {"batchId": str(batch_id), "stateVarName": name}
+    rows = spark.read.format("statestore").options(**options).load(view.tables.checkpoint(NAME))
+    return rows.select(F.col("key.*"), F.col("value.block")).toDF("segment", "block")
 
 
 def _decoded(segment: str, block: bytes, size: int) -> pa.RecordBatch:

@@ -58,7 +58,7 @@ class Metrics:
         self._last = self._gauge("last_batch_timestamp_seconds", "When the last batch was done", "query")
         self._running = self._gauge("query_running", "1 while the query runs", "query")
         self._failures = self._counter("query_failures", "Queries that ended with an error", "query")
-        self._segments = self._gauge("state_segments", "Segments in the state store")
+        self._segments = self._gauge("state_segments", "Rows in the state store: one or two a segment")
         self._state = self._gauge("state_bytes", "Size of the state store, in memory and on disk")
         self._gauge("build_info", "1; the version is the label", "version").labels(__version__).set(1)
         self._gauge("pending", "Half messages without a decision").set_function(lambda: pending.pending)

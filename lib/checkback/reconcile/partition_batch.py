@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +12,7 @@ import pandas as pd
 
 from checkback.reconcile.actions import AS_BEFORE, pack
 from checkback.reconcile.early_ops import EarlyOpLimit
+from checkback.reconcile.next_deliveries import NextDeliveries, load
 from checkback.reconcile.packed_events import parse_key, unpack
 from checkback.reconcile.records import ACTION, EVENT, Action
 from checkback.reconcile.segment import Segment, decide
@@ -109,14 +111,15 @@ class PartitionBatch:
         group_hash: GroupHash,
         handle: StatefulProcessorHandle,
         state: ValueState,
+        next_deliveries: ValueState,
     ) -> None:
-        """``handle`` registers timers. ``state``: the state variable of the current segment."""
+        """``handle`` registers timers. ``state``, ``next_deliveries``: the state variables of the current segment."""
         self._rules = rules
         self._size = segment_size
         self._checks, self._deliveries = _Limit(max_checks), _Limit(max_deliveries)
         self._group_hash = group_hash
         self._handle = handle
-        self._state = state
+        self._state, self._next = state, next_deliveries
         self._checked_segments = self._put_off_segments = self._put_off_deliveries = 0
         self._unseen = EarlyOpLimit()
         self._told_of_others = False
@@ -141,6 +144,8 @@ class PartitionBatch:
         if kind.of_delivery:
             if not self._deliveries.allows(turns.delivery):
                 return self._put_off(key, now, self._later_delivery(now))
+            if (delivered := self._deliver(key, now, turns, fired)) is not None:
+                return iter([delivered])
         elif kind is not TimerKind.WITH_OPS and not self._checks.allows(turns.check):
             return self._put_off(key, now, self._later(now, fired))
         return self._step(key, np.empty(0, EVENT), now, turns, fired)
@@ -167,6 +172,28 @@ class PartitionBatch:
                 (queue_id, base // self._size, AS_BEFORE, AS_BEFORE, 0, AT_ONCE, now), np.empty(0, ACTION)
             )
 
+    def _deliver(self, key: str, now: int, turns: _Turns, fired: int) -> pd.DataFrame | None:
+        """Deliver what is due without reading the segment's block; None = it must be read."""
+        stored = self._next_deliveries()
+        found = None if stored is None else NextDeliveries.of_bytes(stored, self._size, self._group_hash)
+        actions = [np.empty(0, ACTION)]
+        left = None if found is None else found.deliver(now, actions)
+        if left is None:
+            return None
+        before = _with_fired(left.timers, fired, now)
+        timers = before._replace(delivery=delivery_timer(left.first))
+        self._set_timers(before, timers, fired)
+        self._next.update((replace(left, timers=timers).to_bytes(self._size, self._group_hash),))
+        done = np.concatenate(actions)
+        self._count(done, turns)
+        queue_id, base = parse_key(key, self._size)
+        told = queue_id, base // self._size, left.pending, left.scheduled, left.oldest, _first(*timers), now
+        return self._frame(told, done)
+
+    def _next_deliveries(self) -> bytes | None:
+        stored = self._next.get()
+        return None if stored is None else bytes(stored[0])
+
     def _step(
         self, key: str, events: Records, now: int, turns: _Turns, fired: int = NO_TIMER
     ) -> Iterator[pd.DataFrame]:
@@ -177,7 +204,7 @@ class PartitionBatch:
             segment, timers = Segment.empty(base, self._size), NO_TIMERS
             crowded = self._unseen.crowded(events)
         else:
-            segment, timers = decode(bytes(stored[0]), base, self._size, self._group_hash)
+            segment, timers = load(bytes(stored[0]), self._next_deliveries, base, self._size, self._group_hash)
         timers = _with_fired(timers, fired, now)
         check, deliver = self._checks.allows(turns.check), self._deliveries.allows(turns.delivery)
         segment, actions = decide(segment, events, now, self._rules, check, crowded, deliver)
@@ -187,15 +214,14 @@ class PartitionBatch:
             self._set_timers(timers, NO_TIMERS, fired)
             if stored is not None:
                 self._state.clear()
+                self._clear_next(timers)
         else:
             due, due_put_off = self._due_timer(segment, timers.due, fired, now, turns.check, check)
             delivery, delivery_put_off = self._delivery_timer(segment, timers.delivery, fired, now)
             self._keep(segment, Timers(due, delivery), timers, fired)
             wake = AT_ONCE if due_put_off or delivery_put_off else _first(due, delivery)
-        births = segment.pending["born"]
-        oldest = int(births.min()) if len(births) else 0
-        told = queue_id, base // self._size, len(births), len(segment.scheduled), oldest, wake, now
-        yield self._frame(told, actions)
+        counts = len(segment.pending), len(segment.scheduled), segment.oldest
+        yield self._frame((queue_id, base // self._size, *counts, wake, now), actions)
 
     def _count(self, actions: Records, turns: _Turns) -> None:
         kind = actions["action"]
@@ -233,6 +259,16 @@ class PartitionBatch:
         """Store the segment, and register its timers in place of those ``before``."""
         self._set_timers(before, timers, fired)
         self._state.update((encode(segment, timers, self._group_hash),))
+        if len(segment.scheduled):
+            found = NextDeliveries.of(segment, timers)
+            self._next.update((found.to_bytes(self._size, self._group_hash),))
+        else:
+            self._clear_next(before)
+
+    def _clear_next(self, before: Timers) -> None:
+        """Forget the next deliveries; a segment without a delivery timer ``before`` has none."""
+        if before.delivery != NO_TIMER:
+            self._next.clear()
 
     def _set_timers(self, old: Timers, new: Timers, fired: int) -> None:
         """Keep one live timer of each kind per segment. The engine deletes the one that fired."""

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from checkback.reconcile.segment import Rules
 
 STATE_SCHEMA = "block BINARY"
-#: name of the state variable, for readers of the state store
-STATE_NAME = "segment"
+#: names of the state variables, for readers of the state store: the segments' blocks, and their `next_deliveries`
+STATE_NAME, NEXT_NAME = "segment", "next_deliveries"
 
 
 class SegmentProcessor(StatefulProcessor):
@@ -50,17 +50,18 @@ class SegmentProcessor(StatefulProcessor):
         self._group_hash = group_hash
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Open the state variable; Spark creates a processor per partition and batch."""
+        """Open the state variables; Spark creates a processor per partition and batch."""
         self.__dict__.pop("_batch", None)
         self._handle = handle
         self._state = handle.getValueState(STATE_NAME, STATE_SCHEMA)
+        self._next = handle.getValueState(NEXT_NAME, STATE_SCHEMA)
 
     @cached_property
     def _batch(self) -> PartitionBatch:
         from checkback.reconcile.partition_batch import PartitionBatch
 
-        limits = self._max_checks, self._max_deliveries
-        return PartitionBatch(self._rules, self._size, *limits, self._group_hash, self._handle, self._state)
+        limits, state = (self._max_checks, self._max_deliveries), (self._state, self._next)
+        return PartitionBatch(self._rules, self._size, *limits, self._group_hash, self._handle, *state)
 
     def handleInputRows(
         self,

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from checkback.reconcile.records import Bits, Records
 
-#: Incremented with each change that makes `decide` decide a batch differently: `batch_rules`.
-DECISION_VERSION = 5
+#: Incremented with each change that makes `decide` or `partition_batch` decide a batch differently: `batch_rules`.
+DECISION_VERSION = 6
 
 #: minimum number of checks before a half message older than the reserved time expires, if check_max allows it (rule 7)
 CHECKS_AT_LEAST = 15
@@ -88,6 +88,11 @@ class Segment:
     def forgettable(self, now: int) -> bool:
         """True if the segment's state can be evicted."""
         return not (len(self.pending) or len(self.early) or len(self.scheduled)) and now >= self.seen_until
+
+    @property
+    def oldest(self) -> int:
+        """The born time of its oldest pending half message; 0 = none is pending."""
+        return int(self.pending["born"].min()) if len(self.pending) else 0
 
     @property
     def next_delivery(self) -> int | None:

@@ -22,19 +22,22 @@ from checkback.reconcile.segment import Segment
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: same layout; the version identifies the group hash
-VERSIONS = {GroupHash.XXHASH64: 5, GroupHash.SHA1: 6}
+#: same layout; the version identifies the group hash. Beside a block with scheduled messages are `next_deliveries`.
+VERSIONS = {GroupHash.XXHASH64: 7, GroupHash.SHA1: 8}
 
 
 def _pending_without(*names: str) -> np.dtype[np.void]:
     return np.dtype([(name, PENDING[name]) for name in PENDING.names or () if name not in names])
 
 
-#: PENDING and group hash by version. 2 did not distinguish checks that count from others; 3 and 4 had no delays.
+#: PENDING and group hash by version. 2 did not distinguish checks that count from others; 3 and 4 had no delays; 5 and
+#: 6 had no `next_deliveries`.
 _LAYOUTS = {
     2: (_pending_without("asked", "delay"), GroupHash.XXHASH64),
     3: (_pending_without("delay"), GroupHash.XXHASH64),
     4: (_pending_without("delay"), GroupHash.SHA1),
+    5: (PENDING, GroupHash.XXHASH64),
+    6: (PENDING, GroupHash.SHA1),
     **{version: (PENDING, group_hash) for group_hash, version in VERSIONS.items()},
 }
 #: versions without scheduled messages
@@ -46,7 +49,7 @@ _MORE = struct.Struct("<qI")
 _MARK = b"CB"
 _CODEC = "lz4_raw"
 _FEW = 256  # up to this number of records, one transpose is faster than one assignment per byte
-_REBUILD = "rebuild the checkpoint from the tables: `checkback rebuild`"
+REBUILD = "rebuild the checkpoint from the tables: `checkback rebuild`"
 
 #: sentinel: the segment has no timer
 NO_TIMER = -1
@@ -83,42 +86,54 @@ def decode(block: bytes, base: int, size: int, group_hash: GroupHash | None = No
     Raises StateError if the block is truncated, or has another version, group hash or segment size.
     """
     if len(block) < _HEADER.size or block[:2] != _MARK:
-        raise StateError("a segment's state is not Checkback's", fix=_REBUILD)
+        raise StateError("a segment's state is not Checkback's", fix=REBUILD)
     _, version, length, timer, seen_until, n_pending, n_early, n_packed = _HEADER.unpack_from(block)
-    if version not in _LAYOUTS:
-        raise StateError(
-            f"a segment's state has version {version}, this release reads {', '.join(map(str, _LAYOUTS))}",
-            fix=f"run the release that wrote it, or {_REBUILD}",
-        )
-    layout, hashed_by = _LAYOUTS[version]
-    if group_hash not in (None, hashed_by):
-        raise StateError(
-            f"the checkpoint names producer groups by {hashed_by.value}, its folder `rules` says {group_hash.value}",
-            fix=f"put that folder back, or {_REBUILD}",
-        )
-    if length != size:
-        raise StateError(
-            f"the checkpoint has segments of {length} offsets, the settings say {size}",
-            where="reconcile.segment_size",
-            fix=f"set it to {length}, or {_REBUILD}",
-        )
+    refuse_other(version, length, size, group_hash)
+    layout, _ = _LAYOUTS[version]
     start, delivery, n_scheduled = _HEADER.size, NO_TIMER, 0
     if version not in _UNSCHEDULED:
         start += _MORE.size
         if len(block) < start:
-            raise StateError("a segment's state is cut off", fix=_REBUILD)
+            raise StateError("a segment's state is cut off", fix=REBUILD)
         delivery, n_scheduled = _MORE.unpack_from(block, _HEADER.size)
     n_bits = -(-length // 8)
     sizes = (n_bits, n_pending * layout.itemsize, n_early * EARLY.itemsize, n_scheduled * SCHEDULED.itemsize)
     packed = block[start:]
     # Arrow's decompress does not detect truncated input.
     if len(packed) != n_packed:
-        raise StateError("a segment's state is cut off", fix=_REBUILD)
+        raise StateError("a segment's state is cut off", fix=REBUILD)
     raw = np.frombuffer(pa.decompress(packed, sum(sizes), _CODEC), np.uint8)
     bits, pending, early, scheduled = np.split(raw, np.cumsum(sizes)[:-1])
     seen = np.unpackbits(bits, count=length, bitorder="little").astype(bool)
     records = _brought_up(_records(pending, layout)), _records(early, EARLY), seen_until, _records(scheduled, SCHEDULED)
     return Segment(base, seen, *records), Timers(timer, delivery)
+
+
+def version_of(block: bytes) -> int:
+    """The version of a block that `decode` reads."""
+    version: int = _HEADER.unpack_from(block)[1]
+    return version
+
+
+def refuse_other(version: int, length: int, size: int, group_hash: GroupHash | None) -> None:
+    """Raises StateError if state of this version and segment size, ``length``, is not what the caller expects."""
+    if version not in _LAYOUTS:
+        raise StateError(
+            f"a segment's state has version {version}, this release reads {', '.join(map(str, sorted(_LAYOUTS)))}",
+            fix=f"run the release that wrote it, or {REBUILD}",
+        )
+    _, hashed_by = _LAYOUTS[version]
+    if group_hash not in (None, hashed_by):
+        raise StateError(
+            f"the checkpoint names producer groups by {hashed_by.value}, its folder `rules` says {group_hash.value}",
+            fix=f"put that folder back, or {REBUILD}",
+        )
+    if length != size:
+        raise StateError(
+            f"the checkpoint has segments of {length} offsets, the settings say {size}",
+            where="reconcile.segment_size",
+            fix=f"set it to {length}, or {REBUILD}",
+        )
 
 
 def _brought_up(pending: Records) -> Records:
