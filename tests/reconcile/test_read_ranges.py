@@ -92,7 +92,7 @@ def _settings(lake: Lakehouse, max_files: int) -> Settings:
 def test_batches_say_which_files_they_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit read by two batches; a batch done again after a crash; a rebuild, with a row that it restored."""
+    """A commit read by two batches; one done again after a crash; one that a rebuild finished, and what it restored."""
     lake = _Lake(spark, tmp_path)
     first = lake.files(0)
     lake.commit(*range(20))
@@ -107,16 +107,19 @@ def test_batches_say_which_files_they_read(
 
     commit = Tables.commit
 
-    def broken(self: Tables, spark: SparkSession, name: str, *more: Any) -> None:
-        if name == "decisions":
-            raise ConnectionError
-        commit(self, spark, name, *more)
+    def break_off(before: str) -> None:
+        def broken(self: Tables, spark: SparkSession, name: str, *more: Any) -> None:
+            if name == before:
+                raise ConnectionError
+            commit(self, spark, name, *more)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Tables, "commit", broken)
-        lake.files(4)
-        with pytest.raises(CheckbackError):
-            lake.run(_settings(lake, 2))
+        with monkeypatch.context() as patch:
+            patch.setattr(Tables, "commit", broken)
+            with pytest.raises(CheckbackError):
+                lake.run(_settings(lake, 2))
+
+    lake.files(4)
+    break_off("decisions")
     lake.files(5)
     lake.run(_settings(lake, 2))
     assert [found for _, found in _ranges(lake, "half")][3:] == [
@@ -124,6 +127,8 @@ def test_batches_say_which_files_they_read(
         (three + 2, -1, three + 3, -1),
     ]
 
+    died = lake.files(7)
+    break_off("batches")
     pending = lake.files(30)
     assert rebuild(spark, _settings(lake, 2), print) is not None
     lake.files(6)
@@ -131,8 +136,9 @@ def test_batches_say_which_files_they_read(
     (restored,) = (dict(found) for (found,) in rows_of(lake.root, "batches", "restored_at") if found is not None)
     assert restored.keys() == {"half", "op"}
     assert restored["half"] > pending
+    assert (died, -1, died + 1, -1) in [found for _, found in _ranges(lake, "half")]
     found = what_if(_settings(lake, 2), {}).total
-    assert (found.recorded.states, found.not_reproduced, found.estimated) == ({"COMMIT": 7, "PENDING": 1}, 0, 0)
+    assert (found.recorded.states, found.not_reproduced, found.estimated) == ({"COMMIT": 8, "PENDING": 1}, 0, 0)
     *_, last = _ranges(lake, "half")
     assert last[1][0] >= restored["half"]
     assert last[1] == (last[1][0], -1, lake.tables.log("half").version() + 1, -1)
