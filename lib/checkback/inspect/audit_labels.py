@@ -65,13 +65,15 @@ def labelled(
             yield from ask(part, looked_at)
         yield from ask(fixed, form(_repeated(fixed, settings)))
         return
+    published = 0
     for part, found in _sorted_out(fixed):
+        published += found.published
         if figures:
             yield from ask(part, form(Question(_USUAL)), ordinary=engine.keep("ordinary", found.ordinary))
         if found.others.num_rows:
             for some in part.of(found.others).parts():
                 yield from ask(some, looked_at)
-    twice = _several_times(fixed)
+    twice = _several_times(fixed, published)
     sql = f"{_QUICK} IN (SELECT quick FROM {{twice}})" if twice.num_rows else "FALSE"
     yield from ask(fixed, form(_repeated(fixed, settings, sql)), twice=engine.keep("twice", twice))
 
@@ -93,11 +95,10 @@ def _sorted_out(fixed: FixedTables) -> Iterator[tuple[FixedTables, Sorted]]:
             yield ahead[0], ahead[1].result()
 
 
-def _several_times(fixed: FixedTables) -> pa.Table:
-    """The hashes `_QUICK` that several rows of the topics have: quick."""
+def _several_times(fixed: FixedTables, rows: int) -> pa.Table:
+    """The hashes `_QUICK` that several of the topics' rows, so many, have: quick."""
     sql = f"SELECT {_QUICK} AS quick FROM {{topics}} WHERE {_QUICK} % :shares = :share"
-    counted = fixed.engine.arrow(fixed.ask(Question("SELECT count(*) AS number FROM {topics}")))
-    shares = -(-counted.column("number")[0].as_py() // _SHARE)
+    shares = -(-rows // _SHARE)
     twice = []
     for share in range(shares):
         question = Question(sql, values={"shares": shares, "share": share})
@@ -173,11 +174,11 @@ def _several(rows: str, name: str) -> str:
     """SQL: the first place of each ``who`` that has several. If these are one message resumed, a promise is broken."""
     return f"""
         SELECT '{name}' AS labels, queue_id, queue_offset, CAST(NULL AS BIGINT) AS born FROM (
-            SELECT queue_id, queue_offset, row_number() OVER (PARTITION BY who ORDER BY queue_id, queue_offset) AS turn
-            FROM (SELECT DISTINCT who, queue_id, queue_offset FROM ({rows}) WHERE who IN (
-                SELECT who FROM ({rows}) GROUP BY who
-                HAVING min(queue_id) <> max(queue_id) OR min(queue_offset) <> max(queue_offset))))
-        WHERE turn = 1"""
+            SELECT queue_id, queue_offset, row_number() OVER (PARTITION BY who ORDER BY queue_id, queue_offset) AS turn,
+                min(queue_id) OVER (PARTITION BY who) <> max(queue_id) OVER (PARTITION BY who)
+                    OR min(queue_offset) OVER (PARTITION BY who) <> max(queue_offset) OVER (PARTITION BY who) AS several
+            FROM ({rows}) AS named WHERE who IS NOT NULL) AS ordered
+        WHERE turn = 1 AND several"""
 
 
 def last_done_batch(fixed: FixedTables) -> Batch | None:

@@ -36,10 +36,14 @@ _LABELS = ("halves,published", "halves,rolled_back", "halves,pending")
 
 
 class Sorted(NamedTuple):
-    """``ordinary``: labels, queue_id, queue_offset, born (ms). ``others``: queue_id, queue_offset, each once."""
+    """``ordinary``: labels, queue_id, queue_offset, born (ms). ``others``: queue_id, queue_offset, each once.
+
+    ``published``: rows of the topics.
+    """
 
     ordinary: pa.Table
     others: pa.Table
+    published: int
 
 
 def sources(*, ignore_case: bool) -> dict[str, str]:
@@ -93,7 +97,7 @@ def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
     labels = pa.array(_LABELS).take(pa.array(course, mask=course < 0))
     ordinary = half.select([*KEY, "born"]).append_column("labels", labels).filter(pa.array(course >= 0))
     others = pa.concat_tables(table.select(KEY) for table in strange)
-    return Sorted(ordinary, others.group_by(KEY).aggregate([]))
+    return Sorted(ordinary, others.group_by(KEY).aggregate([]), len(found["topics"]))
 
 
 def _said(rows: pa.Table, found: Numbers, half: pa.Table, usual: Flags) -> Numbers:

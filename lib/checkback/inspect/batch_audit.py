@@ -18,7 +18,7 @@ from checkback.inspect.whole_batches import batch_time
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:
-    from checkback.inspect.engine import Value
+    from checkback.inspect.engine import Rows, Value
     from checkback.inspect.table_versions import FixedTables
 
 #: count in `batches` -> table and predicate of the rows counted
@@ -56,8 +56,9 @@ def audit_batches(fixed: FixedTables, most: int) -> BatchAudit:
     batches = fixed.whole.batches
     if not len(batches):
         return BatchAudit({}, fixed, past=True)
-    fixed = fixed.without([] if fixed.logged else _begun(fixed))
-    found = _told(fixed, most)
+    compared = fixed.engine.keep("compared", fixed.ask(Question(_compared())))
+    fixed = fixed.without([] if fixed.logged else _begun(fixed, compared))
+    found = _told(fixed, compared, most)
     past, unknown = (found.pop(name, BatchFault(0, ())) for name in ("past", "unknown"))
     found["batches"] = BatchFault(len(batches), ())
     found["batch_not_judged"] = BatchFault(past.number + unknown.number, (*past.samples, *unknown.samples)[:most])
@@ -109,7 +110,7 @@ def rules_history(fixed: FixedTables) -> RulesHistory:
 
 
 def _compared() -> str:
-    """CTE `compared`: of each batch batch_id, ms, told (rows in `batches`), and each count as recorded and as found."""
+    """SQL of `compared`: of each batch batch_id, ms, told (rows in `batches`), each count as recorded and as found."""
     # If a count is unknown in one row, the sum is null.
     recorded = {name: f"coalesce({name}, 0)" if name in _ADDED else name for name in _COUNTS}
     sums = ", ".join(
@@ -122,17 +123,16 @@ def _compared() -> str:
     found = ", ".join(f"CAST(sum({name}) AS BIGINT) AS {name}" for name in _COUNTS)
     columns = ", ".join(f"t.told_{name}, f.{name}" for name in _COUNTS)
     return f"""
-one_each AS (
+WITH one_each AS (
     SELECT *, unix_millis(batch_time) AS ms, row_number() OVER (
         PARTITION BY application, batch_id, unix_millis(batch_time) ORDER BY finished_at) AS copy
     FROM {{{ALL}batches}}),
 told AS (
     SELECT batch_id, ms, count(*) AS told, count(check_interval_ms) = count(*) AS ruled, {sums}
     FROM one_each WHERE copy = 1 GROUP BY batch_id, ms),
-found AS (SELECT batch_id, ms, {found} FROM ({" UNION ALL ".join(counted)}) GROUP BY batch_id, ms),
-compared AS (
-    SELECT coalesce(t.batch_id, f.batch_id) AS batch_id, coalesce(t.ms, f.ms) AS ms, t.told, t.ruled, {columns}
-    FROM told AS t FULL OUTER JOIN found AS f ON t.batch_id = f.batch_id AND t.ms = f.ms)"""
+found AS (SELECT batch_id, ms, {found} FROM ({" UNION ALL ".join(counted)}) GROUP BY batch_id, ms)
+SELECT coalesce(t.batch_id, f.batch_id) AS batch_id, coalesce(t.ms, f.ms) AS ms, t.told, t.ruled, {columns}
+FROM told AS t FULL OUTER JOIN found AS f ON t.batch_id = f.batch_id AND t.ms = f.ms"""
 
 
 def _counted(name: str, table: str) -> str:
@@ -146,15 +146,14 @@ def _counted(name: str, table: str) -> str:
     return f"SELECT batch_id, unix_millis({time}) AS ms, {counts} FROM {table} GROUP BY batch_id, {time}"
 
 
-def _begun(fixed: FixedTables) -> list[tuple[int, int]]:
+def _begun(fixed: FixedTables, compared: Rows) -> list[tuple[int, int]]:
     """The batch in progress, as its rows reveal it: it has no row in `batches`, and the next batch id, or 0."""
     batches = fixed.whole.batches
     last, first_ms, last_ms = int(batches["batch_id"][-1]), int(batches["time"][0]), int(batches["time"][-1])
     sql = f"""
-        WITH {_compared()}
-        SELECT batch_id, ms FROM compared
+        SELECT batch_id, ms FROM {{compared}}
         WHERE told IS NULL AND ((batch_id = {last + 1} AND ms >= {first_ms}) OR (batch_id = 0 AND ms > {last_ms}))"""
-    rows = fixed.engine.arrow(fixed.ask(Question(sql, "batch_id, ms"))).to_pylist()
+    rows = fixed.engine.arrow(fixed.ask(Question(sql, "batch_id, ms"), {"compared": compared})).to_pylist()
     return [(row["batch_id"], row["ms"]) for row in rows]
 
 
@@ -172,18 +171,18 @@ def _label(fixed: FixedTables) -> str:
         WHEN {unknown} OR NOT ruled THEN 'unknown' END"""
 
 
-def _told(fixed: FixedTables, most: int) -> dict[str, BatchFault]:
+def _told(fixed: FixedTables, compared: Rows, most: int) -> dict[str, BatchFault]:
     """By label: the number of batches, and the first of them."""
     sql = f"""
-        WITH {_compared()},
-        labelled AS (SELECT batch_id, ms, {_label(fixed)} AS name FROM compared),
+        WITH labelled AS (SELECT batch_id, ms, {_label(fixed)} AS name FROM {{compared}}),
         numbered AS (
             SELECT *, count(*) OVER (PARTITION BY name) AS found,
                 row_number() OVER (PARTITION BY name ORDER BY ms, batch_id) AS number
             FROM labelled WHERE name IS NOT NULL)
         SELECT * FROM numbered WHERE number <= {most}"""
     found: dict[str, BatchFault] = {}
-    for row in fixed.engine.arrow(fixed.ask(Question(sql, "name, number"))).to_pylist():
+    asked = fixed.ask(Question(sql, "name, number"), {"compared": compared})
+    for row in fixed.engine.arrow(asked).to_pylist():
         before = found.get(row["name"], BatchFault(row["found"], ()))
         found[row["name"]] = before._replace(samples=(*before.samples, (row["batch_id"], row["ms"])))
     return found

@@ -105,8 +105,8 @@ class Engine(Protocol):
     def among(self, rows: Rows, key: tuple[str, str], transactions: Rows) -> Rows:
         """Those of the rows whose ``key`` is (queue_id, queue_offset) of one of the transactions; null equals null."""
 
-    def keep(self, name: str, rows: pa.Table) -> Rows:
-        """Rows for further questions. Another table of that name takes their place."""
+    def keep(self, name: str, rows: pa.Table | Rows) -> Rows:
+        """Rows, also a question's, for further questions. Another table of that name takes their place."""
 
     def added(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
         """By a file's name which version of the table added it, as far as the log tells. Raises StorageError."""

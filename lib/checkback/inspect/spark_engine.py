@@ -141,9 +141,9 @@ class SparkEngine:
         )
         return rows.alias("s").join(transactions.alias("t"), queue & offset, "left_semi")
 
-    def keep(self, name: str, rows: pa.Table) -> DataFrame:  # noqa: ARG002 - a DataFrame needs none
+    def keep(self, name: str, rows: pa.Table | DataFrame) -> DataFrame:  # noqa: ARG002 - a DataFrame needs none
         """See Engine."""
-        return self.spark.createDataFrame(rows)
+        return self.spark.createDataFrame(rows) if isinstance(rows, pa.Table) else rows
 
     def added(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
         """See Engine."""
