@@ -157,6 +157,12 @@ _MORE: tuple[Callable[[Transaction], Row], ...] = (
     Transaction.check,
     Transaction.rejected_half,
     lambda t: t.rejected_op(Reason.WRONG_GROUP),
+    # another transaction that took the same offset, before it or after it
+    lambda t: t.half(transaction_id="other", store_timestamp=BORN),
+    lambda t: t.half(producer_group="pay", store_timestamp=DECIDED),
+    lambda t: t.op(transaction_id="other"),
+    lambda t: t.decision(transaction_id="other"),
+    lambda t: t.published(transaction_id="other"),
     lambda t: ("deliveries", t.key | {"deliver_at": DECIDED, "delivered_at": DECIDED, "batch_id": 0}),
 )
 
