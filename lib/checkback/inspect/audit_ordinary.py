@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.inspect.audit_facts import COMMITS, OF_HALF, OF_TOPIC, REJECTED_ROWS, ROLLBACKS, STATE_BITS, content
+from checkback.inspect.audit_facts import COMMITS, OF_HALF, OF_TOPIC, ROLLBACKS, STATE_BITS, content
 from checkback.inspect.half_index import KEY, HalfIndex
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def sources(*, ignore_case: bool) -> dict[str, str]:
     """SQL of the rows that `sort_out` takes: queue_id and queue_offset of each, and what an ordinary one tells.
 
     half: usual, born (ms), content, names; op, decisions: state (bits, null = out of the ordinary), names; topics:
-    content. An ordinary transaction has none of ``others``; nor of ``named``, which by themselves mean nothing, as they
-    are rows of a table that is not read in parts. It reads the tables and `topics`, as `audit_facts.facts`.
+    content. An ordinary transaction has none of ``others``. What is in `rejected` of one with these rows alone means
+    nothing. It reads the tables and `topics`, as `audit_facts.facts`.
     """
     at_once = "delay_ms IS NULL AND deliver_at IS NULL AND NOT coalesce(committed, FALSE)"
     # A COMMIT of before 1970 would be due by its delay of 0 (rule 10).
@@ -67,7 +67,6 @@ def sources(*, ignore_case: bool) -> dict[str, str]:
         "decisions": f"SELECT {plain}, {_state(decided)}, {names} FROM {{decisions}}",
         "topics": f"SELECT {of_topic}, {content(*OF_TOPIC, ignore_case=ignore_case)} AS content FROM {{topics}}",
         "others": " UNION ALL ".join([*others, f"SELECT {of_topic} FROM {{unpublished}}"]),
-        "named": f"SELECT {plain} FROM {REJECTED_ROWS}",
     }
 
 
@@ -84,7 +83,6 @@ def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
     usual = _flags(half.column("usual")) & (own == np.arange(len(own)))
     usual[_these(own, own != np.arange(len(own)))] = False  # several half messages
     usual[_these(found["others"])] = False
-    usual[_these(found["named"])] = False
     said = {name: _said(rows[name].combine_chunks(), found[name], half, usual) for name in ("op", "decisions")}
     published = _published(rows["topics"], found["topics"], half, usual)
     usual &= said["op"] == said["decisions"]
@@ -93,7 +91,7 @@ def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
     course[usual & ~published & ((said["op"] & ROLLBACKS) != 0)] = 1
     course[usual & ~published & (said["op"] == 0)] = 2
     strange = [half.filter(pa.array(course < 0))]
-    strange += [rows[name].filter(pa.array(found[name] < 0)) for name in ("op", "decisions", "topics", "others")]
+    strange += [table.filter(pa.array(found[name] < 0)) for name, table in rows.items()]
     labels = pa.array(_LABELS).take(pa.array(course, mask=course < 0))
     ordinary = half.select([*KEY, "born"]).append_column("labels", labels).filter(pa.array(course >= 0))
     others = pa.concat_tables(table.select(KEY) for table in strange)
