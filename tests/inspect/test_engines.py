@@ -105,6 +105,8 @@ def _value(random: Random, name: str, kind: pa.DataType) -> Any:
             if early
             else DONE - timedelta(milliseconds=random.randrange(0, 600_000, 7_500) + random.choice((0, 0.4, 0.999)))
         )
+    if pa.types.is_map(kind):
+        return random.choice(([], None))
     if pa.types.is_boolean(kind):
         return random.choice((True, False, None))
     if pa.types.is_integer(kind):
