@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkback.reconcile.sorted_records import find
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -64,7 +66,5 @@ class HalfIndex:
 
 def _ranks(values: Numbers, of: Numbers) -> Numbers:
     """The place of each value in the sorted ``of``; -1: it is not there."""
-    if not len(of):
-        return np.full(len(values), -1)
-    places = np.minimum(np.searchsorted(of, values), len(of) - 1)
-    return np.where(of[places] == values, places, -1)
+    at, known = find(of, values)
+    return np.where(known, at, -1)

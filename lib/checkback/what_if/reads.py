@@ -12,7 +12,7 @@ import numpy as np
 
 from checkback.reconcile.records import NOT_STATED, Kind
 from checkback.reconcile.segment import births
-from checkback.reconcile.sorted_records import first_of_each
+from checkback.reconcile.sorted_records import find, first_of_each
 from checkback.what_if.records import NEVER, NOT_TOLD, State
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 def place(owners: Records, offsets: NDArray[Any]) -> tuple[NDArray[Any], Bits]:
     """Where each offset is among the transactions, and whether it is."""
-    at = np.minimum(np.searchsorted(owners["offset"], offsets), max(0, len(owners) - 1))
-    return at, owners["offset"][at] == offsets if len(owners) else np.zeros(len(offsets), bool)
+    return find(owners["offset"], offsets)
 
 
 def same(owners: Records, at: NDArray[Any], rows: Records) -> Bits:
