@@ -472,22 +472,13 @@ def test_log_is_listed_from_its_last_checkpoint(s3: Tables, monkeypatch: pytest.
     assert TransactionVersions(s3.location("op")).at(1) == {"app": 1, "other": 1}  # older than the checkpoint
 
 
-def test_log_is_opened_once(s3: Tables, s3_port: int) -> None:
-    """By a writer that makes sure of the table, and by all who have opened it side by side with others."""
-    names = ("half", "op", "rejected")
-    s3.create(cast("Any", None), *names)
+def test_log_that_a_writer_makes_sure_of_is_opened_once(s3: Tables, s3_port: int) -> None:
+    s3.create(cast("Any", None), "half")
     with fault_proxy(s3_port) as port:
         tables = Tables.of(Storage.model_validate({"root": s3.root, "options": options(port)}))
         requests_since(port)
         DeltaLog.created("half", tables.location("half"), sync=False)
         assert requests_since(port)["LIST"] == 1
-        tables.open(*names, "decisions")
-        assert requests_since(port)["LIST"] == 4
-        for name in names:
-            assert tables.log(name).seen_version == 0
-        assert requests_since(port) == {}
-        with pytest.raises(StorageError, match="no such table"):
-            tables.log("decisions")
 
 
 def test_object_is_there_when_it_is_closed(s3: Tables) -> None:

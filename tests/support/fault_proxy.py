@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _HOP = {"connection", "transfer-encoding", "content-length", "expect"}
 #: headers of an answer that this server writes itself
 _OWN = {"server", "date"}
-#: paths of its own: the counts so far, which begin anew; from now on each request takes so many seconds longer; from
-#: now on all requests are refused (1) or done again (0)
-_COUNTS, _LATENCY, _THROTTLE = "/-/requests", "/-/latency/", "/-/throttle/"
+#: paths of its own: the counts so far, and how many requests came one after the other, which begin anew; from now on
+#: each request takes so many seconds longer; from now on all requests are refused (1) or done again (0)
+_COUNTS, _IN_SEQUENCE, _LATENCY, _THROTTLE = "/-/requests", "/-/in-sequence", "/-/latency/", "/-/throttle/"
 #: so many of the next requests whose method and path match are done, and not answered, not even when they are repeated
 #: (a client's timeout); how many are; they are answered
 _HOLD, _HELD, _RELEASE = "/-/hold/", "/-/held", "/-/release"
@@ -41,6 +41,7 @@ _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request r
 
 def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequestHandler]:
     counts: Counter[str] = Counter()
+    in_sequence, last_ended = 0, 0.0
     latency_s = 0.0
     throttled = False
     holding = re.compile("")
@@ -54,6 +55,15 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
         disable_nagle_algorithm = True
 
         def _do(self) -> None:
+            nonlocal in_sequence, last_ended
+            began = self._ended = time.monotonic()
+            self._serve()
+            with lock:
+                # Of requests in the order of their ends, each that began after the last one counted had ended.
+                if began >= last_ended and not self.path.startswith("/-/"):
+                    in_sequence, last_ended = in_sequence + 1, self._ended
+
+        def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             if self.path.startswith("/-/"):
                 self._answer(200, {}, self._told())
@@ -93,11 +103,13 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
 
         def _told(self) -> bytes:
             """Do what a path of its own says; the answer."""
-            nonlocal latency_s, throttled, holding, holds
+            nonlocal latency_s, throttled, holding, holds, in_sequence
             said = b""
             if self.path == _COUNTS:
                 said = json.dumps(counts).encode()
                 counts.clear()
+            elif self.path == _IN_SEQUENCE:
+                said, in_sequence = str(in_sequence).encode(), 0
             elif self.path.startswith(_LATENCY):
                 latency_s = float(self.path.removeprefix(_LATENCY))
             elif self.path.startswith(_THROTTLE):
@@ -115,6 +127,7 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
             return said
 
         def _answer(self, status: int, headers: dict[str, str], content: bytes, length: str | None = None) -> None:
+            self._ended = time.monotonic()  # before the client knows, and sends the next one
             self.send_response(status)
             for name, value in headers.items():
                 if name.lower() not in _HOP | _OWN:
@@ -152,6 +165,14 @@ def requests_since(port: int) -> dict[str, int]:
     """The requests to the proxy since the last call, by kind."""
     found: dict[str, int] = requests.get(f"http://127.0.0.1:{port}{_COUNTS}", timeout=60).json()
     return found
+
+
+def in_sequence_since(port: int) -> int:
+    """The most requests to the proxy since the last call of which none began before another had ended.
+
+    That many latencies have passed, whatever came beside them.
+    """
+    return int(requests.get(f"http://127.0.0.1:{port}{_IN_SEQUENCE}", timeout=60).text)
 
 
 def set_latency(port: int, seconds: float) -> None:

@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 @contextmanager
 def answering(settings: Settings, command: str) -> Iterator[Answers]:
-    """Answers on the settings' tables; if only Spark can read them, on Spark, which stderr says."""
+    """Answers on the settings' tables; if only Spark can read them, on Spark, which stderr says.
+
+    It also says if they are slow because of many small files.
+    """
     from checkback.inspect.answers import Answers, SparkNeededError
 
     try:
-        answers = Answers(settings)
+        answers = Answers(settings, say=_say)
     except SparkNeededError as error:
-        print(f"checkback: {printable(error.what)}: Spark is started, which takes a while", file=sys.stderr, flush=True)
+        _say(f"{error.what}: Spark is started, which takes a while")
     else:
         yield answers
         return
@@ -34,6 +37,10 @@ def answering(settings: Settings, command: str) -> Iterator[Answers]:
 
     with running_session(settings, f"checkback-{command}", short=True) as spark:
         yield Answers(settings, spark)
+
+
+def _say(line: str) -> None:
+    print(f"checkback: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def print_answer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from checkback.inspect.status import Status
+    from checkback.inspect.status import ConsumerFacts, Status
     from checkback.settings import Settings
 
 #: Refresh interval in seconds.
@@ -61,18 +62,21 @@ def _looks(settings: Settings, watch: bool, early: Callable[[Status], None] | No
     from checkback.inspect.status import read_status
 
     consumers = _consumers_reader(settings)
-    if early is not None:
-        early(consumers(read_status(settings, datetime.now(timezone.utc))))
-    with answering(settings, "status") as answers:
-        while True:
-            yield consumers(answers.status())
-            if not watch:
-                return
-            time.sleep(REFRESH_S)
+    with ThreadPoolExecutor(1) as pool:  # beside the tables: each takes requests that follow one another
+        reading = pool.submit(consumers)
+        if early is not None:
+            early(read_status(settings, datetime.now(timezone.utc)))
+        with answering(settings, "status") as answers:
+            while True:
+                yield replace(answers.status(), consumers=reading.result())
+                if not watch:
+                    return
+                time.sleep(REFRESH_S)
+                reading = pool.submit(consumers)
 
 
-def _consumers_reader(settings: Settings) -> Callable[[Status], Status]:
-    """A function that adds the consumer groups, if they can be read without Spark."""
+def _consumers_reader(settings: Settings) -> Callable[[], tuple[ConsumerFacts, ...] | None]:
+    """A function that reads the consumer groups; it returns None if only Spark can read them."""
     from checkback.consumer.lag import LagReader
     from checkback.inspect.status import ConsumerFacts
     from checkback.storage.tables import Tables
@@ -80,17 +84,14 @@ def _consumers_reader(settings: Settings) -> Callable[[Status], Status]:
     tables = Tables.of(settings.storage)
     reader = LagReader(tables)
 
-    def read(status: Status) -> Status:
+    def read() -> tuple[ConsumerFacts, ...] | None:
         if not tables.readable:
-            return status
-        return replace(
-            status,
-            consumers=tuple(
-                ConsumerFacts(
-                    one.group, len(one.members), one.messages, round(one.seconds, 3), one.retries, one.dead_letters
-                )
-                for one in reader.read(status.now)
-            ),
+            return None
+        return tuple(
+            ConsumerFacts(
+                one.group, len(one.members), one.messages, round(one.seconds, 3), one.retries, one.dead_letters
+            )
+            for one in reader.read(round(time.time() * 1000))
         )
 
     return read

@@ -69,6 +69,11 @@ class BatchLog:
         """Number of batches, index 0 included; 0 if there is no batch yet."""
         return len(self.batches)
 
+    def open(self) -> None:
+        """Open the log, as the first `refresh` does: in an object store by a dozen requests. Raises StorageError."""
+        if self._version < 0:
+            self._log.open()
+
     def refresh(self) -> bool:
         """Read the rows of new batches; True if there are any. Raises StorageError."""
         before = len(self.batches)
@@ -82,7 +87,7 @@ class BatchLog:
         if opened is None:
             return False
         log, anew = opened
-        if anew:
+        if anew or self._version < 0:
             self._reread(log)
         else:
             self._follow(log)
@@ -133,8 +138,12 @@ class BatchLog:
         try:
             for version in range(self._version + 1, newest + 1):
                 path = f"{self._place}/{LOG}/{version:020}.json"
-                added = [unquote(each["path"]) for each in actions_of_kind(path, "add") if each.get("dataChange", True)]
-                self._extend(self._rows([f"{self._place}/{name}" for name in added]))
+                added = [
+                    (unquote(each["path"]), int(each["size"]))
+                    for each in actions_of_kind(path, "add")
+                    if each.get("dataChange", True)
+                ]
+                self._extend(self._rows([(f"{self._place}/{name}", size) for name, size in added]))
                 self._version = version
         except FileNotFoundError:  # cleaned up, or compacted
             self._reread(log)
@@ -159,15 +168,16 @@ class BatchLog:
         for _ in range(_ATTEMPTS):
             version = log.version()
             with suppress(FileNotFoundError):  # VACUUM deletes a file that was listed
-                self._extend(self._rows([file.path for file in log.data_files()]))
+                self._extend(self._rows([(file.path, file.size) for file in log.data_files()]))
                 self._version = version
                 return
         raise StorageError("a file of the table is missing", self._place, "restore it")
 
-    def _rows(self, paths: Sequence[str]) -> list[ListedBatch]:
+    def _rows(self, files: Sequence[tuple[str, int]]) -> list[ListedBatch]:
+        """Those of files, paths and sizes in bytes."""
         found: list[ListedBatch] = []
-        for path in paths:
-            read = pq.read_table(table_files.source(path), columns=_COLUMNS, partitioning=None)
+        for source in table_files.sources(files):
+            read = pq.read_table(source, columns=_COLUMNS, partitioning=None)
             found += _listed(python_times(read))
         return found
 

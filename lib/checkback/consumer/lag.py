@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.group_lag import GroupLag, MemberState, QueueLag, TopicLag, group_lag
 from checkback.consumer.group_reader import chosen_groups, read_group
 from checkback.consumer.group_state import MessageQueue
 from checkback.consumer.topic_reader import TopicReader
+from checkback.storage.object_store import concurrently
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from checkback.consumer.group_state import GroupState
     from checkback.consumer.message_rows import Unread
-    from checkback.consumer.position import Position
     from checkback.storage.tables import Tables
 
 __all__ = ["GroupLag", "LagReader", "MemberState", "QueueLag", "TopicLag", "consumer_lag"]
@@ -34,22 +37,34 @@ class LagReader:
 
     def read(self, now: int, group: str | None = None) -> list[GroupLag]:
         """As `consumer_lag`."""
-        found = []
-        for name in chosen_groups(self._tables, group):
-            # The positions first: batches that end meanwhile are consumed by nobody yet.
-            stored = read_group(self._tables, name)
-            self._log.refresh()
-            found.append(group_lag(name, stored.state, stored.written_at, self._unread(stored.state), now))
-        return found
+        names = chosen_groups(self._tables, group)
+        if not names:
+            return []
+        # The positions first: batches that end meanwhile are consumed by nobody yet. Logs may be opened before.
+        _, *stored = self._together(self._log.open, *(partial(read_group, self._tables, name) for name in names))
+        states = [one.state for one in stored]
+        topics = sorted({queue.topic for state in states for queue in state.queues})
+        for topic in topics:
+            self._readers.setdefault(topic, TopicReader(self._tables, topic))
+        self._together(self._log.refresh, *(self._readers[topic].open for topic in topics))
+        counted = self._together(*(partial(self._unread, topic, states) for topic in topics))
+        unread = [{key: one for of in counted for key, one in of[at].items()} for at in range(len(names))]
+        return [
+            group_lag(name, one.state, one.written_at, its, now)
+            for name, one, its in zip(names, stored, unread, strict=True)
+        ]
 
-    def _unread(self, state: GroupState) -> dict[MessageQueue, Unread]:
-        by_topic: dict[str, dict[int, Position]] = {}
-        for queue, each in state.queues.items():
-            by_topic.setdefault(queue.topic, {})[queue.queue_id] = each.position
-        found: dict[MessageQueue, Unread] = {}
-        for topic, positions in by_topic.items():
-            batches = self._log.batches[min(map(self._log.first_unconsumed, positions.values())) :]
-            reader = self._readers.setdefault(topic, TopicReader(self._tables, topic))
-            counted = reader.count(batches, positions) if batches else {}
-            found |= {MessageQueue(topic, queue_id): unread for queue_id, unread in counted.items()}
+    def _together(self, *steps: Callable[[], Any]) -> list[Any]:
+        """What they return; in an object store they run side by side."""
+        return list(concurrently(self._tables.root, lambda step: step(), steps))
+
+    def _unread(self, topic: str, states: Sequence[GroupState]) -> list[dict[MessageQueue, Unread]]:
+        """What each group has not consumed of a topic."""
+        found = []
+        for state in states:
+            positions = {queue.queue_id: each.position for queue, each in state.queues.items() if queue.topic == topic}
+            first = min(map(self._log.first_unconsumed, positions.values()), default=len(self._log))
+            batches = self._log.batches[first:]
+            counted = self._readers[topic].count(batches, positions) if batches else {}
+            found.append({MessageQueue(topic, queue_id): unread for queue_id, unread in counted.items()})
         return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -107,6 +107,11 @@ class TopicReader:
         self._selector = selector
         self._log = FollowedLog(tables, self._name)
 
+    def open(self) -> None:
+        """Open the table's log, which reading does otherwise: in an object store by a dozen requests."""
+        with suppress(StorageError):  # told to whoever reads it
+            self._log.open()
+
     def run(self, batches: Sequence[ListedBatch]) -> int:
         """How many of the batches, from the first on, are to be read together."""
         files = self._files(batches[:_RUN_BATCHES])
@@ -196,10 +201,9 @@ class TopicReader:
         while True:
             counts, oldest = np.zeros(QUEUES, np.int64), np.full(QUEUES, np.iinfo(np.int64).max)
             try:
-                for file in self._files(batches):
-                    for group in _groups_of(file.path, matrix, None):
-                        counts += np.bincount(group.keys.queue, minlength=QUEUES)
-                        np.minimum.at(oldest, group.keys.queue, times[group.keys.batch])
+                for group in _groups_of(self._files(batches), matrix, None):
+                    counts += np.bincount(group.keys.queue, minlength=QUEUES)
+                    np.minimum.at(oldest, group.keys.queue, times[group.keys.batch])
             except FileNotFoundError as error:
                 attempts += 1
                 if attempts == _ATTEMPTS:
@@ -248,7 +252,7 @@ class TopicReader:
         matrix = _Wanted(batches, wanted)
         for _ in range(_ATTEMPTS):
             with suppress(FileNotFoundError):
-                return [each for file in self._files(batches) for each in _groups_of(file.path, matrix, selector)]
+                return list(_groups_of(self._files(batches), matrix, selector))
         raise StorageError("a file of the table is missing", self._place, "restore it")
 
     def _load(self, groups: Sequence[_RowGroup]) -> MessageRows:
@@ -317,35 +321,44 @@ class _Wanted:
         return places, MessageKeys(*(column[places] for column in columns))
 
 
-def _groups_of(path: str, wanted: _Wanted, selector: MessageSelector | None) -> Iterator[_RowGroup]:
-    chosen = () if selector is None else selector.columns
-    columns = [*_KEY, *chosen]
+def _groups_of(files: Sequence[DataFile], wanted: _Wanted, selector: MessageSelector | None) -> Iterator[_RowGroup]:
+    """The row groups of files with wanted messages. Small files of an object store are read ahead."""
+    sources = table_files.sources([(file.path, file.size) for file in files])
+    place = ""
     try:
-        file = pq.ParquetFile(table_files.source(path), coerce_int96_timestamp_unit="us", pre_buffer=False)
-        names = set(file.schema_arrow.names)
-        for number in range(file.num_row_groups):
-            if wanted.outside(file.metadata.row_group(number)):
-                continue
-            read = file.read_row_group(number, [name for name in columns if name in names])
-            conformed = _conform(read, columns)
-            found = wanted.of(conformed)
-            if found is not None and selector is not None:
-                places, keys = found
-                selected = conformed.select(list(chosen))
-                if len(places) < len(conformed):
-                    selected = selected.take(places)
-                kept = np.flatnonzero(_booleans(selector.mask(selected)))
-                found = (places[kept], keys.take(kept)) if len(kept) else None
-            if found is not None:
-                places, keys = found
-                order = keys.order()
-                if order is not None:
-                    places, keys = places[order], keys.take(order)
-                yield _RowGroup(file, number, places, keys)
+        for file in files:
+            place = file.path
+            yield from _groups_in(next(sources), wanted, selector)
     except FileNotFoundError:
         raise
     except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", path) from error
+        raise StorageError(f"cannot be read: {str(error).partition(chr(10))[0]}", place) from error
+
+
+def _groups_in(source: Any, wanted: _Wanted, selector: MessageSelector | None) -> Iterator[_RowGroup]:
+    chosen = () if selector is None else selector.columns
+    columns = [*_KEY, *chosen]
+    file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=False)
+    names = set(file.schema_arrow.names)
+    for number in range(file.num_row_groups):
+        if wanted.outside(file.metadata.row_group(number)):
+            continue
+        read = file.read_row_group(number, [name for name in columns if name in names])
+        conformed = _conform(read, columns)
+        found = wanted.of(conformed)
+        if found is not None and selector is not None:
+            places, keys = found
+            selected = conformed.select(list(chosen))
+            if len(places) < len(conformed):
+                selected = selected.take(places)
+            kept = np.flatnonzero(_booleans(selector.mask(selected)))
+            found = (places[kept], keys.take(kept)) if len(kept) else None
+        if found is not None:
+            places, keys = found
+            order = keys.order()
+            if order is not None:
+                places, keys = places[order], keys.take(order)
+            yield _RowGroup(file, number, places, keys)
 
 
 def _conform(rows: pa.Table, columns: Sequence[str]) -> pa.Table:

@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from checkback.errors import StorageError
-from checkback.gateway.deduplication import name_of, short, whose
-from checkback.gateway.landed_halves import CachedHalf
+from checkback.gateway.deduplication import CachedHalf, name_of, short, whose
 from checkback.gateway.recent_halves import FirstOps, entries_of, last_of
 from checkback.messages import LONG_MAX, Half
 from checkback.storage import first_op, table_files
@@ -84,7 +83,13 @@ class DeduplicationHistory:
 
     def open(self) -> None:
         """Open the tables' logs, in an object store side by side: each takes some dozen requests."""
-        deque(concurrently(self._root, self._log, _TABLES), maxlen=0)
+
+        def opened(table: str) -> None:
+            log = self._log(table)
+            if log is not None and table == "half":
+                log.versions(())  # who owns which queue takes some more
+
+        deque(concurrently(self._root, opened, _TABLES), maxlen=0)
 
     def next_offset(self, queue_id: int) -> int:
         """The first offset of the queue beyond all those in `half`, `decisions` and `check_requests`.

@@ -6,7 +6,8 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -58,13 +59,17 @@ class GatewayService:
         """
         gateway, tables = settings.gateway, tables_of(settings.storage)
 
-        def appender(name: str) -> Appender:
-            return Appender(tables.root, name, gateway.queues, tables.sync)
-
-        half, op = concurrently(tables.root, appender, ("half", "op"))
-        refuse_foreign(half.log, gateway.queues, OwnerDoor.GATEWAY, "gateway.queues")
         history = DeduplicationHistory(tables.root, tables.sync)
-        history.open()
+
+        def appender(name: str) -> Appender:
+            opened = Appender(tables.root, name, gateway.queues, tables.sync)
+            opened.epoch()  # all applications' versions are read now, not one table's after the other's
+            return opened
+
+        # In an object store side by side: each takes some dozen requests.
+        steps: list[Callable[[], Any]] = [partial(appender, "half"), partial(appender, "op"), history.open]
+        half, op, _ = concurrently(tables.root, lambda step: step(), steps)
+        refuse_foreign(half.log, gateway.queues, OwnerDoor.GATEWAY, "gateway.queues")
         self.journal = open_journal(settings, half, op)
         try:
             flusher = None if self.journal is None else Flusher(self.journal, half, op, metrics)

@@ -31,7 +31,7 @@ from checkback.inspect.groups import group_rows
 from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.question import Question
 from checkback.inspect.scheduled_messages import SCHEDULED
-from checkback.inspect.status import STATUS_TABLES, Status, read_status
+from checkback.inspect.status import Status, read_status
 from checkback.inspect.timeline import (
     MINUTE,
     decisions_question,
@@ -47,7 +47,7 @@ from checkback.storage.tables import Tables
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -67,8 +67,13 @@ class SparkNeededError(SettingsError):
 class Answers:
     """The questions, on the tables of the settings. A context manager."""
 
-    def __init__(self, settings: Settings, spark: SparkSession | None = None) -> None:
-        """On DuckDB, or with ``spark`` on Spark. Raises SparkNeededError."""
+    def __init__(
+        self, settings: Settings, spark: SparkSession | None = None, say: Callable[[str], object] | None = None
+    ) -> None:
+        """On DuckDB, or with ``spark`` on Spark. Raises SparkNeededError.
+
+        ``say``: is given a line if small files make answers slow, once for each table.
+        """
         self._settings = settings
         self._spark = spark
         self.tables = Tables.of(settings.storage)
@@ -78,6 +83,8 @@ class Answers:
         self._engine: DuckDBEngine | None = None
         self._views: dict[object, View] = {}
         self._marks: dict[str, Mark] = {}
+        self._say = say
+        self._said: set[str] = set()
 
     def __enter__(self) -> Answers:
         return self
@@ -95,7 +102,7 @@ class Answers:
             yield self
             return
         shared = (pending_question(self._settings).sql,) if pending else ()
-        with DuckDBEngine(self.tables, self._lock, self._marks, shared) as engine:
+        with self._opened(shared) as engine:
             answers = copy(self)
             answers._engine, answers._views = engine, {}
             yield answers
@@ -150,8 +157,6 @@ class Answers:
         Without consumers (`consumer.lag`).
         """
         now = datetime.now(timezone.utc)
-        with self._lock:
-            self.tables.open(*STATUS_TABLES)
         found: Status = self._view(lambda view: read_status(self._settings, now, view), None)
         return found
 
@@ -259,13 +264,24 @@ class Answers:
             self._views[as_of] = View.on(self._engine, as_of)
         return read(self._views[as_of])
 
+    def _opened(self, shared: tuple[str, ...] = ()) -> DuckDBEngine:
+        return DuckDBEngine(self.tables, self._lock, self._marks, shared, None if self._say is None else self._tell)
+
+    def _tell(self, small_files: Mapping[str, int]) -> None:
+        """Say once for each table how many small files it has."""
+        new = {name: files for name, files in small_files.items() if name not in self._said}
+        if new and self._say is not None:
+            self._said |= new.keys()
+            counts = ", ".join(f"{name} {files}" for name, files in new.items())
+            self._say(f"many small files make this slow: {counts}; run `checkback maintain`")
+
     def _on(self, read: Callable[[Engine], _Result], within: timedelta | None = None) -> _Result:
         if self._spark is not None:
             from checkback.inspect.spark_engine import SparkEngine
 
             return read(SparkEngine(self._spark, self.tables))
         known = self._engine
-        with DuckDBEngine(self.tables, self._lock, self._marks) if known is None else nullcontext(known) as engine:
+        with self._opened() if known is None else nullcontext(known) as engine:
             if within is None:
                 return read(engine)
             timer = Timer(within.total_seconds(), engine.stop)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import posixpath
 import shutil
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -25,19 +25,24 @@ from checkback.storage import table_files
 from checkback.storage.commit_reader import Added, CommitReader, added_by
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.followed_log import commit_mark
+from checkback.storage.object_store import concurrently
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
+from checkback.storage.whole_objects import WholeObjects
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from checkback.inspect.engine import Value, Versions
     from checkback.storage.column_span import Span
     from checkback.storage.tables import Tables
 
+_Result = TypeVar("_Result")
 #: bytes that DuckDB keeps in memory; beyond it sorts, groups and joins spill to a temporary folder
 _MEMORY = "512MiB"
 #: transactions that a question about all of them takes at a time, and one that keeps few integers of each
 _PART, _BRIEF_PART = 200_000, 500_000
+#: bytes below which a file is small, and how many such files a table has many
+_SMALL, _MANY = 1 << 20, 1000
 #: offsets, at random, that tell how to part all
 _SAMPLE = 32_768
 #: what Spark SQL names so
@@ -76,15 +81,18 @@ class DuckDBEngine:
 
     Not for several threads at once, but for the logs in ``tables`` and the ``marks`` of their newest commits, which
     ``lock`` guards. ``shared``: SQL that several questions contain, and that is evaluated once for all of them.
+    ``tell``: is given, before they are read, the number of small files of tables that have many.
     """
 
     tables: Tables
     lock: RLock = field(default_factory=RLock, repr=False)
     marks: dict[str, Mark] = field(default_factory=dict, repr=False)
     shared: tuple[str, ...] = ()
+    tell: Callable[[Mapping[str, int]], object] | None = None
     _kept: dict[object, str] = field(default_factory=dict, repr=False)
     _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False)
     _views: dict[object, str] = field(default_factory=dict, repr=False)
+    _objects: WholeObjects = field(default_factory=WholeObjects, repr=False)
     _old: bool = False
     _stopped: bool = False
 
@@ -131,13 +139,55 @@ class DuckDBEngine:
 
     def exists(self, name: str) -> bool:
         """True if the table exists."""
-        with self.lock:
-            return DeltaLog.exists(self.tables.location(name))
+        return DeltaLog.exists(self.tables.location(name))
 
     def topics(self) -> list[str]:
         """Names of the topics' tables."""
         found = [TOPIC_PREFIX + name for name in table_files.folders(f"{self.tables.root}/{TOPIC_PREFIX}")]
-        return sorted(filter(self.exists, found))
+        there = self._each(self.exists, found)
+        return sorted(name for name, exists in zip(found, there, strict=True) if exists)
+
+    def look(self, *turns: Collection[str]) -> Mapping[str, int | None]:
+        """See Engine."""
+        found: dict[str, int | None] = {}
+        with self.lock:
+            # Opening a log takes a dozen requests, in any order; whether it goes on, one more tells in its turn.
+            names = [name for turn in turns for name in turn]
+            there = dict(zip(names, self._each(self._opened, names), strict=True))
+            for turn in turns:
+                opened = [name for name in turn if there[name]]
+                found |= {name: None for name in turn if there[name] is False}
+                newest = zip(opened, self._each(self._newest, opened), strict=True)
+                found |= {name: version for name, version in newest if version is not None}
+            there_now = [name for name, version in found.items() if version is not None]
+            self._each(self._mark, there_now)
+            many = {name: self._logs[name].small_files(_SMALL) for name in there_now} if self.tell else {}
+        if self.tell is not None:
+            self.tell({name: files for name, files in many.items() if files >= _MANY})
+        return found
+
+    def _each(self, function: Callable[[str], _Result], names: Sequence[str]) -> list[_Result]:
+        """The function of each table, in an object store side by side."""
+        return list(concurrently(self.tables.root, function, names))
+
+    def _opened(self, name: str) -> bool | None:
+        """Open the table's log; False if there is no such table, None if it cannot be read."""
+        with suppress(Exception):  # told to whoever reads it; a topic's name in a row may be none
+            if name not in self._logs and name not in self.marks and not self.exists(name):
+                return False
+            self._log(name)
+            return True
+        return None
+
+    def _newest(self, name: str) -> int | None:
+        with suppress(StorageError):
+            return self._log(name).refresh()
+        return None
+
+    def _mark(self, name: str) -> None:
+        newest = self._logs[name].seen_version
+        if name not in self.marks or self.marks[name].version != newest:
+            self.marks[name] = Mark(newest, commit_mark(self.tables.location(name), newest))
 
     def versions(self, name: str, newest: bool = False) -> Versions | None:  # noqa: ARG002 - listing costs the same
         """See Engine."""
@@ -155,14 +205,16 @@ class DuckDBEngine:
         """See Engine."""
         with self.lock:
             log = self._log(name)
-            newest = log.version()
-            if name not in self.marks or self.marks[name].version != newest:
-                self.marks[name] = Mark(newest, commit_mark(self.tables.location(name), newest))
-            version = newest if version is None else version
-            self._old = self._old or version < newest
+            version = log.refresh() if version is None else version
+            self._mark(name)
+            self._old = self._old or version < log.seen_version
             key = name, version, where, file, within
             if key not in self._views:
-                self._views[key] = self._view(name, self._source(name, log, version, file, within), where, file)
+                source, lasts = self._source(name, log, version, file, within)
+                view = self._view(name, source, where, file)
+                if not lasts:
+                    return view
+                self._views[key] = view
         return self._views[key]
 
     def empty(self, name: str, *, file: bool = False) -> str:
@@ -221,21 +273,19 @@ class DuckDBEngine:
             self._logs[name] = self.tables.log(name)
         return self._logs[name]
 
-    def _source(self, name: str, log: DeltaLog, version: int, file: bool, within: Span | None) -> str:
-        """The table's rows at a version as something to select from."""
+    def _source(self, name: str, log: DeltaLog, version: int, file: bool, within: Span | None) -> tuple[str, bool]:
+        """The table's rows at a version as something to select from; False: once only."""
         files = log.parquet_files(version, within)
         if files is None:
-            rows = log.dataset(version)
-            if not file:
-                return self._registered(rows)
-            return self._registered(_with_files(rows))
+            rows = log.dataset(version, self._objects)
+            return self._registered(_with_files(rows) if file else rows), not file
         if not files:
-            return self.empty(name, file=file)
+            return self.empty(name, file=file), True
         listed = ", ".join(map(_quoted, files))
         if file:
             rows = f"read_parquet([{listed}], union_by_name = true, filename = '_path')"
-            return f"(SELECT *, parse_filename(_path) AS _file FROM {rows})"
-        return f"read_parquet([{listed}], union_by_name = true)"
+            return f"(SELECT *, parse_filename(_path) AS _file FROM {rows})", True
+        return f"read_parquet([{listed}], union_by_name = true)", True
 
     def _registered(self, rows: object) -> str:
         name = f"arrow_{len(self._views)}"

@@ -70,6 +70,13 @@ class Engine(Protocol):
     def topics(self) -> list[str]:
         """Names of the topics' tables."""
 
+    def look(self, *turns: Collection[str]) -> Mapping[str, int | None]:
+        """The newest version of each table, to read it at; None = there is no such table.
+
+        Those of a turn are looked at side by side, and after all of the turns before. A table whose log cannot be read
+        is left out. Spark leaves out all: it finds the newest version by itself.
+        """
+
     def versions(self, name: str, newest: bool = False) -> Versions | None:
         """The table's versions, or only the ``newest``; None if it does not exist. Raises StorageError."""
 

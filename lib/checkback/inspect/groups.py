@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from checkback.inspect.progress import Progress
     from checkback.settings import Settings
 
 COLUMNS = (
@@ -135,7 +136,7 @@ def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str 
     from pyspark.sql import functions as F
 
     view = View.of(spark, settings, as_of)
-    say = _sayer(view, settings, spark)
+    say = _sayer(settings, _progress(view))
     # A lambda has no type hints, from which Spark would infer another kind of UDF.
     sentence = F.udf(lambda row: say(row.asDict()), "string")
     rows: DataFrame = view.ask(groups_question(settings, stuck=True))
@@ -145,10 +146,15 @@ def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str 
     return rows.withColumn("why", sentence(facts)).select(*COLUMNS)
 
 
-def group_rows(view: View, settings: Settings, *, stuck: bool = False) -> pa.Table:
-    """As `stuck_groups`, in this process; unless ``stuck`` also groups with nothing overdue."""
+def group_rows(
+    view: View, settings: Settings, *, stuck: bool = False, known: Callable[[], Progress | None] | None = None
+) -> pa.Table:
+    """As `stuck_groups`, in this process; unless ``stuck`` also groups with nothing overdue.
+
+    ``known``: gives reconcile's progress, if it is read anyway.
+    """
     rows = view.engine.arrow(view.ask(groups_question(settings, stuck=stuck)))
-    say = _sayer(view, settings, getattr(view.engine, "spark", None))
+    say = _sayer(settings, _progress(view) if known is None else known())
     times = {name: _ms(rows.column(name)) for name in (*_TIMES, "as_of")}
     facts = rows.drop(["oldest_born", "last_answer_at", *times]).to_pylist()
     said = [say(row | {name: of[at] for name, of in times.items()}) for at, row in enumerate(facts)]
@@ -168,10 +174,14 @@ def quiet_after(settings: Settings) -> timedelta:
     return 5 * settings.reconcile.trigger + timedelta(minutes=1)
 
 
-def _sayer(view: View, settings: Settings, spark: SparkSession | None) -> Callable[[Mapping[str, Any]], str]:
-    """A function from a group's facts, times in ms, to `why`."""
+def _progress(view: View) -> Progress | None:
+    """Reconcile's, as of the view."""
     at = None if view.at is None else milliseconds(view.at)
-    found = progress(spark, view.tables.checkpoint("reconcile"), at)
+    return progress(view.engine.session, view.tables.checkpoint("reconcile"), at)
+
+
+def _sayer(settings: Settings, found: Progress | None) -> Callable[[Mapping[str, Any]], str]:
+    """A function from a group's facts, times in ms, to `why`."""
     begun = None if found is None else found.begun
     reconcile = Reconcile(None if begun is None else begun.time, quiet_after(settings))
     endpoints = {name: len(producer.endpoints) for name, producer in settings.producers.items()}

@@ -83,6 +83,10 @@ class SparkEngine:
         """Names of the topics' tables."""
         return self.tables.topics(self.spark)
 
+    def look(self, *_: Collection[str]) -> Mapping[str, int | None]:
+        """Nothing."""
+        return {}
+
     def versions(self, name: str, newest: bool = False) -> Versions | None:
         """See Engine."""
         if self.tables.by_files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,11 @@ from checkback.inspect.unpublished_messages import topics
 from checkback.inspect.view import microseconds
 from checkback.storage.commit_reader import CommitReader, Unread
 from checkback.storage.lock import lock_is_held
+from checkback.storage.object_store import concurrently
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 #: sources of the query, in order
 SOURCES = ("half", "op")
 RECENT = timedelta(minutes=5)
-#: the tables that `read_status` reads
-STATUS_TABLES = ("half", "op", "decisions", "check_requests", "check_answers", "deliveries")
+#: the tables that status reads, besides those of topics
+_TABLES = ("half", "op", "decisions", "check_requests", "check_answers", "deliveries", "unpublished")
 #: columns of `groups.group_rows` that status shows, times as ms
 GROUP = (
     "producer_group",
@@ -111,10 +113,11 @@ class Status:
 
 def read_status(settings: Settings, now: datetime, view: View | None = None) -> Status:
     """The status, with a ``view`` also what the tables tell. Raises SettingsError, StorageError."""
-    tables = Tables.of(settings.storage)
-    engine = _engine(tables, None if view is None else getattr(view.engine, "spark", None))
-    facts = None if view is None else _facts(view, settings, now)
-    transaction = settings.transaction
+    tables, transaction = Tables.of(settings.storage), settings.transaction
+    with ThreadPoolExecutor(1) as pool:  # beside the tables: each takes requests that follow one another
+        reading = pool.submit(_engine, tables, None if view is None else view.engine.session)
+        facts = None if view is None else _facts(view, settings, now, lambda: reading.result().progress)
+        engine = reading.result()
     return Status(round(now.timestamp() * 1000), transaction.timeout, transaction.reserved, engine, facts)
 
 
@@ -122,16 +125,15 @@ def _engine(tables: Tables, spark: SparkSession | None) -> Engine:
     found = progress(spark, tables.checkpoint("reconcile"))
     if found is None:
         return Engine(lock_is_held(tables))
-    lag = {}
-    for source, name in enumerate(SOURCES):
-        unread = _unread(tables, name, source, found.done, spark)
-        if unread is not None:
-            lag[name] = unread
-    return Engine(lock_is_held(tables), found, lag)
+    done = found.done
+    lag = concurrently(tables.root, lambda name: _unread(tables, name, done, spark), SOURCES)
+    unread = {name: one for name, one in zip(SOURCES, lag, strict=True) if one is not None}
+    return Engine(lock_is_held(tables), found, unread)
 
 
-def _unread(tables: Tables, name: str, source: int, done: Batch | None, spark: SparkSession | None) -> Unread | None:
+def _unread(tables: Tables, name: str, done: Batch | None, spark: SparkSession | None) -> Unread | None:
     """What the last completed batch has not read of a source. From the table's log, without reading rows."""
+    source = SOURCES.index(name)
     positions = () if done is None else done.positions
     position = positions[source] if source < len(positions) else None
     version, index = (0, -1) if position is None else (position.unread, -1 if position.starting else position.index)
@@ -162,8 +164,9 @@ FROM {decisions} WHERE decided_at >= timestamp_micros(least(:recent, :midnight))
 """
 
 
-def _facts(view: View, settings: Settings, now: datetime) -> TableFacts:
-    """What the tables tell."""
+def _facts(view: View, settings: Settings, now: datetime, reconcile: Callable[[], Progress | None]) -> TableFacts:
+    """What the tables tell. ``reconcile``: gives its progress."""
+    view.look(*_TABLES)
     now = now.astimezone(timezone.utc)
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     since = {"minute": now - timedelta(minutes=1), "recent": now - RECENT, "midnight": midnight}
@@ -174,7 +177,7 @@ def _facts(view: View, settings: Settings, now: datetime) -> TableFacts:
         FROM ({outcomes.sql}) GROUP BY producer_group, endpoint, outcome"""
     checks = _rows(view, Question(sql, "producer_group, endpoint, outcome", outcomes.values))
     return TableFacts(
-        groups=tuple(_groups(view, settings)),
+        groups=tuple(_groups(view, settings, reconcile)),
         decisions=tuple((row["state"], row["minute"], row["recent"]) for row in decided),
         discarded_today=sum(row["today"] for row in decided if row["state"] == "DISCARD"),
         scheduled=_scheduled(view),
@@ -183,9 +186,9 @@ def _facts(view: View, settings: Settings, now: datetime) -> TableFacts:
     )
 
 
-def _groups(view: View, settings: Settings) -> list[Mapping[str, Any]]:
+def _groups(view: View, settings: Settings, reconcile: Callable[[], Progress | None]) -> list[Mapping[str, Any]]:
     """GROUP of each group, the oldest first."""
-    rows = group_rows(view, settings)
+    rows = group_rows(view, settings, known=reconcile)
     for name in ("last_answer_at", "silent_since", "undecided_since"):
         rows = rows.append_column(f"{name}_ms", pc.divide(rows.column(name).cast(pa.int64()), 1000))
     found: list[Mapping[str, Any]] = rows.select(list(GROUP)).to_pylist()

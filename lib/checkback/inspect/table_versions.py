@@ -81,18 +81,22 @@ class FixedTables:
         whole = read_batches(engine)
         outputs = [*(name for name in SCHEMAS if name not in _SOURCES), *engine.topics()]
 
+        found = engine.look(outputs, _SOURCES)
+
         def newest(name: str) -> tuple[str, int | None]:
+            if name in found:
+                return name, found[name]
             versions = engine.versions(name, newest=True)
             return name, None if versions is None else versions.newest
 
         with ThreadPoolExecutor(max_workers=4) as pool:
-            found = list(pool.map(newest, outputs))
-            found += list(pool.map(newest, _SOURCES))
+            newest_of = list(pool.map(newest, outputs))
+            newest_of += list(pool.map(newest, _SOURCES))
         begun = batches_since(spark, place, done)
         since = read_batches(engine).others(whole.applications, whole.batches)
         fixed = cls(
             engine=engine,
-            versions={name: version for name, version in found if version is not None},
+            versions={name: version for name, version in newest_of if version is not None},
             done=next((batch for batch in begun if batch.batch_id == done), None),
             under_way=tuple(batch for batch in begun if batch.batch_id > done),
             whole=whole,

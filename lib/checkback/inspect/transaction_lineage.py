@@ -64,6 +64,7 @@ def lineage(
 def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> pa.Table:
     """As `lineage`."""
     known = (*(name for name in _EVENTS if name != TOPIC_PREFIX), *view.topics())
+    view.look(*known)
     names = [name for name in known if view.version(name) is not None]
     places = {f"table_{number}": name for number, name in enumerate(names)}
     events = " UNION ALL ".join(_events(name, f"{{{place}}}") for place, name in places.items())

@@ -74,7 +74,9 @@ def _outstanding(view: View) -> tuple[Question, dict[str, Rows]]:
     keys = [(row["real_topic"], row["application"]) for row in view.engine.arrow(view.ask(pairs)).to_pylist()]
     conditions, values = _not_noted(view, [key for key in keys if None not in key])
     tables: dict[str, Rows] = {}
-    for topic in sorted({topic for topic, _ in keys if topic is not None}):
+    topics_ = sorted({topic for topic, _ in keys if topic is not None})
+    view.look(*(TOPIC_PREFIX + topic for topic in topics_))
+    for topic in topics_:
         there = _published(view, TOPIC_PREFIX + topic)
         if there is not None:
             place = f"topic{len(tables)}"

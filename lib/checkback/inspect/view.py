@@ -17,9 +17,10 @@ from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.engine import tables_in
 from checkback.inspect.version_at import cleaned_up, version_at
 from checkback.inspect.whole_batches import Cut, batch_time, read_batches
+from checkback.storage.schemas import TOPIC_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -28,12 +29,17 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
     from checkback.storage.tables import Tables
 
+#: see `_in_turns`
+_TURNS = {"decisions": 1, "deliveries": 2}
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True)
 class View:
-    """Tables at a point in time. ``at`` None = as of each read. ``opened``: when the view was."""
+    """Tables at a point in time. ``opened``: when the view was.
+
+    ``at`` None = now: each table as of the first look at it; on Spark, as of each read.
+    """
 
     engine: Engine
     at: datetime | None = None
@@ -77,6 +83,7 @@ class View:
         """The rows of a question, of its tables and ``more``. Its value ``:now`` is the `moment`, us."""
         text = question.text
         read = {**(more or {})}
+        self.look(*(tables_in(text) - read.keys()))
         read |= {name: self.read(name) for name in tables_in(text) - read.keys()}
         return self.engine.query(text, read, {"now": microseconds(self.moment), **question.values})
 
@@ -85,9 +92,9 @@ class View:
 
         Raises SettingsError if its versions of that time were cleaned up, StorageError if its log is corrupt.
         """
-        if self.at is None and self.engine.exists(name):
-            return self.engine.read(name, file=file)
-        version = None if self.at is None else self.version(name)
+        if self.at is None and self.engine.session is not None and self.engine.exists(name):
+            return self.engine.read(name, file=file)  # the newest by then: Delta limits time travel
+        version = self.version(name)
         if version is None:
             return self.engine.empty(name, file=file)
         cut = self._cut(name)
@@ -98,9 +105,20 @@ class View:
 
         Also the newest if the rows themselves tell, by their batches, which of them existed.
         """
+        self.look(name)
         if name not in self._versions:
             self._versions[name] = self._found(name)
         return self._versions[name]
+
+    def look(self, *names: str) -> None:
+        """Determine the versions of tables that will be read, side by side: one by one takes their latencies' sum."""
+        new = [name for name in dict.fromkeys(names) if name not in self._versions]
+        if not new:
+            return
+        for name in new:
+            self._cut(name)  # before the versions: a batch's row is committed after its other tables
+        found = self.engine.look(*_in_turns(new))
+        self._versions.update({name: found[name] for name in new if name in found and self._newest_is_read(name)})
 
     def topics(self) -> list[str]:
         """Names of the topics' tables that exist now; some may not have existed at ``at``."""
@@ -114,9 +132,13 @@ class View:
             self._cuts.append(Cut.at(read_batches(self.engine), milliseconds(self.at)))
         return self._cuts[0]
 
+    def _newest_is_read(self, name: str) -> bool:
+        """True if rows that did not exist at ``at`` are left out by their batches."""
+        cut = self._cut(name)
+        return self.at is None or (cut is not None and cut.batch is not None)
+
     def _found(self, name: str) -> int | None:
-        cut = self._cut(name)  # before the versions: a batch's row is committed after its other tables
-        newest_is_read = self.at is None or (cut is not None and cut.batch is not None)
+        newest_is_read = self._newest_is_read(name)
         versions = self.engine.versions(name, newest=newest_is_read)
         if versions is None:
             return None
@@ -127,6 +149,18 @@ class View:
             since = _EPOCH + timedelta(milliseconds=versions.made_at(versions.oldest))
             raise cleaned_up(self.tables.location(name), since)
         return version
+
+
+def _in_turns(names: Iterable[str]) -> list[list[str]]:
+    """The tables in the order in which they are looked at: what says that something is over comes after it.
+
+    A message that a batch decides, delivers or publishes meanwhile is then not shown as still pending, scheduled or
+    unpublished.
+    """
+    turns: list[list[str]] = [[], [], []]
+    for name in names:
+        turns[2 if name.startswith(TOPIC_PREFIX) else _TURNS.get(name, 0)].append(name)
+    return [turn for turn in turns if turn]
 
 
 def moment_column(at: datetime) -> Column:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from checkback.storage.column_span import Span
     from checkback.storage.parquet_files import ParquetFile
+    from checkback.storage.whole_objects import WholeObjects
 
 #: table property: retention of transaction identifiers (PROTOCOL.md of delta-io/delta)
 _FORGETS = "delta.setTransactionRetentionDuration"
@@ -239,6 +240,16 @@ class DeltaLog:
         self._update()
         return self._tail.version
 
+    def refresh(self) -> int:
+        """The newest version. Its files are known then: it is read without opening the log once more."""
+        self._snapshot()
+        return self._tail.version
+
+    def small_files(self, below: int) -> int:
+        """How many files of the version that `refresh` found last are smaller, in bytes."""
+        sizes = pa.table(self._table.get_add_actions()).column("size_bytes")
+        return pc.sum(pc.less(sizes, below)).as_py() or 0
+
     def paths(self, version: int | None = None) -> set[str]:
         """Paths, relative to the table's folder, of the data files of the current snapshot or of ``version``."""
         try:
@@ -276,10 +287,15 @@ class DeltaLog:
             return None
         return [f"{self._place}/{name}" for name in names]
 
-    def dataset(self, version: int) -> Any:
-        """The table at ``version`` as a pyarrow Dataset, read by delta-rs' own client. Raises StorageError."""
+    def dataset(self, version: int, objects: WholeObjects) -> Any:
+        """The table at ``version`` as a pyarrow Dataset. Its small files are read once. Raises StorageError."""
         try:
-            return self._at(version).to_pyarrow_dataset()
+            table = self._at(version)
+            if not is_registered(self._place):
+                return table.to_pyarrow_dataset()
+            files = pa.table(table.get_add_actions())
+            sizes = dict(zip(*(files.column(name).to_pylist() for name in ("path", "size_bytes")), strict=True))
+            return table.to_pyarrow_dataset(filesystem=objects.of_table(self._place, sizes))
         except DELTA_ERRORS as error:
             raise unreadable(self._place, error) from error
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 #: bytes of a Parquet file up to which it is read whole: its parts would be a request each
-_WHOLE = 8 << 20
+WHOLE = 8 << 20
 #: bytes of files that are read ahead
 _AHEAD = 32 << 20
 #: S3 deletes up to 1,000 objects by one request (DeleteObjects)
@@ -207,7 +207,7 @@ def source(path: str) -> Any:
     with os_errors(path):
         found = obstore.get(store, key)  # the response's head: its body is read on demand
         size = found.meta["size"]
-        if size <= _WHOLE:
+        if size <= WHOLE:
             return pa.BufferReader(bytes(found.bytes()))
     return pa.PythonFile(ObjectReader(path, size), mode="r")
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,7 @@ from checkback.storage.catalog_names import TABLE_PREFIX, TOPIC_PROPERTY, is_pla
 from checkback.storage.dataframes import frame
 from checkback.storage.delta_log import AlteredError, DeltaLog
 from checkback.storage.fsync import LogFlush, QueryFlush
-from checkback.storage.object_store import canonical, check_place, concurrently, is_registered, options_of, register
+from checkback.storage.object_store import canonical, check_place, is_registered, options_of, register
 from checkback.storage.parquet_files import FILES_SCHEMA, MOST_ROWS, FileWriter, TableRoot, files_of, to_files
 from checkback.storage.paths import local_path
 from checkback.storage.recent import Recent
@@ -388,16 +386,6 @@ class Tables:
     def forget(self, name: str) -> None:
         """Evict the table's log from the cache: the table may have been replaced."""
         self._logs.forget(name)
-
-    def open(self, *names: str) -> None:
-        """Open the logs of those tables that exist, in an object store side by side: each takes some dozen requests."""
-
-        def opened(name: str) -> None:
-            with suppress(StorageError):  # told to whoever reads it
-                self.log(name)
-
-        if is_registered(self.root):
-            deque(concurrently(self.root, opened, names), maxlen=0)
 
     def log(self, name: str) -> DeltaLog:
         """The table's log, from an LRU cache (only topic tables' logs are evicted).
