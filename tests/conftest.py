@@ -25,12 +25,16 @@ if TYPE_CHECKING:
 # How long an example takes says nothing on a machine that does other things, too.
 hypothesis.settings.register_profile("checkback", deadline=None)
 hypothesis.settings.load_profile("checkback")
+# `make test-fast`: a quarter of the examples, where a test does not say how many.
+hypothesis.settings.register_profile("fast", hypothesis.settings.get_profile("checkback"), max_examples=25)
 
+#: fixtures that start a server as a process of its own, and parameters for which others do
+_SERVERS = {"azure_port", "postgres_url", "adls", "postgresql"}
 TRACE = Path(__file__).parent / "data" / "rocketmq-trace"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what starts Spark, so that `make test-fast` can leave it out.
+    """Mark what starts Spark or a server, so that `make test-fast` can leave it out.
 
     In several processes (`make test`) the files with most tests of Spark come first, then those with slow ones: the
     others are short, and keep all processes busy until the end.
@@ -38,9 +42,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        asked = {*getattr(item, "fixturenames", ()), *_texts(item)}
+        if not _SERVERS.isdisjoint(asked):
+            item.add_marker(pytest.mark.slow)
     if hasattr(config, "workerinput"):
         dear = Counter((item.path, mark.name) for item in items for mark in item.iter_markers())
         items.sort(key=lambda item: (-dear[item.path, "spark"], -dear[item.path, "slow"]))
+
+
+def _texts(item: pytest.Item) -> list[str]:
+    """The parameters that are texts."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return [value for value in parameters if isinstance(value, str)]
 
 
 @pytest.fixture(scope="session")

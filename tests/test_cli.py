@@ -169,6 +169,7 @@ def test_help_and_settings_need_no_java_and_no_spark() -> None:
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_without_java_a_command_is_told_what_to_install() -> None:
     run = program("reconcile", "--available-now", JAVA_HOME="/nowhere")
     assert run.returncode == 2
@@ -176,6 +177,7 @@ def test_without_java_a_command_is_told_what_to_install() -> None:
     assert "install Java 17 or 21" in run.stderr
 
 
+@pytest.mark.slow
 def test_output_may_be_closed_early() -> None:
     command = f"{Path(sys.executable).parent / 'checkback'} config show --json | head -1"
     run = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False)

@@ -14,6 +14,7 @@ from checkback.consumer import PushConsumer
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError
 from checkback.inspect import pending
+from checkback.inspect.answers import Answers
 from checkback.inspect.pending_transactions import COLUMNS
 from checkback.landing.file_query import land
 from checkback.reconcile.scheduled_run import nothing_to_do
@@ -127,7 +128,7 @@ def test_job_decides_the_trace_in_scheduled_runs(
     settings = _settings(tmp_path, producers, check_interval="1ms", check_max=_CHECK_MAX)
     land(spark, settings, str(TRACE / "half.jsonl"), str(TRACE / "op.jsonl"), available_now=True)
     runs = 0
-    while runs == 0 or not pending(spark, settings).isEmpty():
+    while runs == 0 or Answers(settings).pending().num_rows:
         reconcile(spark, settings, available_now=True)
         runs += 1
         assert runs <= _CHECK_MAX + 1, "checks do not end"
@@ -158,7 +159,7 @@ def test_job_decides_the_trace_while_it_runs_on(spark: SparkSession, tmp_path: P
         available_now=False,
         meanwhile=lambda stopper: stopper.stop() if count_of(tmp_path, "decisions") == _TRANSACTIONS else None,
     )
-    assert pending(spark, settings).isEmpty()
+    assert not Answers(settings).pending().num_rows
     assert _decisions(settings) == expected.decisions(TRACE, 15, _GONE)
     _assert_published_once_and_whole(spark, settings)
     _assert_consumed_by_tags(settings, _published(spark, settings))
@@ -229,6 +230,6 @@ def test_restart_between_half_and_op_loses_and_repeats_nothing(spark: SparkSessi
     by_ops = {offset: d for offset, d in expected.decisions(TRACE, 0).items() if d[0] != "DISCARD"}
     assert _decisions(settings) == by_ops
     _assert_published_once_and_whole(spark, settings)
-    assert len(pending(spark, settings).collect()) == 154 - len(by_ops)
+    assert Answers(settings).pending().num_rows == 154 - len(by_ops)
     rejected = _rows(settings, "rejected")
     assert all(row["source"] == "op" for row in rejected)

@@ -20,7 +20,7 @@ from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
 from checkback.consumer import PushConsumer
 from checkback.errors import CheckbackError
-from checkback.inspect.answers import Answers
+from checkback.inspect.answers import Answers, records
 from checkback.inspect.state_store import state_segments
 from checkback.reconcile.registered_timers import timers_of
 from checkback.reconcile.timer_encoding import kind_of
@@ -178,10 +178,7 @@ def test_inspection_tells_of_delays(lake: Lake) -> None:
     assert status.facts is not None
     assert status.facts.scheduled == (1, round(row["deliver_at"].timestamp() * 1000))
     assert {state: recent for state, _, recent in status.facts.decisions} == {"COMMIT": 3, "CANCEL": 1}
-    stories = {
-        offset: [event["event"] for event in inspect.lineage(lake.spark, lake.settings, f"tx-{offset}").collect()]
-        for offset in range(3)
-    }
+    stories = {offset: Answers(lake.settings).lineage(f"tx-{offset}")["event"].to_pylist() for offset in range(3)}
     assert stories == {
         0: ["HALF", "OP", "DECISION", "DELIVERED", "PUBLISHED"],
         1: ["HALF", "OP", "DECISION", "OP", "DECISION", "DISCARDED"],
@@ -241,7 +238,8 @@ def test_rebuild_does_not_take_one_message_for_another_at_its_offset(lake: Lake)
     for _ in range(2):
         lake.lose_checkpoint()
         lake.reconcile()
-    told = [row for row in inspect.scheduled(lake.spark, lake.settings).collect() if row["transaction_id"][:3] == "new"]
+    scheduled = records(Answers(lake.settings).scheduled())
+    told = [row for row in scheduled if row["transaction_id"].startswith("new")]
     assert [row["queue_offset"] for row in told] == [first, second, third]
     assert sorted(row["scheduled"] for row in state_segments(lake.spark, lake.settings).collect()) == [1, 1, 1]
     timers = [timer for _, _, timer in timers_of(lake.spark, lake.tables) if kind_of(timer).of_delivery]

@@ -11,7 +11,7 @@ import pytest
 from checkback.application.rebuild import rebuild
 from checkback.application.run import reconcile
 from checkback.errors import CheckbackError, FencedError
-from checkback.inspect.audit import audit
+from checkback.inspect.answers import Answers
 from checkback.landing.file_query import land
 from checkback.maintain.run import maintain
 from checkback.reconcile.scheduled_run import nothing_to_do
@@ -81,4 +81,4 @@ def test_tables_in_an_object_store_end_as_in_a_folder(
     assert nothing_to_do(tables, settings, round(time.time() * 1000))
     assert_ended(spark, settings, trace)
     assert tables.read(spark, "deliveries").count() > 0
-    assert audit(spark, settings).broken == 0
+    assert not Answers(settings).audit().broken

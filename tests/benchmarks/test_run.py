@@ -85,6 +85,7 @@ def test_gateway_gives_its_figures(
     assert all(line["value"] > 0 for line in found.values())
 
 
+@pytest.mark.slow
 def test_start_of_a_gateway_gives_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,6 +98,7 @@ def test_start_of_a_gateway_gives_its_figures(
     assert line["mib"] > 0
 
 
+@pytest.mark.slow
 def test_sdk_gives_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ from checkback.application.run import reconcile
 from checkback.check.query import CheckBatches
 from checkback.demo.producer import ExampleProducer
 from checkback.errors import CheckbackError, StateError
-from checkback.inspect.audit import audit as audit_promises
+from checkback.inspect.answers import Answers
 from checkback.reconcile.publish import Publisher
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
@@ -171,4 +171,4 @@ def test_crash_at_each_point_loses_and_doubles_nothing(
     books = audit(root, timedelta(0), _INTERVAL)
     assert {offset for offset in range(_NUMBER) if fate(offset).delay_ms == HOUR_MS} <= cancelled(root)
     assert (books.transactions, books.lost, books.duplicated, books.faults) == (_NUMBER, [], [], [])
-    assert audit_promises(spark, settings).broken == 0
+    assert not Answers(settings).audit().broken

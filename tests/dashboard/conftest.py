@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dashboard import hostile
+from dashboard import hostile, incident
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from pathlib import Path
 
 
@@ -18,3 +19,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tables")
     hostile.build(root)
     return root
+
+
+@pytest.fixture(scope="module")
+def evening(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, datetime]:
+    """The folder of the tables of an incident, and when that was. Nothing is written to it."""
+    root = tmp_path_factory.mktemp("evening")
+    return root, incident.build(root)

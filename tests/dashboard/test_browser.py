@@ -163,13 +163,6 @@ def driver() -> Iterator[webdriver.Chrome]:
 
 
 @pytest.fixture(scope="module")
-def evening(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, datetime]:
-    """The tables of an incident, and when that was."""
-    root = tmp_path_factory.mktemp("evening")
-    return root, incident.build(root)
-
-
-@pytest.fixture(scope="module")
 def hostile(driver: webdriver.Chrome, root: Path) -> Iterator[Browser]:
     with serving(root) as base:
         yield Browser(driver, base)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from support.inspect_times import append
 from support.stories import batch
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from pathlib import Path
 
 
@@ -70,31 +72,29 @@ def test_a_transaction_is_found_by_id_key_and_place(root: Path) -> None:
     assert story["why"] == "COMMIT has landed: the next batch decides"
 
 
-def test_pages_stay_at_the_batch_that_was_chosen(tmp_path: Path) -> None:
+def test_pages_stay_at_the_batch_that_was_chosen(evening: tuple[Path, datetime], tmp_path: Path) -> None:
     """Batches to come do not shift it: what links carry is its time, not how far back it is."""
-    now = incident.build(tmp_path)
-    browser = client(tmp_path)
+    root = shutil.copytree(evening[0], tmp_path / "copy")
+    browser = client(root)
     form = browser.get("/overview.json?batch=1").json()["as_of"]
     assert form["time"] == form["batches"][-2]["finished_at"]
     place = browser.get("/transactions", params={"transaction_id": "tx-0-0", "as_of": form["time"]}).url
     assert (place.path, place.params["as_of"]) == ("/transactions/0/0", form["time"])
-    append(tmp_path, "batches", [batch(99, now, "q")[1]])
+    append(root, "batches", [batch(99, evening[1], "q")[1]])
     assert browser.get("/overview.json", params={"as_of": form["time"]}).json()["as_of"]["batch"] == 2
     assert browser.get("/overview.json", params={"as_of": "1m ago", "batch": "1"}).json()["as_of"]["batch"] == 0
 
 
-def test_dead_letters_are_told_with_their_reason(tmp_path: Path) -> None:
-    incident.build(tmp_path)
-    (group,) = client(tmp_path).get("/consumers.json").json()["rows"]
+def test_dead_letters_are_told_with_their_reason(evening: tuple[Path, datetime]) -> None:
+    (group,) = client(evening[0]).get("/consumers.json").json()["rows"]
     (letter,) = group["dead_letters"]
     assert (letter["transaction_id"], letter["reason"]) == ("tx-3-1", incident.POISON)
     assert letter["fate"] == "given up"
     assert group["reconsume"] == "checkback reconsume ledger --all --actor NAME --reason TEXT"
 
 
-def test_messages_that_wait_for_their_table_are_listed_with_the_reason(tmp_path: Path) -> None:
-    incident.build(tmp_path)
-    browser = client(tmp_path)
+def test_messages_that_wait_for_their_table_are_listed_with_the_reason(evening: tuple[Path, datetime]) -> None:
+    browser = client(evening[0])
     found = browser.get("/unpublished.json").json()["rows"]
     assert [(row["transaction_id"], row["real_topic"]) for row in found] == [(f"tx-2-{n}", "refunds") for n in range(4)]
     assert {row["reason"] for row in found} == {incident.NOT_TAKEN}
@@ -102,11 +102,10 @@ def test_messages_that_wait_for_their_table_are_listed_with_the_reason(tmp_path:
     assert incident.NOT_TAKEN in browser.get("/unpublished").text
 
 
-def test_an_endpoint_is_shown_with_its_breaker(tmp_path: Path) -> None:
+def test_an_endpoint_is_shown_with_its_breaker(evening: tuple[Path, datetime]) -> None:
     """Three checks of three messages fail within minutes of an answer; the settings name another endpoint, too."""
-    incident.build(tmp_path)
     other = "http://10.0.0.9:8080/check"
-    about = {"storage": {"root": str(tmp_path)}, "check": {"breaker_failures": 5}}
+    about = {"storage": {"root": str(evening[0])}, "check": {"breaker_failures": 5}}
     settings = Settings.model_validate(about | {"producers": {"billing": {"endpoints": [incident.DOWN, other]}}})
     app = create_app(Pages(settings, Access(None, lambda: 1_000_000.0)))
     browser = TestClient(app, base_url="http://localhost:8902")
@@ -118,9 +117,10 @@ def test_an_endpoint_is_shown_with_its_breaker(tmp_path: Path) -> None:
     assert "half-open" in browser.get("/groups/billing").text
 
 
-def test_the_audit_runs_when_it_is_asked_for_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    incident.build(tmp_path)
-    browser = client(tmp_path)
+def test_the_audit_runs_when_it_is_asked_for_one_at_a_time(
+    evening: tuple[Path, datetime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = client(evening[0])
     assert "Findings" not in browser.get("/audit").text
     page = browser.get("/audit?run=1").text
     found = browser.get("/audit.json").json()
@@ -135,9 +135,9 @@ def test_the_audit_runs_when_it_is_asked_for_one_at_a_time(tmp_path: Path, monke
     assert browser.get("/audit.json").json()["broken"] is found["broken"]
 
 
-def test_what_a_producer_said_last_is_told_of_a_group(tmp_path: Path) -> None:
-    now = incident.build(tmp_path)
-    data = client(tmp_path).get("/overview.json").json()
+def test_what_a_producer_said_last_is_told_of_a_group(evening: tuple[Path, datetime]) -> None:
+    root, now = evening
+    data = client(root).get("/overview.json").json()
     billing, shipping = (row for row in data["groups"] if row["overdue"])
     assert (billing["last_answer"], billing["last_answer_endpoint"]) == ("COMMIT", incident.DOWN)
     assert shipping["last_answer"] is None

@@ -130,6 +130,7 @@ def test_faults_of_the_books_are_named() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_missing_server_is_one_line(tmp_path: Path) -> None:
     """It is an extra of developers."""
     line = "import sys; sys.modules['moto'] = None; sys.argv[1:] = sys.argv[2:]; import runpy"

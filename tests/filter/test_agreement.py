@@ -38,6 +38,7 @@ def filtered(rows: pa.Table, selector: MessageSelector) -> list[bool]:
     return [number in found for number in range(rows.num_rows)]
 
 
+@pytest.mark.slow
 @settings(max_examples=400, suppress_health_check=[HealthCheck.filter_too_much])
 @given(text=selectors, rows=st.lists(messages, min_size=1, max_size=30))
 def test_arrow_agrees(text: str, rows: list[Message]) -> None:

@@ -42,6 +42,7 @@ def test_sql() -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_sql_in_every_way() -> None:
     """One message at a time, as a mask and as an expression: delivered if true, and only then."""
     for case in SQL:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: offsets of a queue
-_MANY = 10_000
+_MANY = 1_000
 _QUEUES = 10
 #: cases whose places or ids are of offset 0
 _FIRST = (RESUMED, "one id, published under two offsets", "resumed: given up here, committed under its id elsewhere")
@@ -60,8 +60,9 @@ def _same(settings: Settings) -> None:
         assert audit_on(engine, settings, whole=False) == audit_on(engine, settings, whole=True)
 
 
+@pytest.mark.slow
 def test_every_fault_is_found_among_many_ordinary_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duckdb_engine, "_BRIEF_PART", 30_000)
+    monkeypatch.setattr(duckdb_engine, "_BRIEF_PART", 3_000)
     monkeypatch.setattr(duckdb_engine, "_PART", 40)
     settings = _settings(tmp_path)
     stories = CLEAN | {name: story for name, (_, story) in BROKEN.items()}
@@ -220,6 +221,7 @@ def test_one_fault_of_any_kind_is_judged_as_by_all_facts(tmp_path: Path) -> None
     _same(settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spare", [half_index._SPARE, -1_000_000_000])
 def test_faults_at_random_are_judged_as_by_all_facts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int

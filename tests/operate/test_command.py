@@ -159,6 +159,7 @@ def test_ledger_that_lacks_an_action_is_shown_and_completed(lake: Lakehouse, cap
     assert len(lake.rows("op")) == 1
 
 
+@pytest.mark.slow
 def test_commands_without_spark(lake: Lakehouse, tmp_path: Path) -> None:
     """In local folders no JVM is started: there need not be one."""
     lake.half(12)

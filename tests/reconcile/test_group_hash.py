@@ -11,7 +11,7 @@ import pytest
 
 from checkback.application.rebuild import rebuild
 from checkback.errors import CheckbackError, StateError
-from checkback.inspect.audit import audit
+from checkback.inspect.answers import Answers
 from checkback.reconcile import batch_rules
 from checkback.reconcile.batch_rules import BatchRules, group_hash_of, keep
 from checkback.reconcile.event_columns import half_events, op_events
@@ -74,7 +74,7 @@ def test_checkpoint_keeps_its_hash_until_rebuild_and_audit_finds_what_it_let_thr
     lake.land("op", _op(0, "COMMIT", "orders"), _op(1, "COMMIT", _COLLIDES))
     lake.run(lake.settings())
     assert lake.rows("decisions", "queue_offset", "state") == [(0, "COMMIT"), (1, "COMMIT")]
-    assert audit(spark, lake.settings()).broken
+    assert Answers(lake.settings()).audit().broken
     assert rebuild(spark, lake.settings(), print) is not None
     lake.land("op", _op(2, "COMMIT", _COLLIDES))
     lake.run(lake.settings())

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from chispa import assert_df_equality
 from deltalake import DeltaTable
 
 from checkback.errors import StorageError
@@ -120,8 +119,10 @@ def test_both_ways_write_the_same_rows(spark: SparkSession, tmp_path: Path) -> N
         lake.land(*_messages())
         lake.publish(*_BATCH, *_DELAYED)
     for name in OUTPUTS:
-        one, other = (lake.files.read(spark, name).orderBy("transaction_id") for lake in houses)
-        assert_df_equality(one, other)
+        one, other = (f"{lake.files.root}/{name}" for lake in houses)
+        assert DeltaTable(one).schema() == DeltaTable(other).schema()
+        ours, sparks = (sorted(records_of(lake.files.root, name), key=str) for lake in houses)
+        assert ours == sparks
 
 
 @pytest.mark.parametrize("kind", ["decided", "rejected", "empty"])

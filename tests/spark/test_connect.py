@@ -110,6 +110,7 @@ def test_tables_go_to_another_process_without_their_open_logs(tmp_path: Path) ->
     assert tables.log("half").table_id() == pickle.loads(pickle.dumps(tables)).log("half").table_id()  # noqa: S301 - ours
 
 
+@pytest.mark.slow
 def test_tables_go_to_another_process_with_the_options_of_their_store(s3: Tables) -> None:
     s3.create(None, "half")  # type: ignore[arg-type]  # no Spark is needed
     code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).log('half').table_id())"

@@ -44,6 +44,7 @@ def _end(process: subprocess.Popen[str], number: signal.Signals) -> None:
     process.communicate()
 
 
+@pytest.mark.slow
 def test_looking_tells_who_is_in_and_keeps_nobody_out(tmp_path: Path) -> None:
     """Also while others look all the time; after kill -9 nobody is in."""
     tables = Tables(root=str(tmp_path))
@@ -71,6 +72,7 @@ def test_who_looks_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert lock_is_held(Tables(root=str(tmp_path)))
 
 
+@pytest.mark.slow
 def test_second_process_is_told_who_is_in_and_what_to_do(tmp_path: Path) -> None:
     """As long as the first one lives; kill -9 lets go of the tables."""
     process = _hold(tmp_path)
