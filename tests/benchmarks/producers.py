@@ -83,9 +83,12 @@ class _Connection(asyncio.Protocol):
         self._got = b""
         places = _PLACE.findall(body)
         if not head.startswith(b"HTTP/1.1 200") or len(places) != self._size:
-            self.done.set_exception(RuntimeError(f"refused: {(head + body)[:300]!r}"))
-            self._transport.close()
+            at = max(0, body.find(b'"code"') - 200)
+            self._refused(f"{head[:20]!r} ... {body[at : at + 400]!r}")
             return
+        self._acknowledged(places)
+
+    def _acknowledged(self, places: Sequence[tuple[bytes, bytes]]) -> None:
         self._load.seconds.append(time.perf_counter() - self._sent)
         if self._committing:
             self._load.ended += self._size
@@ -93,18 +96,21 @@ class _Connection(asyncio.Protocol):
             self._load.acknowledged += self._size
         if self._ends and not self._committing:
             self._send_ops(places)
+        elif self._number and time.perf_counter() >= self._until:
+            self.done.set_result(None)
+            self._transport.close()
         else:
             self._send_halves()
+
+    def _refused(self, why: str) -> None:
+        self.done.set_exception(RuntimeError(f"refused: {why}"))
+        self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.done.done():
             self.done.set_exception(exc or ConnectionError("the gateway has closed the connection"))
 
     def _send_halves(self) -> None:
-        if self._number and time.perf_counter() >= self._until:
-            self.done.set_result(None)
-            self._transport.close()
-            return
         self._committing = False
         self._send("half", "halves", "messages", [self._half() for _ in range(self._size)])
 
@@ -134,8 +140,31 @@ class _Connection(asyncio.Protocol):
         self._transport.write(f"{head}Content-Length: {len(content)}\r\n\r\n{content}".encode())
 
 
+class _Stream:
+    """A request whose body is an Arrow IPC stream. It is made once; later some columns get other values."""
+
+    def __init__(self, path: str, columns: dict[str, Any], filled: Sequence[str]) -> None:
+        """``filled``: columns to be filled in; their values so far are like nothing else in the stream."""
+        table = pa.table(columns)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        content = sink.getvalue().to_pybytes()
+        head = f"POST /v1/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
+        self.whole = bytearray(f"{head}Content-Type: application/vnd.apache.arrow.stream\r\n\r\n".encode() + content)
+        self._columns = {}
+        for name in filled:
+            values = table[name].chunk(0).buffers()[-1].to_pybytes()
+            begin = self.whole.index(values)
+            self._columns[name] = np.frombuffer(self.whole, np.uint8)[begin : begin + len(values)]
+
+    def fill(self, name: str, values: Any) -> None:
+        """Other values of a column: an array of as many bytes."""
+        self._columns[name][:] = values.reshape(-1).view(np.uint8)
+
+
 class _ArrowConnection(_Connection):
-    """The same with Arrow IPC streams."""
+    """The same with Arrow IPC streams, as a producer that has its messages as columns."""
 
     def __init__(self, name: str, size: int, ends: bool, load: Load, until: float) -> None:
         super().__init__(name, size, ends, load, until)
@@ -144,14 +173,27 @@ class _ArrowConnection(_Connection):
         body = pa.Array.from_buffers(pa.binary(), size, [None, pa.py_buffer(places * BODY_BYTES), pa.py_buffer(bodies)])
         numbers = pa.array(range(size))
         topics = pa.array([f"topic_{number}" for number in range(TOPICS)])
-        self._columns = {
-            "producer_group": pa.repeat(GROUP, size),
-            "real_topic": topics.take(pc.bit_wise_and(numbers, TOPICS - 1)),
-            "tags": pa.repeat("created", size),
-            "keys": pc.cast(numbers, pa.string()),
-            "properties": pa.MapArray.from_arrays(places, pa.repeat("region", size), pa.repeat("eu", size)),
-            "body": body,
-        }
+        names = [f"{name}-{'?' * 12}-{row:04d}" for row in range(size)]
+        self._ids = np.frombuffer("".join(names).encode(), np.uint8).reshape(size, -1).copy()
+        self._digits = slice(len(name) + 1, len(name) + 13)
+        unlike = np.frombuffer(os.urandom(8 * size), np.int64)
+        group = {"producer_group": pa.repeat(GROUP, size)}
+        self._halves = _Stream(
+            "halves",
+            group
+            | {
+                "transaction_id": names,
+                "born_timestamp": pa.array(unlike).view(pa.timestamp("ms", "UTC")),
+                "real_topic": topics.take(pc.bit_wise_and(numbers, TOPICS - 1)),
+                "tags": pa.repeat("created", size),
+                "keys": pc.cast(numbers, pa.string()),
+                "properties": pa.MapArray.from_arrays(places, pa.repeat("region", size), pa.repeat("eu", size)),
+                "body": body,
+            },
+            ("transaction_id", "born_timestamp"),
+        )
+        columns = {"transaction_id": names, "queue_id": unlike.astype(np.int32), "half_offset": unlike}
+        self._ops = _Stream("ops", group | columns | {"state": pa.repeat("COMMIT", size)}, tuple(columns))
 
     def data_received(self, data: bytes) -> None:
         self._parts.append(data)
@@ -161,51 +203,35 @@ class _ArrowConnection(_Connection):
         if not end or length is None or got < len(head) + len(end) + int(length.group(1)):
             return
         body, self._parts = first + b"".join(self._parts[1:]), []
-        if head.startswith(b"HTTP/1.1 200"):
-            with pa.ipc.open_stream(body) as stream:
-                self._answers = stream.read_all()
-        if not head.startswith(b"HTTP/1.1 200") or not pc.all(pc.equal(self._answers["status"], 200)).as_py():
-            self.done.set_exception(RuntimeError(f"refused: {(head + body)[:300]!r}"))
-            self._transport.close()
+        if not head.startswith(b"HTTP/1.1 200"):
+            self._refused(f"{(head + body)[:300]!r}")
             return
-        self._load.seconds.append(time.perf_counter() - self._sent)
-        if self._committing:
-            self._load.ended += self._size
-        else:
-            self._load.acknowledged += self._size
-        if self._ends and not self._committing:
-            self._send_ops(())
-        else:
-            self._send_halves()
+        with pa.ipc.open_stream(body) as stream:
+            self._answers = stream.read_all()
+        refused = np.flatnonzero(np.asarray(self._answers["status"]) != 200)
+        if len(refused):
+            self._refused(f"{len(refused)} of {self._size}: {self._answers.slice(refused[0], 1).to_pylist()[0]}")
+            return
+        self._acknowledged(())
 
     def _send_halves(self) -> None:
-        if self._number and time.perf_counter() >= self._until:
-            self.done.set_result(None)
-            self._transport.close()
-            return
         self._committing = False
-        self._number += self._size
-        ids = [f"{self._name}-{number}" for number in range(self._number - self._size, self._number)]
-        born = pa.repeat(pa.scalar(round(time.time() * 1000), pa.timestamp("ms", "UTC")), self._size)
-        self._send_columns("halves", {"transaction_id": pa.array(ids), "born_timestamp": born, **self._columns})
+        self._number += 1
+        self._ids[:, self._digits] = np.frombuffer(b"%012d" % self._number, np.uint8)
+        self._halves.fill("transaction_id", self._ids)
+        self._halves.fill("born_timestamp", np.full(self._size, round(time.time() * 1000)))
+        self._send_stream(self._halves)
 
     def _send_ops(self, places: Sequence[tuple[bytes, bytes]]) -> None:  # noqa: ARG002 - they are in the answers
         self._committing = True
-        answers = self._answers
-        columns = {"queue_id": answers["queue_id"], "half_offset": answers["queue_offset"]}
-        columns |= {"transaction_id": answers["transaction_id"], "producer_group": self._columns["producer_group"]}
-        self._send_columns("ops", columns | {"state": pa.repeat("COMMIT", self._size)})
+        self._ops.fill("transaction_id", self._ids)
+        self._ops.fill("queue_id", np.asarray(self._answers["queue_id"]))
+        self._ops.fill("half_offset", np.asarray(self._answers["queue_offset"]))
+        self._send_stream(self._ops)
 
-    def _send_columns(self, path: str, columns: dict[str, Any]) -> None:
-        table = pa.table(columns)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        content = sink.getvalue()
-        head = f"POST /v1/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n"
+    def _send_stream(self, stream: _Stream) -> None:
         self._sent = time.perf_counter()
-        self._transport.write(f"{head}Content-Type: application/vnd.apache.arrow.stream\r\n\r\n".encode())
-        self._transport.write(content.to_pybytes())
+        self._transport.write(memoryview(stream.whole))
 
 
 async def _produce(port: int, connections: int, batch: int, seconds: float, name: str, ends: bool, arrow: bool) -> Load:

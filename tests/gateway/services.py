@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from checkback.gateway.deduplication import CachedHalf
+    from checkback.gateway.landed_halves import CachedHalf
 
 
 class SlowHistory(DeduplicationHistory):

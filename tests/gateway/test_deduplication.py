@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from checkback.gateway.deduplication import (
     RECALLED_MAX,
-    CachedHalf,
     DeduplicationCache,
     Verdict,
     fingerprint,
@@ -23,7 +22,7 @@ from checkback.gateway.deduplication import (
     name_of,
     whose,
 )
-from checkback.gateway.landed_halves import HalfEntries, beyond_of
+from checkback.gateway.landed_halves import CachedHalf, HalfEntries, beyond_of
 from checkback.messages import Half, Op
 
 HALF = Half(0, 7, "t", "orders", "payments", 0, "tag", "key", {"a": "1", "b": "2"}, b"body", 1000, 30)
@@ -95,15 +94,21 @@ class Model:
     known: list[CachedHalf] = field(default_factory=list)
     recalled: list[CachedHalf] = field(default_factory=list)
     next: dict[int, int] = field(default_factory=lambda: {0: 0, 5: 3})
+    #: names that are reserved, by reservation
+    under_way: dict[int, list[str]] = field(default_factory=dict)
+
+    def is_free(self, name: str) -> bool:
+        return not any(name in names for names in self.under_way.values())
 
     def at(self, queue_id: int, queue_offset: int) -> CachedHalf | None:
         every = [*self.known, *self.recalled]
         return next((one for one in every if (one.queue_id, one.queue_offset) == (queue_id, queue_offset)), None)
 
-    def landed(self, half: CachedHalf) -> None:
-        if self.at(half.queue_id, half.queue_offset) is None:
-            self.known.append(half)
-        self.next[half.queue_id] = max(self.next[half.queue_id], half.queue_offset + 1)
+    def landed(self, halves: list[CachedHalf]) -> None:
+        for half in halves:
+            if self.at(half.queue_id, half.queue_offset) is None:
+                self.known.append(half)
+            self.next[half.queue_id] = max(self.next[half.queue_id], half.queue_offset + 1)
 
     def recall(self, half: CachedHalf) -> None:
         if self.at(half.queue_id, half.queue_offset) is None:
@@ -126,7 +131,7 @@ class Model:
         del self.recalled[: max(0, len(self.recalled) - most)]
 
 
-def entries(halves: list[CachedHalf], as_arrow: bool) -> HalfEntries:
+def entries(halves: list[CachedHalf], as_arrow: bool = False, reservation: int | None = None) -> HalfEntries:
     """By column; at one place twice, too. A start has the names as Arrow."""
     names = [half.name for half in halves]
     numbers = ("queue_id", "queue_offset", "fingerprint", "born_timestamp", "stored")
@@ -135,7 +140,36 @@ def entries(halves: list[CachedHalf], as_arrow: bool) -> HalfEntries:
     )
     kept = pa.array(names, pa.string()) if as_arrow else names
     topics, states = [half.real_topic for half in halves], bytes(len(halves))
-    return HalfEntries(queue_ids, offsets, kept, prints, topics, born, stored, states)
+    return HalfEntries(queue_ids, offsets, kept, prints, topics, born, stored, states, reservation)
+
+
+def landing(cache: DeduplicationCache, queue_id: int, names: list[str], now: int) -> list[CachedHalf]:
+    """Half messages of these names at the queue's next offsets."""
+    first = cache.next_offset(queue_id)
+    return [CachedHalf(queue_id, first + n, name, now, "topic", 0, now) for n, name in enumerate(names)]
+
+
+def reserve(model: Model, cache: DeduplicationCache, names: list[str]) -> None:
+    """New names are reserved together, or none is."""
+    new = all(map(model.is_free, names)) and not {half.name for half in model.known}.intersection(names)
+    reservation = cache.reserve(names)
+    assert (reservation is not None) == (new and 0 < len(names) == len(set(names)))
+    if reservation is not None:
+        model.under_way[reservation] = names
+
+
+def settle(model: Model, cache: DeduplicationCache, queue_id: int, number: int, now: int) -> None:
+    """The half messages of a reservation, if there are so many, land in a queue; -1: they fail."""
+    reservation = next(iter(sorted(model.under_way)[number:]), None)
+    if reservation is None:
+        return
+    names = model.under_way.pop(reservation)
+    if queue_id < 0:
+        cache.release(reservation, names)
+        return
+    block = landing(cache, queue_id, names, now)
+    cache.landed_together(entries(block, reservation=reservation))
+    model.landed(block)
 
 
 _QUEUES = st.sampled_from([0, 5])
@@ -144,6 +178,8 @@ _STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("land"), _QUEUES, st.sampled_from("abcd"), st.sampled_from("gghxy")),
         st.tuples(st.just("many"), _QUEUES, st.integers(0, 9), st.sampled_from("ghx")),
+        st.tuples(st.just("reserve"), st.just(0), st.text("abcd", max_size=3), st.sampled_from("ghx")),
+        st.tuples(st.just("settle"), st.sampled_from([0, 5, -1]), st.integers(0, 2), st.none()),
         st.tuples(st.just("recall"), _QUEUES, _OFFSETS, st.integers(0, 5)),
         st.tuples(st.just("end"), _QUEUES, _OFFSETS, st.sampled_from(["COMMIT", "ROLLBACK"])),
         st.tuples(st.just("forget"), st.integers(0, 9), st.integers(0, 6), st.none()),
@@ -177,20 +213,19 @@ def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]], first
     for now, (step, first, second, third) in enumerate(steps):
         if not now % 3 and compacting:
             cache._landed._compact()
-        if step == "land":
+        if step == "land" and model.is_free(name_of(str(third), str(second))):
             half = CachedHalf(first, cache.next_offset(first), name_of(str(third), str(second)), now, "topic", 0, now)
             cache.landed([half])
-            model.landed(half)
+            model.landed([half])
         elif step == "many":
-            many = [
-                CachedHalf(
-                    first, cache.next_offset(first) + n, name_of(str(third), "abcd"[n % 4]), now, "topic", 0, now
-                )
-                for n in range(int(str(second)))
-            ]
+            many = landing(cache, first, [name_of(str(third), "abcd"[n % 4]) for n in range(int(str(second)))], now)
+            many = [half for half in many if model.is_free(half.name)]
             cache.landed_together(entries([*many, *many[:2]], first_names and not now))
-            for half in many:
-                model.landed(half)
+            model.landed(many)
+        elif step == "reserve":
+            reserve(model, cache, [name_of(str(third), letter) for letter in str(second)])
+        elif step == "settle":
+            settle(model, cache, first, int(str(second)), now)
         elif step == "recall" and cache.assigned(first, int(str(second))):
             half = CachedHalf(first, int(str(second)), name_of("g", str(third)), 0, "topic", 0, 0)
             cache.recalled([half], now)
@@ -208,9 +243,11 @@ def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]], first
             assert not cache.assigned(queue_id, next_offset)
             for queue_offset in range(-1, 10):
                 assert cache.at(queue_id, queue_offset) == model.at(queue_id, queue_offset)
-        for half in model.known:
-            found = cache.named(half.name)
-            assert found == next(one for one in reversed(model.known) if one.name == half.name)
+        of_names = {half.name: half for half in model.known}
+        reserved = {name: (one, n) for one, names in model.under_way.items() for n, name in enumerate(names)}
+        for name in (name_of(group, letter) for group in "ghxy" for letter in "abcd"):
+            assert cache.named(name) == of_names.get(name)
+            assert cache.under_way(name) == reserved.get(name)
 
 
 def test_who_sends_many_makes_no_other_group_forgotten() -> None:

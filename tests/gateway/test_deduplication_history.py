@@ -13,9 +13,9 @@ import pytest
 from deltalake import write_deltalake
 
 from checkback.errors import StorageError
-from checkback.gateway.deduplication import CachedHalf, Verdict, fingerprint, judge_half, name_of
+from checkback.gateway.deduplication import Verdict, fingerprint, judge_half, name_of
 from checkback.gateway.deduplication_history import LEFT, DeduplicationHistory, TransactionEnd
-from checkback.gateway.landed_halves import STATE_OF
+from checkback.gateway.landed_halves import STATE_OF, CachedHalf
 from checkback.gateway.tables import half_rows
 from checkback.messages import LONG_MAX, MS_MAX, Half
 from checkback.storage.delta_log import DeltaLog

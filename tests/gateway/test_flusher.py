@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,18 +13,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkback.errors import FencedError, StorageError
-from checkback.gateway.flusher import Flusher
+from checkback.gateway.flusher import Flusher, FlushLoop
+from checkback.gateway.group_commit import COMMIT_ROWS
+from checkback.gateway.health import HealthState
 from checkback.gateway.journal import Journal, Kind
 from checkback.gateway.journal_records import half_record, op_record
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.tables import Appender, claim
 from checkback.messages import Half, Op
+from gateway.process import PATIENCE_S
 from gateway.test_journal import crash
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pyarrow as pa
+
+    from checkback.gateway.journal import Unflushed
 
 
 class _KilledError(Exception):
@@ -162,4 +170,30 @@ def test_a_record_that_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> Non
     with pytest.raises(StorageError, match=r"a record of the journal cannot be read"):
         gateway.flusher.flush()
     assert [found.kind for found in gateway.journal.read(1, 1)] == [Kind.HALF]
+    gateway.crash()
+
+
+def test_what_is_enough_for_a_flush_does_not_wait_for_the_next(tmp_path: Path) -> None:
+    """Else the journal of a gateway that is sent more than a flush takes in each interval would become full."""
+    gateway = _Gateway(tmp_path)
+    for number in range(3):  # of each as many as a flush takes
+        gateway.journal.append([replace(op_record([(_op(number), None)]), rows=10 * COMMIT_ROWS)], 0)
+
+    async def main() -> None:
+        done = asyncio.Event()
+
+        def flushed(_: Sequence[Unflushed]) -> None:
+            if not gateway.journal.rows:
+                done.set()
+
+        loop = FlushLoop(
+            gateway.flusher, gateway.journal, 3600, HealthState(lambda error: pytest.fail(str(error))), flushed
+        )
+        running = asyncio.create_task(loop.run())
+        await asyncio.wait_for(done.wait(), PATIENCE_S)
+        loop.close()
+        await running
+
+    asyncio.run(main())
+    assert [number for number, _ in _rows(tmp_path, "op", "half_offset")] == [0, 1, 2]
     gateway.crash()

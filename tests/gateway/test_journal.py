@@ -61,7 +61,7 @@ def record(content: bytes, first: int = 0, kind: Kind = Kind.HALF) -> Record:
 
 
 def contents(journal: Journal) -> list[bytes]:
-    return [found.content for found in journal.read(1 << 40, 1 << 40)]
+    return [bytes(found.content) for found in journal.read(1 << 40, 1 << 40)]
 
 
 def test_what_was_appended_is_read_until_it_is_flushed(tmp_path: Path) -> None:

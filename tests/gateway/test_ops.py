@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from checkback.gateway.deduplication import CachedHalf
     from checkback.gateway.deduplication_history import Place
+    from checkback.gateway.landed_halves import CachedHalf
     from checkback.gateway.look_ups import LookedUp
     from checkback.gateway.service import GatewayService
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkback.gateway import json_decoder
-from checkback.gateway.deduplication import CachedHalf, name_of
+from checkback.gateway.deduplication import name_of
+from checkback.gateway.landed_halves import CachedHalf
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.problems import Problem
 from checkback.gateway.service import GatewayService

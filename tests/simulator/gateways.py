@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from checkback.gateway.deduplication import CachedHalf, DeduplicationCache, Verdict, judge_op, name_of
+from checkback.gateway.deduplication import DeduplicationCache, Verdict, judge_op, name_of
+from checkback.gateway.landed_halves import CachedHalf
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.messages import Op as OpMessage
 from checkback.reconcile.records import Kind

@@ -66,7 +66,8 @@ def _all_well(schema: pa.Schema, transaction_ids: pa.Array, **columns: pa.Array 
     count = len(transaction_ids)
     nothing = pa.nulls(count, pa.string())
     columns |= {"status": pa.repeat(pa.scalar(200, pa.int32()), count), "transaction_id": transaction_ids}
-    return to_stream(pa.Table.from_arrays([columns.get(name, nothing) for name in schema.names], schema=schema))
+    rows = pa.Table.from_arrays([columns.get(name, nothing) for name in schema.names], schema=schema)
+    return bytes(to_stream(rows))
 
 
 def _stream(schema: pa.Schema, answers: Sequence[Answer], transaction_ids: pa.Array) -> bytes:
@@ -76,7 +77,7 @@ def _stream(schema: pa.Schema, answers: Sequence[Answer], transaction_ids: pa.Ar
         transaction_ids if field.name == "transaction_id" else pa.array(columns[field.name], field.type)
         for field in schema
     ]
-    return to_stream(pa.Table.from_arrays(arrays, schema=schema))
+    return bytes(to_stream(pa.Table.from_arrays(arrays, schema=schema)))
 
 
 def _members(answer: Answer) -> dict[str, Any]:

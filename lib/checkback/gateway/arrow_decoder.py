@@ -72,10 +72,11 @@ OP: dict[str, Kind] = {
     "remark": "text",
     "born_timestamp": "time",
 }
-_PARSED = pa.array([IMMUNITY_PROPERTY, *delay.PROPERTIES])
+_PARSED = frozenset({IMMUNITY_PROPERTY, *delay.PROPERTIES})
 #: bytes of tags, keys and properties, and properties of a message, that are far below the limit
 _SMALL, _FEW = PROPERTIES_MAX // 4, PROPERTIES_MAX // 64
 _US = 1000
+_NOTHING = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True)
@@ -197,48 +198,46 @@ def _valid_halves(columns: Columns, count: int) -> Mask:
     if any(name not in columns for name in ("transaction_id", "producer_group", "real_topic", "body")):
         return np.zeros(count, np.bool_)
     valid = (
-        _long(pc.utf8_length(columns["transaction_id"]), 1, TRANSACTION_ID_MAX)
+        _identified(columns["transaction_id"])
         & _named(columns["producer_group"], is_group)
         & _named(columns["real_topic"], is_topic)
-        & _long(pc.binary_length(columns["body"]), 0, BODY_MAX)
+        & _long(columns["body"], 0, BODY_MAX)
     )
     for name in ("check_immunity_s", "delay", "delay_level", "deliver_at"):
         if name in columns:
             valid &= _true(columns[name].is_null())
-    if "real_queue_id" in columns:
-        valid &= _within(columns["real_queue_id"], INT_MAX) | _true(columns["real_queue_id"].is_null())
-    if "born_timestamp" in columns:
-        valid &= _within(columns["born_timestamp"], MS_MAX) | _true(columns["born_timestamp"].is_null())
+    for name, most in (("real_queue_id", INT_MAX), ("born_timestamp", MS_MAX)):
+        if name in columns:
+            valid &= _within_or_null(columns[name], most)
     size = np.zeros(count, np.int64)
     for name in ("tags", "keys"):
         if name in columns:
-            size += _numbers(pc.binary_length(columns[name]))
+            size += _lengths(columns[name])
     if "properties" in columns:
         valid &= _simple(columns["properties"], size)
     return valid & (size <= _SMALL)
 
 
-def _simple(properties: pa.ListArray, size: NDArray[np.int64]) -> Mask:
+def _simple(properties: pa.MapArray, size: NDArray[np.int64]) -> Mask:
     """Which rows have few properties, none twice, null or parsed. Adds their bytes to ``size``."""
-    counts = _numbers(pc.list_value_length(properties))
-    entries = properties.flatten()
-    if not len(entries):
+    offsets = np.asarray(properties.offsets)
+    first, last, counts = int(offsets[0]), int(offsets[-1]), np.diff(offsets)
+    if first == last:
         return np.ones(len(properties), np.bool_)
-    keys, items = entries.field(0), entries.field(1)
-    row = np.repeat(np.arange(len(properties)), counts)
-    bad = _true(pc.is_in(keys, _PARSED)) | _true(items.is_null()) | _true(keys.is_null())
-    if counts.max() > 1:
-        code = keys.dictionary_encode()
-        _, first = np.unique(row * (len(code.dictionary) + 1) + _numbers(code.indices), return_index=True)
-        twice = np.ones(len(row), np.bool_)
-        twice[first] = False
-        bad |= twice
-    lengths = _numbers(pc.binary_length(keys)) + _numbers(pc.binary_length(items))
-    ends = np.cumsum(counts)
-    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    size += total[ends] - total[ends - counts]
+    keys, items = properties.keys[first:last], properties.items[first:last]
+    code = keys.dictionary_encode()
+    names, codes = code.dictionary.to_pylist(), np.asarray(code.indices)
+    total = np.concatenate([_NOTHING, np.cumsum(_lengths(keys) + _lengths(items), dtype=np.int64)])
+    size += total[offsets[1:] - first] - total[offsets[:-1] - first]
     simple = counts <= _FEW
-    simple[row[bad]] = False
+    if counts.max() == 1 and not items.null_count and _PARSED.isdisjoint(names):
+        return simple
+    row = np.repeat(np.arange(len(properties)), counts)
+    bad = np.array([name in _PARSED for name in names])[codes] | _true(items.is_null())
+    _, firsts = np.unique(row * len(names) + codes, return_index=True)
+    twice = np.ones(len(row), np.bool_)
+    twice[firsts] = False
+    simple[row[bad | twice]] = False
     return simple
 
 
@@ -248,14 +247,14 @@ def _valid_ops(columns: Columns, count: int) -> Mask:
     valid = (
         _within(columns["queue_id"], INT_MAX)
         & _within(columns["half_offset"], LONG_MAX)
-        & _long(pc.utf8_length(columns["transaction_id"]), 1, TRANSACTION_ID_MAX)
+        & _identified(columns["transaction_id"])
         & _named(columns["producer_group"], is_group)
-        & _true(pc.is_in(columns["state"], pa.array(STATES)))
+        & _named(columns["state"], STATES.__contains__)
     )
     if "remark" in columns:
         valid &= _numbers(pc.utf8_length(columns["remark"])) <= REMARK_MAX
     if "born_timestamp" in columns:
-        valid &= _within(columns["born_timestamp"], MS_MAX) | _true(columns["born_timestamp"].is_null())
+        valid &= _within_or_null(columns["born_timestamp"], MS_MAX)
     return valid
 
 
@@ -269,7 +268,7 @@ def _half_rows(columns: Columns, count: int, now: int, committed: bool | None) -
     queues = np.zeros(count) if queue_ids is None else _numbers(queue_ids)
     made["real_queue_id"] = pa.array(queues.astype(np.int32))
     made["born_timestamp"] = _born(columns, count, now)
-    made["properties"] = _maps(columns.get("properties"), count)
+    made["properties"] = columns["properties"] if "properties" in columns else _no_properties(count)
     if committed is not None:
         made["committed"] = pa.repeat(committed, count)
     return _in_schema(SENT, made, count)
@@ -288,7 +287,8 @@ def _op_rows(columns: Columns, count: int, now: int) -> pa.Table:
 
 
 def _in_schema(schema: pa.Schema, made: dict[str, pa.Array], count: int) -> pa.Table:
-    return pa.Table.from_arrays([made.get(field.name, pa.nulls(count, field.type)) for field in schema], schema=schema)
+    columns = (made[field.name] if field.name in made else pa.nulls(count, field.type) for field in schema)
+    return pa.Table.from_arrays(list(columns), schema=schema)
 
 
 def _born(columns: Columns, count: int, now: int) -> pa.Array:
@@ -296,20 +296,15 @@ def _born(columns: Columns, count: int, now: int) -> pa.Array:
     return pa.array(born * _US, pa.timestamp("us", "UTC"))
 
 
-def _maps(properties: pa.ListArray | None, count: int) -> pa.MapArray:
-    """The properties, none being null."""
-    if properties is None:
-        ends, empty = pa.array(np.zeros(count + 1, np.int32)), pa.nulls(0, pa.string())
-        return pa.MapArray.from_arrays(ends, empty, empty)
-    entries = properties.flatten()
-    ends = np.concatenate([[0], np.cumsum(_numbers(pc.list_value_length(properties)))])
-    return pa.MapArray.from_arrays(pa.array(ends, pa.int32()), entries.field(0), entries.field(1))
+def _no_properties(count: int) -> pa.MapArray:
+    nothing = pa.nulls(0, pa.string())
+    return pa.MapArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), nothing, nothing)
 
 
 def _half_fields(columns: Columns, number: int) -> dict[str, Any]:
     fields = _fields(columns, number)
     if "properties" in fields:
-        fields["properties"] = {one["key"]: one["value"] for one in fields["properties"]}
+        fields["properties"] = dict(fields["properties"])
     if "body" in fields:
         fields["body"] = base64.b64encode(fields["body"]).decode()
     return fields
@@ -324,23 +319,44 @@ def _fields(columns: Columns, number: int) -> dict[str, Any]:
 def _named(names: pa.Array, fits: Callable[[str], bool]) -> Mask:
     """Which names fit; null does not."""
     code = names.dictionary_encode()
-    fit = np.array([fits(name) for name in code.dictionary.to_pylist()] + [False])
-    return fit[_numbers(code.indices, len(fit) - 1)]
+    fit = np.array([*map(fits, code.dictionary.to_pylist()), False])
+    return fit[np.asarray(code.indices) if not names.null_count else _numbers(code.indices, len(fit) - 1)]
 
 
-def _long(lengths: pa.Array, least: int, most: int) -> Mask:
-    numbers = _numbers(lengths, -1)
-    return (numbers >= least) & (numbers <= most)
+def _identified(ids: pa.Array) -> Mask:
+    """Which are transaction ids."""
+    fit = _long(ids, 1, TRANSACTION_ID_MAX)  # no more bytes than characters may be
+    return fit if fit.all() else _within(pc.utf8_length(ids), TRANSACTION_ID_MAX) & _long(ids, 1, LONG_MAX)
+
+
+def _long(values: pa.Array, least: int, most: int) -> Mask:
+    """Of which the bytes are within these limits; null is not."""
+    lengths = _lengths(values)
+    fit = (lengths >= least) & (lengths <= most)
+    return fit & _true(values.is_valid()) if values.null_count else fit
+
+
+def _lengths(values: pa.Array) -> NDArray[np.int32]:
+    """The bytes of each text; of null any number."""
+    offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, 4 * values.offset)
+    return np.diff(offsets)
 
 
 def _within(numbers: pa.Array, most: int) -> Mask:
-    return (_numbers(numbers, -1) >= 0) & (_numbers(numbers, -1) <= most)
+    found = _numbers(numbers, -1)
+    return (found >= 0) & (found <= most)
+
+
+def _within_or_null(numbers: pa.Array, most: int) -> Mask:
+    found = _numbers(numbers)
+    return (found >= 0) & (found <= most)
 
 
 def _numbers(numbers: pa.Array, null: int = 0) -> NDArray[np.int64]:
     """As int64; of uint64 those over LONG_MAX become negative."""
-    cast = numbers if numbers.type == pa.int64() else numbers.cast(pa.int64(), safe=False)
-    return np.asarray(cast.fill_null(null) if cast.null_count else cast)
+    if numbers.null_count:
+        numbers = numbers.cast(pa.int64(), safe=False).fill_null(null)
+    return np.asarray(numbers).astype(np.int64, copy=False)
 
 
 def _true(booleans: pa.Array) -> Mask:

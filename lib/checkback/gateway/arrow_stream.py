@@ -27,6 +27,7 @@ MESSAGES_MAX = 256
 #: fields of a schema, nested ones too
 _FIELDS_MAX = 256
 _PROPERTIES = pa.map_(pa.string(), pa.string())
+_FIRST = np.zeros(1, np.int32)
 _ENTRIES = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]))
 # Message.fbs and Schema.fbs of the Arrow format: types of a message's header, places of fields in their tables.
 _DICTIONARY, _BATCH = 2, 3
@@ -58,8 +59,8 @@ def read_columns(body: bytes, kinds: Mapping[str, Kind], most: int) -> tuple[int
     """The number of rows, and the columns that ``kinds`` names, without those that are absent or of type null.
 
     text is string, bytes is binary, integer as sent, time is int64 in ms since the epoch (rounded down), properties is
-    list<struct<key, value>>, delay is string or integer. Other columns are ignored. ``most``: bytes of the decoded
-    stream, and of the columns. Raises UnreadableError.
+    map<string, string> without null, delay is string or integer. Other columns are ignored. ``most``: bytes of the
+    decoded stream, and of the columns. Raises UnreadableError.
     """
     try:
         rows = _measure(body, most)
@@ -223,19 +224,28 @@ def _delay(array: pa.Array, room: _Room) -> pa.Array:
 def _time(array: pa.Array, _: _Room) -> pa.Array:
     if pa.types.is_integer(array.type):
         return array
-    times = np.asarray(array.view(pa.int64()).fill_null(0))
+    numbers = array.view(pa.int64())
+    if array.type.unit == "ms":
+        return numbers
+    times = np.asarray(numbers.fill_null(0))
     if array.type.unit == "s":
         times = np.clip(times, -(2**50), 2**50) * 1000  # beyond what any time may be, and no overflow
     else:
-        times = times // {"ms": 1, "us": 1000, "ns": 1_000_000}[array.type.unit]
+        times = times // {"us": 1000, "ns": 1_000_000}[array.type.unit]
     return pa.array(times, mask=np.asarray(array.is_null()))
 
 
-def _properties(array: pa.MapArray, _: _Room) -> pa.Array:
-    properties = array.cast(_PROPERTIES).cast(_ENTRIES)  # functions take no maps
-    if properties.flatten().field(0).null_count:
+def _properties(array: pa.MapArray, _: _Room) -> pa.MapArray:
+    if not array.type.equals(_PROPERTIES, check_metadata=True):
+        array = array.cast(_PROPERTIES)
+    if array.null_count:
+        entries = array.cast(_ENTRIES)  # functions take no maps
+        ends = np.cumsum(np.asarray(pc.list_value_length(entries).fill_null(0)), dtype=np.int32)
+        entries = entries.flatten()
+        array = pa.MapArray.from_arrays(np.concatenate([_FIRST, ends]), entries.field(0), entries.field(1))
+    if array.keys.null_count:
         raise UnreadableError("malformed", "properties: a name is null", "properties")
-    return properties
+    return array
 
 
 def _is_view(kind: pa.DataType) -> bool:

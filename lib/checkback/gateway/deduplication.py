@@ -11,13 +11,12 @@ from enum import Enum
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from checkback.gateway.landed_halves import Entry, LandedHalves
+from checkback.gateway.landed_halves import CachedHalf, LandedHalves, rows_by_queue
 from checkback.storage.first_op import misfit
 
 if TYPE_CHECKING:
@@ -29,26 +28,13 @@ if TYPE_CHECKING:
     from checkback.messages import Half, Op
 
 
-class CachedHalf(msgspec.Struct, frozen=True, gc=False):
-    """The cache entry of a half message. ``state``: the first op's, None = none yet. Times in ms.
-
-    ``fingerprint``: 0 = unknown, for one looked up by its offset.
-    There are millions of them: they are untracked by the garbage collector, which took a third of the gateway's time.
-    """
-
-    queue_id: int
-    queue_offset: int
-    name: str
-    fingerprint: int
-    real_topic: str
-    born_timestamp: int
-    stored: int
-    state: str | None = None
-
-
 #: longest transaction id, in characters, that is cached unhashed
 _WHOLE = 64
 _64_BITS = 2**64 - 1
+#: columns whose values many messages share
+_SHARED = ("real_topic", "real_queue_id", "tags", "check_immunity_s", "delay_ms", "deliver_at", "committed")
+_ALL_ONE = np.zeros(1, np.int64)
+_FEW = 4
 #: Most half messages cached after a lookup. They do not evict those that landed recently.
 RECALLED_MAX = 20_000
 
@@ -81,13 +67,14 @@ def short(transaction_id: str | None) -> str | None:
 
 def joined_names(groups: pa.ChunkedArray, transaction_ids: pa.ChunkedArray) -> pa.StringArray:
     """`name_of` of each row; null is empty text."""
-    long = np.flatnonzero(np.asarray(pc.utf8_length(transaction_ids).fill_null(0)) > _WHOLE).tolist()
+    long = np.flatnonzero(np.asarray(pc.utf8_length(transaction_ids)) > _WHOLE).tolist()
     if long:
         ids = transaction_ids.to_pylist()
         for row in long:
             ids[row] = short(ids[row])
         transaction_ids = pa.chunked_array([ids], pa.string())
-    names = pc.binary_join_element_wise(groups.fill_null(""), transaction_ids.fill_null(""), "/")
+    texts = (column.fill_null("") if column.null_count else column for column in (groups, transaction_ids))
+    names = pc.binary_join_element_wise(*texts, "/")
     return names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
 
 
@@ -102,38 +89,74 @@ def fingerprint(half: Half) -> int:
 
     Python's own hash, keyed for each process: it is the cheapest, and never leaves the process.
     """
+    # A sum, because their order is not content.
+    properties = sum(map(_hash_of, half.properties, half.properties.values())) & _64_BITS if half.properties else 0
     return hash(
         (
             half.body,
-            half.real_topic,
-            half.real_queue_id,
-            half.tags,
             half.keys,
-            half.check_immunity_s,
-            half.delay_ms,
-            half.deliver_at,
-            half.committed,
-            # A sum, because their order is not content.
-            sum(map(_hash_of, half.properties, half.properties.values())) & _64_BITS if half.properties else 0,
+            hash(
+                (
+                    half.real_topic,
+                    half.real_queue_id,
+                    half.tags,
+                    half.check_immunity_s,
+                    half.delay_ms,
+                    half.deliver_at,
+                    half.committed,
+                    properties,
+                )
+            ),
         )
     )
 
 
 def fingerprints(rows: pa.Table) -> NDArray[np.int64]:
     """`fingerprint` of each row of `half`, by column; ``properties`` without nulls."""
-    columns: list[Iterable[Any]] = []
-    for name in ("body", "real_topic", "real_queue_id", "tags", "keys", "check_immunity_s", "delay_ms", "deliver_at"):
-        column = rows.column(name)
-        if column.null_count == len(column):
-            columns.append(repeat(None, len(column)))
-        elif name == "deliver_at":
-            columns.append([None if at is None else at // 1000 for at in column.cast(pa.int64()).to_pylist()])
-        else:
-            columns.append(column.to_pylist())
-    committed = rows.column("committed")
-    columns.append(repeat(None, len(committed)) if committed.null_count == len(committed) else committed.to_pylist())
-    columns.append(_property_sums(rows.column("properties")))
+    if not len(rows):
+        return np.zeros(0, np.int64)
+    columns = (rows.column("body").to_pylist(), rows.column("keys").to_pylist(), _others(rows))
     return np.fromiter(map(hash, zip(*columns, strict=True)), np.int64, len(rows))
+
+
+def _others(rows: pa.Table) -> Iterable[int]:
+    """Of each row the hash of what is neither its body nor its keys: few are distinct, each is hashed once."""
+    coded = [_coded(rows.column(name)) for name in _SHARED]
+    sums = _property_sums(rows.column("properties"))
+    if (sums == sums[0]).all():
+        coded.append((_ALL_ONE, [int(sums[0])]))
+    else:
+        distinct, which = np.unique(sums, return_inverse=True)
+        coded.append((which, distinct.tolist()))
+    row_code, count = np.zeros(len(rows), np.int64), 1
+    for codes, values in coded:
+        if len(values) > 1:
+            row_code, count = row_code * len(values) + codes, count * len(values)
+            if count > _FEW * len(rows):
+                distinct, row_code = np.unique(row_code, return_inverse=True)
+                count = len(distinct)
+    last = np.zeros(count, np.int64)  # row of each code; of those that are not there the first
+    last[row_code] = np.arange(len(rows))
+    columns = [
+        repeat(values[0], len(last)) if len(values) == 1 else map(values.__getitem__, codes[last].tolist())
+        for codes, values in coded
+    ]
+    hashes = list(map(hash, zip(*columns, strict=True)))
+    return map(hashes.__getitem__, row_code.tolist())
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[Any]]:
+    """Of each row the number of its value, which counts from 0 on; and the values."""
+    if column.null_count == len(column):
+        return _ALL_ONE, [None]
+    if pa.types.is_timestamp(column.type):
+        column = pc.divide(column.cast(pa.int64()), 1000)
+    encoded = (column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)).dictionary_encode()
+    codes, values = encoded.indices, encoded.dictionary.to_pylist()
+    if codes.null_count:
+        codes = codes.fill_null(len(values))
+        values.append(None)
+    return np.asarray(codes), values
 
 
 def _hash_of(name: str, value: str | None) -> int:
@@ -141,24 +164,26 @@ def _hash_of(name: str, value: str | None) -> int:
     return hash(f"{len(name)}:{name}{value}")
 
 
-def _property_sums(column: pa.ChunkedArray) -> Iterable[int]:
+def _property_sums(column: pa.ChunkedArray) -> NDArray[np.uint64]:
     maps = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     offsets = np.asarray(maps.offsets)
     first, last = int(offsets[0]), int(offsets[-1])
     if first == last:
-        return repeat(0, len(maps))
+        return np.zeros(len(maps), np.uint64)
     # Most properties recur: each is hashed once.
-    names, values = (entries[first:last].dictionary_encode() for entries in (maps.keys, maps.items))
-    codes = np.asarray(names.indices).astype(np.int64) * (len(values.dictionary) + 1)
-    codes += np.asarray(values.indices.fill_null(len(values.dictionary)))
-    pairs = len(names.dictionary) * (len(values.dictionary) + 1)
+    (name_codes, names), (value_codes, values) = (
+        _coded(pa.chunked_array([entries[first:last]])) for entries in (maps.keys, maps.items)
+    )
+    if len(names) == len(values) == 1:
+        return np.asarray(np.diff(offsets).astype(np.uint64) * np.uint64(_hash_of(names[0], values[0]) & _64_BITS))
+    codes = np.zeros(last - first, np.int64) + name_codes.astype(np.int64) * len(values) + value_codes
+    pairs = len(names) * len(values)
     distinct, which = (np.arange(pairs), codes) if pairs <= len(codes) else np.unique(codes, return_inverse=True)
-    name_codes, value_codes = np.divmod(distinct, len(values.dictionary) + 1)
-    texts, others = names.dictionary.to_pylist(), [*values.dictionary.to_pylist(), None]
-    texts_of = zip(name_codes.tolist(), value_codes.tolist(), strict=True)
-    hashes = np.fromiter((_hash_of(texts[n], others[v]) for n, v in texts_of), np.int64, len(distinct))
+    pair_names, pair_values = np.divmod(distinct, len(values))
+    pairs_of = zip(pair_names.tolist(), pair_values.tolist(), strict=True)
+    hashes = np.fromiter((_hash_of(names[n], values[v]) for n, v in pairs_of), np.int64, len(distinct))
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes.view(np.uint64)[which])])
-    found: list[int] = (total[offsets[1:] - first] - total[offsets[:-1] - first]).tolist()
+    found: NDArray[np.uint64] = total[offsets[1:] - first] - total[offsets[:-1] - first]
     return found
 
 
@@ -225,20 +250,30 @@ class DeduplicationCache:
 
     def named(self, name: str) -> CachedHalf | None:
         """The half message of a transaction, if cached."""
-        entry = self._landed.named(name)
-        return None if entry is None else CachedHalf(*entry)
+        return self._landed.named(name)
 
-    def knows_none(self, names: Collection[str]) -> bool:
-        """Is no transaction of these names cached?"""
-        return self._landed.isdisjoint(names)
+    def reserve(self, names: list[str]) -> int | None:
+        """Reserve the names of transactions whose half messages will land together, until they land or `release`.
+
+        None, and nothing is reserved, if one of them is cached or reserved, or twice among them.
+        """
+        return self._landed.reserve(names)
+
+    def release(self, reservation: int, names: list[str]) -> None:
+        """The half messages of a reservation will not land."""
+        self._landed.release(reservation, names)
+
+    def under_way(self, name: str) -> tuple[int, int] | None:
+        """The reservation that a name belongs to, and its number among those names; None = it has none."""
+        return self._landed.under_way(name)
 
     def at(self, queue_id: int, queue_offset: int) -> CachedHalf | None:
         """The half message at an offset of an owned queue, if cached."""
         place = (queue_id, queue_offset)
         if queue_id not in self._next:
             return self._ending.get(place)
-        entry = self._landed.at(queue_id, queue_offset)
-        return self._recalled.get(place) or self._ending.get(place) if entry is None else CachedHalf(*entry)
+        half = self._landed.at(queue_id, queue_offset)
+        return half or self._recalled.get(place) or self._ending.get(place)
 
     def unflushed_op(self, half: CachedHalf) -> None:
         """Keep a half message, with the state of its op, until the op is in the table (`flushed_ops`)."""
@@ -261,12 +296,12 @@ class DeduplicationCache:
         """
         for half in halves:
             self._assigned(half.queue_id, half.queue_offset)
-            self._landed.add(Entry(*msgspec.structs.astuple(half)))
+            self._landed.add(half)
 
     def landed_together(self, halves: HalfEntries) -> None:
         """The same for many at once, by column."""
-        for queue_id in np.unique(halves.queue_ids).tolist():
-            self._assigned(queue_id, int(halves.offsets[halves.queue_ids == queue_id].max()))
+        for queue_id, rows in rows_by_queue(halves.queue_ids):
+            self._assigned(queue_id, int(halves.offsets[rows].max()))
         self._landed.extend(halves)
 
     def _assigned(self, queue_id: int, queue_offset: int) -> None:
@@ -280,12 +315,13 @@ class DeduplicationCache:
             if half.queue_id in self._next and self.at(*place) is None:
                 self._recalled[place] = replace(half, stored=now)
 
-    def ended(self, queue_id: int, queue_offset: int, state: str) -> None:
-        """Record the op of a cached half message. The first stands; a no-op for one that is not cached."""
-        self._landed.ended(queue_id, queue_offset, state)
+    def ended(self, queue_id: int, queue_offset: int, state: str) -> bool:
+        """Record the op of a cached half message. The first stands; False: it is not cached."""
+        known = self._landed.ended(queue_id, queue_offset, state)
         half = self._recalled.get((queue_id, queue_offset))
         if half is not None and half.state is None:
             self._recalled[queue_id, queue_offset] = replace(half, state=state)
+        return known or half is not None
 
     def unended(self, queue_id: int, offsets: NDArray[np.int64], names: list[str]) -> bool:
         """Is a half message with this name, and without an op, cached at each of the ascending offsets?"""

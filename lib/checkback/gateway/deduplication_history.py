@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from checkback.errors import StorageError
-from checkback.gateway.deduplication import CachedHalf, name_of, short, whose
+from checkback.gateway.deduplication import name_of, short, whose
+from checkback.gateway.landed_halves import CachedHalf
 from checkback.gateway.recent_halves import FirstOps, entries_of, last_of
 from checkback.messages import LONG_MAX, Half
 from checkback.storage import first_op, table_files

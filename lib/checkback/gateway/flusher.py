@@ -69,6 +69,11 @@ class Flusher:
         # Step 4
         return self._journal.flushed(position)
 
+    @property
+    def behind(self) -> bool:
+        """Has the journal at least half of what a flush takes?"""
+        return self._journal.rows >= _ROWS // 2 or self._journal.size >= COMMIT_BYTES // 2
+
     def drain(self) -> int:
         """Flush all that the journal has; returns how many messages and ops the tables lacked. Raises as `flush`."""
         count = sum(record.rows for record in self._journal.unflushed() if not self.has(record))
@@ -78,7 +83,10 @@ class Flusher:
 
 
 class FlushLoop:
-    """Flushes every ``interval_s`` until closed, then all that is left. Belongs to one event loop."""
+    """Flushes every ``interval_s``, without a pause while it is behind, until closed, then all that is left.
+
+    Belongs to one event loop.
+    """
 
     def __init__(
         self,
@@ -112,11 +120,11 @@ class FlushLoop:
                     self._flushed(())
                     if self._health.flush_failed(error) or self._closed.is_set():
                         raise self._left(error) from error
-                    pause = min(2 * pause, max(_PAUSE_MAX_S, self._interval_s))
+                    pause = min(2 * max(pause, self._interval_s), max(_PAUSE_MAX_S, self._interval_s))
                 else:
                     self._health.flushed()
                     self._flushed(records)
-                    pause = self._interval_s
+                    pause = 0.0 if self._flusher.behind else self._interval_s
                 if not self._closed.is_set():
                     with suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(self._closed.wait(), max(0.0, began + pause - loop.time()))

@@ -37,13 +37,15 @@ class Placed(NamedTuple):
 class HalfBlock:
     """In-flight half messages of one request; their offsets are assigned, consecutively, when their commit begins.
 
-    ``rows``: in the schema SENT; ``names``, ``fingerprints``: of each; ``size``: approximate memory in bytes.
+    ``rows``: in the schema SENT; ``names``, ``fingerprints``: of each; ``size``: approximate memory in bytes;
+    ``reservation``: of the names in the cache.
     """
 
     rows: pa.Table
     names: list[str]
     fingerprints: NDArray[np.int64]
     size: int
+    reservation: int
     done: asyncio.Future[None] | None = None
     queue_id: int = -1
     queue_offset: int = -1
@@ -51,10 +53,6 @@ class HalfBlock:
 
     def __len__(self) -> int:
         return len(self.names)
-
-    def named(self, name: str) -> BlockRow:
-        """The half message of a transaction that is among these."""
-        return BlockRow(self, self.names.index(name))
 
     def entries(self, stored: int) -> HalfEntries:
         """As the cache has them; ``stored``: steady ms."""
@@ -70,6 +68,7 @@ class HalfBlock:
             born=np.asarray(self.rows.column("born_timestamp").cast(pa.int64())) // 1000,
             stored=np.full(count, stored),
             states=bytes([state]) * count,
+            reservation=self.reservation,
         )
 
 
@@ -144,21 +143,20 @@ def landed(name: str, rows: pa.Table, **assigned: Any) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def to_stream(rows: pa.Table) -> bytes:
+def to_stream(rows: pa.Table) -> memoryview:
     """Rows as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    return memoryview(sink.getvalue())
 
 
-def is_stream(content: bytes) -> bool:
+def is_stream(content: bytes | memoryview) -> bool:
     """Is it an Arrow IPC stream? MessagePack's arrays do not begin with its continuation marker."""
     return content[:1] == b"\xff"
 
 
-def of_stream(content: bytes) -> pa.Table:
+def of_stream(content: bytes | memoryview) -> pa.Table:
     """The rows of `to_stream`. Raises pa.ArrowException."""
     with pa.ipc.open_stream(content) as stream:
         return stream.read_all()

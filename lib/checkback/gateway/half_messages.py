@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from checkback.delay import too_late
 from checkback.gateway.deduplication import (
-    CachedHalf,
     Verdict,
     fingerprint,
     fingerprints,
@@ -24,6 +23,7 @@ from checkback.gateway.group_commit import GroupCommit
 from checkback.gateway.half_blocks import BlockRow, HalfBlock, Placed, block_size, landed_rows
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal_records import block_record, half_record
+from checkback.gateway.landed_halves import CachedHalf
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.tables import half_rows
 
@@ -113,7 +113,9 @@ class HalfMessageWriter:
         self._table = table
         self._metrics = metrics
         self._health = health
-        self._on_the_way: dict[str, _Entry | HalfBlock] = {}
+        #: single messages by their name, blocks by the reservation of their names
+        self._on_the_way: dict[str, _Entry] = {}
+        self._blocks: dict[int, HalfBlock] = {}
         self._turn = 0
         self.commits: GroupCommit[_Entry | HalfBlock] = GroupCommit(
             "half", self, gateway.gather.total_seconds(), gateway.max_waiting, intake
@@ -138,22 +140,28 @@ class HalfMessageWriter:
         admitted: dict[int, Answer | _Pending] = {**columns.problems}
         rows, numbers = self._fit_columns(columns, groups, admitted)
         names, prints = joined_names(rows["producer_group"], rows["transaction_id"]).to_pylist(), fingerprints(rows)
-        new, again = self._new(names, prints, rows, numbers, admitted)
-        if len(new) < len(names):
-            rows, names, prints = rows.take(pa.array(new)), [names[row] for row in new.tolist()], prints[new]
+        again: dict[int, tuple[int, int]] = {}
+        reservation = self._cache.reserve(names) if self._on_the_way.keys().isdisjoint(names) else None
+        if reservation is None:
+            new, again = self._new(names, prints, rows, numbers, admitted)
+            rows, names = rows.take(pa.array(new)), [names[row] for row in new.tolist()]
+            prints, numbers = prints[new], numbers[new]
         whole = columns.size if len(names) == len(columns.numbers) else rows.nbytes
         count, size, refusal = self._room(len(names), whole, rows, groups)
         if refusal is not None:
-            admitted |= dict.fromkeys(numbers[new[count:]].tolist(), refusal)
-            rows, names, prints = rows.slice(0, count), names[:count], prints[:count]
-        block = HalfBlock(rows, names, prints, size)
+            if reservation is not None:
+                self._cache.release(reservation, names)
+                reservation = None
+            admitted |= dict.fromkeys(numbers[count:].tolist(), refusal)
+            rows, names, prints, numbers = rows.slice(0, count), names[:count], prints[:count], numbers[:count]
         if count:
-            self._on_the_way |= dict.fromkeys(names, block)
+            block = HalfBlock(rows, names, prints, size, self._reserved(names) if reservation is None else reservation)
+            self._blocks[block.reservation] = block
             block.done = self.commits.submit([block], block.size, groups, count)
             if count == len(columns.transaction_ids):
                 return _placed(block)
-        for row, number in enumerate(numbers[new[:count]].tolist()):
-            admitted[number] = BlockRow(block, row), int(prints[row])
+            of_rows = enumerate(zip(numbers.tolist(), prints.tolist(), strict=True))
+            admitted |= {number: (BlockRow(block, row), content) for row, (number, content) in of_rows}
         for number, (row, content) in again.items():
             admitted[number] = (BlockRow(block, row), content) if row < count else _refused(refusal)
         return _all_settled([admitted[number] for number in range(len(columns.transaction_ids))])
@@ -170,6 +178,8 @@ class HalfMessageWriter:
             found = enumerate(map(of_group.__getitem__, code.indices.to_pylist()))
             problems |= {row: problem for row, problem in found if problem is not None}
         for name in ("delay_ms", "deliver_at"):
+            if rows[name].null_count == len(rows):
+                continue
             for row in np.flatnonzero(np.asarray(rows[name].is_valid())).tolist():
                 delay_ms, at = rows["delay_ms"][row].as_py(), rows["deliver_at"].cast(pa.int64())[row].as_py()
                 problem = self._too_late(delay_ms, None if at is None else at // 1000)
@@ -194,27 +204,27 @@ class HalfMessageWriter:
 
         The others' answers, or in-flight messages, are added to ``admitted``.
         """
-        if (
-            self._cache.knows_none(names)
-            and self._on_the_way.keys().isdisjoint(names)
-            and len(set(names)) == len(names)
-        ):
-            return np.arange(len(names)), {}
         new: list[int] = []
         first: dict[str, int] = {}
         again: dict[int, tuple[int, int]] = {}
-        for row, (name, content) in enumerate(zip(names, prints.tolist(), strict=True)):
-            number = int(numbers[row])
+        every = zip(names, prints.tolist(), rows["transaction_id"].to_pylist(), numbers.tolist(), strict=True)
+        for row, (name, content, transaction_id, number) in enumerate(every):
             if name in first:
                 again[number] = first[name], content
                 continue
-            known = self._known(name, content, rows["transaction_id"][row].as_py())
+            known = self._known(name, content, transaction_id)
             if known is None:
                 first[name] = len(new)
                 new.append(row)
             else:
                 admitted[number] = known
         return np.array(new, np.int64), again
+
+    def _reserved(self, names: list[str]) -> int:
+        reservation = self._cache.reserve(names)
+        if reservation is None:
+            raise AssertionError("names that are new were not")
+        return reservation
 
     def _room(self, count: int, size: int, rows: pa.Table, groups: Groups) -> tuple[int, int, Problem | None]:
         """How many of the messages can be accepted now, their memory in bytes, and why not more."""
@@ -267,9 +277,10 @@ class HalfMessageWriter:
             same = judge_half(known, content) is Verdict.REPEATED
             return _stored(transaction_id, known) if same else _other_content(known)
         entry = self._on_the_way.get(name)
-        if entry is None:
-            return None
-        return (entry.named(name) if isinstance(entry, HalfBlock) else entry), content
+        if entry is not None:
+            return entry, content
+        under_way = self._cache.under_way(name)
+        return None if under_way is None else (BlockRow(self._blocks[under_way[0]], under_way[1]), content)
 
     def prepare(self, batch: Sequence[_Entry | HalfBlock]) -> _Prepared:
         """Assign the offsets: first those of single messages, which are one record of the journal."""
@@ -321,6 +332,7 @@ class HalfMessageWriter:
         )
         for block in prepared.blocks:
             self._cache.landed_together(block.entries(stored))
+            del self._blocks[block.reservation]
         self._forget(batch)
         self._health.worked()
         self._metrics.last_offset(prepared.queue_id, prepared.first + sum(map(len, batch)) - 1)
@@ -330,13 +342,16 @@ class HalfMessageWriter:
         problem = self._health.failed(error)
         for entry in batch:
             entry.problem = problem
+            if isinstance(entry, HalfBlock):
+                self._cache.release(entry.reservation, entry.names)
+                del self._blocks[entry.reservation]
         self._forget(batch)
 
     def _forget(self, batch: Sequence[_Entry | HalfBlock]) -> None:
-        """They are not on the way any more."""
+        """The single messages are not on the way any more."""
         for entry in batch:
-            for name in entry.names if isinstance(entry, HalfBlock) else (entry.name,):
-                del self._on_the_way[name]
+            if isinstance(entry, _Entry):
+                del self._on_the_way[entry.name]
 
 
 def _size(half: Half) -> int:

@@ -64,7 +64,7 @@ class Record:
 
     kind: Kind
     rows: int
-    content: bytes
+    content: bytes | memoryview
     queue_id: int = -1
     first: int = -1
     position: int = 0

@@ -76,7 +76,7 @@ class Segments:
             return torn
         return header == _HEADER.pack(_MAGIC, number, self._journal)
 
-    def write(self, contents: Sequence[bytes], position: int) -> list[tuple[int, int]]:
+    def write(self, contents: Sequence[bytes | memoryview], position: int) -> list[tuple[int, int]]:
         """Write contents, and flush them to disk; returns the file and place of each. Raises OSError: nothing counts.
 
         ``position``: of the last record whose content is among them.
@@ -119,12 +119,13 @@ class Segments:
         """A content. Raises OSError, ValueError if it is not all there."""
         with open(self._path(number), "rb", buffering=0) as file:
             file.seek(place)
-            content = bytearray()
-            while len(content) < size and (part := file.read(size - len(content))):
-                content += part
-        if len(content) < size:
+            parts, left = list[bytes](), size
+            while left and (part := file.read(left)):
+                parts.append(part)
+                left -= len(part)
+        if left:
             raise ValueError(f"{os.path.basename(self._path(number))} ends too early")
-        return bytes(content)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def remove(self, position: int, current: bool = False) -> None:
         """Rows up to this position are deleted, for good: remove the files that only they have named.
@@ -145,7 +146,7 @@ class Segments:
         self._end()
 
 
-def _write(file: FileIO, content: bytes) -> None:
+def _write(file: FileIO, content: bytes | memoryview) -> None:
     left = memoryview(content)
     while left:
         left = left[file.write(left) :]

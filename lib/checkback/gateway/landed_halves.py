@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import compress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
+from checkback.gateway.landed_names import LandedNames
 from checkback.messages import LONG_MAX, STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -25,15 +27,29 @@ STATE_OF = (None, *STATES, "DISCARD")
 CODE_OF = {state: code for code, state in enumerate(STATE_OF)}
 #: evicted entries whose places are not reused yet
 _EVICTED = 4096
-#: names that are Python objects at once
-_AT_ONCE = 10_000
+
+
+class CachedHalf(msgspec.Struct, frozen=True, gc=False):
+    """The cache entry of a half message. ``state``: the first op's, None = none yet. Times in ms.
+
+    ``fingerprint``: 0 = unknown, for one looked up by its offset.
+    """
+
+    queue_id: int
+    queue_offset: int
+    name: str
+    fingerprint: int
+    real_topic: str
+    born_timestamp: int
+    stored: int
+    state: str | None = None
 
 
 @dataclass(frozen=True)
 class HalfEntries:
     """Half messages to be remembered, in the order of landing. ``states``: codes; otherwise as in `CachedHalf`.
 
-    ``names``: an Arrow array for those of a start, which need less memory then.
+    ``names``: an Arrow array for those of a start, which need less memory then. ``reservation``: of the names.
     """
 
     queue_ids: Integers
@@ -44,64 +60,7 @@ class HalfEntries:
     born: Integers
     stored: Integers
     states: bytes
-
-
-class Entry(NamedTuple):
-    """One of them, with the fields of `CachedHalf`."""
-
-    queue_id: int
-    queue_offset: int
-    name: str
-    fingerprint: int
-    real_topic: str
-    born_timestamp: int
-    stored: int
-    state: str | None
-
-
-class _FirstNames:
-    """The names of the entries with the numbers from 0 on, as one Arrow array, and an index of their hashes."""
-
-    def __init__(self, names: pa.StringArray, added: NDArray[np.bool_]) -> None:
-        """``added``: which of the numbers there are."""
-        self._names = names
-        hashes = hashes_of(names)
-        order = np.argsort(hashes, kind="stable")
-        order = order[added[order]]
-        self._hashes, self._numbers = array("q", hashes[order].tobytes()), array("q", order.tobytes())
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def name(self, number: int) -> str:
-        name: str = self._names[number].as_py()
-        return name
-
-    def number(self, name: str) -> int | None:
-        """The last number with this name."""
-        wanted = hash(name)
-        at = bisect_right(self._hashes, wanted) - 1
-        while at >= 0 and self._hashes[at] == wanted:
-            if self.name(self._numbers[at]) == name:
-                return self._numbers[at]
-            at -= 1
-        return None
-
-    def isdisjoint(self, names: Collection[str]) -> bool:
-        """Is none of the names here? False may also mean that one has the hash of another."""
-        wanted = np.fromiter(map(hash, names), np.int64, len(names))
-        known = np.frombuffer(self._hashes, np.int64)
-        at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-        return not bool((known[at] == wanted).any())
-
-
-def hashes_of(names: pa.StringArray) -> Integers:
-    """Python's hash of each name; they are not held as Python objects all at once."""
-    hashes = np.empty(len(names), np.int64)
-    for first in range(0, len(names), _AT_ONCE):
-        part = names[first : first + _AT_ONCE]
-        hashes[first : first + len(part)] = np.fromiter(map(hash, part.to_pylist()), np.int64, len(part))
-    return hashes
+    reservation: int | None = None
 
 
 class LandedHalves:
@@ -121,9 +80,8 @@ class LandedHalves:
         self._states, self._alive = bytearray(), bytearray()
         #: empty: one of the first names
         self._names: list[str] = []
-        self._first_names: _FirstNames | None = None
         self._topics: list[str] = []
-        self._by_name: dict[str, int] = {}
+        self._by_name = LandedNames()
         #: by queue: ascending offsets, and their numbers
         self._places: dict[int, tuple[array[int], array[int]]] = {}
 
@@ -131,29 +89,39 @@ class LandedHalves:
         """The number of half messages."""
         return self._live
 
-    def isdisjoint(self, names: Collection[str]) -> bool:
-        """Is none of these names known?"""
-        known = self._first_names
-        return self._by_name.keys().isdisjoint(names) and (known is None or known.isdisjoint(names))
+    def reserve(self, names: list[str]) -> int | None:
+        """Reserve the names of half messages that will land; None if one is known or reserved, or twice among them."""
+        if self._by_name.maybe_first(names) and any(self.named(name) is not None for name in names):
+            return None
+        return self._by_name.reserve(names)
 
-    def named(self, name: str) -> Entry | None:
+    def release(self, reservation: int, names: list[str]) -> None:
+        """They will not land."""
+        self._by_name.release(reservation, names)
+
+    def under_way(self, name: str) -> tuple[int, int] | None:
+        """The reservation of a name whose half message has not landed, and its number there; None = it has none."""
+        return self._by_name.under_way(name)
+
+    def named(self, name: str) -> CachedHalf | None:
         """The half message of a transaction: of several the one added last, because that is evicted last."""
-        number = self._by_name.get(name)
-        if number is None and self._first_names is not None:
-            number = self._first_names.number(name)
+        number = self._by_name.number(name)
         position = None if number is None else self._known(number)
         return None if position is None else self._entry(position)
 
-    def at(self, queue_id: int, queue_offset: int) -> Entry | None:
+    def at(self, queue_id: int, queue_offset: int) -> CachedHalf | None:
         """The half message at a place."""
         position = self._placed(queue_id, queue_offset)
         return None if position is None else self._entry(position)
 
-    def ended(self, queue_id: int, queue_offset: int, state: str) -> None:
-        """Set the state of the half message at a place, unless it has one or is not known."""
+    def ended(self, queue_id: int, queue_offset: int, state: str) -> bool:
+        """Set the state of the half message at a place, unless it has one. Is one known there?"""
         position = self._placed(queue_id, queue_offset)
-        if position is not None and not self._states[position]:
+        if position is None:
+            return False
+        if not self._states[position]:
             self._states[position] = CODE_OF[state]
+        return True
 
     def unended(self, queue_id: int, offsets: Integers, names: list[str]) -> bool:
         """Is there a half message with this name, and without a state, at each of the ascending offsets?"""
@@ -161,9 +129,7 @@ class LandedHalves:
         if not known.all() or np.frombuffer(self._states, np.uint8)[positions].any():
             return False
         found = positions.tolist()
-        if list(map(self._names.__getitem__, found)) == names:
-            return True
-        return self._first_names is not None and list(map(self._name, found)) == names
+        return list(map(self._names.__getitem__, found)) == names or list(map(self._name, found)) == names
 
     def ended_together(self, queue_id: int, offsets: Integers, states: NDArray[np.uint8]) -> None:
         """`ended` for many at once, of ascending offsets; ``states``: codes."""
@@ -173,7 +139,7 @@ class LandedHalves:
         new[known] = column[positions[known]] == 0
         column[positions[new]] = states[new]
 
-    def add(self, one: Entry) -> None:
+    def add(self, one: CachedHalf) -> None:
         """Add a half message, unless one at its place is known."""
         offsets, numbers = self._places.setdefault(one.queue_id, (array("q"), array("q")))
         at = bisect_left(offsets, one.queue_offset) if offsets and offsets[-1] >= one.queue_offset else len(offsets)
@@ -195,7 +161,7 @@ class LandedHalves:
         self._share.append(self._share_of(one.name))
         self._names.append(one.name)
         self._topics.append(one.real_topic)
-        self._by_name[one.name] = self._next
+        self._by_name.add((one.name,), (self._next,))
         self._next += 1
         self._live += 1
 
@@ -203,8 +169,8 @@ class LandedHalves:
         """Add half messages, except those at a place that is known."""
         new = np.ones(len(more.names), np.bool_)
         numbers = self._next + np.arange(len(more.names))
-        for queue_id in np.unique(more.queue_ids).tolist():
-            self._extend_places(queue_id, np.flatnonzero(more.queue_ids == queue_id), more.offsets, numbers, new)
+        for queue_id, rows in rows_by_queue(more.queue_ids):
+            self._extend_places(queue_id, rows, more.offsets, numbers, new)
         topics, states = more.topics, more.states
         if not new.all():
             numbers = numbers[new]
@@ -221,26 +187,31 @@ class LandedHalves:
             column.frombytes((values if len(values) == len(numbers) else values[new]).tobytes())
         self._states += states
         self._alive += b"\1" * len(numbers)
-        self._extend_names(more.names, new, numbers)
+        self._extend_names(more, new, numbers)
         self._topics += topics
         self._next += len(more.names)
         self._live += len(numbers)
 
-    def _extend_names(self, names: list[str] | pa.StringArray, new: NDArray[np.bool_], numbers: Integers) -> None:
-        if isinstance(names, list):
-            added = names if new.all() else list(compress(names, new))
-            self._names += added
-            self._by_name.update(zip(added, numbers.tolist(), strict=True))
-            self._share.extend(map(self._share_of, added) if len(self._shares) > 1 else bytes(len(added)))
-        elif self._next:
-            self._extend_names(names.to_pylist(), new, numbers)
-        elif len(names):
-            self._first_names = _FirstNames(names, new)
+    def _extend_names(self, more: HalfEntries, new: NDArray[np.bool_], numbers: Integers) -> None:
+        names = more.names
+        if not isinstance(names, list) and not self._next and len(names):
+            self._by_name.begin(names, new)
             self._names += [""] * len(numbers)
             if len(self._shares) > 1:
                 self._share.extend(compress((self._share_of(name.as_py()) for name in names), new))
             else:
                 self._share.extend(bytes(len(numbers)))
+            return
+        texts = names if isinstance(names, list) else names.to_pylist()
+        added = texts if new.all() else list(compress(texts, new))
+        if more.reservation is not None and len(added) == len(texts):
+            self._by_name.landed(more.reservation, self._next)
+        else:
+            if more.reservation is not None:
+                self._by_name.release(more.reservation, texts)
+            self._by_name.add(added, numbers.tolist())
+        self._names += added
+        self._share.extend(map(self._share_of, added) if len(self._shares) > 1 else bytes(len(added)))
 
     def forget(self, before: int, most: int, kept: Mapping[int, int]) -> int:
         """Evict as `DeduplicationCache.forget`; ``kept``: by queue, the first offset that stays. Returns how many."""
@@ -256,19 +227,24 @@ class LandedHalves:
         del alive, share, young  # arrays in use cannot grow
         if kept:
             positions = [self._before(of_share, kept) for of_share in positions]
-        evicted = [position for of_share in positions for position in of_share.tolist()]
-        for position in evicted:
-            name = self._names[position]
-            if self._by_name.get(name) == self._numbers[position]:
-                del self._by_name[name]
-            self._alive[position] = 0
-            self._names[position] = self._topics[position] = ""
-        self._live -= len(evicted)
-        if self._first_names is not None and (not self._live or self._first_alive() >= len(self._first_names)):
-            self._first_names = None
+        evicted = np.concatenate([np.zeros(0, np.int64), *positions])
+        self._evict(evicted)
         if len(self._names) - self._live > max(_EVICTED, self._live):
             self._compact()
         return len(evicted)
+
+    def _evict(self, positions: Integers) -> None:
+        if not len(positions):
+            return
+        numbers = np.frombuffer(self._numbers, np.int64)[positions]
+        self._by_name.remove(list(map(self._names.__getitem__, positions.tolist())), numbers)
+        np.frombuffer(self._alive, np.uint8)[positions] = 0
+        # Mostly they are one run.
+        for run in np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1):
+            nothing = [""] * len(run)
+            self._names[run[0] : run[-1] + 1] = self._topics[run[0] : run[-1] + 1] = nothing
+        self._live -= len(positions)
+        self._by_name.evicted(self._numbers[self._alive.index(1)] if self._live else None)
 
     def _before(self, positions: Integers, kept: Mapping[int, int]) -> Integers:
         """The positions before the first whose offset stays."""
@@ -278,9 +254,6 @@ class LandedHalves:
             limits[queue_ids == queue_id] = offset
         stays = np.frombuffer(self._offsets, np.int64)[positions] >= limits
         return positions[: stays.argmax()] if stays.any() else positions
-
-    def _first_alive(self) -> int:
-        return self._numbers[self._alive.index(1)]
 
     def _compact(self) -> None:
         """Drop the evicted entries."""
@@ -319,7 +292,7 @@ class LandedHalves:
     def _placed(self, queue_id: int, queue_offset: int) -> int | None:
         """The position of the half message at a place."""
         offsets, numbers = self._places.get(queue_id, _NOWHERE)
-        at = bisect_left(offsets, queue_offset)
+        at = _place_in(offsets, queue_offset)
         return self._known(numbers[at]) if at < len(offsets) and offsets[at] == queue_offset else None
 
     def _all_placed(self, queue_id: int, offsets: Integers) -> tuple[Integers, NDArray[np.bool_]]:
@@ -328,27 +301,20 @@ class LandedHalves:
         if not places or not self._numbers:
             return np.zeros(len(offsets), np.int64), np.zeros(len(offsets), np.bool_)
         ordered, every = np.frombuffer(places, np.int64), np.frombuffer(self._numbers, np.int64)
-        at = np.minimum(np.searchsorted(ordered, offsets), len(ordered) - 1)
+        at = _places_in(ordered, offsets)
         wanted = np.frombuffer(numbers, np.int64)[at]
-        positions = np.minimum(np.searchsorted(every, wanted), len(every) - 1)
+        positions = _places_in(every, wanted)
         known = (ordered[at] == offsets) & (every[positions] == wanted)
         return positions, known & np.frombuffer(self._alive, np.bool_)[positions]
 
     def _known(self, number: int) -> int | None:
         """The position of an entry, if it is not evicted."""
-        position = self._position(number)
+        position = _place_in(self._numbers, number)
         known = position < len(self._numbers) and self._numbers[position] == number and self._alive[position]
         return position if known else None
 
-    def _position(self, number: int) -> int:
-        """The position of an entry, or where it would be."""
-        position = number - self._numbers[0] if self._numbers else 0
-        if 0 <= position < len(self._numbers) and self._numbers[position] == number:
-            return position
-        return bisect_left(self._numbers, number)
-
-    def _entry(self, position: int) -> Entry:
-        return Entry(
+    def _entry(self, position: int) -> CachedHalf:
+        return CachedHalf(
             self._queue_ids[position],
             self._offsets[position],
             self._name(position),
@@ -361,13 +327,38 @@ class LandedHalves:
 
     def _name(self, position: int) -> str:
         name = self._names[position]
-        return name if name or self._first_names is None else self._first_names.name(self._numbers[position])
+        return name or self._by_name.first_name(self._numbers[position])
 
     def _share_of(self, name: str) -> int:
         return self._shares.get(name.partition("/")[0], 0) if len(self._shares) > 1 else 0
 
 
 _NOWHERE: tuple[array[int], array[int]] = (array("q"), array("q"))
+
+
+def rows_by_queue(queue_ids: Integers) -> Iterator[tuple[int, Integers]]:
+    """The rows of each queue, ascending."""
+    if len(queue_ids) and (queue_ids == queue_ids[0]).all():
+        yield int(queue_ids[0]), np.arange(len(queue_ids))
+        return
+    for queue_id in np.unique(queue_ids).tolist():
+        yield queue_id, np.flatnonzero(queue_ids == queue_id)
+
+
+def _place_in(ordered: array[int], number: int) -> int:
+    """Where a number is in ascending ones, or where it would be: without a search if they have no gap before it."""
+    place = number - ordered[0] if ordered else 0
+    if 0 <= place < len(ordered) and ordered[place] == number:
+        return place
+    return bisect_left(ordered, number)
+
+
+def _places_in(ordered: Integers, numbers: Integers) -> Integers:
+    """Where each number is in ascending ones, if it is there: without a search if they have no gap."""
+    last = len(ordered) - 1
+    at = numbers - ordered[0] if ordered[-1] - ordered[0] == last else np.searchsorted(ordered, numbers)
+    found: Integers = np.clip(at, 0, last)
+    return found
 
 
 def _filtered(column: array[int], wanted: NDArray[np.bool_]) -> array[int]:
@@ -378,7 +369,7 @@ def shared_texts(column: pa.ChunkedArray) -> list[str]:
     """The texts, equal ones as one object; null is empty."""
     texts: list[str] = []
     for chunk in column.chunks:
-        code = chunk.fill_null("").dictionary_encode()
+        code = (chunk.fill_null("") if chunk.null_count else chunk).dictionary_encode()
         values = code.dictionary.to_pylist()
         texts += map(values.__getitem__, code.indices.to_pylist())
     return texts

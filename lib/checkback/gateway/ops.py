@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from checkback.errors import CheckbackError
 from checkback.gateway.batch_decoder import BATCH_MAX
-from checkback.gateway.deduplication import CachedHalf, Verdict, judge_op
+from checkback.gateway.deduplication import Verdict, judge_op
 from checkback.gateway.group_commit import GroupCommit
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal_records import op_block_record, op_record
@@ -24,7 +24,7 @@ from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.tables import op_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from concurrent.futures import ThreadPoolExecutor
 
     from checkback.gateway.arrow_decoder import OpColumns
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from checkback.gateway.group_commit import Intake
     from checkback.gateway.health import HealthState
     from checkback.gateway.journal import Record
+    from checkback.gateway.landed_halves import CachedHalf
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.tables import Appender
     from checkback.gateway.unverified_ops import UnverifiedOps
@@ -114,9 +115,9 @@ class OpWriter:
         answers: dict[int, Answer] = {number: one for number, one in enumerate(fit) if isinstance(one, Problem)}
         left = {number: one for number, one in enumerate(fit) if not isinstance(one, Problem)}
         while left:
-            known = await self._known({entry.place for entry in left.values()}, groups)
+            remembered, recalled = await self._known({entry.place for entry in left.values()}, groups)
             new: list[_Entry] = []
-            admitted = {number: self._admit(entry, known, new, groups) for number, entry in left.items()}
+            admitted = {number: self._admit(entry, remembered, recalled, new, groups) for number, entry in left.items()}
             if new:
                 done = self.commits.submit(new, _SIZE * len(new), groups)
                 for entry in new:
@@ -184,12 +185,17 @@ class OpWriter:
         return self._tokens.refused(op[0].producer_group, groups) or _Entry(*op, groups)
 
     def _admit(
-        self, entry: _Entry, recalled: LookedUp | Problem, new: list[_Entry], groups: Groups
+        self,
+        entry: _Entry,
+        remembered: Mapping[Place, CachedHalf],
+        recalled: LookedUp | Problem | None,
+        new: list[_Entry],
+        groups: Groups,
     ) -> Answer | _Entry | OpBlock:
         """The answer if known, else the in-flight op of the half message."""
         op, place = entry.op, entry.place
-        known = self._remembered(place)
-        if known is None and self._cache.assigned(*place):
+        known = remembered.get(place) if recalled is None else self._remembered(place)
+        if known is None and recalled is not None and self._cache.assigned(*place):
             if isinstance(recalled, Problem):
                 return recalled
             known = recalled.halves.get(place)
@@ -235,22 +241,32 @@ class OpWriter:
         entry = self._on_the_way.get(place)
         return self._cache.at(*place) or (None if entry is None else entry.half)
 
-    async def _known(self, places: set[Place], groups: Groups) -> LookedUp | Problem:
-        """Look up the half messages at those of the positions that are not cached in the tables.
+    async def _known(
+        self, places: set[Place], groups: Groups
+    ) -> tuple[dict[Place, CachedHalf], LookedUp | Problem | None]:
+        """The cached half messages at these positions; None, or what the tables have if they are needed, too.
 
-        They are cached only once an op of theirs is committed: one without an op may be discarded at any time, and a
-        refused op must not put a stale entry into the cache.
+        The tables' include those that were cached before: meanwhile they may have ended, or been evicted.
         """
         remembered = {place: half for place in places if (half := self._remembered(place)) is not None}
         forgotten = [place for place in places.difference(remembered) if self._cache.assigned(*place)]
         if not forgotten:
-            return LookedUp({}, set())
+            return remembered, None
+        return remembered, await self._recalled(forgotten, remembered, groups)
+
+    async def _recalled(
+        self, forgotten: Sequence[Place], remembered: Mapping[Place, CachedHalf], groups: Groups
+    ) -> LookedUp | Problem:
+        """Look up half messages in the tables.
+
+        They are cached only once an op of theirs is committed: one without an op may be discarded at any time, and a
+        refused op must not put a stale entry into the cache.
+        """
         looked_up, share = self._looked_up[groups], self._max_looked_up if groups is None else BATCH_MAX
         if looked_up + len(forgotten) > share:
             return Problem("queue_full", f"{looked_up} older half messages are being looked up; send it again")
         self._looked_up[groups] += len(forgotten)
         unverified = self._unverified.to_look_up(groups)
-        # Those that are remembered may be evicted during the look-up.
         ended: dict[Place, str | None] = dict.fromkeys([*forgotten, *remembered])
         self._looking_up.append(ended)
         try:
@@ -305,8 +321,8 @@ class OpWriter:
             if isinstance(entry, OpBlock):
                 self._settle_block(entry)
                 continue
-            self._cache.ended(*entry.place, entry.op.state)
-            if entry.half is not None and self._cache.at(*entry.place) is None:
+            cached = self._cache.ended(*entry.place, entry.op.state)
+            if entry.half is not None and not cached:
                 self._cache.recalled([replace(entry.half, state=entry.op.state)], steady_ms())
             if entry.half is not None and self._journaled:
                 self._cache.unflushed_op(replace(entry.half, state=entry.op.state))

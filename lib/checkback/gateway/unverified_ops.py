@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from checkback.gateway.authentication import Groups
-    from checkback.gateway.deduplication import CachedHalf
+    from checkback.gateway.landed_halves import CachedHalf
     from checkback.messages import Op
 
     Place = tuple[int, int]
