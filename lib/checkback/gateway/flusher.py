@@ -71,8 +71,9 @@ class Flusher:
 
     @property
     def behind(self) -> bool:
-        """Has the journal at least half of what a flush takes?"""
-        return self._journal.rows >= _ROWS // 2 or self._journal.size >= COMMIT_BYTES // 2
+        """Has the journal at least half of what a flush takes, or of what it may have?"""
+        journal = self._journal
+        return journal.rows >= _ROWS // 2 or journal.size >= COMMIT_BYTES // 2 or journal.half_full
 
     def drain(self) -> int:
         """Flush all that the journal has; returns how many messages and ops the tables lacked. Raises as `flush`."""
@@ -102,7 +103,10 @@ class FlushLoop:
         self._interval_s = interval_s
         self._health = health
         self._flushed = flushed
-        self._closed = asyncio.Event()
+        self._closed = False
+        self._failed = False
+        #: set when the next flush is not to wait
+        self._hurried = asyncio.Event()
 
     async def run(self) -> None:
         """Flush until `close`, then until nothing is left.
@@ -112,26 +116,35 @@ class FlushLoop:
         loop = asyncio.get_running_loop()
         pause = self._interval_s
         with closing_thread("flush") as thread:
-            while not self._closed.is_set() or self._journal.rows:
+            while not self._closed or self._journal.rows:
                 began = loop.time()
                 try:
                     records = await loop.run_in_executor(thread, self._flusher.flush) if self._journal.rows else []
                 except Exception as error:
+                    self._failed = True
                     self._flushed(())
-                    if self._health.flush_failed(error) or self._closed.is_set():
+                    if self._health.flush_failed(error) or self._closed:
                         raise self._left(error) from error
                     pause = min(2 * max(pause, self._interval_s), max(_PAUSE_MAX_S, self._interval_s))
                 else:
+                    self._failed = False
                     self._health.flushed()
                     self._flushed(records)
                     pause = 0.0 if self._flusher.behind else self._interval_s
-                if not self._closed.is_set():
+                if not self._closed:
+                    self._hurried.clear()
                     with suppress(asyncio.TimeoutError):
-                        await asyncio.wait_for(self._closed.wait(), max(0.0, began + pause - loop.time()))
+                        await asyncio.wait_for(self._hurried.wait(), max(0.0, began + pause - loop.time()))
+
+    def hurry(self) -> None:
+        """The next flush does not wait, unless the one before has failed."""
+        if not self._failed:
+            self._hurried.set()
 
     def close(self) -> None:
         """Nothing more is added to the journal: `run` ends when it is in the tables."""
-        self._closed.set()
+        self._closed = True
+        self._hurried.set()
 
     def _left(self, error: Exception) -> CheckbackError:
         why = error.what if isinstance(error, CheckbackError) else type(error).__name__

@@ -347,6 +347,11 @@ class Journal:
         """Would this many bytes exceed the limit? Messages and ops count as the memory that they need until flushed."""
         return self._size + _ROW * self._rows + more > self._most
 
+    @property
+    def half_full(self) -> bool:
+        """Is half of the limit exceeded?"""
+        return self.full(self._most // 2)
+
     def room(self) -> bool:
         """Has the disk room for this journal and for what it has in the tables, too?"""
         try:

@@ -11,7 +11,7 @@ from checkback.gateway.health import steady_ms
 from checkback.gateway.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from checkback.gateway.group_commit import Commit, GroupCommit
     from checkback.gateway.journal import Journal
@@ -51,13 +51,17 @@ class InLoop:
 class JournalIntake:
     """Refuses messages while the journal is full, or its disk has no room left for what it has in the tables, too."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, hurry: Callable[[], None]) -> None:
+        """``hurry`` is called while the journal is at least half full."""
         self._journal = journal
+        self._hurry = hurry
         #: looked at by the flusher, now and then
         self.room = True
 
     def refusal(self, size: int) -> Problem | None:
         """See group_commit.Intake."""
+        if self._journal.half_full:
+            self._hurry()
         if self.room and not self._journal.full(size):
             return None
         detail = f"{self._journal.rows} messages in the journal wait to be committed to the tables; send it again"

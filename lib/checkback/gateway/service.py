@@ -97,10 +97,10 @@ class GatewayService:
         self._intake: JournalIntake | None = None
         self._flushing: FlushLoop | None = None
         if self.journal is not None and flusher is not None:
-            self._intake = JournalIntake(self.journal)
             self._flushing = FlushLoop(
                 flusher, self.journal, gateway.flush.total_seconds(), self.health, self._on_flush
             )
+            self._intake = JournalIntake(self.journal, self._flushing.hurry)
             journal = self.journal
             metrics.watch_journal(
                 messages=lambda: journal.rows, bytes=lambda: journal.size, behind_seconds=lambda: behind_s(journal)
