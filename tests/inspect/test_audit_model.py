@@ -25,6 +25,8 @@ _TRANSACTIONS = 1_500
 _INTERVAL, _IMMUNITY = timedelta(seconds=60), timedelta(seconds=6)
 _SOURCES = ("producer", "check", "operator", "checkback")
 _GROUPS = ("orders", "orders", "orders", "pay")
+#: of another batch than that of the decisions
+_EARLIER = BORN + timedelta(minutes=20)
 #: what landed by then, the last batch had read
 _READ = DONE - timedelta(minutes=10)
 
@@ -57,12 +59,12 @@ def _rows(random: Random, t: Transaction) -> list[Row]:
         other = {} if end == "DISCARD" else {"source": random.choice(_SOURCES[:3])}
         rows.append(t.decision(end, **other, **when, producer_group=_group(random), check_times=random.randrange(4)))
     for _ in range(random.choice([0, 1, 1, 2])):
-        when = random.choice([{}, {}, {}, {"committed_at": UNDER_WAY, "batch_id": 1}])
+        when = random.choice([{}, {}, {}, {"committed_at": _EARLIER}, {"committed_at": UNDER_WAY, "batch_id": 1}])
         rows.append(t.published(random.choice("aab"), **when, body=random.choice([b"body", b"body", b"other"])))
-    if random.random() < 0.2:
-        rows.append(t.unpublished())
-    kept = random.choice([0, 0, 0, 1, 2])
-    rows += [t.discarded(body=random.choice([b"body", b"other"])) for _ in range(kept)]
+    rows += [t.unpublished()] * random.choice([0, 0, 0, 0, 0, 0, 0, 1, 1, 2])
+    for _ in range(random.choice([0, 0, 0, 1, 2])):
+        when = random.choice([{}, {}, {"discarded_at": _EARLIER}])
+        rows.append(t.discarded(body=random.choice([b"body", b"other"]), **when))
     for number in random.choice([(), (), (1,), (1, 2), (1, 1), (1, 2, 3, 4), (2, 3)]):
         after = timedelta(seconds=random.choice([6, 7, 67, 127, 187, 247, 126]))
         rows.append(t.check(number, after))
@@ -110,6 +112,12 @@ def _model(told: _Told) -> set[str]:
         "discarded_twice": len(discarded) > 1,
         "published_twice": len(published) > 1,
         "published_without_commit": published and "COMMIT" not in states,
+        "published_in_other_batch": len(published) == len(decided) == 1
+        and not told.unpublished
+        and published[0]["committed_at"] != decided[0]["decided_at"],
+        "discarded_in_other_batch": len(discarded) == len(decided) == 1
+        and discarded[0]["discarded_at"] != decided[0]["decided_at"],
+        "unpublished_twice": len(told.unpublished) > 1,
         "decided_twice": len(decided) > 1,
         "half_not_rejected": len(half) > 1 and not any(row["source"] == "half" for row in told.rejected),
     }

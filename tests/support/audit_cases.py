@@ -37,6 +37,7 @@ def _long_pending(t: Transaction, last: timedelta) -> list[Row]:
     return [old.half(), *old.checks(CHECK_MAX - 1), old.check(CHECK_MAX, last)]
 
 
+_EARLIER = DECIDED - timedelta(minutes=10)
 _DUE, _SOON = DECIDED + timedelta(seconds=1), UNDER_WAY + timedelta(hours=1)
 
 
@@ -189,7 +190,7 @@ BROKEN: dict[str, tuple[set[str], Story]] = {
         lambda t: [*_scheduled(t), _delivery(t), t.published()],
     ),
     "in its topic before it was delivered": (
-        {"delivered_early"},
+        {"delivered_early", "published_in_other_batch"},
         lambda t: [*_scheduled(t, _DUE), _delivery(t, _DUE, _DUE), t.published()],
     ),
     "in another's name delivered": (
@@ -301,6 +302,26 @@ BROKEN: dict[str, tuple[set[str], Story]] = {
     "decided both ways": (
         {"decided_twice"},
         lambda t: [*t.committed(), t.op("ROLLBACK"), t.decision("ROLLBACK")],
+    ),
+    "published before it was decided": (
+        {"published_in_other_batch"},
+        lambda t: [t.half(), t.op(), t.decision(), _out(t, _EARLIER)],
+    ),
+    "published after it was decided": (
+        {"published_in_other_batch"},
+        lambda t: [t.half(), t.op(), t.decision(), _out(t, _DUE)],
+    ),
+    "kept before it was given up": (
+        {"discarded_in_other_batch"},
+        lambda t: [*t.given_up()[:-1], t.discarded(discarded_at=_EARLIER)],
+    ),
+    "kept before it was cancelled": (
+        {"discarded_in_other_batch"},
+        lambda t: [*_cancelled(t), t.discarded(**_CANCELLED, discarded_at=_EARLIER)],
+    ),
+    "waits twice for its topic's table": (
+        {"unpublished", "unpublished_twice"},
+        lambda t: [t.half(), t.op(), t.decision(), t.unpublished(), t.unpublished()],
     ),
     "decided for another group": (
         {"decision_of_another"},

@@ -49,8 +49,8 @@ OVER, AGAIN = 1, 2
 #: store: half or op: when it landed, us; check: when the next one is due; decision: its turn.
 #: number: bits; half: its delay, as in an event; check: its turn; discard: the number of checks it lacks; received
 #: check: its number. `begin` of a decision: its check_times. who, content: hashes; check: check_times, bits. content of
-#: a decision: when it was made (ms); of a discard: its check_times if only received checks counted.
-_COLUMNS = ("begin", "until", "store", "number", "who", "content")
+#: a decision: when it was made (ms); of a discard: its check_times if only received checks counted. batch: `batch_of`.
+_COLUMNS = ("begin", "until", "store", "number", "who", "content", "batch")
 #: in place of null, where an aggregate would skip a null
 _NONE = -(1 << 62)
 
@@ -91,7 +91,7 @@ def facts(ever: RulesHistory, *, ignore_case: bool) -> str:
     landed then or later), lacking (checks), unreceived (check_times, if all had to be received); rejected (bits);
     committed_at (ms, of the COMMIT), deliver_at (ms, by it), due_at (ms, the latest by it or a delivery), delivered_at,
     published_at, unpublished_at (ms, first); deliveries, cancels, cancelled, cancel_ops (rows), cancel_landed (us,
-    first).
+    first); published_batch, kept_batch (of `discarded`), decided_batch, delivered_batch, cancelled_batch: hashes.
     """
     rows = " UNION ALL ".join((*_sources(ignore_case), _TIMED))
     aggregates = ", ".join(f"{aggregate} AS {name}" for name, aggregate in _AGGREGATES.items())
@@ -126,6 +126,11 @@ def content(topic: str, queue: str, landed: str, *, ignore_case: bool) -> str:
     return f"hash64({topic}, {', '.join(names)}, sort_array(map_entries(properties)), body, {nulls})"
 
 
+def batch_of(time: str) -> str:
+    """Hash of the batch that wrote a row; ``time``: the column with its time."""
+    return f"hash64(coalesce(batch_id, CAST(-1 AS BIGINT)), coalesce(unix_micros({time}), CAST(0 AS BIGINT)))"
+
+
 def _sources(ignore_case: bool) -> list[str]:
     of_half, of_topic = (content(*columns, ignore_case=ignore_case) for columns in (OF_HALF, OF_TOPIC))
     half_key = ("half_queue_id", "half_queue_offset")
@@ -157,7 +162,14 @@ def _sources(ignore_case: bool) -> list[str]:
         ),
         # A message without a transaction is its own COMMIT.
         _rows("{half} WHERE committed", _OP, begin="1", store=_STORE, number=str(1 << Source.PRODUCER)),
-        _rows("{deliveries}", _DELIVERY, begin="unix_millis(delivered_at)", until="unix_millis(deliver_at)", who=WHO),
+        _rows(
+            "{deliveries}",
+            _DELIVERY,
+            begin="unix_millis(delivered_at)",
+            until="unix_millis(deliver_at)",
+            who=WHO,
+            batch=batch_of("delivered_at"),
+        ),
         _rows(
             "(SELECT d.*, r.turn FROM {decisions} AS d LEFT JOIN rules AS r"
             " ON r.batch_id = d.batch_id AND r.ms = unix_millis(d.decided_at)) AS decided",
@@ -168,15 +180,24 @@ def _sources(ignore_case: bool) -> list[str]:
             who=WHO,
             store="turn",
             content="unix_millis(decided_at)",
+            batch=batch_of("decided_at"),
         ),
         _rows(
             "{discarded}",
             f"CASE WHEN reason = 'CANCELLED' THEN {_CANCELLED} ELSE {_DISCARDED} END",
             content=of_half,
+            batch=batch_of("discarded_at"),
         ),
         _rows(REJECTED_ROWS, _REJECTED, number="bits"),
         _rows("{unpublished}", _UNPUBLISHED, half_key, begin="unix_millis(unpublished_at)"),
-        _rows("{topics}", _TOPIC, half_key, begin="unix_millis(committed_at)", content=of_topic),
+        _rows(
+            "{topics}",
+            _TOPIC,
+            half_key,
+            begin="unix_millis(committed_at)",
+            content=of_topic,
+            batch=batch_of("committed_at"),
+        ),
     ]
 
 
@@ -267,6 +288,11 @@ _AGGREGATES = {
     "cancel_landed": f"min({_of(_CANCEL_OP, 'store')})",
     "alien_landed": f"max({_of(_ALIEN_OP, 'store')})",
     "published": _count(_TOPIC),
+    "published_batch": f"min({_of(_TOPIC, 'batch')})",
+    "kept_batch": f"min({_of((_DISCARDED, _CANCELLED), 'batch')})",
+    "decided_batch": f"min({_of(_DECISION, 'batch')})",
+    "delivered_batch": f"min({_of(_DELIVERY, 'batch')})",
+    "cancelled_batch": f"min({_of(_CANCEL, 'batch')})",
     "unpublished": _count(_UNPUBLISHED),
     **_span("topic_content", "content", _TOPIC),
     "discarded": _count(_DISCARDED),

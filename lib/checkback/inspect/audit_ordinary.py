@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.inspect.audit_facts import COMMITS, OF_HALF, OF_TOPIC, ROLLBACKS, STATE_BITS, content
+from checkback.inspect.audit_facts import COMMITS, OF_HALF, OF_TOPIC, ROLLBACKS, STATE_BITS, batch_of, content
 from checkback.inspect.half_index import KEY, HalfIndex
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ class Sorted(NamedTuple):
 def sources(*, ignore_case: bool) -> dict[str, str]:
     """SQL of the rows that `sort_out` takes: queue_id and queue_offset of each, and what an ordinary one tells.
 
-    half: usual, born (ms), content, names; op, decisions: state (bits, null = out of the ordinary), names; topics:
-    content. An ordinary transaction has none of ``others``. What is in `rejected` of one with these rows alone means
-    nothing. It reads the tables and `topics`, as `audit_facts.facts`.
+    half: usual, born (ms), content, names; op, decisions: state (bits, null = out of the ordinary), names; decisions
+    and topics: batch (hash); topics: content. An ordinary transaction has none of ``others``. What is in `rejected` of
+    one with these rows alone means nothing. It reads the tables and `topics`, as `audit_facts.facts`.
     """
     at_once = "delay_ms IS NULL AND deliver_at IS NULL AND NOT coalesce(committed, FALSE)"
     # A COMMIT of before 1970 would be due by its delay of 0 (rule 10).
@@ -64,8 +64,10 @@ def sources(*, ignore_case: bool) -> dict[str, str]:
         "half": f"""SELECT {plain}, {at_once} AS usual, unix_millis(least(born_timestamp, store_timestamp)) AS born,
             {content(*OF_HALF, ignore_case=ignore_case)} AS content, {names} FROM {{half}}""",
         "op": f"SELECT queue_id, half_offset AS queue_offset, {_state(_SAID)}, {names} FROM {{op}}",
-        "decisions": f"SELECT {plain}, {_state(decided)}, {names} FROM {{decisions}}",
-        "topics": f"SELECT {of_topic}, {content(*OF_TOPIC, ignore_case=ignore_case)} AS content FROM {{topics}}",
+        "decisions": f"""SELECT {plain}, {_state(decided)}, {names}, {batch_of("decided_at")} AS batch
+            FROM {{decisions}}""",
+        "topics": f"""SELECT {of_topic}, {content(*OF_TOPIC, ignore_case=ignore_case)} AS content,
+            {batch_of("committed_at")} AS batch FROM {{topics}}""",
         "others": " UNION ALL ".join([*others, f"SELECT {of_topic} FROM {{unpublished}}"]),
     }
 
@@ -86,6 +88,8 @@ def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
     said = {name: _said(rows[name].combine_chunks(), found[name], half, usual) for name in ("op", "decisions")}
     published = _published(rows["topics"], found["topics"], half, usual)
     usual &= said["op"] == said["decisions"]
+    decided, out = (_batches(rows[name], found[name], len(usual)) for name in ("decisions", "topics"))
+    usual &= ~published | (decided == out)
     course = np.full(len(own), -1)
     course[usual & published & ((said["op"] & COMMITS) != 0)] = 0
     course[usual & ~published & ((said["op"] & ROLLBACKS) != 0)] = 1
@@ -119,6 +123,13 @@ def _published(topics: pa.Table, found: Numbers, half: pa.Table, usual: Flags) -
     published = np.zeros(len(usual), np.bool_)
     published[_these(found)] = True
     return published
+
+
+def _batches(rows: pa.Table, found: Numbers, count: int) -> Numbers:
+    """Of each half message the batch of its only row here."""
+    batches = np.zeros(count, np.int64)
+    batches[_these(found)] = rows.column("batch").to_numpy()[found >= 0]
+    return batches
 
 
 def _beside(column: pa.ChunkedArray, found: Numbers) -> pa.ChunkedArray:

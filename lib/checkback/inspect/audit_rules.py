@@ -85,6 +85,7 @@ def _unlike(name: str, first: str, others: str) -> str:
 
 #: the message is scheduled, or was cancelled
 _WAITING = f"({_decided(SCHEDULED)} AND NOT deliveries > 0)"
+_ONE_END = "decisions = 1 AND cancels <= 1 AND deliveries <= 1"
 _PENDING = "halves > 0 AND NOT decisions > 0 AND NOT published > 0 AND NOT discarded > 0"
 
 _STATES = {
@@ -103,11 +104,16 @@ _PUBLISHING = {
     "published_and_discarded": "published > 0 AND (discarded > 0 OR cancelled > 0)",
     "published_differs": _unlike("topic_content", "content", "half_content"),
     "commit_not_published": f"{_decided(COMMITS)} AND NOT published > 0 AND NOT unpublished > 0 AND NOT {_WAITING}",
+    "published_in_other_batch": f"{_ONE_END} AND published = 1 AND NOT unpublished > 0 AND NOT {_WAITING}"
+    " AND coalesce(published_batch <> coalesce(delivered_batch, decided_batch), FALSE)",
+    "unpublished_twice": "unpublished > 1",
     "unpublished": f"{_decided(COMMITS)} AND NOT published > 0 AND unpublished > 0",
     "discarded_without_half": "(discarded > 0 OR cancelled > 0) AND NOT halves > 0",
     "discarded_without_decision": f"(discarded > 0 AND NOT {_decided(DISCARD)}) OR (cancelled > 0 AND NOT cancels > 0)",
     "discarded_twice": "discarded + cancelled > 1",
     "discarded_differs": _unlike("discarded_content", "content", "half_content"),
+    "discarded_in_other_batch": f"{_ONE_END} AND discarded + cancelled = 1"
+    " AND coalesce(kept_batch <> CASE WHEN cancelled > 0 THEN cancelled_batch ELSE decided_batch END, FALSE)",
     "discard_not_kept": f"({_decided(DISCARD)} AND NOT discarded > 0) OR (cancels > 0 AND NOT cancelled > 0)",
 }
 
