@@ -125,6 +125,7 @@ class DuckDBEngine:
     def close(self) -> None:
         """Close the database, and remove what it has spilled."""
         self._database.close()
+        self._objects.close()
         shutil.rmtree(self._spill, ignore_errors=True)
 
     def stop(self) -> None:

@@ -39,7 +39,7 @@ _RETRIES: Any = {
     "retry_timeout": timedelta(minutes=3),
 }
 #: requests at a time
-_AT_ONCE = 32
+AT_ONCE = 32
 T = TypeVar("T")
 R = TypeVar("R")
 #: options by root; process-wide, as Hadoop's are: a root has one set of credentials
@@ -139,9 +139,9 @@ def concurrently(place: str, function: Callable[[T], R], items: Sequence[T]) -> 
     if len(items) < 2 or not is_registered(place):
         yield from map(function, items)
         return
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for first in range(0, len(items), _AT_ONCE):
-            yield from pool.map(function, items[first : first + _AT_ONCE])
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for first in range(0, len(items), AT_ONCE):
+            yield from pool.map(function, items[first : first + AT_ONCE])
 
 
 class ObjectReader(io.RawIOBase):
