@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from checkback.cli import main
+from checkback.inspect import duckdb_engine
 from checkback.inspect.answers import Answers
 from checkback.inspect.duckdb_engine import DuckDBEngine
 from checkback.inspect.pending_transactions import pending_question
@@ -193,3 +195,26 @@ def test_lineage_is_asked_twice_on_a_page(slow: tuple[Settings, int]) -> None:
     with Answers(settings).together() as page:
         found = [page.lineage("tx-1-0").num_rows for _ in range(2)]
     assert found == [4, 4]
+
+
+def test_many_small_files_are_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Before they are read; by the commands on stderr, in one line."""
+    monkeypatch.setattr(duckdb_engine, "_MANY", 3)
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    tables = Tables.of(settings.storage)
+    for number in range(3):
+        write(None, tables, [Transaction(number).half(), *([Transaction(number).op()] if number else [])])
+    said: list[str] = []
+    answers = Answers(settings, say=said.append)
+    answers.pending()
+    answers.status()
+    line = "many small files make this slow: half 3; run `checkback maintain`"
+    assert said == [line]
+    for command in ("status", "pending", "stuck", "audit"):
+        main([command, "--set", f"storage.root={tmp_path}"])
+        assert capfd.readouterr().err == f"checkback: {line}\n", command
+    monkeypatch.setattr(duckdb_engine, "_SMALL", 10)
+    main(["pending", "--set", f"storage.root={tmp_path}"])
+    assert capfd.readouterr().err == ""

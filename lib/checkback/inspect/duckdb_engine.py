@@ -41,7 +41,8 @@ _Result = TypeVar("_Result")
 _MEMORY = "512MiB"
 #: transactions that a question about all of them takes at a time, and one that keeps few integers of each
 _PART, _BRIEF_PART = 200_000, 500_000
-#: bytes below which a file is small, and how many such files a table has many
+#: Bytes below which a file is small, and how many of them in a table are many: a thousand take 0.5 s of CPU, and 1.6 s
+#: in an object store with 50 ms a request; all else about an answer takes a second or two.
 _SMALL, _MANY = 1 << 20, 1000
 #: offsets, at random, that tell how to part all
 _SAMPLE = 32_768
