@@ -27,7 +27,17 @@ def test_a_session_is_valid_for_its_time_and_of_its_token_only() -> None:
     assert access.session() != cookie
     assert not Access("u" * 32, clock).is_session(cookie)
     until, rest = cookie.split(".", 1)
-    for forged in ("", "x", f"{int(until) + 1}.{rest}", cookie[:-1], f"{cookie}0", "99999999999..", "\u0661.x.y"):
+    for forged in (
+        "",
+        "x",
+        f"{int(until) + 1}.{rest}",
+        cookie[:-1],
+        f"{cookie}0",
+        "99999999999..",
+        "\u0661.x.y",
+        "a.b.\xe9",
+        "\ud800",
+    ):
         assert not access.is_session(forged)
     clock.now += VALID_S
     assert not access.is_session(cookie)
@@ -76,5 +86,5 @@ def test_without_a_token_only_requests_for_this_machine_are_answered(host: str, 
 def test_hosts_and_origins() -> None:
     assert host_of("EXAMPLE.org:80") == "example.org"
     assert is_same_origin("http://localhost:8902", "localhost:8902")
-    for origin in (None, "null", "http://evil.example", "http://localhost:1"):
+    for origin in (None, "null", "http://evil.example", "http://localhost:1", "http://[", "http://localhost:8902\xe9"):
         assert not is_same_origin(origin, "localhost:8902")

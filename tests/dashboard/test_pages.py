@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 import shutil
 from datetime import timedelta
@@ -17,21 +16,15 @@ from checkback.dashboard.access import COOKIE, Access
 from checkback.dashboard.app import HEADERS, create_app
 from checkback.dashboard.pages import Pages
 from checkback.settings import Settings
-from checkback.storage.delta_log import DeltaLog
 from dashboard import incident
 from dashboard.hostile import HOSTILE, PAGES, PENDING, SCRIPT, TOKEN
+from dashboard.visitors import client
 from support.inspect_times import append
 from support.stories import batch
 
 if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
-
-
-def client(root: Path, token: str | None = None, **dashboard: object) -> TestClient:
-    about = {"storage": {"root": str(root)}, "dashboard": dashboard | ({"token": token} if token else {})}
-    pages = Pages(Settings.model_validate(about), Access(token, lambda: 1_000_000.0))
-    return TestClient(create_app(pages), base_url="http://localhost:8902")
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -183,63 +176,3 @@ def test_other_hosts_and_strangers_see_nothing(root: Path) -> None:
     assert guarded.post("/login", data={"token": TOKEN}).status_code == 200
     assert guarded.get("/pending").status_code == 200
     assert TOKEN not in guarded.get("/").text
-
-
-def signed_in(root: Path) -> TestClient:
-    browser = client(root, TOKEN, actions=True)
-    browser.post("/login", data={"token": TOKEN})
-    return browser
-
-
-def form_of(page: str, **fields: str) -> dict[str, str]:
-    csrf = re.search(r'name="csrf" value="([0-9a-f]+)"', page)
-    assert csrf is not None
-    return {"csrf": csrf[1], "actor": "ann", "reason": "paid by hand"} | fields
-
-
-def test_an_operator_resolves_a_transaction_after_a_preview(root: Path) -> None:
-    browser = signed_in(root)
-    offset = str(len(HOSTILE) + 3)
-    page = browser.get(f"/transactions/0/{offset}").text
-    place = {"transaction_id": "t-2", "group": "orders", "queue_id": "0", "queue_offset": offset}
-    form = form_of(page, action="commit", **place)
-    same = {"origin": "http://localhost:8902"}
-    preview = browser.post("/actions", data=form, headers=same)
-    assert preview.status_code == 200, preview.text
-    assert "An op COMMIT of source operator is appended" in preview.text
-    ops = DeltaLog("op", f"{root}/op").version()
-    for wrong in ({"csrf": "0" * 64}, {"csrf": ""}):
-        assert browser.post("/actions", data=form | wrong | {"confirmed": "yes"}, headers=same).status_code == 403
-    elsewhere = {"origin": "http://evil.example"}
-    assert browser.post("/actions", data=form | {"confirmed": "yes"}, headers=elsewhere).status_code == 403
-    assert DeltaLog("op", f"{root}/op").version() == ops
-    done = browser.post("/actions", data=form | {"confirmed": "yes"}, headers=same)
-    assert "the op is appended" in done.text
-    story = browser.get(f"/transactions/0/{offset}.json").json()
-    assert {"OP", "OPERATION"} <= {event["event"] for event in story["events"]}
-    assert json.dumps(story).count("ann") >= 1
-
-
-def test_actions_are_off_unless_they_are_allowed(root: Path) -> None:
-    browser = client(root, TOKEN)
-    browser.post("/login", data={"token": TOKEN})
-    assert 'action="/actions"' not in browser.get("/transactions/0/6").text
-    assert browser.post("/actions", data={"action": "commit"}).status_code == 403
-    assert client(root, actions=True).post("/actions", data={"action": "commit"}).status_code == 403
-
-
-@pytest.mark.parametrize(
-    ("fields", "status"),
-    [
-        ({"action": "destroy"}, 400),
-        ({"action": "commit", "actor": ""}, 400),
-        ({"action": "commit", "queue_id": "-1"}, 400),
-        ({"action": "commit", "transaction_id": "nobody's"}, 400),
-        ({"action": "commit", "reason": "x" * (64 << 10)}, 413),
-    ],
-)
-def test_a_form_that_is_wrong_does_nothing(root: Path, fields: dict[str, str], status: int) -> None:
-    browser = signed_in(root)
-    form = form_of(browser.get("/transactions/0/8").text, transaction_id="t-1", queue_id="0", queue_offset="8")
-    answer = browser.post("/actions", data=form | fields, headers={"origin": "http://localhost:8902"})
-    assert answer.status_code in (status, 409), answer.text

@@ -88,11 +88,7 @@ def run(tables: Tables, request: Request, yes: bool, as_json: bool, table: Print
     resumed, StorageError.
     """
     judged = look(tables, request)
-    chosen = [one for one in judged if one.fate == AGAIN]
-    if request.transaction_ids and not chosen:
-        fates = ", ".join(sorted({one.fate for one in judged}))
-        where = f"--transaction-id {', '.join(request.transaction_ids[:3])}"
-        raise RefusedError(f"is {fates}", where, f"see `checkback consumers {request.group}`")
+    chosen = chosen_of(request, judged)
     if not (yes and as_json):
         _show(request, judged, len(chosen), as_json, table)
         if not chosen or (not yes and not confirmed(as_json)):
@@ -102,7 +98,17 @@ def run(tables: Tables, request: Request, yes: bool, as_json: bool, table: Print
     if as_json:
         print(json.dumps(_json(request, done, done=True) | {"at": iso(now)}))
     else:
-        print(printable(_outcome(request, done, len(chosen))))
+        print(printable(outcome(request, done, len(chosen))))
+
+
+def chosen_of(request: Request, judged: Sequence[Judged]) -> list[Judged]:
+    """Those that are to be consumed again. Raises RefusedError if none of those with the ids asked for can be."""
+    chosen = [one for one in judged if one.fate == AGAIN]
+    if request.transaction_ids and not chosen:
+        fates = ", ".join(sorted({one.fate for one in judged}))
+        where = f"--transaction-id {', '.join(request.transaction_ids[:3])}"
+        raise RefusedError(f"is {fates}", where, f"see `checkback consumers {request.group}`")
+    return chosen
 
 
 def look(tables: Tables, request: Request) -> list[Judged]:
@@ -223,16 +229,17 @@ def _app(group: str, buried: Buried) -> str:
 
 def _show(request: Request, judged: Sequence[Judged], count: int, as_json: bool, table: Print) -> None:
     if as_json:
-        print(json.dumps(_json(request, judged, done=False) | {"follows": _follows(request, count)}))
+        print(json.dumps(_json(request, judged, done=False) | {"follows": follows(request, count)}))
         return
     if judged:
         table(SHOWN, [cells(one) for one in judged[:_SHOWN]])
     if len(judged) > _SHOWN:
         print(f"and {len(judged) - _SHOWN} more; --json shows all")
-    print(printable(f"{ACTION}: {_follows(request, count)}"))
+    print(printable(f"{ACTION}: {follows(request, count)}"))
 
 
-def _follows(request: Request, count: int) -> str:
+def follows(request: Request, count: int) -> str:
+    """What the action will do with so many dead letters."""
     if not count:
         return f"the group {request.group} has no dead letters to be consumed again."
     most = f" the first {MOST} of" if count > MOST else ""
@@ -242,7 +249,8 @@ def _follows(request: Request, count: int) -> str:
     )
 
 
-def _outcome(request: Request, done: Sequence[Judged], count: int) -> str:
+def outcome(request: Request, done: Sequence[Judged], count: int) -> str:
+    """What the action has done; ``count``: the dead letters that were chosen."""
     more = "" if count <= MOST else f" {count - MOST} are left: run it again once these are consumed."
     return f"To be consumed again by the group {request.group}: {_messages(len(done))}.{more}"
 

@@ -21,10 +21,11 @@ class Access:
 
     def __init__(self, token: str | None, clock: Callable[[], float]) -> None:
         """``token``: dashboard.token; None = requests for this machine only. ``clock``: s since the epoch."""
-        self._token = None if token is None else token.encode()
+        self._token = token
         self._clock = clock
         # Without a token no action is allowed, but forms that search have no secret either.
-        self._key = hashlib.sha256(b"checkback dashboard" + (self._token or secrets.token_bytes(32))).digest()
+        secret = token.encode() if token else secrets.token_bytes(32)
+        self._key = hashlib.sha256(b"checkback dashboard" + secret).digest()
 
     @property
     def needs_token(self) -> bool:
@@ -33,7 +34,7 @@ class Access:
 
     def is_token(self, given: str) -> bool:
         """Is it the token? In constant time."""
-        return self._token is not None and hmac.compare_digest(self._token, given.encode("utf-8", "surrogatepass"))
+        return self._token is not None and _is_same(self._token, given)
 
     def session(self) -> str:
         """The cookie of a new session."""
@@ -44,11 +45,7 @@ class Access:
         """Was the cookie made here, and is it still valid?"""
         about, _, signature = cookie.rpartition(".")
         until = about.partition(".")[0]
-        return (
-            hmac.compare_digest(self._signed("session", about), signature)
-            and until.isdecimal()
-            and int(until) > self._clock()
-        )
+        return _is_same(self._signed("session", about), signature) and until.isdecimal() and int(until) > self._clock()
 
     def csrf(self, cookie: str) -> str:
         """What a form of this session must carry."""
@@ -56,7 +53,7 @@ class Access:
 
     def is_csrf(self, cookie: str, given: str) -> bool:
         """Does the form belong to the session?"""
-        return hmac.compare_digest(self.csrf(cookie).encode(), given.encode("utf-8", "surrogatepass"))
+        return _is_same(self.csrf(cookie), given)
 
     def _signed(self, purpose: str, text: str) -> str:
         return hmac.new(self._key, f"{purpose}:{text}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
@@ -82,4 +79,14 @@ def host_of(header: str) -> str:
 
 def is_same_origin(origin: str | None, host: str) -> bool:
     """Does a form come from this dashboard's own pages? Browsers send Origin with each POST."""
-    return origin is not None and origin != "null" and urlsplit(origin).netloc.lower() == host.lower()
+    if origin is None or origin == "null":
+        return False
+    try:
+        return urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False
+
+
+def _is_same(secret: str, given: str) -> bool:
+    """In constant time; compare_digest raises TypeError for text that is not ASCII."""
+    return hmac.compare_digest(secret.encode("utf-8", "surrogatepass"), given.encode("utf-8", "surrogatepass"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -23,26 +24,35 @@ from checkback.storage.queue_owners import QueueOwner, log_of_half, refuse_forei
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from checkback.consumer.reconsume import Judged
     from checkback.dashboard.pages import Pages
 
 #: what a form asks for -> the state of the operator's op; None = the message is resumed
 ACTIONS: dict[str, str | None] = {"commit": "COMMIT", "rollback": "ROLLBACK", "cancel": CANCEL, "resume": None}
 RECONSUME = "reconsume"
+#: dead letters that a preview lists
+_LISTED = 500
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What an action would do, or has done."""
+    """What an action would do, or has done. ``rows``: its messages, if it has several, in SHOWN of `reconsume`.
+
+    ``seen``: names what is shown, if it may change until it is confirmed; ``nothing``: there is nothing to do.
+    """
 
     action: str
     card: list[tuple[str, str]]
     follows: str
     done: bool = False
+    rows: tuple[tuple[str, ...], ...] = ()
+    seen: str = ""
+    nothing: bool = False
 
 
 def handle(pages: Pages, request: Request, form: Mapping[str, str]) -> Response:
@@ -54,8 +64,13 @@ def handle(pages: Pages, request: Request, form: Mapping[str, str]) -> Response:
         found = _operate(pages, form, name, do)
     else:
         raise SettingsError("there is no such action", "action", f"one of {', '.join([*ACTIONS, RECONSUME])}")
-    kept = {key: value for key, value in form.items() if key not in ("csrf", "confirmed")}
-    data: dict[str, Any] = {"preview": found.__dict__, "form": kept, "back": _back(form)}
+    kept = {key: value for key, value in form.items() if key not in ("csrf", "confirmed", "seen")}
+    data: dict[str, Any] = {
+        "preview": found.__dict__,
+        "columns": reconsume_command.SHOWN,
+        "form": kept | ({"seen": found.seen} if found.seen else {}),
+        "back": _back(form),
+    }
     return pages.answer(request, "action.html", data)
 
 
@@ -91,17 +106,38 @@ def _operate(pages: Pages, form: Mapping[str, str], name: str, do: bool) -> Prev
 
 def _reconsume(pages: Pages, form: Mapping[str, str], do: bool) -> Preview:
     tables = Tables.of(pages.settings.storage)
-    ids = [text for text in form.get("transaction_id", "").split() if text]
     asked = reconsume_command.Request.of(
-        form.get("group", ""), form.get("topic") or None, ids, not ids, form.get("actor", ""), form.get("reason", "")
+        form.get("group", ""),
+        form.get("topic") or None,
+        _lines(form.get("transaction_id", "")),
+        form.get("everything") == "yes",
+        form.get("actor", ""),
+        form.get("reason", ""),
     )
-    chosen = [one for one in reconsume_command.look(tables, asked) if one.fate == AGAIN]
+    chosen = reconsume_command.chosen_of(asked, reconsume_command.look(tables, asked))
     card = [("consumer group", asked.group), ("topic", asked.topic or "all"), ("dead letters", str(len(chosen)))]
-    if not do:
-        follows = f"{len(chosen)} dead letters become retries of the group: its members consume them again."
-        return Preview(RECONSUME, card, follows)
-    done = reconsume_command.act(tables, asked, chosen[: reconsume_command.MOST], round(time.time() * 1000))
-    return Preview(RECONSUME, card, f"{len(done)} dead letters are consumed again.", done=True)
+    seen = _seen(chosen)
+    if do and form.get("seen") == seen:
+        done = reconsume_command.act(tables, asked, chosen[: reconsume_command.MOST], round(time.time() * 1000))
+        rows = tuple(map(reconsume_command.cells, done[:_LISTED]))
+        return Preview(RECONSUME, card, reconsume_command.outcome(asked, done, len(chosen)), done=True, rows=rows)
+    follows = reconsume_command.follows(asked, len(chosen))
+    if do:
+        follows = f"Not done: these are other dead letters than those shown before. {follows}"
+    if len(chosen) > _LISTED:
+        follows += f" The first {_LISTED} are listed; the command lists all with --json."
+    rows = tuple(map(reconsume_command.cells, chosen[:_LISTED]))
+    return Preview(RECONSUME, card, follows, rows=rows, seen=seen, nothing=not chosen)
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a text field, as they are: a transaction id may have spaces anywhere. Empty ones are no ids."""
+    return [line for line in text.replace("\r\n", "\n").split("\n") if line]
+
+
+def _seen(chosen: Sequence[Judged]) -> str:
+    places = ((one.buried.queue.topic, one.buried.place, one.buried.dead_at) for one in chosen)
+    return hashlib.sha256(repr([*places]).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def dead_letters(tables: Tables, group: str) -> list[dict[str, Any]]:

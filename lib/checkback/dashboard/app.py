@@ -80,7 +80,7 @@ def _guard(
 ) -> Callable[[Request, Callable[[Request], Awaitable[Response]]], Awaitable[Response]]:
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         allowed = pages.access.allowed(request.headers, request.cookies.get(COOKIE, ""))
-        if not allowed and not (pages.access.needs_token and request.url.path in _OPEN):
+        if not allowed and not (pages.access.needs_token and request.scope["path"] in _OPEN):
             response = _refused(pages, request)
         else:
             response = await answer(request)
@@ -143,7 +143,7 @@ def _login(pages: Pages) -> Callable[[Request], Awaitable[Response]]:
         if form is None or not pages.access.is_token(form.get("token", "")):
             return pages.answer(request, "login.html", {"wrong": True}, 401)
         response = RedirectResponse("/", 303)
-        secure = request.headers.get("x-forwarded-proto", request.url.scheme) == "https"
+        secure = request.headers.get("x-forwarded-proto", request.scope["scheme"]) == "https"
         response.set_cookie(
             COOKIE, pages.access.session(), max_age=VALID_S, httponly=True, samesite="strict", secure=secure
         )

@@ -134,6 +134,6 @@ def _age(said: str | None) -> timedelta | None:
     if said is None:
         return None
     try:
-        return parse_duration(said)
+        return parse_duration(said.strip())
     except ValueError as error:
         raise SettingsError(str(error), "older_than", "write 30s, 5m, 2h or 1d") from error

@@ -75,8 +75,9 @@ class Pages:
         """
         batches = records(answers.batches(limit=BATCHES).select(["batch_id", "finished_at"]))
         ago = request.query_params.get("batch", "")
-        chosen = int(ago) if ago.isdecimal() and 0 < int(ago) < len(batches) else 0
-        said = given(request, "as_of")
+        # Python parses no number of thousands of digits.
+        chosen = int(ago) if ago.isdecimal() and len(ago) < 9 and 0 < int(ago) < len(batches) else 0
+        said = (given(request, "as_of") or "").strip() or None
         finished = [_json(batch["finished_at"]) for batch in batches]
         if said is not None:
             chosen = finished.index(said) if said in finished[1:] else 0
@@ -94,7 +95,7 @@ class Pages:
         kept = {"as_of": then} if then else {}
         page = self._templates.get_template(template).render(
             data,
-            path=request.url.path,
+            path=request.scope["path"],
             query=dict(request.query_params),
             then=then,
             kept=("?" + urlencode(kept)) if kept else "",
@@ -113,7 +114,7 @@ class Pages:
 def wants_json(request: Request) -> bool:
     """Is the answer to be JSON?"""
     accepted = request.headers.get("accept", "")
-    return request.url.path.endswith(".json") or ("application/json" in accepted and "text/html" not in accepted)
+    return request.scope["path"].endswith(".json") or ("application/json" in accepted and "text/html" not in accepted)
 
 
 def text(value: object) -> str:
@@ -160,5 +161,5 @@ def page_of(request: Request) -> int:
 
 
 def given(request: Request, name: str) -> str | None:
-    """A parameter of the query; None if it is missing or empty."""
-    return request.query_params.get(name, "").strip() or None
+    """A parameter of the query, as it is: ids and keys may have spaces at their ends; None if missing or empty."""
+    return request.query_params.get(name) or None

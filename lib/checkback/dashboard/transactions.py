@@ -42,7 +42,7 @@ def search(pages: Pages, request: Request) -> Response:
                 offset=page * ROWS,
             )
             rows, more = records(found.slice(0, ROWS)), found.num_rows > ROWS
-    if len(rows) == 1 and not page and not request.url.path.endswith(".json"):
+    if len(rows) == 1 and not page and not request.scope["path"].endswith(".json"):
         kept = f"?{urlencode({'as_of': form['time']})}" if form["time"] else ""
         return RedirectResponse(f"/transactions/{rows[0]['queue_id']}/{rows[0]['queue_offset']}{kept}", 303)
     data = {"as_of": form, "rows": rows, "more": more, "page": page, "asked": asked}
@@ -86,7 +86,8 @@ def place_of(request: Request) -> tuple[int, int] | None:
 def _place(queue_id: str | None, queue_offset: str | None) -> tuple[int, int] | None:
     if queue_id is None and queue_offset is None:
         return None
-    numbers = [text for text in (queue_id, queue_offset) if text is not None and text.isdecimal() and len(text) < 20]
+    said = [text.strip() for text in (queue_id, queue_offset) if text is not None]
+    numbers = [text for text in said if text.isdecimal() and len(text) < 20]
     if len(numbers) != 2 or int(numbers[0]) > INT_MAX or int(numbers[1]) > LONG_MAX:
         raise SettingsError("is no place", "queue_id, queue_offset", "give both, as whole numbers")
     return int(numbers[0]), int(numbers[1])
