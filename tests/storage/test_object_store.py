@@ -15,7 +15,7 @@ from deltalake.schema import Field, PrimitiveType
 
 from checkback.errors import FencedError, SettingsError, StateError, StorageError
 from checkback.settings import Settings, Storage, flatten
-from checkback.storage import filesystem, object_store, parquet_reader, table_files
+from checkback.storage import commit_reader, filesystem, object_store, parquet_reader, table_files
 from checkback.storage.commit_reader import CommitReader
 from checkback.storage.delta_log import AlteredError, DeltaLog
 from checkback.storage.fsync import versions
@@ -479,6 +479,32 @@ def test_log_that_a_writer_makes_sure_of_is_opened_once(s3: Tables, s3_port: int
         requests_since(port)
         DeltaLog.created("half", tables.location("half"), sync=False)
         assert requests_since(port)["LIST"] == 1
+
+
+def test_version_that_added_a_file_is_found_by_the_files_time(
+    s3: Tables, s3_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If its time is not that of the commit, as when a clock was set back, all commits are read."""
+    log, paths = _log(s3), [""]
+    for queue in range(30):
+        (file,) = _files(s3, queue)
+        log.commit([file])
+        paths.append(file.path)
+    log.refresh()
+    monkeypatch.setattr(commit_reader, "_NEAR", 2)
+    with fault_proxy(s3_port) as port:
+        tables = Tables.of(Storage.model_validate({"root": s3.root, "options": options(port)}))
+        place, written = tables.location("op"), log.written(paths)
+        assert written.keys() == set(paths[1:])
+        for version in (1, 17, 30):
+            for time, most in ((written[paths[version]], 15), (0, 50), (2**50, 50)):
+                requests_since(port)
+                found = commit_reader.added_by(place, [paths[version]], {paths[version]: time})
+                assert (found[paths[version]].version, found[paths[version]].exact) == (version, True)
+                assert sum(requests_since(port).values()) <= most
+        assert {file: one.version for file, one in commit_reader.added_by(place, paths[1:]).items()} == {
+            file: version for version, file in enumerate(paths) if version
+        }
 
 
 def test_object_is_there_when_it_is_closed(s3: Tables) -> None:

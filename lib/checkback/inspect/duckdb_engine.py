@@ -263,7 +263,9 @@ class DuckDBEngine:
 
     def added(self, name: str, files: Collection[str]) -> Mapping[str, Added]:
         """See Engine."""
-        return added_by(self.tables.location(name), files)
+        with self.lock:
+            written = self._log(name).written(files)
+        return added_by(self.tables.location(name), files, written)
 
     def _log(self, name: str) -> DeltaLog:
         """The table's log; opened anew for each question if somebody has made another table in its place."""

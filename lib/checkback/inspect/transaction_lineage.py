@@ -9,15 +9,18 @@ import pyarrow as pa
 from checkback.inspect.question import Question
 from checkback.inspect.view import View
 from checkback.storage.dataframes import frame
+from checkback.storage.object_store import concurrently
 from checkback.storage.schemas import TOPIC_PREFIX, columns_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
 
     from checkback.inspect.engine import Value
     from checkback.settings import Settings
+    from checkback.storage.commit_reader import Added
 
 COLUMNS = (
     "at",
@@ -120,7 +123,12 @@ def _with_versions(view: View, events: pa.Table) -> pa.Table:
     one.
     """
     places = list(zip(events.column("table").to_pylist(), events.column("_file").to_pylist(), strict=True))
-    added = {name: view.engine.added(name, {file for table, file in places if table == name}) for name, _ in places}
+    tables = list(dict.fromkeys(table for table, _ in places))
+
+    def added_to(name: str) -> Mapping[str, Added]:
+        return view.engine.added(name, {file for table, file in places if table == name})
+
+    added = dict(zip(tables, concurrently(view.tables.root, added_to, tables), strict=True))
     of_row = [added[name].get(file) for name, file in places]
     columns = {
         "table_version": pa.array([None if one is None else one.version for one in of_row], pa.int64()),

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -18,10 +20,12 @@ from checkback.storage.object_store import concurrently
 from checkback.storage.torn_commits import refuse_torn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
+#: files that are looked for by their time, and so many commits before and from it on
+_FEW, _NEAR = 8, 16
 
 
 @dataclass(frozen=True)
@@ -113,17 +117,24 @@ class Added(NamedTuple):
     committed: int | None
 
 
-def added_by(place: str, files: Collection[str]) -> dict[str, Added]:
+def added_by(place: str, files: Collection[str], written: Mapping[str, int] | None = None) -> dict[str, Added]:
     """By a file's name which version of the table in ``place`` added it first, as far as the log tells.
 
-    Raises StorageError.
+    ``written``: when files were (ms), by name: then the commits of about that time are read first, and no others if
+    they tell. Raises StorageError.
     """
-    commits = CommitReader.of(place)
     found: dict[str, Added] = {}
-    if commits is None or not files:
-        return found
     log = f"{place}/_delta_log"
-    versions = sorted(int(match[1]) for match in map(_COMMIT.fullmatch, table_files.names(log)) if match)
+    try:
+        names = table_files.names(log)
+    except OSError as error:
+        raise _unreadable(place) from error
+    versions = sorted(int(match[1]) for match in map(_COMMIT.fullmatch, names) if match)
+    if not versions or not files:
+        return found
+    refuse_torn(place)
+    commits = CommitReader(place, versions[0], versions[-1])
+    made_at = lru_cache(commits.made_at)
 
     def added(version: int) -> list[tuple[str, bool]]:
         try:
@@ -132,12 +143,21 @@ def added_by(place: str, files: Collection[str]) -> dict[str, Added]:
         except (OSError, ValueError, KeyError) as error:
             raise _unreadable(place) from error
 
-    for version, new in zip(versions, concurrently(place, added, versions), strict=True):
-        for file, exact in new:
-            if file in files and file not in found:
-                found[file] = Added(version, exact, commits.made_at(version))
-        if len(found) == len(files):
-            break
+    def search(some: Sequence[int]) -> None:
+        for version, new in zip(some, concurrently(place, added, some), strict=True):
+            for file, exact in new:
+                if file in files and file not in found:
+                    found[file] = Added(version, exact, made_at(version))
+            if len(found) == len(files):
+                break
+
+    times = written if written is not None and len(files) <= _FEW else {}
+    for file in times.keys() & files:
+        if file not in found:
+            at = bisect_left(versions, times[file], key=made_at)
+            search(versions[max(0, at - _NEAR) : at + _NEAR])
+    if len(found) < len(files):
+        search(versions)
     return found
 
 

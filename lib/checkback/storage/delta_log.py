@@ -250,6 +250,13 @@ class DeltaLog:
         sizes = pa.table(self._table.get_add_actions()).column("size_bytes")
         return pc.sum(pc.less(sizes, below)).as_py() or 0
 
+    def written(self, files: Collection[str]) -> dict[str, int]:
+        """When those of these files were written, by name (ms), that the version has which `refresh` found last."""
+        actions = pa.table(self._table.get_add_actions())
+        times = actions.column("modification_time").cast(pa.timestamp("ms")).cast(pa.int64())
+        names = (path.rpartition("/")[2] for path in actions.column("path").to_pylist())
+        return {name: time for name, time in zip(names, times.to_pylist(), strict=True) if name in files}
+
     def paths(self, version: int | None = None) -> set[str]:
         """Paths, relative to the table's folder, of the data files of the current snapshot or of ``version``."""
         try:
