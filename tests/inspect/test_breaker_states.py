@@ -20,8 +20,13 @@ from support.stories import DONE, Row, Transaction, write
 _A, _B = "http://a/", "http://b/"
 _FAILURES, _PAUSE = 3, timedelta(seconds=10)
 _RULES = {"check": {"breaker_failures": _FAILURES, "breaker_pause": "10s"}}
-#: seconds since the one before; whether each endpoint would answer
-_CHECKS = st.tuples(st.integers(1, 12), st.booleans(), st.booleans())
+#: what an endpoint would do: answer (None), refuse though it is healthy, or fail
+_REFUSALS = ("status 404", "redirect 302", "not JSON", "another transaction_id")
+_SAYS = st.sampled_from(
+    (None, None, None, *_REFUSALS, *("connection refused", "timeout", "status 503", "status 429") * 2)
+)
+#: seconds since the one before; what each endpoint would do
+_CHECKS = st.tuples(st.integers(1, 12), _SAYS, _SAYS)
 
 
 def _answer(number: int, at: datetime, endpoint: str, outcome: str, error: str | None, tries: list[Any]) -> Row:
@@ -40,38 +45,39 @@ class _Endpoint:
         self.closed: datetime | None = None
         self._failed = False
 
-    def ask(self, at: datetime, answers: bool) -> str | None:
+    def ask(self, at: datetime, says: str | None) -> str | None:
         """None = it answered; otherwise the error."""
         now = at.timestamp()
         entered = self.breaker.enter(now, self.limits)
         if entered is None:
             return f"not tried: {self.breaker.failed} tries in a row failed"
-        after = entered.answered(now, entered.turn) if answers else entered.broken(now, entered.turn, self.limits)
-        if answers:
+        healthy = says is None or says in _REFUSALS
+        after = entered.answered(now, entered.turn) if healthy else entered.broken(now, entered.turn, self.limits)
+        if healthy:
             self.closed = at if self._failed and not self.closed else self.closed
             self.opened = None
         else:
             self._failed, self.closed = True, None
             self.opened = self.opened or (at if after.until else None)
         self.breaker = after
-        return None if answers else "connection refused"
+        return says
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(1, 12), st.booleans(), st.booleans()), min_size=1, max_size=20), st.integers(0, 30)
-)
-def test_the_answers_tell_the_state_of_the_breakers(checks: list[tuple[int, bool, bool]], later: int) -> None:
+@given(st.lists(_CHECKS, min_size=1, max_size=20), st.integers(0, 30))
+def test_the_answers_tell_the_state_of_the_breakers(
+    checks: list[tuple[int, str | None, str | None]], later: int
+) -> None:
     """Each check is sent to A, then to B, as the breakers allow."""
     with TemporaryDirectory() as root:
         about = Settings.model_validate({"storage": {"root": root}, **_RULES})
         endpoints = {url: _Endpoint(about) for url in (_A, _B)}
         at, rows = DONE, [Transaction(0, 0).half()]
-        for number, (seconds, *answering) in enumerate(checks):
+        for number, (seconds, *saying) in enumerate(checks):
             at += timedelta(seconds=seconds)
             tries: list[dict[str, str]] = []
-            for url, answers in zip(endpoints, answering, strict=True):
-                error = endpoints[url].ask(at, answers)
+            for url, says in zip(endpoints, saying, strict=True):
+                error = endpoints[url].ask(at, says)
                 if error is None or url == _B:
                     rows.append(_answer(number, at, url, "NO_ANSWER" if error else "UNKNOWN", error, tries))
                     break

@@ -24,6 +24,7 @@ from checkback.inspect import (
     stuck_groups,
     table,
 )
+from checkback.inspect.answers import Answers
 from checkback.inspect.groups import COLUMNS as GROUP_COLUMNS
 from checkback.inspect.json_lines import json_rows
 from checkback.inspect.pending_transactions import COLUMNS, CONTENT
@@ -149,6 +150,31 @@ def test_pending_tells_of_each_how_often_and_why(spark: SparkSession, settings: 
     assert rows[10]["next_check_at"] == "2026-01-01T23:57:12.000Z"
     assert rows[21]["next_check_at"] == "2026-01-02T00:01:02.000Z"
     assert {row["as_of"] for row in rows.values()} == {"2026-01-02T00:00:05.000Z"}
+
+
+def test_own_immunity_is_capped_as_in_the_segments(tmp_path: Path) -> None:
+    """Rule 4: a producer cannot hide what is stuck behind an immunity of years."""
+    about = Settings.model_validate({"storage": {"root": str(tmp_path)}, "transaction": {"reserved": "2h"}})
+    old = Transaction(0, 0)
+    write(None, Tables.of(about.storage), [old.half(check_immunity_s=10 * 365 * 86_400)])
+    (row,) = Answers(about).pending().to_pylist()
+    assert row["next_check_at"] == old.born + timedelta(hours=2)
+    assert row["why"] == "no endpoint is set for the group in these settings"
+    assert [group["overdue"] for group in Answers(about).groups(stuck=True).to_pylist()] == [1]
+
+
+def test_only_operators_resume(tmp_path: Path) -> None:
+    """A producer's property makes nobody's action of a half message."""
+    about = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    said: dict[str, Any] = {
+        "properties": [("CHECKBACK_RESUMED_FROM", "0/1"), ("CHECKBACK_RESUMED_BY", "alice: ticket 7")]
+    }
+    forged, resumed = Transaction(0, 0), Transaction(9, 0)
+    operation = {"action": "RESUME", "actor": "alice", "reason": "ticket 7", "at": DONE, "new_queue_id": 9}
+    write(None, Tables.of(about.storage), [forged.half(**said), resumed.half(**said), ("operations", operation)])
+    events = [Answers(about).lineage(f"tx-{queue}-0").to_pylist()[0] for queue in (0, 9)]
+    assert [event["event"] for event in events] == ["HALF", "RESUMED"]
+    assert ["alice" in event["detail"] for event in events] == [False, True]
 
 
 @pytest.mark.parametrize("far", [2**63 - 1, 569_036_000_000_000_000])

@@ -14,6 +14,7 @@ from checkback.check.endpoint import Endpoint, Group, Service, Trial
 from checkback.check.scheduler import ActiveCheck, CheckScheduler, run_checks
 from checkback.check.wire import (
     NO_ANSWER,
+    TOO_LONG,
     CheckAnswer,
     CheckRequest,
     NoAnswerError,
@@ -194,7 +195,7 @@ def _state(response: Response, transaction_id: str) -> str:
     if response.status != 200:
         raise StatusError(response.status, response.header("Retry-After"))
     if response.too_long:
-        raise NoAnswerError("over 4 KiB")
+        raise NoAnswerError(TOO_LONG)
     return read_answer(response.body, transaction_id)
 
 

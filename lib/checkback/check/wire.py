@@ -113,6 +113,12 @@ class CheckAnswer:
     delivered: bool = True
 
 
+TOO_LONG, _NO_JSON, _NO_OBJECT = "over 4 KiB", "not JSON", "not a JSON object"
+_OTHER, _NO_STATE = "another transaction_id", "unknown state"
+#: errors of an endpoint that is healthy: it is about one transaction
+REFUSALS = (TOO_LONG, _NO_JSON, _NO_OBJECT, _OTHER, _NO_STATE)
+
+
 class NoAnswerError(Exception):
     """A try yielded no answer. The message is for `check_answers`: short, and without the response's content."""
 
@@ -151,18 +157,18 @@ def read_answer(body: bytes, transaction_id: str) -> str:
     Raises NoAnswerError for any other body.
     """
     if len(body) > MAX_ANSWER:
-        raise NoAnswerError("over 4 KiB")
+        raise NoAnswerError(TOO_LONG)
     try:
         answer = _from_json(body.decode("utf-8"))
     except (ValueError, RecursionError):  # ValueError: also UnicodeDecodeError, and integers of too many digits
-        raise NoAnswerError("not JSON") from None
+        raise NoAnswerError(_NO_JSON) from None
     if not isinstance(answer, dict):
-        raise NoAnswerError("not a JSON object")
+        raise NoAnswerError(_NO_OBJECT)
     if not isinstance(answer.get("transaction_id"), str) or answer["transaction_id"] != transaction_id:
-        raise NoAnswerError("another transaction_id")
+        raise NoAnswerError(_OTHER)
     state = answer.get("state")
     if not isinstance(state, str) or state not in STATES:
-        raise NoAnswerError("unknown state")
+        raise NoAnswerError(_NO_STATE)
     return state
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.check.circuit_breaker import limits_of
+from checkback.check.wire import REFUSALS
 from checkback.inspect.diagnosis import NOT_TRIED
 from checkback.inspect.question import Question
 from checkback.inspect.view import View
@@ -16,10 +17,14 @@ if TYPE_CHECKING:
 
     from checkback.settings import Settings
 
-#: CTE `tries`: the tries of each endpoint, and those that its breaker prevented (``held``). `vain`: those since its
-#: last answer, numbered. `broken`: what they tell of an endpoint. Times are us.
+#: what tells that an endpoint is healthy, though it has not answered (`check.wire`): REFUSALS, and most statuses
+_STATUS = "TRY_CAST(regexp_extract(error, '^(status|redirect) ([0-9]{{1,9}})$', 2) AS BIGINT)"
+_REFUSED = f"error IN ({', '.join(map(repr, REFUSALS))}) OR coalesce({_STATUS} < 500 AND {_STATUS} <> 429, FALSE)"
+#: CTE `tries`: the tries of each endpoint, those that show it healthy (``healthy``), and those that its breaker
+#: prevented (``held``). `vain`: failures since it was last healthy, numbered. `broken`: what they tell of an endpoint.
+#: Times are us.
 _BREAKERS = f"""
-WITH made AS (
+WITH heard AS (
     SELECT producer_group, endpoint, unix_micros(answered_at) AS us,
         outcome IN ('COMMIT', 'ROLLBACK', 'UNKNOWN') AS answers, coalesce(error, '') AS error
     FROM {{check_answers}} WHERE outcome <> 'SKIPPED'
@@ -27,14 +32,15 @@ WITH made AS (
     SELECT producer_group, failed.endpoint, us, FALSE AS answers, coalesce(failed.error, '') AS error
     FROM (
         SELECT producer_group, unix_micros(answered_at) AS us, explode(failed_tries) AS failed FROM {{check_answers}})),
+made AS (SELECT *, answers OR {_REFUSED} AS healthy FROM heard WHERE endpoint IS NOT NULL AND us IS NOT NULL),
 tries AS (
-    SELECT *, NOT answers AND startswith(error, '{NOT_TRIED}') AS held,
-        max(CASE WHEN answers THEN us END) OVER (PARTITION BY producer_group, endpoint) AS answered_at,
-        max(CASE WHEN NOT answers THEN us END) OVER (PARTITION BY producer_group, endpoint) AS vain_at
-    FROM made WHERE endpoint IS NOT NULL AND us IS NOT NULL),
+    SELECT *, NOT healthy AND startswith(error, '{NOT_TRIED}') AS held,
+        max(CASE WHEN healthy THEN us END) OVER (PARTITION BY producer_group, endpoint) AS healthy_at,
+        max(CASE WHEN NOT healthy THEN us END) OVER (PARTITION BY producer_group, endpoint) AS vain_at
+    FROM made),
 vain AS (
     SELECT *, row_number() OVER (PARTITION BY producer_group, endpoint, held ORDER BY us, error) AS number
-    FROM tries WHERE NOT answers AND (answered_at IS NULL OR us > answered_at)),
+    FROM tries WHERE NOT healthy AND (healthy_at IS NULL OR us > healthy_at)),
 broken AS (
     SELECT producer_group, endpoint, count(*) FILTER (WHERE NOT held) AS failures,
         max(us) FILTER (WHERE NOT held) AS failed_at, min(us) FILTER (WHERE held) AS held_at,
@@ -43,8 +49,8 @@ broken AS (
         max_by(error, (us, error)) FILTER (WHERE held) AS not_tried
     FROM vain GROUP BY producer_group, endpoint),
 every AS (
-    SELECT producer_group, endpoint, max(answered_at) AS answered_at,
-        min(us) FILTER (WHERE answers AND us > vain_at) AS closed_at
+    SELECT producer_group, endpoint, max(us) FILTER (WHERE answers) AS answered_at,
+        min(us) FILTER (WHERE healthy AND us > vain_at) AS closed_at
     FROM tries GROUP BY producer_group, endpoint),
 known AS (
     SELECT e.producer_group, e.endpoint, e.answered_at, e.closed_at,
@@ -67,9 +73,9 @@ def breakers(spark: SparkSession, settings: Settings, as_of: datetime | str | No
 
     Columns: producer_group, endpoint; breaker: closed, open, or half-open (the next check is its probe); since
     TIMESTAMP: of an open one the failure that opened it, of a half-open one the end of check.breaker_pause, of a closed
-    one the first answer after its last failure (null = it never failed, or has not answered since); failures BIGINT: in
-    a row, since its last answer; last_error (of the last of them), not_tried (why a check was held back last; null =
-    none was, since its last answer), last_answer_at.
+    one when it was first healthy after its last failure (null = it never failed, or was not healthy since); failures
+    BIGINT: in a row; last_error (of the last of them), not_tried (why a check was held back last; null = none was,
+    since it was healthy), last_answer_at. A refusal (404, wrong JSON) is no answer, but shows that it is healthy.
 
     The breakers themselves are in the memory of `reconcile`: these are derived from check_answers, with check.* of the
     settings. One that is open by Retry-After counts as half-open after check.breaker_pause, and one whose `reconcile`

@@ -147,7 +147,8 @@ known AS (
             CASE WHEN c.requested_at > timestamp_micros(:most) THEN CAST(:most AS BIGINT)
                 ELSE unix_millis(c.requested_at) * 1000 END + CAST(:check_interval AS BIGINT),
             CASE WHEN h.born_us > :most THEN CAST(:most AS BIGINT) ELSE h.born_us END + CASE
-                WHEN h.check_immunity_s >= 0 THEN CAST(h.check_immunity_s AS BIGINT) * 1000000
+                WHEN h.check_immunity_s >= 0
+                    THEN least(CAST(h.check_immunity_s AS BIGINT) * 1000000, CAST(:reserved AS BIGINT))
                 ELSE CAST(:timeout AS BIGINT) END) AS next_us
     FROM halves AS h
     LEFT JOIN checks AS c
@@ -199,6 +200,7 @@ def pending_question(settings: Settings, *, bodies: bool = False) -> Question:
         "count_undelivered": int(settings.check.count_undelivered),
         "check_interval": _us(rules.check_interval),
         "timeout": _us(rules.timeout),
+        "reserved": _us(rules.reserved),
         "most": MOST,
         **names,
     }

@@ -75,7 +75,7 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
     order = f"answer.at, array_position({_list(_ORDER)}, event), queue_id, queue_offset"
     sql = f"""
         WITH places AS (SELECT DISTINCT queue_id, queue_offset FROM {{half}} WHERE {named})
-        SELECT * FROM ({events.replace("NAMED", named)})"""
+        SELECT * FROM ({events.replace("NAMED", named).replace("OPERATORS", _resumed_queues(places))})"""
     values = {"transaction_id": transaction_id, "producer_group": group}
     files = {place: view.read(name, file=True) for place, name in places.items()}
     found = view.engine.arrow(view.ask(Question(sql, order, values), files))
@@ -142,6 +142,13 @@ def _with_versions(view: View, events: pa.Table) -> pa.Table:
     return events.select(list(COLUMNS))
 
 
+def _resumed_queues(places: Mapping[str, str]) -> str:
+    """SQL: the half queues of resumed messages, as the operators' actions tell: a producer may send such properties."""
+    operations = next((place for place, name in places.items() if name == "operations"), None)
+    rows = "(SELECT CAST(NULL AS INT) AS new_queue_id)" if operations is None else f"{{{operations}}}"
+    return f"(SELECT DISTINCT new_queue_id FROM {rows})"
+
+
 def _list(texts: tuple[str, ...]) -> str:
     """An array of texts. Neither engine has the other's literal."""
     return f"split('{','.join(texts)}', ',')"
@@ -170,6 +177,10 @@ def _integer(name: str) -> str:
 _KEY = ("queue_id", "queue_offset")
 #: tables searched by more than the id
 _SEARCHED = {
+    "half": """
+        SELECT h.*, r.new_queue_id IS NOT NULL AND properties['CHECKBACK_RESUMED_FROM'] IS NOT NULL AS resumed
+        FROM TABLE AS h LEFT JOIN OPERATORS AS r ON r.new_queue_id = h.queue_id
+        WHERE NAMED""",
     # Ops that name the transaction, and all others at its offsets: batched ones, or those of other transactions.
     "op": """
         SELECT o.queue_id, o.half_offset AS queue_offset, o.producer_group, o.transaction_id, o.state, o.source,
@@ -202,12 +213,13 @@ _HALF_DETAIL = f"""concat_ws('', 'for ', real_topic, ', born ' || {_time("born_t
     ', immunity ' || CAST(check_immunity_s AS STRING) || ' s',
     coalesce(', to be delivered at ' || {_time("deliver_at")}, ', delay ' || CAST(delay_ms / 1e3 AS STRING) || ' s'),
     CASE WHEN committed THEN ', without a transaction' END,
-    ', resumed from ' || properties['CHECKBACK_RESUMED_FROM'], ' by ' || properties['CHECKBACK_RESUMED_BY'])"""
+    CASE WHEN resumed THEN concat_ws('', ', resumed from ' || properties['CHECKBACK_RESUMED_FROM'],
+        ' by ' || properties['CHECKBACK_RESUMED_BY']) END)"""
 
 #: by table: its event, the column with the time, and the detail
 _EVENTS = {
     "half": (
-        "CASE WHEN properties['CHECKBACK_RESUMED_FROM'] IS NOT NULL THEN 'RESUMED' ELSE 'HALF' END",
+        "CASE WHEN resumed THEN 'RESUMED' ELSE 'HALF' END",
         "store_timestamp",
         _HALF_DETAIL,
     ),
