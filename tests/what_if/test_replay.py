@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,8 @@ def _check(number: int, turn: int, offset: int = 0) -> tuple[Any, ...]:
     return (Row.REQUEST, offset, 0, 0, 0, 0, -1, *_NAMED, number, 0, 0, turn)
 
 
-def _answer(number: int, outcome: Answered, at: int, offset: int = 0) -> tuple[Any, ...]:
-    return (Row.ANSWER, offset, outcome, 1, 0, 0, -1, *_NAMED, number, 0, at * 1000, 0)
+def _answer(number: int, outcome: Answered, at: int, offset: int = 0, received: int = 1) -> tuple[Any, ...]:
+    return (Row.ANSWER, offset, outcome, received, 0, 0, -1, *_NAMED, number, 0, at * 1000, 0)
 
 
 def _decision(state: State, source: Source, checks: int, turn: int, reason: int = 0) -> tuple[Any, ...]:
@@ -131,6 +132,43 @@ def test_no_tick_while_reconcile_stood_still() -> None:
     )
     found = _under(_timeline(1, 600, 602), *rows, timeout=30_000)
     assert (found["state"], found["turn"], found["checks"], found["assumed"]) == (State.ROLLBACK, 2, 1, 0)
+
+
+#: two checks that reached nobody: of the second the op tells that it was sent
+UNREACHED = (
+    *(_half(0), _check(1, 1), _answer(1, Answered.NO_ANSWER, 8, received=0)),
+    *(_check(2, 2), _answer(2, Answered.NO_ANSWER, 68, received=0), _op(Kind.DELIVERED, 68, Source.CHECK, 2)),
+    _decision(State.DISCARD, Source.CHECKBACK, 2, 4, Reason.CHECK_MAX),
+)
+
+
+def test_checks_that_reached_nobody_are_not_counted_as_received() -> None:
+    """Rules 6 and 9: it is pending for ever, or until it expires; its checks count until the last batch."""
+    found = _under(LATE_TIMES, *UNREACHED, count_undelivered=False)
+    assert (found["state"], found["turn"], found["checks"], found["assumed"]) == (State.PENDING, NEVER, 3, 1)
+    found = _under(LATE_TIMES, *UNREACHED, count_undelivered=False, reserved=200_000)
+    assert (found["state"], found["reason"]) == (State.DISCARD, Reason.EXPIRED)
+
+
+def test_without_its_answer_the_op_tells_what_the_rule_in_force_made_it() -> None:
+    """Of a check that was received, if checks count when received; else of one that was sent."""
+    rows = tuple(row for row in UNREACHED if row[0] != Row.ANSWER)
+    assert _under(LATE_TIMES, *rows, count_undelivered=False)["state"] == State.PENDING
+    received = _op(Kind.DELIVERED, 8, Source.CHECK, 1)
+    times = replace(LATE_TIMES, rules=(replace(_RULES, count_undelivered=False),))
+    assert _under(times, *rows, received, check_interval=59_000)["reason"] == Reason.CHECK_MAX
+
+
+@pytest.mark.parametrize("number", [-1, 7])
+def test_verdict_of_no_recorded_check_comes_when_it_landed(number: int) -> None:
+    """As of another writer than the check query: it names no check, or none that was requested."""
+    rows = (
+        *(_half(0), _check(1, 1), _op(Kind.COMMIT, 20, Source.CHECK, number)),
+        _decision(State.COMMIT, Source.CHECK, 1, 2),
+    )
+    for changes in ({}, {"check_interval": 30_000}):
+        found = _under(_timeline(1, 7, 21), *rows, **changes)
+        assert (found["state"], found["turn"], found["checks"]) == (State.COMMIT, 2, 1)
 
 
 def test_pending_in_the_record_is_replayed_to_its_end_only() -> None:

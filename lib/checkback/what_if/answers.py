@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 #: What came of one recorded check. turn, asked: of its batch, ms. verdict: a Kind, 0 = none; landed, read: of its op
 #: (ms, turn). receipt: when its op DELIVERED landed, or would have, ms; NEVER = no outcome; receipt_read: the turn that
-#: read it, NEVER = there is none. delivered: an endpoint received it. sent: not skipped.
+#: read it, NEVER = there is none. delivered: an endpoint received it, by its answer; an op DELIVERED tells so only
+#: where checks count when received (rule 9), else that it was sent. sent: not skipped.
 _CHECK = np.dtype(
     [
         ("at", "<i8"),
@@ -154,7 +155,7 @@ def _checks(recorded: Recorded, timeline: Timeline) -> Records:
         return checks
     _add_answers(checks, recorded)
     _add_verdicts(checks, recorded)
-    _add_receipts(checks, recorded)
+    _add_receipts(checks, recorded, timeline)
     return checks
 
 
@@ -165,7 +166,7 @@ def _add_answers(checks: Records, recorded: Recorded) -> None:
     order = np.lexsort((answers["at"], skipped))[::-1]  # the last assignment wins: sent before skipped, first first
     order = order[of[order] >= 0]
     checks["sent"][of[order]] = ~skipped[order]
-    checks["delivered"][of[order]] = answers["source"][order] > 0
+    np.logical_or.at(checks["delivered"], of[order], answers["source"][order] > 0)
     checks["receipt"][of[order]] = answers["at"][order]
 
 
@@ -182,14 +183,16 @@ def _add_verdicts(checks: Records, recorded: Recorded) -> None:
         checks[name][of[order]] = True
 
 
-def _add_receipts(checks: Records, recorded: Recorded) -> None:
+def _add_receipts(checks: Records, recorded: Recorded, timeline: Timeline) -> None:
     ops = recorded.receipts
     of = _asked_by(checks, recorded, ops, ops["immunity"], ops["born"])
     order = np.argsort(ops["store"], kind="stable")[::-1]
     order = order[of[order] >= 0]
     ops, of = ops[order], of[order]
     checks["receipt"][of], checks["receipt_read"][of] = ops["store"] // 1000, ops["turn"]
-    checks["sent"][of] = checks["delivered"][of] = True
+    checks["sent"][of] = True
+    tells = np.array([not rules.count_undelivered for rules in timeline.rules])[timeline.which[checks["turn"][of]]]
+    checks["delivered"][of[tells]] = True
 
 
 def _asked_by(

@@ -47,16 +47,19 @@ def needs_of(rows: Records, base: int, size: int, timeline: Timeline) -> Needs:
 def compare(rows: Records, base: int, size: int, timeline: Timeline, changed: Timeline, cadence: Cadence) -> Comparison:
     """Replay a segment by the rules in force, and by those of ``changed``: the second pass.
 
-    A transaction that the first of the two does not bring to what happened is left out, and counted. So is a message
-    without a transaction, which is never pending, but not counted.
+    By the rules in force in both ways: with the recorded visits, and as by those of ``changed``, so that a difference
+    comes from the rules only. A transaction that one of the two does not bring to what happened is left out, and
+    counted. So is a message without a transaction, which is never pending, but not counted.
     """
     recorded = Recorded.of(rows, timeline)
     first = as_recorded(recorded, base, size, timeline)
-    found = under(recorded, base, size, timeline, changed, first.deferred, cadence)
+    again = under(recorded, base, size, timeline, timeline, first.deferred, cadence)
+    same_rules = changed.rules == timeline.rules
+    found = again if same_rules else under(recorded, base, size, timeline, changed, first.deferred, cadence)
     was = recorded.outcomes
-    wrong = np.zeros(len(was), bool)
+    wrong = again["assumed"] > 0
     for name in _SAME:
-        wrong |= was[name] != first.outcomes[name]
+        wrong |= (was[name] != first.outcomes[name]) | (was[name] != again[name])
     transactional = recorded.halves["kind"] != Kind.MESSAGE
     end = int(timeline.times.max(initial=0))
     figures = {

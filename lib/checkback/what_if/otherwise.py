@@ -12,7 +12,7 @@ from checkback.reconcile.records import EVENT, Kind
 from checkback.reconcile.segment import births, next_check
 from checkback.what_if.answers import Answers
 from checkback.what_if.reads import place
-from checkback.what_if.records import NEVER
+from checkback.what_if.records import NEVER, State
 from checkback.what_if.replay import Replay
 from checkback.what_if.restoration import counted
 from checkback.what_if.timeline import Step
@@ -75,7 +75,11 @@ class _Under(Replay):
             recorded = not step.tick
             check = not (recorded and self._deferred.checks[step.turn])
             self._visit(step, check, not (recorded and self._deferred.deliveries[step.turn]))
+        checks = self.outcomes[["checks", "assumed"]].copy()
         self._go_on()
+        pending = self.outcomes["state"] == State.PENDING  # of what does not end, only what there was until then counts
+        for name in ("checks", "assumed"):
+            self.outcomes[name][pending] = checks[name][pending]
         return self.outcomes
 
     def next_event(self) -> int:

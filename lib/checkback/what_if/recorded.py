@@ -9,7 +9,7 @@ import numpy as np
 
 from checkback.reconcile.records import EVENT, Kind, Source
 from checkback.reconcile.sorted_records import first_of_each
-from checkback.what_if.reads import halves_read, ops_read, place, same
+from checkback.what_if.reads import asked_by, halves_read, ops_read, place, same
 from checkback.what_if.records import NEVER, NOT_TOLD, OUTCOME, Row, State
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ class Recorded:
     ``halves``: of each transaction the half message that counts, by offset; ``outcomes``: what became of it, OUTCOME;
     ``deliver_at``: when it was scheduled for (ms), 0 = it was not; ``told``: is it known which batches read its rows?
     ``events``: EVENT records of all half messages and ops; ``read``: by which turn each was read, NEVER = by none;
-    ``restored``: the rebuild before that batch did. ``by_check``: it is an op of the check query; of these,
-    ``verdicts``: COMMIT and ROLLBACK, ``receipts``: DELIVERED, their turn that of ``read``. ``requests``, ``answers``:
-    sorted by offset. Of transactions that `halves` has.
+    ``restored``: the rebuild before that batch did. ``by_check``: it is an op that a recorded check has brought; of
+    these, ``verdicts``: COMMIT and ROLLBACK, ``receipts``: DELIVERED, their turn that of ``read``. ``requests``,
+    ``answers``: sorted by offset. Of transactions that `halves` has.
     """
 
     halves: Records
@@ -71,6 +71,7 @@ class Recorded:
         by_check = (
             (all_rows["row"] == Row.OP) & (all_rows["source"] == Source.CHECK) & (all_rows["kind"] != Kind.CANCEL)
         )
+        by_check[by_check] = ~_unasked(owners, requests, all_rows[by_check], timeline)
         of_check = _about(owners, all_rows[by_check])
         return cls(
             owners,
@@ -94,6 +95,16 @@ def _of(rows: Records, row: Row) -> Records:
     """The rows of one table, by offset, then time."""
     found: Records = rows[rows["row"] == row]
     return found[np.lexsort((found["transaction"], found["group"], found["store"], found["turn"], found["offset"]))]
+
+
+def _unasked(owners: Records, requests: Records, ops: Records, timeline: Timeline) -> Bits:
+    """Mask of the verdicts of the check query that are of no recorded check: they come as a producer's ops do."""
+    whose, _ = place(owners, requests["offset"])
+    at, known = place(owners, ops["offset"])
+    checks = whose, requests["number"], timeline.times[requests["turn"]]
+    of = asked_by(checks, (at, ops["immunity"], ops["born"]))
+    found: Bits = (ops["kind"] < Kind.UNDELIVERED) & ~(known & same(owners, at, ops) & (of >= 0))
+    return found
 
 
 def _events(rows: Records) -> Records:
