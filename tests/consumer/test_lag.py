@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,10 +19,13 @@ from checkback.consumer.group_reader import group_names, read_group
 from checkback.consumer.group_state import GroupState, Member, MessageQueue, QueueState
 from checkback.consumer.group_table import GroupTable
 from checkback.consumer.lag import LagReader, consumer_lag
+from checkback.consumer.lag_screen import heading
 from checkback.consumer.message_rows import Unread
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
 from checkback.consumer.retry import Retry
-from checkback.errors import SettingsError
+from checkback.dashboard.overview import facts_of
+from checkback.errors import SettingsError, StorageError
+from checkback.inspect.status_screen import _consumers
 from checkback.storage.tables import Tables
 from consumer.published import START, Published
 
@@ -144,6 +148,22 @@ def test_groups_are_listed_by_name_and_others_are_refused(lake: Published) -> No
     assert read_group(lake.tables, "a").state == GroupState()
     with pytest.raises(SettingsError, match="there are a, b"):
         consumer_lag(lake.tables, START, "../topics")
+
+
+def test_a_damaged_group_hides_no_other(lake: Published) -> None:
+    for name in ("a", "b", "c"):
+        write(lake, name, everywhere("orders", Position()), Member(name, 1, START, frozenset({"orders"})))
+    log = max((Path(lake.tables.root) / "consumer_groups/b/_delta_log").glob("*.json"))
+    log.write_bytes(log.read_bytes()[:100])
+    found = consumer_lag(lake.tables, START)
+    assert [(one.group, len(one.members)) for one in found] == [("a", 1), ("b", 0), ("c", 1)]
+    assert [one.damaged is None for one in found] == [True, False, True]
+    assert re.fullmatch(
+        "b: .*/consumer_groups/b: the group's table cannot be read: .{10,200}", heading(found[1], START)
+    )
+    assert _consumers(facts_of(found[1])).bad
+    with pytest.raises(StorageError):
+        consumer_lag(lake.tables, START, "b")
 
 
 def test_a_topic_whose_table_is_gone_has_no_lag(lake: Published) -> None:

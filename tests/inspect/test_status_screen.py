@@ -122,6 +122,7 @@ def test_each_consumer_group_has_a_line_and_one_that_nobody_consumes_is_marked()
         "lag_s": 200.5,
         "retries": 1,
         "dead_letters": 3,
+        "damaged": None,
     }
     assert as_json(_STATUS)["consumers"] is None
 

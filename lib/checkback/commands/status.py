@@ -89,7 +89,13 @@ def _consumers_reader(settings: Settings) -> Callable[[], tuple[ConsumerFacts, .
             return None
         return tuple(
             ConsumerFacts(
-                one.group, len(one.members), one.messages, round(one.seconds, 3), one.retries, one.dead_letters
+                one.group,
+                len(one.members),
+                one.messages,
+                round(one.seconds, 3),
+                one.retries,
+                one.dead_letters,
+                one.damaged,
             )
             for one in reader.read(round(time.time() * 1000))
         )

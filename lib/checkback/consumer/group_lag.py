@@ -60,12 +60,16 @@ class MemberState:
 
 @dataclass(frozen=True)
 class GroupLag(_Lag):
-    """A group. ``written_at``: when a member last wrote its state; long ago if all of them are gone."""
+    """A group. ``written_at``: when a member last wrote its state; long ago if all of them are gone.
+
+    ``damaged``: why its table cannot be read, of which nothing else is known then.
+    """
 
     group: str
     written_at: int
     members: tuple[MemberState, ...]
     topics: tuple[TopicLag, ...]
+    damaged: str | None = None
 
 
 def group_lag(
@@ -81,6 +85,11 @@ def group_lag(
         for each in sorted(state.members.values(), key=lambda each: each.name)
     )
     return GroupLag(*_total(topics), group, written_at, members, topics)
+
+
+def damaged_group(group: str, why: str) -> GroupLag:
+    """A group whose table cannot be read."""
+    return GroupLag(*_total(()), group, 0, (), (), why)
 
 
 def _queue_lag(queue: MessageQueue, state: QueueState, unread: Unread | None, now: int) -> QueueLag:

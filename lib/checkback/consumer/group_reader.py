@@ -16,7 +16,7 @@ from checkback.consumer.group_state import GroupState
 from checkback.errors import SettingsError, StorageError
 from checkback.messages import is_group
 from checkback.storage import table_files
-from checkback.storage.delta_errors import DELTA_ERRORS
+from checkback.storage.delta_errors import DELTA_ERRORS, storage_error
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.object_store import options_of
 from checkback.storage.schemas import GROUP_PREFIX
@@ -66,7 +66,7 @@ def read_group(tables: Tables, group: str) -> StoredGroup:
     except TableNotFoundError as error:
         raise StorageError("there is no such consumer group", place) from error
     except DELTA_ERRORS as error:
-        raise StorageError(f"the group's table cannot be read: {error}", place) from error
+        raise storage_error("the group's table cannot be read", place, error) from error
     if len(paths) > 1:
         raise StorageError("somebody else has written into the group's table", place, "restore it (RESTORE)")
     try:

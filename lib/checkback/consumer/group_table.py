@@ -21,7 +21,7 @@ from checkback.consumer.group_state import GroupState
 from checkback.errors import StorageError
 from checkback.storage import table_files
 from checkback.storage.commit_reader import read_actions
-from checkback.storage.delta_errors import DELTA_ERRORS
+from checkback.storage.delta_errors import DELTA_ERRORS, storage_error
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.followed_log import commit_mark
 from checkback.storage.fsync import LOG
@@ -146,7 +146,7 @@ class GroupTable:
             paths = pa.table(table.get_add_actions()).column("path").to_pylist()
             version = int(table.version())
         except DELTA_ERRORS as error:
-            raise StorageError(f"the group's table cannot be read: {error}", self._place) from error
+            raise storage_error("the group's table cannot be read", self._place, error) from error
         self._read_at = boot_time()
         mark = commit_mark(self._place, version)
         if version != self._version or mark != self._mark:

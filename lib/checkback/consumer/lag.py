@@ -6,10 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.batch_log import BatchLog
-from checkback.consumer.group_lag import GroupLag, MemberState, QueueLag, TopicLag, group_lag
-from checkback.consumer.group_reader import chosen_groups, read_group
+from checkback.consumer.group_lag import GroupLag, MemberState, QueueLag, TopicLag, damaged_group, group_lag
+from checkback.consumer.group_reader import StoredGroup, chosen_groups, read_group
 from checkback.consumer.group_state import MessageQueue
 from checkback.consumer.topic_reader import TopicReader
+from checkback.errors import StorageError
 from checkback.storage.object_store import concurrently
 
 if TYPE_CHECKING:
@@ -36,23 +37,27 @@ class LagReader:
         self._readers: dict[str, TopicReader] = {}
 
     def read(self, now: int, group: str | None = None) -> list[GroupLag]:
-        """As `consumer_lag`."""
+        """As `consumer_lag`. Of all groups, one whose table cannot be read does not hide the others."""
         names = chosen_groups(self._tables, group)
         if not names:
             return []
         # The positions first: batches that end meanwhile are consumed by nobody yet. Logs may be opened before.
-        _, *stored = self._together(self._log.open, *(partial(read_group, self._tables, name) for name in names))
-        states = [one.state for one in stored]
+        read = read_group if group is not None else _stored_or_damaged
+        _, *found = self._together(self._log.open, *(partial(read, self._tables, name) for name in names))
+        damaged = [one for one in found if isinstance(one, GroupLag)]
+        stored = {name: one for name, one in zip(names, found, strict=True) if isinstance(one, StoredGroup)}
+        states = [one.state for one in stored.values()]
         topics = sorted({queue.topic for state in states for queue in state.queues})
         for topic in topics:
             self._readers.setdefault(topic, TopicReader(self._tables, topic))
         self._together(self._log.refresh, *(self._readers[topic].open for topic in topics))
         counted = self._together(*(partial(self._unread, topic, states) for topic in topics))
-        unread = [{key: one for of in counted for key, one in of[at].items()} for at in range(len(names))]
-        return [
+        unread = [{key: one for of in counted for key, one in of[at].items()} for at in range(len(states))]
+        known = [
             group_lag(name, one.state, one.written_at, its, now)
-            for name, one, its in zip(names, stored, unread, strict=True)
+            for (name, one), its in zip(stored.items(), unread, strict=True)
         ]
+        return sorted([*known, *damaged], key=lambda one: one.group)
 
     def _together(self, *steps: Callable[[], Any]) -> list[Any]:
         """What they return; in an object store they run side by side."""
@@ -68,3 +73,10 @@ class LagReader:
             counted = self._readers[topic].count(batches, positions) if batches else {}
             found.append({MessageQueue(topic, queue_id): unread for queue_id, unread in counted.items()})
         return found
+
+
+def _stored_or_damaged(tables: Tables, group: str) -> StoredGroup | GroupLag:
+    try:
+        return read_group(tables, group)
+    except StorageError as error:
+        return damaged_group(group, str(error))

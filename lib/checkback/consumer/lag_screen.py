@@ -19,6 +19,8 @@ MEMBERS = ("member", "joined", "queues", "topics", "last error")
 
 def heading(group: GroupLag, now: int) -> str:
     """The line above a group's tables."""
+    if group.damaged is not None:
+        return f"{group.group}: {group.damaged}"
     return f"{group.group}: members {len(group.members)}, last written {span((now - group.written_at) / 1000)} ago"
 
 
@@ -49,6 +51,7 @@ def as_json(group: GroupLag) -> dict[str, Any]:
     """The group as docs/consumer.md describes it."""
     return {
         "group": group.group,
+        "damaged": group.damaged,
         "written_at": iso(group.written_at),
         **_counts_json(group),
         "members": [_member_json(each) for each in group.members],

@@ -110,7 +110,7 @@ def consumers(pages: Pages, request: Request) -> Response:
         {
             "group": one.group,
             "members": [member.name for member in one.members],
-            "errors": [member.last_error for member in one.members if member.last_error],
+            "errors": [*filter(None, (one.damaged, *(member.last_error for member in one.members)))],
             "topics": [
                 {
                     "topic": topic.topic,

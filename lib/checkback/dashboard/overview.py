@@ -70,5 +70,5 @@ def consumer_groups(answers: Answers) -> list[GroupLag]:
 def facts_of(one: GroupLag) -> ConsumerFacts:
     """What the overview says of a consumer group."""
     return ConsumerFacts(
-        one.group, len(one.members), one.messages, round(one.seconds, 3), one.retries, one.dead_letters
+        one.group, len(one.members), one.messages, round(one.seconds, 3), one.retries, one.dead_letters, one.damaged
     )

@@ -89,7 +89,10 @@ class TableFacts:
 
 @dataclass(frozen=True)
 class ConsumerFacts:
-    """A consumer group: its members, messages that it has not consumed, the age of the oldest (s), retries, dead."""
+    """A consumer group: its members, messages that it has not consumed, the age of the oldest (s), retries, dead.
+
+    ``damaged``: why its table cannot be read; nothing else is known then.
+    """
 
     group: str
     members: int
@@ -97,6 +100,7 @@ class ConsumerFacts:
     lag_s: float
     retries: int
     dead_letters: int
+    damaged: str | None = None
 
 
 @dataclass(frozen=True)

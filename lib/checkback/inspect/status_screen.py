@@ -192,6 +192,8 @@ def _unpublished(status: Status) -> list[Line]:
 
 def _consumers(one: ConsumerFacts) -> Line:
     """A consumer group. Without members nobody consumes what is there."""
+    if one.damaged is not None:
+        return Line("consumers", f"{one.group}: {one.damaged}", bad=True)
     lag = f"lag {one.lag_messages}" + (f", {span(one.lag_s)} behind" if one.lag_messages else "")
     text = f"{one.group}: members {one.members}, {lag}, retries {one.retries}, dead letters {one.dead_letters}"
     return Line("consumers", text, bad=not one.members and bool(one.lag_messages or one.retries))
