@@ -9,6 +9,9 @@ ROUNDS ?= 25
 PY := .venv/bin/python
 STAMP := .venv/.installed
 
+# Modules are compiled once, not by each process that a test or a benchmark starts: a third of a command's start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help check install run run-trace notebook test test-fast test-cluster test-crash test-power simulate lint docs screenshots zip bench clean
 

@@ -46,7 +46,7 @@ class Lake:
             {
                 "storage": {"root": str(self.root)},
                 "transaction": {"timeout": "1h"},
-                "reconcile": {"partitions": 2, "segment_size": 64},
+                "reconcile": {"partitions": 1, "segment_size": 64},  # most tests have one segment
             }
         )
         self.tables = Tables.of(self.settings.storage)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("path", PAGES)
 def test_nothing_of_a_message_is_markup(root: Path, path: str) -> None:
     """Nor does it reorder or hide text; no page is large; its data are there as JSON, too."""
-    answer = client(root).get(path)
+    browser = client(root)
+    answer = browser.get(path)
     assert answer.status_code == 200, answer.text
     assert SCRIPT not in answer.text
     assert "<img" not in answer.text
@@ -39,7 +40,7 @@ def test_nothing_of_a_message_is_markup(root: Path, path: str) -> None:
     assert len(answer.content) < 200_000
     assert {name: answer.headers[name] for name in HEADERS} == HEADERS
     page, _, query = path.partition("?")
-    data = client(root).get(f"{'/overview' if page == '/' else page}.json?{query}")
+    data = browser.get(f"{'/overview' if page == '/' else page}.json?{query}")
     assert data.headers["content-type"] == "application/json"
     assert isinstance(data.json(), dict)
 
