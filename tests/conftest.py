@@ -30,14 +30,20 @@ hypothesis.settings.register_profile("fast", hypothesis.settings.get_profile("ch
 
 #: fixtures that start a server as a process of its own, and parameters for which others do
 _SERVERS = {"azure_port", "postgres_url", "adls", "postgresql"}
+#: files of few tests that take a minute of CPU time and more
+_LONG = (
+    *("application/test_delay.py", "application/test_object_store.py", "application/test_rebuild.py"),
+    *("reconcile/test_batch_rules.py", "reconcile/test_group_hash.py", "reconcile/test_release_before.py"),
+    "crash/test_points.py",
+)
 TRACE = Path(__file__).parent / "data" / "rocketmq-trace"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what starts Spark or a server, so that `make test-fast` can leave it out.
 
-    In several processes (`make test`) the files with most tests of Spark come first, then those with slow ones: the
-    others are short, and keep all processes busy until the end.
+    In several processes (`make test`) the long files come first, then those with most tests of Spark, then those with
+    slow ones: the others are short, and keep all processes busy until the end.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
@@ -47,7 +53,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
     if hasattr(config, "workerinput"):
         dear = Counter((item.path, mark.name) for item in items for mark in item.iter_markers())
-        items.sort(key=lambda item: (-dear[item.path, "spark"], -dear[item.path, "slow"]))
+
+        def turn(item: pytest.Item) -> tuple[bool, int, int]:
+            return not str(item.path).endswith(_LONG), -dear[item.path, "spark"], -dear[item.path, "slow"]
+
+        items.sort(key=turn)
 
 
 def _texts(item: pytest.Item) -> list[str]:
