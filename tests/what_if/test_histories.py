@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 _SAME = ["state", "source", "reason", "checks", "turn", "cancelled", "delivered"]
-_HISTORIES = range(1, 61)
+#: in the last one, where it is estimated what batches read, only the first of the two replays comes to what happened
+_HISTORIES = (*range(1, 61), 585)
 
 
 class _History(NamedTuple):
@@ -92,14 +93,14 @@ def test_what_happened_is_reproduced(told: bool) -> None:
                 print(f"history {seed}: {differences} of {base}")
             wrong += len(differences)
             right += len(recorded.halves) - len(differences)
-            if not differences and not len(timeline.rebuilt):
+            if not differences and (told or not len(timeline.rebuilt)):
                 again = under(recorded, base, SIZE, timeline, timeline.under({}), found.deferred, cadence)
                 ended = recorded.outcomes["turn"] < NEVER
                 assert again[ended].tolist() == found.outcomes[ended].tolist(), f"history {seed}"
     print(f"{right} transactions as they happened, {wrong} otherwise; {not_compared} not compared")
     assert right > 150
     assert wrong <= (0 if told else right // 50)
-    assert not_compared <= right // 10
+    assert not_compared <= (0 if told else right // 25)
 
 
 def _compared_with_itself(rows: Records, base: int, timeline: Timeline, cadence: Cadence, where: str) -> int:

@@ -6,26 +6,28 @@ the nearest time. Without any: what the producer's own op says if it was made by
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from checkback.reconcile.records import Kind, Source
+from checkback.reconcile.sorted_records import first_of_each
 from checkback.what_if.reads import asked_by, first_that_decides, place
 from checkback.what_if.records import NEVER, Answered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from checkback.reconcile.records import Records
+    from checkback.reconcile.records import Bits, Records
     from checkback.reconcile.segment import Rules
     from checkback.what_if.recorded import Recorded
     from checkback.what_if.timeline import Timeline
 
 #: What came of one recorded check. turn, asked: of its batch, ms. verdict: a Kind, 0 = none; landed, read: of its op
 #: (ms, turn). receipt: when its op DELIVERED landed, or would have, ms; NEVER = no outcome; receipt_read: the turn that
-#: read it, NEVER = there is none. delivered: an endpoint received it, by its answer; an op DELIVERED tells so only
-#: where checks count when received (rule 9), else that it was sent. sent: not skipped.
+#: read it, NEVER = there is none. *_restored: the rebuild before that turn did. delivered: an endpoint received it, by
+#: its answer; an op DELIVERED tells so only where checks count when received (rule 9), else that it was sent. sent: not
+#: skipped.
 _CHECK = np.dtype(
     [
         ("at", "<i8"),
@@ -39,8 +41,13 @@ _CHECK = np.dtype(
         ("receipt_read", "<i8"),
         ("delivered", "?"),
         ("sent", "?"),
+        ("read_restored", "?"),
+        ("receipt_restored", "?"),
     ]
 )
+
+#: By a check's index its further ops, of a query `check` that had died: kind, landed (ms), read (turn), restored.
+_Again: TypeAlias = dict[int, list[tuple[int, int, int, bool]]]
 
 
 class _Check(NamedTuple):
@@ -57,14 +64,20 @@ class _Check(NamedTuple):
     receipt_read: int
     delivered: bool
     sent: bool
+    read_restored: bool
+    receipt_restored: bool
 
 
 class Answer(NamedTuple):
-    """An op that a check brings. ``landed``: ms; ``turn``: the batch that read it, None = it is not recorded."""
+    """An op that a check brings. ``landed``: ms; ``turn``: the batch that read it, None = it is not recorded.
+
+    ``restored``: the rebuild before that batch did.
+    """
 
     event: tuple[Any, ...]
     landed: int
     turn: int | None
+    restored: bool = False
 
 
 class Answers:
@@ -74,7 +87,7 @@ class Answers:
         """``timeline``: with the rules that were in force."""
         self._named = recorded.halves[["offset", "group", "transaction"]].tolist()
         self._timeline = timeline
-        checks = _checks(recorded, timeline)
+        checks, self._again = _checks(recorded, timeline)
         self._checks = [_Check(*check) for check in checks.tolist()]
         self._starts: list[int] = np.searchsorted(checks["at"], np.arange(len(recorded.halves) + 1)).tolist()
         self._own = _own_ops(recorded)
@@ -85,9 +98,10 @@ class Answers:
         ``turn``: the batch that asks, NEVER = a tick; ``now``: its time. ``rules``: in force then.
         """
         mine = self._checks[self._starts[at] : self._starts[at + 1]]
-        same = next((check for check in mine if check.turn == turn < NEVER), None)
+        same = next((where for where, check in enumerate(mine, self._starts[at]) if check.turn == turn < NEVER), None)
         if same is not None:
-            return self._recorded(at, same, number, rules), False
+            found = self._recorded(at, self._checks[same], number, rules)
+            return found + self._repeats(same, found), False
         nearest = min((check for check in mine if check.sent), key=lambda check: abs(check.asked - now), default=None)
         if nearest is not None:
             return self._assumed(at, nearest, number, now - nearest.asked, rules), True
@@ -102,13 +116,15 @@ class Answers:
         found = []
         if check.verdict:
             landed = check.landed
-            found.append(Answer(self._event(at, check.verdict, -1, landed, landed), landed, check.read))
+            event = self._event(at, check.verdict, -1, landed, landed)
+            found.append(Answer(event, landed, check.read, check.read_restored))
         there = check.receipt_read < NEVER and number == check.number
         then = _counts(check.number, check.sent, check.delivered, self._timeline.rules_at(check.turn))
         now = _counts(number, check.sent, check.delivered, rules)
         if (there if now == then else now) and (there or not check.verdict) and check.receipt < NEVER:
             landed, turn = check.receipt, check.receipt_read if there else None
-            found.append(Answer(self._event(at, Kind.DELIVERED, number, landed, landed), landed, turn))
+            event = self._event(at, Kind.DELIVERED, number, landed, landed)
+            found.append(Answer(event, landed, turn, check.receipt_restored))
         return found
 
     def _assumed(self, at: int, check: _Check, number: int, later: int, rules: Rules) -> list[Answer]:
@@ -119,6 +135,17 @@ class Answers:
             landed = check.receipt + later
             return [Answer(self._event(at, Kind.DELIVERED, number, landed, landed), landed, None)]
         return []
+
+    def _repeats(self, check: int, answers: list[Answer]) -> list[Answer]:
+        """The further ops of a check that brings these answers: of a DELIVERED only if it does."""
+        received = next((answer.event for answer in answers if answer.event[1] == Kind.DELIVERED), None)
+        found = []
+        for kind, landed, read, restored in self._again.get(check, ()):
+            number = -1 if kind != Kind.DELIVERED else received[5] if received is not None else None
+            if number is not None:
+                event = self._event(self._checks[check].at, kind, number, landed, landed)
+                found.append(Answer(event, landed, read, restored))
+        return found
 
     def _event(self, at: int, kind: int, number: int, born: int, landed: int) -> tuple[Any, ...]:
         offset, group, transaction = self._named[at]
@@ -142,9 +169,10 @@ def _own_ops(recorded: Recorded) -> dict[int, tuple[int, int]]:
     return {int(at[row]): (int(mine["kind"][row]), int(mine["born"][row])) for row in order}
 
 
-def _checks(recorded: Recorded, timeline: Timeline) -> Records:
-    """_CHECK records by transaction and turn."""
+def _checks(recorded: Recorded, timeline: Timeline) -> tuple[Records, _Again]:
+    """_CHECK records by transaction and turn; and what a query `check` that had died said again."""
     requests = recorded.requests
+    again: _Again = {}
     checks = np.zeros(len(requests), _CHECK)
     checks["at"], _ = place(recorded.halves, requests["offset"])
     checks["number"], checks["turn"] = requests["number"], requests["turn"]
@@ -152,11 +180,11 @@ def _checks(recorded: Recorded, timeline: Timeline) -> Records:
     checks["read"] = checks["receipt"] = checks["receipt_read"] = NEVER
     checks = checks[np.lexsort((checks["turn"], checks["at"]))]
     if not len(checks):
-        return checks
+        return checks, again
     _add_answers(checks, recorded)
-    _add_verdicts(checks, recorded)
-    _add_receipts(checks, recorded, timeline)
-    return checks
+    _add_verdicts(checks, recorded, again)
+    _add_receipts(checks, recorded, timeline, again)
+    return checks, again
 
 
 def _add_answers(checks: Records, recorded: Recorded) -> None:
@@ -170,29 +198,39 @@ def _add_answers(checks: Records, recorded: Recorded) -> None:
     checks["receipt"][of[order]] = answers["at"][order]
 
 
-def _add_verdicts(checks: Records, recorded: Recorded) -> None:
+def _add_verdicts(checks: Records, recorded: Recorded, again: _Again) -> None:
     ops, ended = recorded.verdicts, recorded.outcomes
-    of = _asked_by(checks, recorded, ops, ops["immunity"], ops["born"])
     at, _ = place(recorded.halves, ops["offset"])
     chosen = first_that_decides(ops, at, ops["turn"], ended[at]) if len(ops) else np.zeros(0, bool)
-    order = np.lexsort((ops["store"], ~chosen))[::-1]
-    order = order[of[order] >= 0]
-    checks["verdict"][of[order]], checks["read"][of[order]] = ops["kind"][order], ops["turn"][order]
-    checks["landed"][of[order]] = ops["store"][order] // 1000
+    ops, of = _first_ops(checks, recorded, ops, ~chosen, again)
+    checks["verdict"][of], checks["read"][of], checks["landed"][of] = ops["kind"], ops["turn"], ops["store"] // 1000
+    checks["read_restored"][of] = ops["reason"] > 0
     for name in ("sent", "delivered"):
-        checks[name][of[order]] = True
+        checks[name][of] = True
 
 
-def _add_receipts(checks: Records, recorded: Recorded, timeline: Timeline) -> None:
+def _add_receipts(checks: Records, recorded: Recorded, timeline: Timeline, again: _Again) -> None:
     ops = recorded.receipts
-    of = _asked_by(checks, recorded, ops, ops["immunity"], ops["born"])
-    order = np.argsort(ops["store"], kind="stable")[::-1]
-    order = order[of[order] >= 0]
-    ops, of = ops[order], of[order]
+    ops, of = _first_ops(checks, recorded, ops, np.zeros(len(ops), bool), again)
     checks["receipt"][of], checks["receipt_read"][of] = ops["store"] // 1000, ops["turn"]
-    checks["sent"][of] = True
+    checks["receipt_restored"][of], checks["sent"][of] = ops["reason"] > 0, True
     tells = np.array([not rules.count_undelivered for rules in timeline.rules])[timeline.which[checks["turn"][of]]]
     checks["delivered"][of[tells]] = True
+
+
+def _first_ops(
+    checks: Records, recorded: Recorded, ops: Records, late: Bits, again: _Again
+) -> tuple[Records, NDArray[Any]]:
+    """Of each check the first of these ops, those last that are ``late``; and of which check. The others: ``again``."""
+    of = _asked_by(checks, recorded, ops, ops["immunity"], ops["born"])
+    order = np.lexsort((ops["store"], late, of))
+    order = order[of[order] >= 0]
+    ops, of = ops[order], of[order]
+    first = first_of_each(of)
+    for check, op in zip(of[~first].tolist(), ops[~first], strict=True):
+        repeated = int(op["kind"]), int(op["store"]) // 1000, int(op["turn"]), bool(op["reason"])
+        again.setdefault(check, []).append(repeated)
+    return ops[first], of[first]
 
 
 def _asked_by(

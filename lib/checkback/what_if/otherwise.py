@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records import EVENT, Kind
-from checkback.reconcile.segment import births, next_check
+from checkback.reconcile.records import EVENT, Action
 from checkback.what_if.answers import Answers
 from checkback.what_if.reads import place
 from checkback.what_if.records import NEVER, State
 from checkback.what_if.replay import Replay
-from checkback.what_if.restoration import counted
-from checkback.what_if.timeline import Step
+from checkback.what_if.restoration import Held
+from checkback.what_if.timeline import Step, has
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from checkback.reconcile.records import Bits, Records
     from checkback.reconcile.segment import Rules
+    from checkback.what_if.answers import Answer
     from checkback.what_if.as_recorded import Deferred
     from checkback.what_if.recorded import Recorded
     from checkback.what_if.timeline import Cadence, Timeline
@@ -63,12 +63,13 @@ class _Under(Replay):
         self._answers = Answers(recorded, timeline)
         self._deferred = deferred
         self._cadence = cadence
-        self._coming: list[tuple[int, int, tuple[Any, ...]]] = []  # by turn
+        self._coming: list[tuple[int, int, Answer]] = []  # by turn
         self._landing: list[tuple[int, int, tuple[Any, ...]]] = []  # by time
         self._sent = 0
         self._last_check = np.zeros(len(recorded.halves), np.int64)
         self._number = np.zeros(len(recorded.halves), np.int64)
-        self._received = np.zeros(len(recorded.halves), np.int64)
+        self._deliver_at = np.zeros(len(recorded.halves), np.int64)
+        self._brought: list[Records] = []
 
     def run(self) -> Records:
         while (step := self._next_step()) is not None and step.turn < NEVER:
@@ -89,33 +90,66 @@ class _Under(Replay):
 
     def _visit(self, step: Step, check: bool, deliver: bool) -> None:
         rules = self.rules.rules_at(min(step.turn, self.turns) - step.tick)
-        if not step.tick and ((self.timeline.rebuilt > self.turn) & (self.timeline.rebuilt <= step.turn)).any():
-            self._restore(rules)
-        found = []
+        taken = kept = self.taken(step)
+        found: list[tuple[Any, ...]] = []
+        restored: list[tuple[Any, ...]] = []
+        rebuilt = not step.tick and has(self.timeline.rebuilt, step.turn)
         while self._coming and not step.tick and self._coming[0][0] <= step.turn:
-            found.append(heappop(self._coming)[2])
+            answer = heappop(self._coming)[2]
+            (restored if rebuilt and answer.restored else found).append(answer.event)
         while self._landing and self._landing[0][0] <= step.at:
             found.append(heappop(self._landing)[2])
-        events = self.recorded.events[self.taken(step)]
-        events = np.concatenate([events, np.array(found, EVENT)]) if found else events
-        self._note_received(events)
-        self.decide(step, events, rules, check, deliver)
+        brought = np.array(found, EVENT)
+        if rebuilt:
+            self._brought.append(np.array(restored, EVENT))
+            events = np.concatenate([self.recorded.events[self.there(taken)], *self._brought])
+            self.rebuild(step, events, self._held(), rules)
+            kept = taken[~self.recorded.restored[taken]]
+        events = self.recorded.events[kept]
+        events = np.concatenate([events, brought]) if found else events
+        if rebuilt and not len(events) and not self._is_due(step.at, check, deliver):
+            self.done(step)  # what was restored and is to be applied waits for the next batch
+        elif not step.tick and has(self.timeline.broken_off, step.turn):
+            actions = self.break_off(step, events, rules, check, deliver)
+            self._note(step, actions[self._written(actions["offset"], step.turn)], rules)
+        else:
+            self.decide(step, events, rules, check, deliver)
+        if found and len(self.timeline.rebuilt):
+            self._brought.append(brought)
+
+    def _is_due(self, now: int, check: bool, deliver: bool) -> bool:
+        pending, scheduled = self.segment.pending, self.segment.scheduled
+        return bool((check and (pending["due"] <= now).any()) or (deliver and (scheduled["due"] <= now).any()))
+
+    def _held(self) -> Held:
+        """What this replay has written."""
+        out = self.outcomes
+        decided, cancelled = out["state"] != State.PENDING, out["state"] == State.CANCEL
+        return Held(decided, cancelled, out["at"], self._deliver_at, out["checks"], self._number, self._last_check)
+
+    def _written(self, offsets: NDArray[Any], turn: int) -> Bits:
+        """Has the batch, which died before its end, written something of these transactions?"""
+        recorded = self.recorded
+        written = np.zeros(len(recorded.halves), bool)
+        for name in ("turn", "cancelled", "delivered"):
+            written |= recorded.outcomes[name] == turn
+        asked = recorded.requests["offset"][recorded.requests["turn"] == turn]
+        written[place(recorded.halves, asked)[0]] = True
+        at, known = place(recorded.halves, offsets)
+        found: Bits = known & written[at] if len(written) else known
+        return found
 
     def _next_step(self) -> Step | None:
         """The next batch that has something to do in the segment; turn NEVER = after the recorded ones."""
-        found = []
-        if (turn := self.next_event()) < self.turns:
-            found.append(self.rules.at(turn))
-        rules = self.rules.rules_at(self.turn)
-        wake = None if self.segment is self.empty else self.segment.wake_at(rules)
-        if wake is not None:
-            step, due = self._step(wake, self._cadence.due_lag, self._deferred.checks), self.segment.pending["due"]
-            if step.turn >= self.turns or not self.keeps(self.segment.early, step.turn):
-                found.append(step)
-            elif len(due):
-                found.append(self._step(int(due.min()), self._cadence.due_lag, self._deferred.checks))
-        if self.segment.next_delivery is not None:
-            found.append(self._step(self.segment.next_delivery, self._cadence.due_lag, self._deferred.deliveries))
+        found = [self.rules.at(turn) for turn in (self.next_event(), self.next_break()) if turn < self.turns]
+        segment, lag = self.segment, self._cadence.due_lag
+        otherwise = self.rules.rules_at(self.turn).reserved != self.timeline.rules_at(self.turn).reserved
+        if (step := self.forgets(self._cadence if otherwise else None, lag)) is not None:
+            found.append(step)
+        if len(segment.pending):
+            found.append(self._step(int(segment.pending["due"].min()), lag, self._deferred.checks))
+        if segment.next_delivery is not None:
+            found.append(self._step(segment.next_delivery, lag, self._deferred.deliveries))
         if self._landing:
             found.append(self._step(self._landing[0][0], self._cadence.answer_lag))
         return min(found, key=lambda step: (step.turn, not step.tick, step.at), default=None)
@@ -148,7 +182,11 @@ class _Under(Replay):
             self._visit(Step(NEVER, True, max(min(due, landing), self.now + 1)), True, True)
 
     def asked(self, step: Step, actions: Records, at: NDArray[Any], checks: Bits, rules: Rules) -> None:
-        """The answers of the batch's checks are on their way."""
+        """The answers of the batch's checks are on their way; what it has scheduled is noted."""
+        known = place(self.recorded.halves, actions["offset"])[1]
+        ended = known & np.isin(actions["action"], (Action.CANCEL, Action.DELIVER))
+        scheduled = known & (actions["action"] == Action.SCHEDULE)
+        self._deliver_at[at[ended]], self._deliver_at[at[scheduled]] = 0, actions["due"][scheduled]
         turn = NEVER if step.tick else step.turn
         for where, number in zip(at[checks].tolist(), actions["check_times"][checks].tolist(), strict=True):
             self._ask(where, number, turn, step.at, rules)
@@ -160,25 +198,6 @@ class _Under(Replay):
         for answer in found:
             self._sent += 1
             if answer.turn is not None and answer.turn < NEVER:
-                heappush(self._coming, (min(answer.turn, self.turns), self._sent, answer.event))
+                heappush(self._coming, (min(answer.turn, self.turns), self._sent, answer))
             else:
                 heappush(self._landing, (max(answer.landed, now + 1), self._sent, answer.event))
-
-    def _note_received(self, events: Records) -> None:
-        mine = events[events["kind"] == Kind.DELIVERED]
-        if len(mine):
-            at, known = place(self.recorded.halves, mine["offset"])
-            np.maximum.at(self._received, at[known], mine["immunity"][known])
-
-    def _restore(self, rules: Rules) -> None:
-        """What a rebuild makes of the pending half messages: as `state_restore` and `check_counts`."""
-        pending = self.segment.pending.copy()
-        if not len(pending):
-            return
-        at, _ = place(self.recorded.halves, pending["offset"])
-        pending["born"], first = births(self.recorded.halves[at], rules)
-        last = self._last_check[at]
-        times = counted(self._number[at], pending["asked"], self._received[at], rules)
-        pending["check_times"] = np.where(last > 0, times, 0)
-        pending["due"] = np.where(last > 0, next_check(pending, last, rules), first)
-        self.segment = replace(self.segment, pending=pending)

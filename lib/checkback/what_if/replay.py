@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from checkback.reconcile.records import Action, Source
+from checkback.reconcile.records import Action, Reason, Source
 from checkback.reconcile.segment import Segment, decide
+from checkback.reconcile.state_codec import AT_ONCE
+from checkback.reconcile.timer_encoding import delivery_timer, due_timer, ops_timer
 from checkback.what_if.reads import may_have_decided, place, same
 from checkback.what_if.records import NEVER, OUTCOME, State
+from checkback.what_if.restoration import NAMED, REJECTED, restored
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
     from checkback.reconcile.records import Bits, Records
     from checkback.reconcile.segment import Rules
     from checkback.what_if.recorded import Recorded
-    from checkback.what_if.timeline import Step, Timeline
+    from checkback.what_if.restoration import Held
+    from checkback.what_if.timeline import Cadence, Step, Timeline
 
 _STATES = {
     Action.COMMIT: State.COMMIT,
@@ -29,6 +33,7 @@ _STATES = {
     Action.ROLLBACK: State.ROLLBACK,
     Action.DISCARD: State.DISCARD,
 }
+_REJECTS = (Action.REJECT_OP, Action.LATE_OP)
 
 
 class Replay:
@@ -55,6 +60,8 @@ class Replay:
         for name in ("turn", "cancelled", "delivered"):
             self.outcomes[name] = NEVER
         self.turn, self.now = -1, -1
+        self._breaks = np.union1d(timeline.rebuilt, timeline.broken_off)
+        self._rejected: list[Records] = []
 
     def next_event(self) -> int:
         """The next turn that reads something recorded; ``turns`` = none."""
@@ -81,6 +88,27 @@ class Replay:
             self.segment = self.empty
         self.done(step)
 
+    def break_off(self, step: Step, events: Records, rules: Rules, check: bool, deliver: bool) -> Records:
+        """A batch that dies before its end, so that the segment stays as it is: what it would have done."""
+        _, actions = decide(self.segment, events, step.at, rules, check, (), deliver)
+        rejects = np.isin(actions["action"], _REJECTS)
+        self._note_rejected(actions[rejects], broken_off=step.turn)
+        self.done(step)
+        found: Records = actions[~rejects]
+        return found
+
+    def rebuild(self, step: Step, events: Records, held: Held, rules: Rules) -> None:
+        """Restore the segment from the tables: from these ``events``, and what is ``held`` of them."""
+        rejected = np.concatenate([np.empty(0, REJECTED), *self._rejected])
+        found = restored(self.recorded, events, held, rejected, self.base, self.size, step.at, rules)
+        self.segment = found or self.empty
+
+    def there(self, taken: NDArray[Any]) -> NDArray[Any]:
+        """The recorded events that a rebuild finds, of which its first batch has ``taken`` the last."""
+        before = self.order[: self._next - len(taken)]
+        found: NDArray[Any] = np.concatenate([before, taken[self.recorded.restored[taken]]])
+        return found
+
     def done(self, step: Step) -> None:
         """The batch has been."""
         self.now = step.at
@@ -88,6 +116,8 @@ class Replay:
             self.turn = step.turn
 
     def _note(self, step: Step, actions: Records, rules: Rules) -> None:
+        if len(self.timeline.rebuilt):
+            self._note_rejected(actions)
         turn = NEVER if step.tick else step.turn
         at, known = place(self.recorded.halves, actions["offset"])
         out = self.outcomes
@@ -114,6 +144,51 @@ class Replay:
 
     def asked(self, step: Step, actions: Records, at: NDArray[Any], checks: Bits, rules: Rules) -> None:
         """The batch has acted; ``at``: by action its transaction, ``checks``: which actions are checks of one."""
+
+    def _note_rejected(self, actions: Records, broken_off: int | None = None) -> None:
+        """A rebuild does not restore them; those of a batch that has ``broken_off`` only if they had effect later."""
+        mine = actions[np.isin(actions["action"], _REJECTS)]
+        if broken_off is not None and len(mine):
+            at, known = place(self.recorded.halves, mine["offset"])
+            cancels = mine["detail"] == Reason.NOT_SCHEDULED
+            ended = np.where(cancels, *(self.recorded.outcomes[name][at] for name in ("cancelled", "turn")))
+            mine = mine[~(known & (ended > broken_off) & (ended < NEVER))]
+        found = np.empty(len(mine), REJECTED)
+        for name in NAMED:
+            found[name] = mine[name]
+        found["unknown"] = mine["detail"] == Reason.UNKNOWN_STATE
+        self._rejected.append(found)
+
+    def after(self, stops: NDArray[Any]) -> int:
+        """The first of these turns that is yet to come; ``turns`` = none."""
+        at = int(np.searchsorted(stops, self.turn, side="right"))
+        return int(stops[at]) if at < len(stops) else self.turns
+
+    def next_break(self) -> int:
+        """The next turn in which the segment is lost: a batch that dies, or the first after a rebuild."""
+        return self.after(self._breaks)
+
+    def forgets(self, cadence: Cadence | None = None, lag: int = 0) -> Step | None:
+        """The batch in which waiting ops expire or, restored, are applied; or the segment is forgotten.
+
+        A tick only with a ``cadence``, after ``lag``.
+        """
+        segment = self.segment
+        if segment is self.empty:
+            return None
+        if len(segment.early) and segment.wake_at(self.rules.rules_at(self.turn)) == AT_ONCE:
+            at, delivery = ops_timer(self.now + 1), segment.next_delivery
+            if delivery is not None:  # its timer brings a visit, too, even if what was scheduled is cancelled then
+                at = min(at, delivery_timer(max(delivery, self.now + 1)))
+            return self.rules.step(at, self.turn, None, lag)
+        if len(segment.early):
+            at = int(segment.early["since"].min()) + self.rules.rules_at(self.turn).reserved + 1
+        elif len(segment.pending) or len(segment.scheduled):
+            return None
+        else:
+            at = segment.seen_until
+        step = self.rules.step(due_timer(max(at, self.now + 1)), self.turn, cadence, lag)
+        return None if step.turn < self.turns and self.keeps(segment.early, step.turn) else step
 
     def keeps(self, early: Records, turn: int) -> bool:
         """Would a visit in that turn expire all ops that can have made a later decision: was it put off until then?"""

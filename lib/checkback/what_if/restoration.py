@@ -5,6 +5,7 @@ As the queries in application/rebuild.py and `reconcile.check_counts`, which fin
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,21 +27,52 @@ NAMED = ("offset", "store", "group", "transaction")
 REJECTED = np.dtype([*((name, "<i8") for name in NAMED), ("unknown", "?")])
 
 
-def restored(
-    recorded: Recorded, base: int, size: int, turn: int, timeline: Timeline, rejected: Records
-) -> Segment | None:
-    """The segment with which the batch ``turn``, the first of a rebuilt checkpoint, begins; None = nothing to keep.
+@dataclass(frozen=True)
+class Held:
+    """What the tables hold of each transaction when a rebuild begins. ``at``: of its decision, ms.
 
+    ``deliver_at``: for when it is scheduled and neither cancelled nor delivered (ms), else 0. ``asked``: number of its
+    checks; ``number``, ``last``: the number that the last one had, and its time (ms).
+    """
+
+    decided: Bits
+    cancelled: Bits
+    at: NDArray[Any]
+    deliver_at: NDArray[Any]
+    asked: NDArray[Any]
+    number: NDArray[Any]
+    last: NDArray[Any]
+
+    @classmethod
+    def before(cls, recorded: Recorded, turn: int, timeline: Timeline) -> Held:
+        """What the batches before that turn have written, by the record."""
+        outcomes = recorded.outcomes
+        decided = outcomes["turn"] < turn
+        waits = decided & (outcomes["delivered"] >= turn) & (outcomes["cancelled"] >= turn)
+        deliver_at = np.where(waits, recorded.deliver_at, 0)
+        requests = recorded.requests[recorded.requests["turn"] < turn]
+        at, _ = place(recorded.halves, requests["offset"])
+        times = timeline.times[requests["turn"]]
+        order = np.lexsort((requests["number"], times))
+        number, last = np.zeros((2, len(recorded.halves)), np.int64)
+        number[at[order]], last[at[order]] = requests["number"][order], times[order]
+        asked = np.bincount(at, minlength=len(recorded.halves))
+        return cls(decided, outcomes["cancelled"] < turn, outcomes["at"], deliver_at, asked, number, last)
+
+
+def restored(
+    recorded: Recorded, events: Records, held: Held, rejected: Records, base: int, size: int, now: int, rules: Rules
+) -> Segment | None:
+    """The segment with which the first batch of a rebuilt checkpoint begins, at ``now``; None = nothing to keep.
+
+    ``events``: EVENT records of the half messages and ops in the tables; ``held``: what they hold of transactions;
     ``rejected``: REJECTED records of the ops that batches before have rejected.
     """
-    now, rules = int(timeline.times[turn]), timeline.rules_at(turn)
-    there = (recorded.read < turn) | (recorded.restored & (recorded.read == turn))
-    events = recorded.events[there]
     is_half = (events["kind"] == Kind.HALF) | (events["kind"] == Kind.MESSAGE)
-    halves = _halves(recorded, events[is_half], events[~is_half], turn, timeline)
+    halves = _halves(recorded, events[is_half], events[~is_half], held, rules)
     recent = (halves["store"] >= (now - rules.reserved) * 1000) | (halves["at"] >= now - rules.reserved)
     halves = halves[(halves["known"] != Known.DECIDED) | recent]
-    rows = np.concatenate([halves, _ops(recorded, events[~is_half], turn, rejected)])
+    rows = np.concatenate([halves, _ops(recorded, events[~is_half], held, rejected)])
     return restore(base, size, rows, now, rules) if len(rows) else None
 
 
@@ -54,33 +86,20 @@ def counted(number: NDArray[Any], asked: NDArray[Any], received: NDArray[Any], r
     return found
 
 
-def _halves(recorded: Recorded, halves: Records, ops: Records, turn: int, timeline: Timeline) -> Records:
+def _halves(recorded: Recorded, halves: Records, ops: Records, held: Held, rules: Rules) -> Records:
     rows = _rows(halves)
-    owners, outcomes = recorded.halves, recorded.outcomes
+    owners = recorded.halves
     at, _ = place(owners, halves["offset"])
-    own = same(owners, at, halves)
-    decided = outcomes["turn"] < turn
-    waits = decided & (recorded.deliver_at > 0) & (outcomes["delivered"] >= turn) & (outcomes["cancelled"] >= turn)
-    waiting = own & waits[at]
-    rows["known"] = np.where(waiting, Known.SCHEDULED, np.where(decided[at], Known.DECIDED, Known.UNDECIDED))
-    rows["delay"] = np.where(waiting, recorded.deliver_at[at], halves["delay"])
-    asked, number, last = _checks(recorded, turn, timeline)
-    times = counted(number, asked, _received(recorded, ops), timeline.rules_at(turn))
-    for name, values in (("asked", asked), ("check_times", np.where(asked > 0, times, 0)), ("at", last)):
+    own, decided = same(owners, at, halves), held.decided[at]
+    waiting = own & (held.deliver_at[at] > 0)
+    rows["known"] = np.where(waiting, Known.SCHEDULED, np.where(decided, Known.DECIDED, Known.UNDECIDED))
+    rows["delay"] = np.where(waiting, held.deliver_at[at], halves["delay"])
+    times = counted(held.number, held.asked, _received(recorded, ops), rules)
+    times = np.where(held.asked > 0, times, 0)
+    for name, values in (("asked", held.asked), ("check_times", times), ("at", held.last)):
         rows[name] = np.where(own, values[at], 0)
-    rows["at"] = np.where(decided[at], outcomes["at"][at], rows["at"])
+    rows["at"] = np.where(decided, held.at[at], rows["at"])
     return rows
-
-
-def _checks(recorded: Recorded, turn: int, timeline: Timeline) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """By transaction, of the checks before that turn: how many, the number of the last one, and its time (ms)."""
-    requests = recorded.requests[recorded.requests["turn"] < turn]
-    at, _ = place(recorded.halves, requests["offset"])
-    times = timeline.times[requests["turn"]]
-    order = np.lexsort((requests["number"], times))
-    number, last = np.zeros((2, len(recorded.halves)), np.int64)
-    number[at[order]], last[at[order]] = requests["number"][order], times[order]
-    return np.bincount(at, minlength=len(recorded.halves)), number, last
 
 
 def _received(recorded: Recorded, ops: Records) -> NDArray[Any]:
@@ -93,14 +112,13 @@ def _received(recorded: Recorded, ops: Records) -> NDArray[Any]:
     return found
 
 
-def _ops(recorded: Recorded, ops: Records, turn: int, rejected: Records) -> Records:
+def _ops(recorded: Recorded, ops: Records, held: Held, rejected: Records) -> Records:
     """Those that have neither decided nor been rejected."""
     ops = ops[(ops["kind"] < Kind.UNDELIVERED) | (ops["kind"] == Kind.CANCEL)]
     at, known = place(recorded.halves, ops["offset"])
     own: Bits = known & same(recorded.halves, at, ops)
     if len(recorded.halves):
-        ended = np.where(ops["kind"] == Kind.CANCEL, recorded.outcomes["cancelled"][at], recorded.outcomes["turn"][at])
-        own &= ended < turn
+        own &= np.where(ops["kind"] == Kind.CANCEL, held.cancelled[at], held.decided[at])
     named = np.empty(len(ops), REJECTED)
     for name in NAMED:
         named[name] = ops[name]

@@ -155,3 +155,9 @@ class Timeline:
         """The turns that begin another checkpoint, made by `rebuild`."""
         begun = np.flatnonzero(np.diff(self.application) != 0) + 1
         return np.union1d(begun, np.array(sorted(self.restored), np.int64))
+
+
+def has(turns: NDArray[Any], turn: int) -> bool:
+    """Is the turn one of these, in order?"""
+    at = int(np.searchsorted(turns, turn))
+    return at < len(turns) and int(turns[at]) == turn
