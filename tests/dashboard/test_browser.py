@@ -64,7 +64,7 @@ return found;
 #: pages whose text is compared with its background
 _READ = (
     *("/", "/pending", "/consumers", "/groups/billing", "/transactions/0/0", "/scheduled"),
-    *("/unpublished", "/audit?run=1"),
+    *("/unpublished", "/discarded", "/audit?run=1"),
 )
 _WIDTH = "return [document.documentElement.scrollWidth, innerWidth]"
 

@@ -51,6 +51,7 @@ def _questions(answers: Answers) -> dict[str, pa.Table]:
         "counts": answers.count_pending(),
         "groups": answers.groups(),
         "scheduled": answers.scheduled(),
+        "discarded": answers.discarded(),
         "decisions": answers.decisions(every=timedelta(hours=1)),
         "outcomes": answers.check_outcomes(),
         "over time": answers.pending_over_time(every=timedelta(days=1)),
@@ -221,7 +222,7 @@ def test_neither_spark_nor_java(tmp_path: Path) -> None:
     """In a process that has no java, and may not import pyspark."""
     write(None, Tables.of(_settings(str(tmp_path)).storage), _story())
     commands = [["status"], ["stuck"], ["pending"], ["decisions"], ["scheduled"], ["lineage", "tx-1-0"], ["audit"]]
-    commands.append(["unpublished"])
+    commands += [["unpublished"], ["discarded", "--reason", "CHECK_MAX"]]
     code = f"""
 import sys
 sys.modules["pyspark"] = None

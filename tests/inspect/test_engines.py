@@ -17,6 +17,7 @@ from checkback.inspect.audit import account, summary_question
 from checkback.inspect.audit_labels import labelled
 from checkback.inspect.breaker_states import breakers_question
 from checkback.inspect.check_jitter import xxhash64
+from checkback.inspect.discarded_messages import discarded_question
 from checkback.inspect.duckdb_engine import DuckDBEngine
 from checkback.inspect.groups import group_rows
 from checkback.inspect.pending_transactions import pending_question
@@ -62,6 +63,7 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "state": _STATES,
     "source": ("producer", "check", "operator", None),
     "outcome": ("COMMIT", "ROLLBACK", "UNKNOWN", "NO_ANSWER", "SKIPPED"),
+    "action": ("RESUME", "RESOLVE", None),
     "endpoint": ("http://a", "http://b", None),
     "error": ("connection refused", "not tried: 10 tries", "HTTP 500", None),
     "remark": ("check 1", "check 2", "check 9999999999", "check 1\n", "", None),
@@ -147,6 +149,8 @@ def _questions(settings: Settings) -> dict[str, Callable[[View], Any]]:
         "groups": lambda view: group_rows(view, settings),
         "breakers": asked(breakers_question(settings)),
         "scheduled": asked(SCHEDULED),
+        "discarded": asked(discarded_question()),
+        "discarded since": asked(discarded_question(since).where("producer_group", "orders").page(3, 1)),
         "decisions": asked(decisions_question(since, every)),
         "outcomes": asked(outcomes_question(None, every)),
         "latency": asked(latency_question(None, every)),

@@ -1,4 +1,4 @@
-"""`pending`, `scheduled`, `unpublished`, `stuck`, `decisions`, `lineage`, `audit`: read-only views of the tables."""
+"""Read-only views of the tables: `pending`, `scheduled`, `unpublished`, `discarded`, `stuck`, `lineage`, `audit` ..."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from checkback.commands.options import (
     OneTopic,
     Overrides,
     Since,
+    SinceEver,
     Tx,
+    Why,
     app,
     prepared_for_tables,
 )
@@ -126,6 +128,41 @@ def _unpublished_table(rows: list[dict[str, Any]]) -> None:
         table.add_row(
             *(str(row[name]) for name in ("queue_id", "queue_offset", "transaction_id", "producer_group")),
             *(shown(row[name]) for name in ("real_topic", "unpublished_at", "reason")),
+        )
+    console().print(table)
+
+
+@app.command()
+def discarded(
+    since: SinceEver = None,
+    as_of: AsOf = None,
+    group: Group = None,
+    topic: OneTopic = None,
+    reason: Why = None,
+    as_json: Json = False,
+    as_csv: Csv = False,
+    config: Config = None,
+    overrides: Overrides = None,
+    debug: Debug = False,
+) -> None:
+    """Show the messages that were given up or cancelled, the last first, and why; `resume` sends one again."""
+    settings = prepared_for_tables(config, overrides, debug)
+    with answering(settings, "discarded") as answers:
+        rows = answers.discarded(as_of, since=since, group=group, topic=topic, reason=reason)
+    print_answer(rows, as_json, as_csv, SHOWN, _discarded_table, _nothing("discarded", group, as_of))
+
+
+def _discarded_table(rows: list[dict[str, Any]]) -> None:
+    table = table_of(
+        "queue", "offset", "transaction", "group", "topic", "discarded", "why", "last answer", "resumed as"
+    )
+    for row in rows:
+        why = row["reason"] if row["reason"] == "CANCELLED" else f"{row['reason']} after {row['check_times']} checks"
+        answer = " ".join(str(row[name]) for name in ("last_outcome", "last_error") if row[name] is not None)
+        table.add_row(
+            *(str(row[name]) for name in ("queue_id", "queue_offset", "transaction_id", "producer_group")),
+            *(shown(row[name]) for name in ("real_topic", "discarded_at")),
+            *(why, answer or "-", shown(row["resumed_as"])),
         )
     console().print(table)
 

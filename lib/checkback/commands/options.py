@@ -37,6 +37,12 @@ AsOf = Annotated[
     typer.Option("--as-of", metavar="TIME", help="As it was then (UTC): 2026-11-20T15:00, 15:00 (today), 10m ago."),
 ]
 Since = Annotated[str, typer.Option("--since", metavar="TIME", help="Only from then on; written as --as-of.")]
+SinceEver = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="Only from then on; written as --as-of.")
+]
+Why = Annotated[
+    str | None, typer.Option("--reason", metavar="REASON", help="Only these: CHECK_MAX, EXPIRED or CANCELLED.")
+]
 Every = Annotated[str, typer.Option("--every", metavar="DURATION", help="The length of an interval, as 10s or 1h.")]
 
 Tx = Annotated[str, typer.Argument(metavar="TX", help="The transaction id.")]

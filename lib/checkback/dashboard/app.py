@@ -49,6 +49,7 @@ _OPEN = frozenset({"/login", *(f"/static/{name}" for name in STATIC)})
 PAGES: dict[str, Show] = {
     "/pending": lists.pending,
     "/scheduled": lists.scheduled,
+    "/discarded": lists.discarded,
     "/unpublished": lists.unpublished,
     "/consumers": lists.consumers,
     "/groups/{group}": lists.group,

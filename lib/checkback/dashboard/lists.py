@@ -55,6 +55,11 @@ def unpublished(pages: Pages, request: Request) -> Response:
     return _messages(pages, request, Answers.unpublished, "unpublished.html")
 
 
+def discarded(pages: Pages, request: Request) -> Response:
+    """The messages that were given up or cancelled, the last first."""
+    return _messages(pages, request, Answers.discarded, "discarded.html")
+
+
 def _messages(pages: Pages, request: Request, ask: Callable[..., pa.Table], template: str) -> Response:
     """A page of the messages of a question; filtered by group and topic."""
     page = page_of(request)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from checkback.inspect.batch_snapshot import snapshot
     from checkback.inspect.breaker_states import breakers
+    from checkback.inspect.discarded_messages import discarded
     from checkback.inspect.groups import stuck_groups
     from checkback.inspect.notebook import busiest, notebook_settings, table
     from checkback.inspect.outage import damage, outages, what_endpoints_said, worst_outage
@@ -36,6 +37,7 @@ __all__ = [
     "damage",
     "decision_latency",
     "decisions_by_minute",
+    "discarded",
     "lineage",
     "notebook_settings",
     "outages",
@@ -60,6 +62,7 @@ _MODULES = {
     "damage": "outage",
     "decision_latency": "timeline",
     "decisions_by_minute": "timeline",
+    "discarded": "discarded_messages",
     "lineage": "transaction_lineage",
     "notebook_settings": "notebook",
     "outages": "outage",

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from checkback.errors import SettingsError
 from checkback.inspect.audit import Report, audit_on, findings_on
 from checkback.inspect.breaker_states import breakers_question
+from checkback.inspect.discarded_messages import discarded_question
 from checkback.inspect.duckdb_engine import DuckDBEngine, Mark
 from checkback.inspect.groups import group_rows
 from checkback.inspect.pending_transactions import pending_question
@@ -219,6 +220,21 @@ class Answers:
         """The scheduled messages, the next to be delivered first; columns as `inspect.scheduled`."""
         question = SCHEDULED.where("producer_group", group).where("real_topic", topic)
         return self._ask(question.page(limit, offset), as_of)
+
+    def discarded(
+        self,
+        as_of: AsOf = None,
+        *,
+        since: AsOf = None,
+        group: str | None = None,
+        topic: str | None = None,
+        reason: str | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> pa.Table:
+        """The discarded messages, the last first; columns as `inspect.discarded`."""
+        question = discarded_question(since).where("producer_group", group).where("real_topic", topic)
+        return self._ask(question.where("reason", reason).page(limit, offset), as_of)
 
     def decisions(
         self, as_of: AsOf = None, *, since: AsOf = None, every: timedelta = MINUTE, group: str | None = None

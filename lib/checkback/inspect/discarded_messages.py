@@ -1,0 +1,62 @@
+"""Discarded messages: given up after their checks, or cancelled; what was said last, and as what they were resumed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from checkback.inspect.as_of import parse_as_of
+from checkback.inspect.question import Question
+from checkback.inspect.view import View, microseconds
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from checkback.settings import Settings
+
+_DISCARDED = """
+WITH said AS (
+    SELECT queue_id, queue_offset, producer_group, transaction_id,
+        max_by(outcome, (answered_at, check_times, coalesce(error, ''))) AS outcome,
+        nullif(max_by(coalesce(error, ''), (answered_at, check_times, coalesce(error, ''))), '') AS error
+    FROM {check_answers} WHERE answered_at IS NOT NULL AND check_times IS NOT NULL AND outcome IS NOT NULL
+    GROUP BY queue_id, queue_offset, producer_group, transaction_id),
+again AS (
+    SELECT queue_id, queue_offset, transaction_id,
+        max_by(CAST(new_queue_id AS STRING) || '/' || CAST(new_queue_offset AS STRING), (o.at, new_queue_offset))
+            AS place
+    FROM {operations} AS o WHERE action = 'RESUME' AND o.at IS NOT NULL AND new_queue_id IS NOT NULL
+        AND new_queue_offset IS NOT NULL
+    GROUP BY queue_id, queue_offset, transaction_id)
+SELECT d.queue_id, d.queue_offset, d.transaction_id, d.producer_group, d.real_topic, d.born_timestamp, d.reason,
+    d.check_times, d.discarded_at, s.outcome AS last_outcome, s.error AS last_error, r.place AS resumed_as
+FROM {discarded} AS d
+LEFT JOIN said AS s ON s.queue_id = d.queue_id AND s.queue_offset = d.queue_offset
+    AND s.producer_group = d.producer_group AND s.transaction_id = d.transaction_id
+LEFT JOIN again AS r ON r.queue_id = d.queue_id AND r.queue_offset = d.queue_offset
+    AND r.transaction_id = d.transaction_id
+WHERE :since IS NULL OR unix_micros(d.discarded_at) >= CAST(:since AS BIGINT)
+"""
+
+
+def discarded(
+    spark: SparkSession, settings: Settings, as_of: datetime | str | None = None, since: datetime | str | None = None
+) -> DataFrame:
+    """The discarded messages, the last first, now or as of a point in time; only those discarded ``since`` then.
+
+    Columns: queue_id INT, queue_offset BIGINT, transaction_id, producer_group, real_topic, born_timestamp, reason
+    (CHECK_MAX, EXPIRED, CANCELLED), check_times INT, discarded_at, last_outcome and last_error (of the newest outcome
+    of a check; null = none), resumed_as (queue_id/queue_offset of the half message that an operator has made of it).
+
+    Reads discarded, operations and check_answers once, without bodies. Raises as `pending`.
+    """
+    frame: DataFrame = View.of(spark, settings, as_of).ask(discarded_question(since))
+    return frame
+
+
+def discarded_question(since: datetime | str | None = None) -> Question:
+    """The question of `discarded`. Raises SettingsError if ``since`` is not a time."""
+    moment = parse_as_of(since)
+    values = {"since": None if moment is None else microseconds(moment)}
+    return Question(_DISCARDED, "discarded_at DESC, queue_id, queue_offset", values)
