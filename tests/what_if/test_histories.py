@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 _SAME = ["state", "source", "reason", "checks", "turn", "cancelled", "delivered"]
-#: in the last one, where it is estimated what batches read, only the first of the two replays comes to what happened
-_HISTORIES = (*range(1, 61), 585)
+#: The last are of batches that died in a row, or while something was due; and one, where it is estimated what batches
+#: read, in which only the first of the two replays comes to what happened.
+_HISTORIES = (*range(1, 61), 87, 1948, 2529, 585)
 
 
 class _History(NamedTuple):

@@ -81,17 +81,16 @@ class _Recorded(Replay):
         turn, rules = step.turn, self.rules.rules_at(step.turn)
         taken = self.taken(step)
         check, deliver = has(self.recorded.checked, turn), has(self.recorded.delivered, turn)
-        if has(self.timeline.broken_off, turn):
-            self._adopt(turn)
-            self.break_off(step, self.recorded.events[taken], rules, check, deliver)
-        elif has(self.timeline.rebuilt, turn):
+        rebuilt = has(self.timeline.rebuilt, turn)
+        if rebuilt:
             held = Held.before(self.recorded, turn, self.timeline)
             self.rebuild(step, self.recorded.events[self.there(taken)], held, rules)
             taken = taken[~self.recorded.restored[taken]]
-            # What was restored and is to be applied waits for the next batch, unless this one reads more.
-            if len(taken) or check or deliver:
-                self.decide(step, self.recorded.events[taken], rules, check, deliver)
-            self.done(step)
+        if has(self.timeline.broken_off, turn):
+            self._adopt(turn)
+            self.break_off(step, self.recorded.events[taken], rules, check, deliver)
+        elif rebuilt and not (len(taken) or check or deliver):
+            self.done(step)  # what was restored and is to be applied waits for the next batch
         else:
             self.decide(step, self.recorded.events[taken], rules, check, deliver)
         pending, scheduled = self.segment.pending, self.segment.scheduled

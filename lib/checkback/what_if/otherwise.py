@@ -155,8 +155,9 @@ class _Under(Replay):
         return min(found, key=lambda step: (step.turn, not step.tick, step.at), default=None)
 
     def _step(self, at: int, lag: int, deferred: NDArray[np.bool_] | None = None) -> Step:
-        # What is overdue was put off to the next recorded batch.
-        step = self.rules.step(at, self.turn, self._cadence if at > self.now else None, lag)
+        # What is overdue was put off to the next recorded batch; after one that died there is no other.
+        idle = at > self.now and not has(self.timeline.broken_off, self.turn)
+        step = self.rules.step(at, self.turn, self._cadence if idle else None, lag)
         if step.tick:
             return step._replace(at=max(step.at, self.now + 1))
         if deferred is None or not deferred[step.turn]:
