@@ -26,8 +26,11 @@ from checkback.consumer.retry import Retry
 from checkback.dashboard.overview import facts_of
 from checkback.errors import SettingsError, StorageError
 from checkback.inspect.status_screen import _consumers
+from checkback.settings import Storage
 from checkback.storage.tables import Tables
 from consumer.published import START, Published
+from support.fault_proxy import fault_proxy, in_sequence_since, set_latency
+from support.s3_server import options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -203,3 +206,19 @@ def test_queues_as_a_data_frame(lake: Published) -> None:
     assert frame.settled_at[0].timestamp() * 1000 == lake.time
     assert frame.settled_at[1:].isna().all()
     assert str(frame.next_retry_at.dtype).endswith("UTC]")
+
+
+def test_groups_and_topics_are_read_side_by_side(s3: Tables, s3_port: int) -> None:
+    """Requests one after the other: the groups' tables, then the batches' and the topics' logs, then their files."""
+    lake = Published(s3)
+    topics = ("payments", "refunds", "receipts")
+    for _ in range(4):
+        lake.publish({topic: [lake.messages(2)] for topic in topics})
+    for group in ("a", "b", "c"):
+        write(lake, group, {at: where for topic in topics for at, where in everywhere(topic, Position()).items()})
+    with fault_proxy(s3_port) as port:
+        tables = Tables.of(Storage.model_validate({"root": s3.root, "options": options(port)}))
+        set_latency(port, 0.05)
+        in_sequence_since(port)
+        assert [each.messages for each in consumer_lag(tables, lake.time)] == [24, 24, 24]
+        assert in_sequence_since(port) <= 50  # 35 of 169
