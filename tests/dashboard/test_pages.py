@@ -177,3 +177,31 @@ def test_other_hosts_and_strangers_see_nothing(root: Path) -> None:
     assert guarded.post("/login", data={"token": TOKEN}).status_code == 200
     assert guarded.get("/pending").status_code == 200
     assert TOKEN not in guarded.get("/").text
+
+
+_PARAMETERS = {
+    "/": ("as_of", "batch"),
+    "/pending": ("group", "topic", "why", "older_than", "page"),
+    "/unpublished": ("group",),
+    "/transactions": ("transaction_id", "key", "topic", "queue_id", "queue_offset"),
+    "/transactions/0/6": ("body",),
+    "/login": ("as_of",),
+}
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "x" * 50_000, "\xe9\u202e\u0663", "\x00", "-1", "99999999d ago"])
+def test_no_value_of_a_parameter_is_an_error_of_the_dashboard(root: Path, value: str) -> None:
+    browser = client(root)
+    for path, names in _PARAMETERS.items():
+        for name in names:
+            answer = browser.get(path, params={name: value})
+            assert answer.status_code < 500, (path, name)
+            assert len(answer.content) < 400_000
+
+
+def test_headers_that_no_browser_sends_are_answered(root: Path) -> None:
+    browser = client(root, TOKEN, actions=True)
+    for headers in ({"cookie": f"{COOKIE}=a.b.\xe9".encode("latin-1")}, {"host": b"["}, {"host": b"\xe9"}):
+        assert browser.get("/login", headers=headers).status_code == 200
+        assert browser.get("/", headers=headers).status_code == 401
+        assert browser.post("/actions", headers=headers | {"origin": b"http://["}).status_code in (401, 403)

@@ -13,6 +13,7 @@ from checkback.consumer.times import ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
 
     from checkback.consumer.batch_log import ListedBatch
     from checkback.consumer.group_state import GroupState
@@ -74,17 +75,22 @@ def dead_letters_of(rows: Iterable[Mapping[str, Any]]) -> list[Buried]:
             row["half_queue_offset"],
             row["transaction_id"] or "",
             row["producer_group"] or "",
-            ms_of(row["committed_at"]),
+            _ms(row["committed_at"]),
             row["batch_id"],
             row["reconsume_times"] or 0,
             row["reason"] or "",
-            ms_of(row["dead_at"]),
+            _ms(row["dead_at"]),
         )
         message = (one.queue.topic, *one[1:3], one.committed_at, one.batch_id)
         known = found.get(message)
         if known is None or known.dead_at < one.dead_at:
             found[message] = one
     return sorted(found.values(), key=lambda one: (one.dead_at, one.queue, one[1:3]))
+
+
+def _ms(time: datetime | None) -> int:
+    """Null is no time that Checkback has written."""
+    return 0 if time is None else ms_of(time)
 
 
 def keys_of(buried: Sequence[Buried], batches: Sequence[ListedBatch]) -> list[MessageKey | None]:

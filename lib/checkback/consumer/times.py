@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
+from checkback.storage.timestamps import time_of
+
+__all__ = ["ms_of", "time_of"]
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MS = timedelta(milliseconds=1)
-
-
-def time_of(ms: int) -> datetime:
-    """The time, UTC."""
-    return _EPOCH + ms * _MS
 
 
 def ms_of(time: datetime) -> int:

@@ -288,8 +288,12 @@ class _Wanted:
                 found = column.statistics
                 if found is None or not found.has_min_max:
                     return False
-                old = self._before and ms_of(found.min) < self._times[0]
-                return not (old or _any_between(np.sort(self._times), ms_of(found.min), ms_of(found.max)))
+                try:
+                    least, most = ms_of(found.min), ms_of(found.max)
+                except OverflowError:  # another writer's, beyond the year 9999
+                    return False
+                old = self._before and least < self._times[0]
+                return not (old or _any_between(np.sort(self._times), least, most))
         return False
 
     def of(self, rows: pa.Table) -> tuple[NDArray[np.int64], MessageKeys] | None:

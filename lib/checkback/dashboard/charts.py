@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 #: size of a chart in SVG units
 WIDTH, HEIGHT = 640, 160
+_LAST = datetime.max.replace(tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def stacked(rows: Sequence[Mapping[str, Any]], kind: str, count: str, every: tim
             of[str(row[kind])] = of.get(str(row[kind]), 0) + int(row[count])
     if not found:
         return Chart((), "", None, None, 0)
-    begin, end = min(found), max(found) + every
+    begin, end = min(found), min(max(found), _LAST - every) + every
     top = max(sum(of.values()) for of in found.values())
     kinds = tuple(sorted({name for of in found.values() for name in of}))
     scale = WIDTH / ((end - begin) / every)

@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse
 from checkback.errors import CheckbackError, printable
 from checkback.inspect.answers import Answers, records
 from checkback.inspect.status_screen import span
+from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -138,7 +139,7 @@ def time(value: datetime | int | None) -> str:
     """A time, in UTC, to the second; an int is ms since the epoch."""
     if value is None:
         return "-"
-    at = datetime.fromtimestamp(value / 1000, timezone.utc) if isinstance(value, int) else value
+    at = time_of(value) if isinstance(value, int) else value
     return f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S}"
 
 

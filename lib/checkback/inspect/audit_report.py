@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from checkback.inspect.audit_findings import PROMISES
+from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
     from checkback.inspect.audit import Found, Report
@@ -85,5 +86,4 @@ def _batch(batch: Batch) -> dict[str, Any]:
 
 
 def _time(ms: int) -> str:
-    time = datetime.fromtimestamp(ms // 1000, timezone.utc).replace(microsecond=ms % 1000 * 1000)
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time_of(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
+
+from checkback.storage.timestamps import time_of
 
 #: prefix of the error of a check that an open circuit breaker prevented
 NOT_TRIED = "not tried: "
@@ -65,7 +67,7 @@ def diagnose(group: Group, reconcile: Reconcile, now: int) -> str:
 
 def clock(ms: int, now: int) -> str:
     """A time for display: 14:05, with the date unless today; UTC."""
-    at, today = _utc(ms), _utc(now)
+    at, today = time_of(ms), time_of(now)
     return f"{at:%H:%M}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M}"
 
 
@@ -117,7 +119,3 @@ def _since(ms: int | None, now: int) -> str:
 
 def _share(share: float, what: str) -> str:
     return f"{max(1, round(share * 100))} % {what}" if share else ""
-
-
-def _utc(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, timezone.utc)

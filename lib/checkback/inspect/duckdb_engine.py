@@ -27,6 +27,7 @@ from checkback.storage.delta_log import DeltaLog
 from checkback.storage.followed_log import commit_mark
 from checkback.storage.object_store import concurrently
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
+from checkback.storage.timestamps import LEAST, MOST, python_times
 from checkback.storage.whole_objects import WholeObjects
 
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ _PART, _BRIEF_PART = 200_000, 500_000
 _SMALL, _MANY = 1 << 20, 1000
 #: offsets, at random, that tell how to part all
 _SAMPLE = 32_768
-#: what Spark SQL names so
-_MACROS = """
-    unix_micros(t) AS epoch_us(t)
-    unix_millis(t) AS (epoch_us(t) - (epoch_us(t) % 1000 + 1000) % 1000) // 1000
+#: What Spark SQL names so. Integers of times are clamped to Python's range: others overflow when they are subtracted.
+_MACROS = f"""
+    unix_micros(t) AS CASE WHEN t < make_timestamptz({LEAST}) THEN {LEAST} \
+        WHEN t > make_timestamptz({MOST}) THEN {MOST} ELSE epoch_us(t) END
+    unix_millis(t) AS (unix_micros(t) - (unix_micros(t) % 1000 + 1000) % 1000) // 1000
     timestamp_micros(us) AS make_timestamptz(CAST(us AS BIGINT))
     timestamp_millis(ms) AS make_timestamptz(CAST(ms AS BIGINT) * 1000)
     collect_set(v) AS list(DISTINCT v)
@@ -347,7 +349,7 @@ class DuckDBEngine:
 
     def arrow(self, rows: pa.Table) -> pa.Table:
         """See Engine."""
-        return rows
+        return python_times(rows)
 
 
 def _bound(text: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -> tuple[str, dict[str, Value]]:

@@ -122,4 +122,4 @@ class Engine(Protocol):
         """The rows that the SQL selects. ``tables`` and ``values`` may be more than it names."""
 
     def arrow(self, rows: Rows) -> pa.Table:
-        """The rows, in this process: timestamps are us, UTC. Raises StorageError."""
+        """The rows, in this process: timestamps are us, UTC, in Python's range. Raises StorageError."""

@@ -19,6 +19,7 @@ from checkback.inspect.topic_scan import read_topics
 from checkback.inspect.version_at import TOO_LONG_AGO
 from checkback.storage.commit_reader import Added, CommitReader, added_by
 from checkback.storage.spark_schemas import schema_of
+from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -188,7 +189,7 @@ class SparkEngine:
 
     def arrow(self, rows: DataFrame) -> pa.Table:
         """See Engine."""
-        return rows.toArrow()
+        return python_times(rows.toArrow())
 
 
 def _jitter(ids: pd.Series, offsets: pd.Series, asked: pd.Series, most: pd.Series) -> pd.Series:

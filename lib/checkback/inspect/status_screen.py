@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.inspect.diagnosis import clock
+from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
     from checkback.inspect.status import ConsumerFacts, Status, TableFacts
@@ -92,7 +93,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "scheduled": None if facts is None else _scheduled_json(facts),
         "unpublished": None
         if facts is None
-        else [one._asdict() | {"since": iso(one.since)} for one in facts.unpublished],
+        else [one._asdict() | {"since": None if one.since is None else iso(one.since)} for one in facts.unpublished],
         "consumers": None if status.consumers is None else [asdict(each) for each in status.consumers],
         "pending": None if facts is None else sum(row["pending"] for row in facts.groups),
         "groups": None if facts is None else [_group_json(dict(row)) for row in facts.groups],
@@ -116,8 +117,7 @@ def span(seconds: float) -> str:
 
 def iso(ms: int) -> str:
     """A time in JSON."""
-    at = datetime.fromtimestamp(0, timezone.utc) + timedelta(milliseconds=ms)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return time_of(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _at_work(status: Status) -> Line:
@@ -184,7 +184,11 @@ def _unpublished(status: Status) -> list[Line]:
     found = () if status.facts is None else status.facts.unpublished
     return [
         Line(
-            "unpublished", f"{one.messages} for {_shown(one.topic)}, {_ago(one.since, status.now)}: {one.reason}", True
+            "unpublished",
+            f"{one.messages} for {_shown(one.topic)}, "
+            f"{'since when is unknown' if one.since is None else _ago(one.since, status.now)}: "
+            f"{one.reason or 'why is unknown'}",
+            True,
         )
         for one in found
     ]
@@ -239,7 +243,7 @@ def _ago(ms: int, now: int) -> str:
 
 
 def _exact(ms: int, now: int) -> str:
-    return f"{clock(ms, now)}:{datetime.fromtimestamp(ms / 1000, timezone.utc):%S}"
+    return f"{clock(ms, now)}:{time_of(ms):%S}"
 
 
 def _ms(duration: timedelta) -> int:

@@ -23,12 +23,15 @@ _IDENTITY = ("half_queue_id", "half_queue_offset", "half_store_timestamp", "tran
 
 
 class Topic(NamedTuple):
-    """A topic (None = the messages have none), number of messages waiting, since when (ms), and the newest's reason."""
+    """A topic (None = the messages have none): how many wait, since when (ms), and the newest's reason.
+
+    None = another writer's rows do not tell.
+    """
 
     topic: str | None
     messages: int
-    since: int
-    reason: str
+    since: int | None
+    reason: str | None
 
 
 def unpublished(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:

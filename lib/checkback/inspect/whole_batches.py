@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from checkback.inspect.batches import BATCH, UNKNOWN, BatchSelection, cut_at, in_order, members, turns
 from checkback.storage.schemas import BATCH_TIMES, TOPIC_PREFIX
+from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from checkback.inspect.engine import Engine
 
 NAME = "batches"
-_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class WholeBatch:
     @classmethod
     def of(cls, record: Records) -> WholeBatch:
         """From a BATCH record."""
-        time, finished = (_EPOCH + timedelta(milliseconds=int(record[name])) for name in ("time", "finished"))
+        time, finished = (time_of(int(record[name])) for name in ("time", "finished"))
         return cls(int(record["batch_id"]), time, finished)
 
 

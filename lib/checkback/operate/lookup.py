@@ -143,7 +143,7 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
             cancels.setdefault(place, []).append(row)
     decided = _own_rows_at(store, "decisions", found)
     decisions = {
-        place: Decision(row["state"], row["source"], row["reason"], row[_TIMES] or 0, row["decided_at"])
+        place: Decision(row["state"], row["source"], row["reason"], row[_TIMES] or 0, row["decided_at"] or _EPOCH)
         for place, row in sorted(decided, key=lambda item: item[1]["state"] == "CANCEL")  # it comes after the COMMIT
     }
     due = {place: row["deliver_at"] for place, row in decided if row["deliver_at"] is not None}

@@ -222,8 +222,11 @@ class DeltaLog:
             DataFile(
                 path=f"{self._place}/{row['path']}",
                 size=row["size_bytes"],
+                # Another writer's may have one only: times beyond Python's range are null there.
                 spans={
-                    name: (row[f"min.{name}"], row[f"max.{name}"]) for name in names if row[f"min.{name}"] is not None
+                    name: (row[f"min.{name}"], row[f"max.{name}"])
+                    for name in names
+                    if row[f"min.{name}"] is not None and row[f"max.{name}"] is not None
                 },
                 rows=row.get("num_records"),
             )

@@ -1,0 +1,55 @@
+"""Every page and every command that reads, on tables whose times are at the ends of their range, or null."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checkback.cli import main
+from dashboard.extreme_times import EXTREMES, build
+from dashboard.visitors import client
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+PAGES = (
+    *("/", "/pending", "/scheduled", "/unpublished", "/consumers", "/audit?run=1", "/groups/orders", "/groups/billing"),
+    *("/transactions?topic=payments", "/transactions?topic=a", "/?as_of=10m ago", "/pending?as_of=10m ago"),
+    *(f"/transactions/{queue}/{offset}" for queue in (5, 6) for offset in range(3)),
+    *("/?batch=1", "/?batch=5", "/?as_of=0001-01-01T00:00", "/?as_of=9999-12-31T23:59:59.999999"),
+)
+COMMANDS = (
+    *("status", "status --json", "pending", "pending --json", "stuck", "scheduled", "unpublished", "decisions"),
+    *("consumers", "consumers ledger", "consumers ledger --json", "audit", "audit --json", "lineage tx-5-0"),
+    *("consume payments", "reconsume ledger --all --actor ann --reason why"),
+    "resolve tx-6-0 --commit --actor ann --reason why --queue-id 6 --queue-offset 0",
+    "resume tx-5-0 --actor ann --reason why --queue-id 5 --queue-offset 0",
+)
+
+
+@pytest.fixture(scope="module", params=EXTREMES, ids=str)
+def extreme(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the tables."""
+    root = tmp_path_factory.mktemp("extreme")
+    build(root, request.param)
+    return root
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_answers(extreme: Path, path: str) -> None:
+    browser = client(extreme)
+    answer = browser.get(path)
+    page, _, query = path.partition("?")
+    data = browser.get(f"{'/overview' if page == '/' else page}.json?{query}")
+    assert (answer.status_code, data.status_code) == (200, 200), data.text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_answers(extreme: Path, command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """0; 1: the audit has found something; 2: refused, in one line."""
+    code = main([*command.split(), "--set", f"storage.root={extreme}"])
+    out, err = capfd.readouterr()
+    assert (code in (0, 1, 2), "unexpected" in err, out == "" and err == "") == (True, False, False), err
+    assert code != 2 or err.count("\n") == 1
