@@ -138,6 +138,16 @@ def test_members_retries_and_dead_letters_are_told(lake: Published) -> None:
     assert found.written_at > START
 
 
+def test_a_member_lives_for_three_sessions_after_the_group_was_written() -> None:
+    """Alone in a group, one that is killed stays in its state: nobody removes it."""
+    state = GroupState({name: Member(name, 1, START, frozenset(), session_ms=ms) for name, ms in _SESSIONS.items()}, {})
+    for after, living in ((30_000, {"a", "b"}), (30_001, {"b"}), (-3_600_000, {"a", "b"}), (3_600_000, set())):
+        assert group_lag("credits", state, START, {}, START + after).living == living
+
+
+_SESSIONS = {"a": 10_000, "b": 60_000}
+
+
 def test_groups_are_listed_by_name_and_others_are_refused(lake: Published) -> None:
     assert consumer_lag(lake.tables, START) == []
     with pytest.raises(SettingsError, match="there is no such consumer group"):

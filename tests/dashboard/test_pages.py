@@ -6,21 +6,23 @@ import html
 import re
 import shutil
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from checkback.consumer.reconsume_command import Request, act, look
 from checkback.dashboard import audits
 from checkback.dashboard.access import COOKIE, Access
 from checkback.dashboard.app import HEADERS, create_app
 from checkback.dashboard.pages import Pages
-from checkback.settings import Settings
+from checkback.settings import Settings, Storage
+from checkback.storage.tables import Tables
 from dashboard import incident
 from dashboard.hostile import HOSTILE, PAGES, PENDING, SCRIPT, TOKEN
 from dashboard.visitors import client
-from support.inspect_times import append
-from support.stories import batch
+from support.inspect_times import append, made_at
+from support.stories import Transaction, batch, ms
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -205,3 +207,59 @@ def test_headers_that_no_browser_sends_are_answered(root: Path) -> None:
         assert browser.get("/login", headers=headers).status_code == 200
         assert browser.get("/", headers=headers).status_code == 401
         assert browser.post("/actions", headers=headers | {"origin": b"http://["}).status_code in (401, 403)
+
+
+def test_a_group_whose_only_member_was_killed_is_red_and_its_queues_are_nobodys(
+    evening: tuple[Path, datetime], tmp_path: Path
+) -> None:
+    root = shutil.copytree(evening[0], tmp_path / "copy")
+    place = root / "consumer_groups/ledger"
+    newest = len([*(place / "_delta_log").glob("*.json")]) - 1
+    made_at(str(place), newest, ms(evening[1] - timedelta(hours=1)))
+    browser = client(root)
+    (row,) = browser.get("/consumers.json").json()["rows"]
+    assert (row["not_heard_of"], row["topics"][0]["queues_without_owner"]) == (["ledger-1"], 64)
+    assert "Not heard of since: <bdi>ledger-1</bdi>" in browser.get("/consumers").text
+    told = consumers_line(browser)
+    assert told["bad"], told
+    assert "members 0 (1 not heard of for 1h" in told["text"]
+
+
+def consumers_line(browser: TestClient) -> dict[str, Any]:
+    """What the overview says of the only consumer group."""
+    (line,) = (line for line in browser.get("/overview.json").json()["lines"] if line["name"] == "consumers")
+    return dict(line)
+
+
+def test_new_dead_letters_are_red_until_they_are_consumed_again(evening: tuple[Path, datetime], tmp_path: Path) -> None:
+    root = shutil.copytree(evening[0], tmp_path / "copy")
+    told = consumers_line(client(root))
+    assert (told["bad"], "dead letters 1, 1 of them new" in told["text"]) == (True, True)
+    tables = Tables.of(Storage(root=str(root)))
+    asked = Request.of("ledger", None, (), True, "ann", "mended")
+    act(tables, asked, look(tables, asked), ms(evening[1]))
+    assert "new" not in consumers_line(client(root))["text"]
+
+
+def test_discards_of_the_last_minutes_are_red(evening: tuple[Path, datetime], tmp_path: Path) -> None:
+    root = shutil.copytree(evening[0], tmp_path / "copy")
+
+    def red() -> bool:
+        lines = client(root).get("/overview.json").json()["lines"]
+        return any(line["bad"] for line in lines if line["name"] == "decisions")
+
+    half = Transaction(6, 0, evening[1])
+    append(root, "decisions", [half.decision("DISCARD", decided_at=evening[1] - timedelta(minutes=9))[1]])
+    assert not red()
+    append(root, "decisions", [half.decision("DISCARD", decided_at=evening[1] - timedelta(minutes=2))[1]])
+    assert red()
+
+
+@pytest.mark.parametrize("path", ["/consumers", "/audit", "/audit?run=1"])
+def test_a_page_that_only_shows_now_says_so_when_a_time_is_chosen(evening: tuple[Path, datetime], path: str) -> None:
+    browser = client(evening[0])
+    said = "This page shows what is there now, not as of 3h ago"
+    assert said not in browser.get(path).text
+    page = browser.get(path, params={"as_of": "3h ago", "run": "1" if "run" in path else ""}).text
+    assert said in page
+    assert 'href="/pending?as_of=3h+ago"' in page

@@ -63,7 +63,9 @@ def test_lines() -> None:
             "last 5 minutes: COMMIT 5, ROLLBACK 0, DISCARD 1, CANCEL 0; discarded today: 7"
         ),
     }
-    assert not any(line.bad for line in lines(_STATUS))
+    assert {line.name for line in lines(_STATUS) if line.bad} == {"decisions"}, "of a discard within 5 minutes"
+    earlier = replace(_LEDGER, decisions=(("COMMIT", 2, 5), ("DISCARD", 0, 0)))
+    assert not any(line.bad for line in lines(replace(_STATUS, facts=earlier)))
 
 
 @pytest.mark.parametrize(
@@ -109,12 +111,27 @@ def test_what_waits_for_its_topics_table_has_a_line_each() -> None:
 
 def test_each_consumer_group_has_a_line_and_one_that_nobody_consumes_is_marked() -> None:
     groups = (ConsumerFacts("credits", 2, 12, 200.5, 1, 3), ConsumerFacts("mail", 0, 0, 0, 0, 0))
-    status = replace(_STATUS, consumers=(*groups, ConsumerFacts("old", 0, 7, 60, 0, 0)))
+    killed = (
+        ConsumerFacts("killed", 0, 7, 60, 0, 0, None, 1, 3_600),
+        ConsumerFacts("idle", 0, 0, 0, 0, 0, None, 1, 3_600),
+    )
+    status = replace(_STATUS, consumers=(*groups, ConsumerFacts("old", 0, 7, 60, 0, 0), *killed))
     assert [line for line in lines(status) if line.name == "consumers"] == [
         Line("consumers", "credits: members 2, lag 12, 3m 20s behind, retries 1, dead letters 3"),
         Line("consumers", "mail: members 0, lag 0, retries 0, dead letters 0"),
         Line("consumers", "old: members 0, lag 7, 1m behind, retries 0, dead letters 0", bad=True),
+        Line(
+            "consumers",
+            "killed: members 0 (1 not heard of for 1h), lag 7, 1m behind, retries 0, dead letters 0",
+            bad=True,
+        ),
+        Line("consumers", "idle: members 0 (1 not heard of for 1h), lag 0, retries 0, dead letters 0"),
     ]
+    new = replace(status, facts=replace(_LEDGER, dead_letters={"credits": 2}))
+    assert next(line for line in lines(new) if line.name == "consumers") == Line(
+        "consumers", "credits: members 2, lag 12, 3m 20s behind, retries 1, dead letters 3, 2 of them new", bad=True
+    )
+    assert [each["new_dead_letters"] for each in as_json(new)["consumers"]] == [2, 0, 0, 0, 0]
     assert as_json(status)["consumers"][0] == {
         "group": "credits",
         "members": 2,
@@ -123,6 +140,9 @@ def test_each_consumer_group_has_a_line_and_one_that_nobody_consumes_is_marked()
         "retries": 1,
         "dead_letters": 3,
         "damaged": None,
+        "silent": 0,
+        "heard_s": 0.0,
+        "new_dead_letters": 0,
     }
     assert as_json(_STATUS)["consumers"] is None
 

@@ -78,7 +78,7 @@ def _looks(settings: Settings, watch: bool, early: Callable[[Status], None] | No
 def _consumers_reader(settings: Settings) -> Callable[[], tuple[ConsumerFacts, ...] | None]:
     """A function that reads the consumer groups; it returns None if only Spark can read them."""
     from checkback.consumer.lag import LagReader
-    from checkback.inspect.status import ConsumerFacts
+    from checkback.consumer.lag_screen import facts_of
     from checkback.storage.tables import Tables
 
     tables = Tables.of(settings.storage)
@@ -87,18 +87,8 @@ def _consumers_reader(settings: Settings) -> Callable[[], tuple[ConsumerFacts, .
     def read() -> tuple[ConsumerFacts, ...] | None:
         if not tables.readable:
             return None
-        return tuple(
-            ConsumerFacts(
-                one.group,
-                len(one.members),
-                one.messages,
-                round(one.seconds, 3),
-                one.retries,
-                one.dead_letters,
-                one.damaged,
-            )
-            for one in reader.read(round(time.time() * 1000))
-        )
+        now = round(time.time() * 1000)
+        return tuple(facts_of(one, now) for one in reader.read(now))
 
     return read
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from checkback.consumer.position import Position
 
 
+#: sessions without a heartbeat after which a member counts as dead: three, as its clock may differ from this one
+_SESSIONS = 3
+
+
 @dataclass(frozen=True)
 class _Lag:
     """What queues, topics and groups have.
@@ -49,13 +53,18 @@ class TopicLag(_Lag):
 
 @dataclass(frozen=True)
 class MemberState:
-    """A member. ``queues``: how many it owns; ``last_error``: type and place, None = none."""
+    """A member. ``queues``: how many it owns; ``last_error``: type and place, None = none.
+
+    ``lives``: False if the group has not been written for three of its sessions: it would have beaten. A member that
+    is killed stays in the group's state until another one takes over.
+    """
 
     name: str
     joined_at: int
     topics: tuple[str, ...]
     queues: int
     last_error: str | None
+    lives: bool = True
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,11 @@ class GroupLag(_Lag):
     topics: tuple[TopicLag, ...]
     damaged: str | None = None
 
+    @property
+    def living(self) -> frozenset[str]:
+        """The names of the members that live."""
+        return frozenset(each.name for each in self.members if each.lives)
+
 
 def group_lag(
     group: str, state: GroupState, written_at: int, unread: Mapping[MessageQueue, Unread], now: int
@@ -81,7 +95,14 @@ def group_lag(
         by_topic.setdefault(queue.topic, []).append(_queue_lag(queue, found, unread.get(queue), now))
     topics = tuple(_topic_lag(topic, tuple(queues)) for topic, queues in by_topic.items())
     members = tuple(
-        MemberState(each.name, each.joined_at, tuple(sorted(each.topics)), len(state.owned(each.name)), each.last_error)
+        MemberState(
+            each.name,
+            each.joined_at,
+            tuple(sorted(each.topics)),
+            len(state.owned(each.name)),
+            each.last_error,
+            now - written_at <= _SESSIONS * each.session_ms,
+        )
         for each in sorted(state.members.values(), key=lambda each: each.name)
     )
     return GroupLag(*_total(topics), group, written_at, members, topics)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.message_lines import iso
+from checkback.inspect.status import ConsumerFacts
 from checkback.inspect.status_screen import span
 
 if TYPE_CHECKING:
@@ -17,11 +18,20 @@ QUEUES = ("topic", "queue", "consumed up to", *_COUNTS, "owner")
 MEMBERS = ("member", "joined", "queues", "topics", "last error")
 
 
+def facts_of(group: GroupLag, now: int) -> ConsumerFacts:
+    """What `status` says of a group."""
+    living, heard_s = len(group.living), 0.0 if group.damaged else (now - group.written_at) / 1000
+    counts = living, group.messages, round(group.seconds, 3), group.retries, group.dead_letters
+    return ConsumerFacts(group.group, *counts, group.damaged, len(group.members) - living, heard_s)
+
+
 def heading(group: GroupLag, now: int) -> str:
     """The line above a group's tables."""
     if group.damaged is not None:
         return f"{group.group}: {group.damaged}"
-    return f"{group.group}: members {len(group.members)}, last written {span((now - group.written_at) / 1000)} ago"
+    silent = len(group.members) - len(group.living)
+    dead = f" ({silent} not heard of any more)" if silent else ""
+    return f"{group.group}: members {len(group.living)}{dead}, last written {span((now - group.written_at) / 1000)} ago"
 
 
 def topic_rows(group: GroupLag, now: int) -> list[tuple[str, ...]]:
@@ -100,6 +110,7 @@ def _member_json(member: MemberState) -> dict[str, Any]:
         "topics": list(member.topics),
         "queues": member.queues,
         "last_error": member.last_error,
+        "lives": member.lives,
     }
 
 

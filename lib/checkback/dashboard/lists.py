@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from checkback.consumer.lag import LagReader
 from checkback.consumer.reconsume_command import command_of
+from checkback.consumer.times import time_of
 from checkback.dashboard import charts
 from checkback.dashboard.actions import dead_letters
-from checkback.dashboard.overview import consumer_groups
 from checkback.dashboard.pages import ROWS, given, page_of
 from checkback.durations import parse_duration
 from checkback.errors import SettingsError
@@ -107,14 +109,17 @@ def group(pages: Pages, request: Request) -> Response:
 
 
 def consumers(pages: Pages, request: Request) -> Response:
-    """The consumer groups: members, lag, retries, dead letters and why they were given up."""
+    """The consumer groups: members, lag, retries, dead letters and why they were given up; always as of now."""
+    now = round(time.time() * 1000)
     with pages.asking() as answers:
-        found = consumer_groups(answers)
+        found = LagReader(answers.tables).read(now)
         dead = {one.group: dead_letters(answers.tables, one.group) for one in found if one.dead_letters}
     rows = [
         {
             "group": one.group,
             "members": [member.name for member in one.members],
+            "not_heard_of": [member.name for member in one.members if not member.lives],
+            "heard_at": None if one.damaged else time_of(one.written_at),
             "errors": [*filter(None, (one.damaged, *(member.last_error for member in one.members)))],
             "topics": [
                 {
@@ -123,7 +128,7 @@ def consumers(pages: Pages, request: Request) -> Response:
                     "lag_s": topic.seconds,
                     "retries": topic.retries,
                     "dead_letters": topic.dead_letters,
-                    "queues_without_owner": len(topic.queues) - topic.owned,
+                    "queues_without_owner": sum(queue.owner not in one.living for queue in topic.queues),
                 }
                 for topic in one.topics
             ],
@@ -132,7 +137,7 @@ def consumers(pages: Pages, request: Request) -> Response:
         }
         for one in found
     ]
-    return pages.answer(request, "consumers.html", {"rows": rows})
+    return pages.answer(request, "consumers.html", {"rows": rows, "at": time_of(now)})
 
 
 def _age(said: str | None) -> timedelta | None:

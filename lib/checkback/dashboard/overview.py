@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.lag import LagReader
+from checkback.consumer.lag_screen import facts_of
 from checkback.dashboard import charts
 from checkback.inspect.answers import records
-from checkback.inspect.status import ConsumerFacts
 from checkback.inspect.status_screen import as_json, check_rows, lines
 
 if TYPE_CHECKING:
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from checkback.consumer.group_lag import GroupLag
     from checkback.dashboard.pages import Pages
-    from checkback.inspect.answers import Answers
 
 
 def overview(pages: Pages, request: Request) -> Response:
@@ -42,7 +40,8 @@ def overview(pages: Pages, request: Request) -> Response:
                 request, "overview.html", found | {"lines": [], "groups": groups, "endpoints": [], "status": None}
             )
         status = answers.status()
-        consumers = tuple(facts_of(lag) for lag in consumer_groups(answers))
+        now = round(time.time() * 1000)
+        consumers = tuple(facts_of(lag, now) for lag in LagReader(answers.tables).read(now))
     status = replace(status, consumers=consumers)
     facts = status.facts
     return pages.answer(
@@ -60,15 +59,3 @@ def overview(pages: Pages, request: Request) -> Response:
 
 def _with_time(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "last_answer_at": row["last_answer_at_ms"]}
-
-
-def consumer_groups(answers: Answers) -> list[GroupLag]:
-    """The consumer groups, as of now."""
-    return LagReader(answers.tables).read(round(time.time() * 1000))
-
-
-def facts_of(one: GroupLag) -> ConsumerFacts:
-    """What the overview says of a consumer group."""
-    return ConsumerFacts(
-        one.group, len(one.members), one.messages, round(one.seconds, 3), one.retries, one.dead_letters, one.damaged
-    )

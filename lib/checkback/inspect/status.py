@@ -35,8 +35,13 @@ if TYPE_CHECKING:
 #: sources of the query, in order
 SOURCES = ("half", "op")
 RECENT = timedelta(minutes=5)
+#: how long a dead letter is new
+NEW = timedelta(days=1)
 #: the tables that status reads, besides those of topics
-_TABLES = ("half", "op", "decisions", "check_requests", "check_answers", "deliveries", "unpublished")
+_TABLES = (
+    *("half", "op", "decisions", "check_requests", "check_answers", "deliveries", "unpublished", "dead_letters"),
+    "operations",
+)
 #: columns of `groups.group_rows` that status shows, times as ms
 GROUP = (
     "producer_group",
@@ -76,7 +81,8 @@ class TableFacts:
 
     ``scheduled``: messages that wait for their deliver_at, and the next of these times (ms).
     ``groups``: rows with the columns GROUP. ``checks``: (group, endpoint, outcome, number) in the last RECENT.
-    ``unpublished``: messages waiting for their topic's table.
+    ``unpublished``: messages waiting for their topic's table. ``dead_letters``: by consumer group, those given up in
+    the last NEW that nobody has had consumed again.
     """
 
     groups: tuple[Mapping[str, Any], ...] = ()
@@ -85,13 +91,15 @@ class TableFacts:
     scheduled: tuple[int, int | None] = (0, None)
     checks: tuple[tuple[str, str | None, str, int], ...] = ()
     unpublished: tuple[Topic, ...] = ()
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ConsumerFacts:
-    """A consumer group: its members, messages that it has not consumed, the age of the oldest (s), retries, dead.
+    """A consumer group: its members that live, messages not consumed, the age of the oldest (s), retries, dead.
 
-    ``damaged``: why its table cannot be read; nothing else is known then.
+    ``damaged``: why its table cannot be read; nothing else is known then. ``silent``: members that are not heard of any
+    more; ``heard_s``: since a member was heard of.
     """
 
     group: str
@@ -101,6 +109,8 @@ class ConsumerFacts:
     retries: int
     dead_letters: int
     damaged: str | None = None
+    silent: int = 0
+    heard_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -187,7 +197,23 @@ def _facts(view: View, settings: Settings, now: datetime, reconcile: Callable[[]
         scheduled=_scheduled(view),
         checks=tuple((row["producer_group"], row["endpoint"], row["outcome"], row["checks"]) for row in checks),
         unpublished=tuple(topics(view)),
+        dead_letters={row["consumer_group"]: row["number"] for row in _rows(view, _new_dead_letters(now))},
     )
+
+
+_DEAD_LETTERS = """
+SELECT consumer_group, count(*) AS number FROM (
+    SELECT DISTINCT consumer_group, topic, half_queue_id, half_queue_offset, batch_id FROM {dead_letters} AS d
+    WHERE dead_at >= timestamp_micros(:since) AND NOT EXISTS (
+        SELECT 1 FROM {operations} AS o
+        WHERE o.action = 'RESUME_DEAD_LETTER' AND o.queue_id = d.half_queue_id AND o.queue_offset = d.half_queue_offset
+            AND o.at >= d.dead_at AND startswith(o.reason, 'consumer group ' || d.consumer_group || ': ')))
+WHERE consumer_group IS NOT NULL GROUP BY consumer_group
+"""
+
+
+def _new_dead_letters(now: datetime) -> Question:
+    return Question(_DEAD_LETTERS, "consumer_group", {"since": microseconds(now - NEW)})
 
 
 def _groups(view: View, settings: Settings, reconcile: Callable[[], Progress | None]) -> list[Mapping[str, Any]]:

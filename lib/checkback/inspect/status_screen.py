@@ -31,7 +31,9 @@ class Line(NamedTuple):
 def lines(status: Status) -> list[Line]:
     """The lines above the tables."""
     about = [_at_work(status), *_batch(status), *_lag(status), *_decisions(status.facts, status.now)]
-    return [*about, *_unpublished(status), *map(_consumers, status.consumers or ())]
+    new = {} if status.facts is None else status.facts.dead_letters
+    consumers = (_consumers(one, new.get(one.group, 0)) for one in status.consumers or ())
+    return [*about, *_unpublished(status), *consumers]
 
 
 def group_rows(facts: TableFacts) -> list[tuple[tuple[str, ...], bool]]:
@@ -94,7 +96,12 @@ def as_json(status: Status) -> dict[str, Any]:
         "unpublished": None
         if facts is None
         else [one._asdict() | {"since": None if one.since is None else iso(one.since)} for one in facts.unpublished],
-        "consumers": None if status.consumers is None else [asdict(each) for each in status.consumers],
+        "consumers": None
+        if status.consumers is None
+        else [
+            asdict(each) | {"new_dead_letters": None if facts is None else facts.dead_letters.get(each.group, 0)}
+            for each in status.consumers
+        ],
         "pending": None if facts is None else sum(row["pending"] for row in facts.groups),
         "groups": None if facts is None else [_group_json(dict(row)) for row in facts.groups],
         "checks": None
@@ -166,7 +173,10 @@ def _decisions(facts: TableFacts | None, now: int) -> list[Line]:
     parts = [f"{name}: {_counts(_of_states(facts, at))}" for name, at in (("last minute", 1), ("last 5 minutes", 2))]
     today = f"discarded today: {facts.discarded_today}"
     pending = sum(row["pending"] for row in facts.groups)
-    return [Line("pending", str(pending)), *_scheduled(facts, now), Line("decisions", "; ".join([*parts, today]))]
+    # As the alarm CheckbackDiscards: nobody has said how these transactions end.
+    discards = _of_states(facts, 2)["DISCARD"] > 0
+    decisions = Line("decisions", "; ".join([*parts, today]), bad=discards)
+    return [Line("pending", str(pending)), *_scheduled(facts, now), decisions]
 
 
 def _scheduled(facts: TableFacts, now: int) -> list[Line]:
@@ -194,13 +204,15 @@ def _unpublished(status: Status) -> list[Line]:
     ]
 
 
-def _consumers(one: ConsumerFacts) -> Line:
-    """A consumer group. Without members nobody consumes what is there."""
+def _consumers(one: ConsumerFacts, new: int) -> Line:
+    """A consumer group; ``new``: new dead letters. Without members that live nobody consumes what is there."""
     if one.damaged is not None:
         return Line("consumers", f"{one.group}: {one.damaged}", bad=True)
     lag = f"lag {one.lag_messages}" + (f", {span(one.lag_s)} behind" if one.lag_messages else "")
-    text = f"{one.group}: members {one.members}, {lag}, retries {one.retries}, dead letters {one.dead_letters}"
-    return Line("consumers", text, bad=not one.members and bool(one.lag_messages or one.retries))
+    silent = f" ({one.silent} not heard of for {span(one.heard_s)})" if one.silent else ""
+    dead = f"dead letters {one.dead_letters}" + (f", {new} of them new" if new else "")
+    text = f"{one.group}: members {one.members}{silent}, {lag}, retries {one.retries}, {dead}"
+    return Line("consumers", text, bad=bool(new) or (not one.members and bool(one.lag_messages or one.retries)))
 
 
 def _shown(topic: str | None) -> str:
