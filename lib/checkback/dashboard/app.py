@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
@@ -156,10 +157,13 @@ def _login(pages: Pages) -> Callable[[Request], Awaitable[Response]]:
 async def _form(request: Request) -> dict[str, str] | None:
     """The fields of a form; None if it is larger than any of ours."""
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > FORM_MAX:
-            return None
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > FORM_MAX:
+                return None
+    except ClientDisconnect:  # nobody reads the answer
+        return None
     try:
         return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=FIELDS_MAX))
     except ValueError:

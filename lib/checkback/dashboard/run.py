@@ -11,9 +11,15 @@ from checkback.dashboard.access import LOOPBACK, Access
 from checkback.dashboard.app import create_app
 from checkback.dashboard.pages import Pages
 from checkback.errors import SettingsError
+from checkback.gateway.http_protocol import limited
 
 if TYPE_CHECKING:
-    from checkback.settings import Settings
+    from starlette.applications import Starlette
+
+    from checkback.settings import Dashboard, Settings
+
+#: seconds within which a request must have come, bytes of its head, and connections at a time: a browser has six
+TIMEOUT_S, MAX_HEAD, MAX_CONNECTIONS = 10.0, 64 << 10, 200
 
 
 def serve(settings: Settings) -> None:
@@ -26,12 +32,26 @@ def serve(settings: Settings) -> None:
     if about.actions and token is None:
         fix = "set dashboard.token in the environment, or turn the actions off"
         raise SettingsError("actions need a token", "dashboard.actions", fix)
-    app = create_app(Pages(settings, Access(token, time.time)))
-    config = uvicorn.Config(
-        app, host=about.host, port=about.port, log_config=None, log_level="error", access_log=False, server_header=False
-    )
+    config = config_of(about, create_app(Pages(settings, Access(token, time.time))))
     server = uvicorn.Server(config)
     sock = config.bind_socket()
     host, port = sock.getsockname()[:2]
     print(f"checkback dashboard: http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
     server.run(sockets=[sock])
+
+
+def config_of(
+    about: Dashboard, app: Starlette, timeout_s: float = TIMEOUT_S, max_connections: int = MAX_CONNECTIONS
+) -> uvicorn.Config:
+    """How it is served: a request that does not come, and a connection too many, are refused as by the gateway."""
+    return uvicorn.Config(
+        app,
+        host=about.host,
+        port=about.port,
+        http=limited(timeout_s, MAX_HEAD, max_connections),
+        ws="none",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+    )

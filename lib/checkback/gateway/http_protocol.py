@@ -27,6 +27,8 @@ class LimitedProtocol(HttpToolsProtocol):
     timeout_s = 10.0
     max_head = 64 << 10
     max_connections = 2000
+    #: the setting of max_connections; empty = there is none
+    setting = ""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -42,7 +44,8 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._start()
         if len(self.connections) > self.max_connections:
-            self._refuse(Problem("too_many_connections", f"{self.max_connections} are open (gateway.max_connections)"))
+            named = f" ({self.setting})" if self.setting else ""
+            self._refuse(Problem("too_many_connections", f"{self.max_connections} are open{named}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """As uvicorn's."""
@@ -227,3 +230,9 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.write(head.encode() + body)
         self.transport.close()
         self._start_unread()
+
+
+def limited(timeout_s: float, max_head: int, max_connections: int, setting: str = "") -> type[LimitedProtocol]:
+    """The protocol with these limits, for a server's configuration."""
+    limits = {"timeout_s": timeout_s, "max_head": max_head, "max_connections": max_connections, "setting": setting}
+    return type("Protocol", (LimitedProtocol,), limits)

@@ -29,7 +29,7 @@ CODES: dict[str, tuple[int, str]] = {
     "journal_full": (503, "The journal is full"),
     "transactions_rejected": (503, "Half messages are refused for now"),
     "storage_unavailable": (503, "The tables cannot be written or read now"),
-    "too_many_connections": (503, "The gateway has no room for another connection"),
+    "too_many_connections": (503, "There is no room for another connection"),
     "stopping": (503, "The gateway is stopping"),
 }
 #: seconds

@@ -19,7 +19,7 @@ import uvicorn
 from checkback.errors import CheckbackError, SettingsError
 from checkback.gateway.api import create_app
 from checkback.gateway.authentication import BearerTokens
-from checkback.gateway.http_protocol import LimitedProtocol
+from checkback.gateway.http_protocol import limited
 from checkback.gateway.metrics import Metrics
 from checkback.gateway.service import GatewayService
 from checkback.gateway.tables import tables_of
@@ -123,18 +123,10 @@ class _Server(uvicorn.Server):
 
 
 def _config(gateway: Gateway, app: object) -> uvicorn.Config:
-    protocol = type(
-        "Protocol",
-        (LimitedProtocol,),
-        {
-            "timeout_s": gateway.timeout.total_seconds(),
-            "max_head": gateway.max_headers,
-            "max_connections": gateway.max_connections,
-        },
-    )
+    limits = gateway.timeout.total_seconds(), gateway.max_headers, gateway.max_connections
     return uvicorn.Config(
         app,  # type: ignore[arg-type]  # any ASGI application
-        http=protocol,
+        http=limited(*limits, "gateway.max_connections"),
         ws="none",
         lifespan="off",
         log_config=None,

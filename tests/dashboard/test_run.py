@@ -1,0 +1,68 @@
+"""The dashboard's own server, in this process: requests that do not come, and too many connections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+from uvicorn.server import ServerState
+
+from checkback.dashboard.access import Access
+from checkback.dashboard.app import create_app
+from checkback.dashboard.pages import Pages
+from checkback.dashboard.run import MAX_CONNECTIONS, TIMEOUT_S, config_of
+from checkback.settings import Settings
+from dashboard.hostile import TOKEN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+_INCOMPLETE = (b"GET / HT", b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\nt")
+_WHOLE = b"GET /static/style.css HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+_PATIENCE_S = 30
+
+
+def test_requests_that_do_not_come_are_closed_and_connections_are_bounded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    app = create_app(Pages(settings, Access(TOKEN, lambda: 0.0)))
+
+    writers: list[asyncio.StreamWriter] = []
+
+    async def run() -> list[bytes]:
+        config = config_of(settings.dashboard, app, timeout_s=0.5, max_connections=len(_INCOMPLETE))
+        config.load()
+        state = ServerState()
+        server = await asyncio.get_running_loop().create_server(
+            lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]
+            "127.0.0.1",
+        )
+
+        async def opened(said: bytes) -> asyncio.StreamReader:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writers.append(writer)  # it closes its connection when it is forgotten
+            writer.write(said)
+            return reader
+
+        async with server:
+            slow = [await opened(said) for said in _INCOMPLETE]
+            refused = await (await opened(b"")).read()
+            closed = [await reader.read() for reader in slow]
+            answered = await (await opened(_WHOLE)).read()
+            await asyncio.gather(*state.tasks)
+        return [refused, *closed, answered]
+
+    refused, *closed, answered = asyncio.run(asyncio.wait_for(run(), _PATIENCE_S))
+    assert json.loads(refused.partition(b"\r\n\r\n")[2])["code"] == "too_many_connections"
+    assert [heard[:13] for heard in closed] == [b"HTTP/1.1 408 "] * 2
+    assert answered.startswith(b"HTTP/1.1 200 ")
+    assert not caplog.records
+
+
+def test_the_limits_are_those_of_the_page() -> None:
+    """docs/dashboard.md names them."""
+    assert (TIMEOUT_S, MAX_CONNECTIONS) == (10, 200)
