@@ -19,11 +19,10 @@ from checkback.consumer.group_reader import group_names, read_group
 from checkback.consumer.group_state import GroupState, Member, MessageQueue, QueueState
 from checkback.consumer.group_table import GroupTable
 from checkback.consumer.lag import LagReader, consumer_lag
-from checkback.consumer.lag_screen import heading
+from checkback.consumer.lag_screen import facts_of, heading
 from checkback.consumer.message_rows import Unread
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
 from checkback.consumer.retry import Retry
-from checkback.dashboard.overview import facts_of
 from checkback.errors import SettingsError, StorageError
 from checkback.inspect.status_screen import _consumers
 from checkback.settings import Storage
@@ -174,7 +173,7 @@ def test_a_damaged_group_hides_no_other(lake: Published) -> None:
     assert re.fullmatch(
         "b: .*/consumer_groups/b: the group's table cannot be read: .{10,200}", heading(found[1], START)
     )
-    assert _consumers(facts_of(found[1])).bad
+    assert _consumers(facts_of(found[1], START), 0).bad
     with pytest.raises(StorageError):
         consumer_lag(lake.tables, START, "b")
 
