@@ -21,7 +21,8 @@ PAGES = (
     *("/?batch=1", "/?batch=5", "/?as_of=0001-01-01T00:00", "/?as_of=9999-12-31T23:59:59.999999"),
 )
 COMMANDS = (
-    *("status", "status --json", "pending", "pending --json", "stuck", "scheduled", "unpublished", "decisions"),
+    *("status", "status --json", "pending", "pending --json", "stuck", "scheduled", "unpublished"),
+    *("decisions", "discarded"),
     *("consumers", "consumers ledger", "consumers ledger --json", "audit", "audit --json", "lineage tx-5-0"),
     *("consume payments", "reconsume ledger --all --actor ann --reason why"),
     "resolve tx-6-0 --commit --actor ann --reason why --queue-id 6 --queue-offset 0",
