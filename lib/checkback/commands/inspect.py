@@ -59,17 +59,20 @@ def _nothing(what: str, group: str | None, as_of: str | None) -> str:
     return f"{whose} is {what}." if as_of is None else f"{whose} was."
 
 
+def _last_answer(row: dict[str, Any]) -> str:
+    return " ".join(str(row[name]) for name in ("last_outcome", "last_error") if row[name] is not None) or "-"
+
+
 def _pending_table(rows: list[dict[str, Any]]) -> None:
     columns = ("queue", "offset", "transaction", "group", "topic", "age", "checks", "last answer", "next check", "why")
     table = table_of(*columns)
     for row in rows:
-        answer = " ".join(str(row[name]) for name in ("last_outcome", "last_error") if row[name] is not None)
         table.add_row(
             *(str(row[name]) for name in ("queue_id", "queue_offset", "transaction_id", "producer_group")),
             shown(row["real_topic"]),
             "-" if row["age_s"] is None else f"{int(row['age_s'])}s",
             shown(row["check_times"]),
-            answer or "-",
+            _last_answer(row),
             shown(row["next_check_at"]),
             shown(row["why"]),
         )
@@ -158,11 +161,10 @@ def _discarded_table(rows: list[dict[str, Any]]) -> None:
     )
     for row in rows:
         why = row["reason"] if row["reason"] == "CANCELLED" else f"{row['reason']} after {row['check_times']} checks"
-        answer = " ".join(str(row[name]) for name in ("last_outcome", "last_error") if row[name] is not None)
         table.add_row(
             *(str(row[name]) for name in ("queue_id", "queue_offset", "transaction_id", "producer_group")),
             *(shown(row[name]) for name in ("real_topic", "discarded_at")),
-            *(why, answer or "-", shown(row["resumed_as"])),
+            *(why, _last_answer(row), shown(row["resumed_as"])),
         )
     console().print(table)
 

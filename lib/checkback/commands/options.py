@@ -36,10 +36,9 @@ AsOf = Annotated[
     str | None,
     typer.Option("--as-of", metavar="TIME", help="As it was then (UTC): 2026-11-20T15:00, 15:00 (today), 10m ago."),
 ]
-Since = Annotated[str, typer.Option("--since", metavar="TIME", help="Only from then on; written as --as-of.")]
-SinceEver = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help="Only from then on; written as --as-of.")
-]
+_SINCE = typer.Option("--since", metavar="TIME", help="Only from then on; written as --as-of.")
+Since = Annotated[str, _SINCE]
+SinceEver = Annotated[str | None, _SINCE]
 Why = Annotated[
     str | None, typer.Option("--reason", metavar="REASON", help="Only these: CHECK_MAX, EXPIRED or CANCELLED.")
 ]
