@@ -17,6 +17,8 @@ from checkback.storage.schemas import arrow_schema
 from maintain.fixtures import DAY_MS, Quiet, settings_of
 
 if TYPE_CHECKING:
+    import pytest
+
     from checkback.storage.parquet_files import ParquetFile
     from checkback.storage.tables import Tables
 
@@ -50,3 +52,20 @@ def test_old_files_and_commits_are_removed(s3: Tables) -> None:
     data = [name for name in table_files.names(place) if name.endswith(".parquet")]
     assert set(data) >= {file.path.rpartition("/")[2] for file in log.data_files()}
     assert len(data) < 9
+
+
+def test_clock_that_is_ahead_removes_nothing_that_is_still_to_be_committed(
+    s3: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.create(None, "op")  # type: ignore[arg-type]
+    log = DeltaLog("op", s3.location("op"), s3.sync)
+    log.commit(_file(s3, 0))
+    written = _file(s3, 1)  # by a gateway, whose commit follows
+    ahead = time.time() + 100 * DAY_MS / 1000
+    with monkeypatch.context() as patch:
+        patch.setattr("checkback.maintain.run.time.time", lambda: ahead)
+        (done,) = maintain(settings_of(s3.root), s3, dry_run=False, progress=Quiet())
+    assert (done.removed_files, done.removed_commits) == (0, 0)
+    log.commit(written)
+    found = [read_rows(file.path, "op", None, pc.field("queue_id").is_valid()) for file in log.data_files()]
+    assert sorted(offset for rows in found for offset in rows.column("half_offset").to_pylist()) == [0, 1]

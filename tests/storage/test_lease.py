@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any
 import obstore
 import pytest
 
+from checkback.application.run import Queries
 from checkback.errors import FencedError, StorageError
+from checkback.reconcile.batch_rules import batch_rules, keep
+from checkback.reconcile.ownership import NAME
+from checkback.settings import Settings
+from checkback.spark.shutdown import GracefulShutdown
+from checkback.storage import filesystem, table_files
 from checkback.storage import lease as module
-from checkback.storage import table_files
 from checkback.storage.lease import TTL_S, Lease, holder_of, read_lease, store_time
 from checkback.storage.lock import FILE, exclusive_lock, lock_is_held
 from checkback.storage.object_store import register
@@ -72,6 +77,21 @@ def test_stopped_holder_writes_nothing_more(store: Tables, place: str) -> None:
         with pytest.raises(FencedError):
             store.mark(None, "op")  # type: ignore[arg-type]
     successor.confirm()
+
+
+def test_stopped_holder_replaces_no_rules_of_batches(store: Tables, place: str) -> None:
+    """Stopped during its start; those of its successor's batches hold for their replay."""
+    clock = Clock()
+    stopped = Lease(place, clock)
+    store.guard.confirm = stopped.confirm
+    rules = store.checkpoint(NAME)
+    keep(None, rules, 7, batch_rules(Settings()))  # type: ignore[arg-type]  # no Spark is needed
+    _after(place, TTL_S + 5)
+    clock.at += TTL_S + 5
+    late = Settings.model_validate({"transaction": {"timeout": "1h"}})
+    with pytest.raises(FencedError):
+        Queries(None, late, store, GracefulShutdown(), None).finish_begun(None)  # type: ignore[arg-type]
+    assert filesystem.names(None, f"{rules}/rules") == ["7"]
 
 
 def test_holder_stops_before_anybody_may_succeed(place: str) -> None:

@@ -23,7 +23,7 @@ from checkback.storage.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from support import azure_server, s3_server
-from support.fault_proxy import fault_proxy, set_throttled
+from support.fault_proxy import fault_proxy, refuse, set_throttled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -210,3 +210,60 @@ def test_lease_outlasts_throttling_that_is_shorter_than_it(throttling: tuple[Tab
         held.confirm()
     set_throttled(port, False)
     held.confirm()
+
+
+# Single answers of S3, told to the proxy
+
+
+@pytest.fixture
+def told(s3_port: int) -> Iterator[tuple[Tables, int]]:
+    """Tables in S3 behind a proxy that can be told how to answer, and its port."""
+    with fault_proxy(s3_port) as port:
+        yield _tables("s3", port), port
+
+
+def test_commit_beside_another_is_repeated(told: tuple[Tables, int]) -> None:
+    """S3 answers 409 ConditionalRequestConflict while another process writes the object: there may be none yet."""
+    tables, port = told
+    tables.create(None, "op")  # type: ignore[arg-type]
+    appender = Appender(tables.root, "half", [0], tables.sync)
+    appender.claim(1)
+    for number in range(3):
+        refuse(port, "PUT .*/_delta_log/", 409, 3)
+        _commit(tables, number, None)
+        refuse(port, "PUT .*/_delta_log/", 409, 3)
+        appender.append(_rows("half", number))
+    assert _found(tables, "op") == _found(tables, "half") == [0, 1, 2]
+
+
+def test_conflict_without_an_end_is_an_error(told: tuple[Tables, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, port = told
+    tables.create(None, "op")  # type: ignore[arg-type]
+    monkeypatch.setattr("checkback.storage.object_store._PAUSE_S", 0.001)
+    refuse(port, "PUT .*/_delta_log/", 409, 10**6)
+    with pytest.raises(StorageError, match=r"the commit failed: .*409"):
+        _commit(tables, 1, "app")
+    refuse(port, "", 409, 0)
+    _commit(tables, 1, "app")
+    assert _found(tables, "op") == [1]
+
+
+def test_lease_beside_another_request_is_taken(told: tuple[Tables, int]) -> None:
+    tables, port = told
+    refuse(port, "PUT .*/lease", 409, 1)
+    held = Lease(f"{tables.root}/lease")
+    refuse(port, "PUT .*/lease", 409, 1)
+    held.renew()
+    held.confirm()
+
+
+@pytest.mark.parametrize("asked", ["GET .*list-type", "(GET|HEAD) .*/_delta_log/"])
+def test_refused_reads_do_not_ask_for_a_restore(told: tuple[Tables, int], asked: str) -> None:
+    """Credentials have expired: who restores a log then loses what is newer than the backup."""
+    tables, port = told
+    tables.create(None, "op")  # type: ignore[arg-type]
+    _commit(tables, 1, "app")
+    refuse(port, asked, 403, 10**6)
+    with pytest.raises(StorageError, match=r"403 Forbidden.*mend the way to the object store") as raised:
+        DeltaLog("op", tables.location("op"))
+    assert "restore" not in str(raised.value)

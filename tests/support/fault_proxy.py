@@ -2,7 +2,8 @@
 
 Of all requests the share ``RATE`` fails: refused with 503 or 500 before it is done, or done and answered with 500, or
 done and not answered at all. It counts the requests, lets them take longer, and may throttle: refuse all of them with
-503, as S3 does with "SlowDown". It holds the answer to a request that it is told, until it is told to give it.
+503, as S3 does with "SlowDown". It holds the answer to a request that it is told, until it is told to give it, or
+refuses it with a status that it is told.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _COUNTS, _IN_SEQUENCE, _LATENCY, _THROTTLE = "/-/requests", "/-/in-sequence", "/
 #: so many of the next requests whose method and path match are done, and not answered, not even when they are repeated
 #: (a client's timeout); how many are; they are answered
 _HOLD, _HELD, _RELEASE = "/-/hold/", "/-/held", "/-/release"
+#: so many of the next requests whose method and path match are refused with this status
+_REFUSE = "/-/refuse/"
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
 
@@ -46,6 +49,7 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
     throttled = False
     holding = re.compile("")
     holds, released = 0, threading.Event()
+    refusing, refusals, status = re.compile(""), 0, 0
     held: set[str] = set()
     lock = threading.Lock()
 
@@ -72,6 +76,9 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
             if throttled:
                 self._answer(503, {"Content-Type": "application/xml"}, _SLOW_DOWN)
                 return
+            if self._is_refused():
+                self._answer(status, {}, b"")
+                return
             time.sleep(latency_s)
             fault = random.choice(["500", "503", "done", "silent"]) if random.random() < rate else ""
             if fault in ("500", "503"):
@@ -93,6 +100,13 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
             else:
                 self._answer(found.status, dict(found.getheaders()), content)
 
+        def _is_refused(self) -> bool:
+            nonlocal refusals
+            with lock:
+                if refused := refusals > 0 and refusing.search(f"{self.command} {self.path}") is not None:
+                    refusals -= 1
+                return refused
+
         def _wait(self) -> None:
             """Until it may be answered."""
             with lock:
@@ -103,7 +117,7 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
 
         def _told(self) -> bytes:
             """Do what a path of its own says; the answer."""
-            nonlocal latency_s, throttled, holding, holds, in_sequence
+            nonlocal latency_s, throttled, holding, holds, in_sequence, refusing, refusals, status
             said = b""
             if self.path == _COUNTS:
                 said = json.dumps(counts).encode()
@@ -119,6 +133,9 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
                 released.clear()
                 holding, holds = re.compile(request), int(number)
                 held.clear()
+            elif self.path.startswith(_REFUSE):
+                number, code, request = unquote(self.path.removeprefix(_REFUSE)).split("/", 2)
+                refusing, refusals, status = re.compile(request), int(number), int(code)
             elif self.path == _RELEASE:
                 holds = 0
                 released.set()
@@ -192,6 +209,12 @@ def hold(port: int, request: str, number: int) -> None:
     """
     path = quote(f"{number}/{request}", safe="")
     requests.get(f"http://127.0.0.1:{port}{_HOLD}{path}", timeout=60).raise_for_status()
+
+
+def refuse(port: int, request: str, status: int, number: int) -> None:
+    """Refuse ``number`` of the next requests to the proxy with this status. ``request``: as in `hold`."""
+    path = quote(f"{number}/{status}/{request}", safe="")
+    requests.get(f"http://127.0.0.1:{port}{_REFUSE}{path}", timeout=60).raise_for_status()
 
 
 def held(port: int) -> int:

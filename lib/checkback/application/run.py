@@ -124,6 +124,7 @@ class Queries:
             self.stopper.wait()
             if self.stopper.wanted:  # the batch may be unfinished
                 return now
+        self.tables.guard.confirm()  # the rules of a successor are not to be replaced
         keep(self.spark, place, 0 if newest is None else newest.batch_id + 1, now)
         return now
 

@@ -27,12 +27,14 @@ _log = logging.getLogger(__name__)
 def renew(spark: SparkSession, tables: Tables) -> str | None:
     """Move the checkpoint aside unless it matches the tables; returns its new path, None = not moved.
 
-    The tables must exist, and no check query may run. Raises StorageError.
+    The tables must exist, and no check query may run. Raises FencedError if this process may not write any more,
+    StorageError.
     """
     why = _misfit(spark, tables)
     if why is None:
         return None
     place = tables.checkpoint(NAME)
+    tables.guard.confirm()
     aside = filesystem.put_aside(spark, place)
     _log.warning("%s: %s: moved to %s, the query starts over", place, why, aside)
     return aside

@@ -15,7 +15,9 @@ from checkback.maintain.stream_positions import readers, rebuilding
 from checkback.reconcile.ownership import NAME, OWNERS
 from checkback.storage import filesystem, table_files
 from checkback.storage.delta_log import DeltaLog
+from checkback.storage.lease import store_time
 from checkback.storage.lock import exclusive_lock
+from checkback.storage.object_store import is_registered
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:
@@ -76,9 +78,20 @@ def maintain(
     with exclusive_lock(tables, LOCK):
         # Before everything else: streams only move forward.
         found, held = readers(tables, spark), _held(tables, spark)
-        started = round(time.time() * 1000) if now is None else now
+        started = _now(tables) if now is None else now
         run = Run(tables, settings, started, dry_run, progress, found, held)
         return [_turn(run, name) for name in names(tables.root)]
+
+
+def _now(tables: Tables) -> int:
+    """The time (ms): the earlier one, if this machine's and the object store's, which dates the files, differ.
+
+    With a clock that is ahead of the store's, a file of a commit still to come would be old. Raises StorageError.
+    """
+    own = round(time.time() * 1000)
+    if not is_registered(tables.root):
+        return own
+    return min(own, round(store_time(f"{tables.root}/{LOCK}").timestamp() * 1000))
 
 
 def names(root: str) -> list[str]:

@@ -119,6 +119,7 @@ def begun_with(spark: SparkSession, tables: Tables, checkpoint: Checkpoint, now:
             place,
             "let that release finish it (`checkback reconcile --available-now`), or run `checkback rebuild`",
         )
+    tables.guard.confirm()
     forget_state(spark, place, newest.batch_id)
     filesystem.write(spark, _file(place, newest.batch_id), _text(now))
     return None

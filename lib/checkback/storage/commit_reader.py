@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from checkback.errors import StorageError
 from checkback.storage import table_files
+from checkback.storage.delta_errors import read_fix, unreadable
 from checkback.storage.object_store import concurrently
 from checkback.storage.torn_commits import refuse_torn
 
@@ -54,7 +55,7 @@ class CommitReader:
         try:
             names = table_files.names_after(log, f"{since:020}") if since > 0 else table_files.names(log)
         except OSError as error:
-            raise _unreadable(place) from error
+            raise unreadable(place, error) from error
         versions = {int(match[1]) for match in map(_COMMIT.fullmatch, names) if match}
         if not versions:
             return None
@@ -128,7 +129,7 @@ def added_by(place: str, files: Collection[str], written: Mapping[str, int] | No
     try:
         names = table_files.names(log)
     except OSError as error:
-        raise _unreadable(place) from error
+        raise unreadable(place, error) from error
     versions = sorted(int(match[1]) for match in map(_COMMIT.fullmatch, names) if match)
     if not versions or not files:
         return found
@@ -141,7 +142,7 @@ def added_by(place: str, files: Collection[str], written: Mapping[str, int] | No
             actions = actions_of_kind(f"{log}/{version:020}.json", "add")
             return [(unquote(one["path"]).rpartition("/")[2], one.get("dataChange", True)) for one in actions]
         except (OSError, ValueError, KeyError) as error:
-            raise _unreadable(place) from error
+            raise unreadable(place, error) from error
 
     def search(some: Sequence[int]) -> None:
         for version, new in zip(some, concurrently(place, added, some), strict=True):
@@ -166,7 +167,7 @@ def actions_of(file: str) -> list[dict[str, Any]]:
     try:
         return [json.loads(line) for line in table_files.lines(file)]
     except (OSError, ValueError) as error:
-        raise _unreadable(file) from error
+        raise unreadable(file, error) from error
 
 
 def read_commit(place: str, version: int) -> list[dict[str, Any]]:
@@ -186,13 +187,10 @@ def read_actions(place: str, version: int, kind: str) -> Iterator[dict[str, Any]
     try:
         yield from actions_of_kind(path, kind)
     except (OSError, ValueError, KeyError) as error:
-        raise StorageError("a commit of the table's log cannot be read", path, "restore it from a backup") from error
+        fix = read_fix(error, "restore it from a backup")
+        raise StorageError("a commit of the table's log cannot be read", path, fix) from error
 
 
 def removed_by(place: str, version: int) -> set[str]:
     """Paths of the files that a commit removed. Raises StorageError."""
     return {unquote(action["path"]) for action in read_actions(place, version, "remove")}
-
-
-def _unreadable(place: str) -> StorageError:
-    return StorageError("the table's log cannot be read", place, "restore the folder _delta_log")

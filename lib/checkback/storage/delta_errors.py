@@ -10,6 +10,9 @@ from checkback.errors import NO_SPACE, NO_SPACE_FIX, StorageError
 
 #: what delta-rs raises
 DELTA_ERRORS = (DeltaError, OSError)
+#: A request that the object store did not answer, or refused (as delta-rs and obstore say it).
+_REQUEST = re.compile(r"Error performing [A-Z]+ |HTTP error|Error getting list")
+_STORE_FIX = "mend the way to the object store (address, network, credentials), then run again; nothing is damaged"
 _ARROW, _COLOUR = "\u21b3", re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -20,7 +23,17 @@ def storage_error(what: str, place: str, error: Exception) -> StorageError:
 
 def unreadable(place: str, error: Exception) -> StorageError:
     """The log of the table in ``place`` cannot be read."""
-    return StorageError(f"the table's log cannot be read: {_cause(error)}", place, "restore the folder _delta_log")
+    fix = read_fix(error, "restore the folder _delta_log")
+    return StorageError(f"the table's log cannot be read: {_cause(error)}", place, fix)
+
+
+def read_fix(error: Exception, damaged: str) -> str:
+    """The fix for a failed read: ``damaged``, unless it is the object store that did not answer, or refused.
+
+    A restore then would put back what is newer.
+    """
+    failed = _REQUEST.search(str(error)) and not isinstance(error, FileNotFoundError)
+    return _STORE_FIX if failed else damaged
 
 
 def _cause(error: Exception) -> str:

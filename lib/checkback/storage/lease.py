@@ -17,13 +17,13 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, PreconditionError
+from obstore.exceptions import PreconditionError
 
 from checkback.errors import FencedError, StorageError
-from checkback.storage.object_store import open_store, os_errors
+from checkback.storage.object_store import create, open_store, os_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,12 +129,14 @@ class Lease:
         began, attempt = self._clock(), uuid.uuid4().hex
         content = json.dumps({"holder": holder, "attempt": attempt}).encode()
         store, key = open_store(self._place)
-        mode: Any = "create" if self._etag is None else {"e_tag": self._etag}
         try:
             with os_errors(self._place):
                 try:
-                    self._etag = obstore.put(store, key, content, mode=mode)["e_tag"]
-                except (AlreadyExistsError, PreconditionError):
+                    if self._etag is None:
+                        self._etag = create(self._place, content)
+                    else:
+                        self._etag = obstore.put(store, key, content, mode={"e_tag": self._etag})["e_tag"]
+                except (FileExistsError, PreconditionError):
                     # A request that was done and answered with an error is repeated, and meets its own object.
                     found = read_lease(self._place)
                     if found is None or found.attempt != attempt:

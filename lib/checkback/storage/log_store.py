@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from checkback.errors import NO_SPACE, NO_SPACE_FIX, StorageError
 from checkback.storage import table_files
 from checkback.storage.fsync import LOG, flush_file, flush_folder
-from checkback.storage.object_store import is_registered, open_store, os_errors
+from checkback.storage.object_store import create, is_registered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,12 +64,8 @@ def _link(path: str, content: bytes, sync: bool) -> bool:
 
 
 def _put(path: str, content: bytes, attempt: str) -> bool:
-    import obstore
-
-    store, key = open_store(path)
     try:
-        with os_errors(path):
-            obstore.put(store, key, content, mode="create")
+        create(path, content)
     except OSError as error:
         # A request that was done and answered with an error is repeated, and meets its own object; or is not repeated.
         try:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import io
 import os
 import posixpath
+import random
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
@@ -40,6 +42,8 @@ _RETRIES: Any = {
 }
 #: requests at a time
 AT_ONCE = 32
+#: attempts at creating an object while the store refuses all that do so at a time, and the longest pause (s)
+_CONFLICTS, _PAUSE_S = 20, 0.5
 T = TypeVar("T")
 R = TypeVar("R")
 #: options by root; process-wide, as Hadoop's are: a root has one set of credentials
@@ -129,6 +133,34 @@ def os_errors(place: str) -> Iterator[None]:
         raise FileExistsError(str(error).partition("\n")[0]) from error
     except BaseError as error:
         raise OSError(f"{place}: {str(error).partition(chr(10))[0]}") from error
+
+
+def create(place: str, content: bytes) -> str | None:
+    """Create an object that does not exist yet; its ETag. Raises FileExistsError if it exists, OSError.
+
+    S3 refuses (409 ConditionalRequestConflict) while another process writes the object, whose write may fail: there is
+    none until it is found, and the request is repeated.
+    """
+    import obstore
+
+    store, key = open_store(place)
+    for attempt in range(1, _CONFLICTS):
+        with suppress(FileExistsError), os_errors(place):
+            return obstore.put(store, key, content, mode="create")["e_tag"]
+        if _is_there(place):
+            raise FileExistsError(place)
+        time.sleep(random.uniform(0, min(0.02 * attempt, _PAUSE_S)))  # noqa: S311 - spreads the writers
+    with os_errors(place):
+        return obstore.put(store, key, content, mode="create")["e_tag"]
+
+
+def _is_there(place: str) -> bool:
+    import obstore
+
+    with suppress(FileNotFoundError), os_errors(place):
+        obstore.head(*open_store(place))
+        return True
+    return False
 
 
 def concurrently(place: str, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from checkback.errors import StorageError
 from checkback.storage import table_files
 from checkback.storage.commit_reader import CommitReader
+from checkback.storage.delta_errors import read_fix
 from checkback.storage.object_store import concurrently
 from checkback.storage.schemas import STATISTICS
 from checkback.what_if.read_history import place_of
@@ -126,7 +127,8 @@ def _commit(place: str, version: int) -> Commit | None:
     except (OSError, ValueError, KeyError) as error:
         if not table_files.exists(file):
             return None
-        raise StorageError("a commit of the table's log cannot be read", file, "restore it from a backup") from error
+        fix = read_fix(error, "restore it from a backup")
+        raise StorageError("a commit of the table's log cannot be read", file, fix) from error
 
 
 def _file(path: str) -> str:
