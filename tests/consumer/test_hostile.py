@@ -28,6 +28,7 @@ from checkback.consumer import (
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.group_table import GroupTable
 from checkback.errors import SettingsError, StorageError
+from checkback.storage.delta_log import DeltaLog
 from checkback.storage.schemas import arrow_schema
 from consumer.heard import Heard, until
 from consumer.test_push_consumer import FAST, dead_letters, start
@@ -406,6 +407,28 @@ def test_dead_letters_wait_while_their_table_is_altered(lake: Published, running
     until(lambda: "dead_letters" in str(consumer.last_error))
     shutil.rmtree(place)
     until(lambda: dead_letters(lake))
+
+
+def test_dead_letter_whose_commit_is_made_and_reported_as_failed_is_there(
+    lake: Published, running: list[PushConsumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost, or it could not be flushed: the committed file stays."""
+    lake.publish({"pay": [lake.messages(1)]})
+    committed, failed = DeltaLog._committed, threading.Event()
+
+    def unanswered(log: DeltaLog, before: int) -> None:
+        committed(log, before)
+        if log._name == "dead_letters" and not failed.is_set():
+            failed.set()
+            raise StorageError("not answered", "the store")
+
+    monkeypatch.setattr(DeltaLog, "_committed", unanswered)
+    consumer = start(lake, running, lambda _: None, max_reconsume_times=0)
+    assert failed.wait(60)
+    lake.publish({"pay": [lake.messages(1)]})
+    until(lambda: len(dead_letters(lake)) == 2)
+    consumer.shutdown(30)
+    assert sorted(row["half_queue_offset"] for row in dead_letters(lake)) == [0, 1]
 
 
 @pytest.mark.parametrize("settings", ["no", "there"])

@@ -63,7 +63,9 @@ class DeadLetters:
         rows = self._rows(queue, new, reader)
         with FileWriter(self._tables.root, sync=self._tables.sync) as writer:
             writer.write(TABLE, rows)
-            log.commit(writer.close(), app, version)
+            files = writer.close()
+        # Outside the writer's context, which removes the files on an error: they may be committed by then.
+        log.commit(files, app, version)
         self._log.seen()
         return version
 
