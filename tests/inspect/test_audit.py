@@ -23,6 +23,7 @@ from support.audit_cases import BROKEN, CLEAN, NUMBER, RESUMED
 from support.lines import land_lines
 from support.stories import (
     BORN,
+    DECIDED,
     Transaction,
     checkpoint,
     in_batches,
@@ -146,7 +147,7 @@ def test_figures_add_up(spark: SparkSession, tmp_path: Path) -> None:
         "op_rejected": (0, ()),
         "offset_gap": (3 + last + 1 - 4, ()),
         "batches": (0, ()),
-        "batch_not_judged": (0, ()),
+        "batch_not_judged": (1, ((0, ms(DECIDED)),)),
     }
     assert report.first is None
     assert (report.done, report.under_way, report.broken) == (None, (), False)

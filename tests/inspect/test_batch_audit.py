@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from deltalake import DeltaTable
 
 from checkback.inspect.answers import Answers
 from checkback.inspect.audit_findings import FINDINGS
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
-from support.stories import DECIDED, Row, Transaction, batch, ms, write
+from support.stories import DECIDED, Row, Transaction, batch, checkpoint, ms, write
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from checkback.inspect.audit import Report
 
@@ -90,6 +96,75 @@ def test_batches_that_fit_say_nothing(tmp_path: Path) -> None:
     report = Answers(_settings(tmp_path)).audit()
     assert _counts(report) == {"halves": 2, "published": 2, "batches": 3}
     assert (report.past, report.broken, report.under_way) == (False, False, ())
+
+
+def _story(recorded: Collection[int]) -> list[Row]:
+    """Batches 0 to 3, the last without decisions; those ``recorded`` have a row."""
+    rows = [row for number in range(3) for row in _committed(number, number, number)]
+    return rows + [batch(number, _at(number), committed=int(number < 3)) for number in recorded]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "lost"),
+    [
+        (range(4), []),
+        ((), [(0, ms(_at(0))), (1, ms(_at(1))), (2, ms(_at(2)))]),
+        ((2, 3), [(0, ms(_at(0))), (1, ms(_at(1)))]),
+        (range(3), [(3, None)]),
+    ],
+)
+def test_rows_that_the_checkpoint_knows_of_are_missed(
+    tmp_path: Path, recorded: Collection[int], lost: list[tuple[int, int | None]]
+) -> None:
+    """All of them, the first ones, the last one. Of a batch that did nothing there is nothing else."""
+    write(None, Tables.of(_settings(tmp_path).storage), _story(recorded))
+    checkpoint(tmp_path, done=_at(3), batch_id=3, rules=0)
+    report = Answers(_settings(tmp_path)).audit()
+    assert _samples(report).get("batch_without_row", []) == lost
+    assert _counts(report).get("batch_without_row", 0) == 4 - len(recorded)
+    assert report.broken == (len(recorded) < 4)
+
+
+@pytest.mark.parametrize("first", [None, 2, 4])
+def test_release_before_left_no_rows(tmp_path: Path, first: int | None) -> None:
+    """Nor did the first batches of a checkpoint that it has begun, or all but the one in progress."""
+    write(None, Tables.of(_settings(tmp_path).storage), _story([] if first is None else range(first, 4)))
+    checkpoint(tmp_path, done=_at(3), batch_id=3, rules=first)
+    report = Answers(_settings(tmp_path)).audit()
+    assert not report.broken
+    assert _counts(report)["batch_not_judged"] == (2 if first == 2 else 3)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_batches_that_scheduled_have_had_a_row(tmp_path: Path, checkpointed: bool) -> None:
+    """The release before wrote no delayed messages. Without a checkpoint the newest batch may be in progress."""
+    rows, due = _story([]), _at(5)
+    for number in (1, 2):
+        t = Transaction(1, number)
+        rows += [t.half(deliver_at=due), t.op(), t.decision(deliver_at=due, decided_at=_at(number), batch_id=number)]
+    write(None, Tables.of(_settings(tmp_path).storage), rows)
+    if checkpointed:
+        checkpoint(tmp_path, done=_at(2), batch_id=2)
+    samples = [(1, ms(_at(1))), (2, ms(_at(2)))]
+    report = Answers(_settings(tmp_path)).audit()
+    assert _samples(report)["batch_without_row"] == (samples if checkpointed else samples[:1])
+
+
+def test_table_that_was_emptied_or_removed_is_missed_without_a_checkpoint(tmp_path: Path) -> None:
+    """By the table's log; by the table made beside it. The newest batch may be in progress."""
+    tables = Tables.of(_settings(tmp_path).storage)
+    write(None, tables, [row for row in _story(range(3)) if row[0] != "batches"])
+    assert not Answers(_settings(tmp_path)).audit().broken
+    write(None, tables, [row for row in _story(range(3)) if row[0] == "batches"])
+    table = DeltaTable(str(tmp_path / "batches"))
+    table.alter.set_table_properties({"delta.appendOnly": "false"})
+    table.delete()
+    lost = [(0, ms(_at(0))), (1, ms(_at(1)))]
+    assert _samples(Answers(_settings(tmp_path)).audit())["batch_without_row"] == lost
+    (tmp_path / "batches").rename(tmp_path / "gone")
+    assert not Answers(_settings(tmp_path)).audit().broken
+    tables.create(cast("SparkSession", None), "deliveries")
+    assert _samples(Answers(_settings(tmp_path)).audit())["batch_without_row"] == lost
 
 
 def test_every_finding_of_batches_has_a_case() -> None:

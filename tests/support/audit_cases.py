@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from checkback.reconcile.records import Reason
-from support.stories import BORN, CHECK_MAX, DECIDED, DONE, LONG_AGO, UNDER_WAY, Row, Transaction
+from support.stories import BORN, CHECK_MAX, DECIDED, DONE, LONG_AGO, SET_BACK, UNDER_WAY, Row, Transaction
 
 Story: TypeAlias = Callable[[Transaction], list[Row]]
 
@@ -61,7 +61,7 @@ def _cancelled(t: Transaction) -> list[Row]:
     return [*_scheduled(t), t.op("CANCEL", source="operator"), t.decision("CANCEL", source="operator")]
 
 
-_CANCELLED: dict[str, Any] = {"reason": "CANCELLED"}
+_CANCELLED: dict[str, Any] = {"reason": "CANCELLED", "check_times": 0}
 
 
 #: What breaks nothing.
@@ -75,9 +75,15 @@ CLEAN: dict[str, Story] = {
     "delivered, and its topic's table cannot be written": lambda t: [
         *(*_scheduled(t, DECIDED), _delivery(t), t.unpublished(), t.published()),
     ],
+    "delivered, and published late, when the clock had been set back": lambda t: [
+        *(*_scheduled(t, DECIDED), _delivery(t), t.unpublished(), _out(t, SET_BACK)),
+    ],
     "delivered after a delay that counts from its COMMIT": lambda t: [
         *(t.half(delay_ms=1_000), t.op(), t.decision(deliver_at=_DUE)),
         *(_delivery(t, _DUE, _DUE), _out(t, _DUE)),
+    ],
+    "landed after its decision, by a clock that is some minutes ahead": lambda t: [
+        *(t.half(store_timestamp=_DUE), t.op("ROLLBACK"), t.decision("ROLLBACK")),
     ],
     "due before its COMMIT": lambda t: [t.half(deliver_at=BORN), t.op(), t.decision(), t.published()],
     "cancelled": lambda t: [*_cancelled(t), t.discarded(**_CANCELLED)],
@@ -148,6 +154,10 @@ BROKEN: dict[str, tuple[set[str], Story]] = {
         {"decision_without_half", "discarded_without_half", "check_without_half"},
         lambda t: t.given_up()[1:],
     ),
+    "landed after its decision": (
+        {"decided_before_landing"},
+        lambda t: [t.half(store_timestamp=DONE), t.op("ROLLBACK"), t.decision("ROLLBACK")],
+    ),
     "not published": ({"commit_not_published"}, lambda t: [t.half(), t.op(), t.decision()]),
     "waits for its topic's table": ({"unpublished"}, lambda t: [t.half(), t.op(), t.decision(), t.unpublished()]),
     "published late, in a batch under way": (
@@ -192,6 +202,58 @@ BROKEN: dict[str, tuple[set[str], Story]] = {
     "in its topic before it was delivered": (
         {"delivered_early", "published_in_other_batch"},
         lambda t: [*_scheduled(t, _DUE), _delivery(t, _DUE, _DUE), t.published()],
+    ),
+    "in its topic before it was delivered, and waits for the topic's table": (
+        {"delivered_early", "published_in_other_batch"},
+        lambda t: [*_scheduled(t, _DUE), _delivery(t, _DUE, _DUE), t.unpublished(unpublished_at=_DUE), t.published()],
+    ),
+    "published and waiting before it was decided": (
+        {"published_in_other_batch"},
+        lambda t: [t.half(), t.op(), t.decision(), t.unpublished(unpublished_at=_EARLIER), t.published()],
+    ),
+    "published before it waited": (
+        {"published_in_other_batch"},
+        lambda t: [t.half(), t.op(), t.decision(), t.unpublished(), _out(t, _EARLIER)],
+    ),
+    "waits with another body": (
+        {"unpublished", "unpublished_differs"},
+        lambda t: [t.half(), t.op(), t.decision(), t.unpublished(body=b"bodY")],
+    ),
+    "waits for another queue": (
+        {"unpublished", "unpublished_differs"},
+        lambda t: [t.half(), t.op(), t.decision(), t.unpublished(queue_id=4)],
+    ),
+    "waits for another topic, and published late": (
+        {"unpublished_differs"},
+        lambda t: [*t.committed(), t.unpublished("b")],
+    ),
+    "published to another queue": (
+        {"published_differs"},
+        lambda t: [t.half(), t.op(), t.published(queue_id=4), t.decision()],
+    ),
+    "decided for another topic": (
+        {"decision_of_another"},
+        lambda t: [t.half(), t.op(), t.published(), t.decision(real_topic="b")],
+    ),
+    "rolled back for another topic": (
+        {"decision_of_another"},
+        lambda t: [t.half(), t.op("ROLLBACK"), t.decision("ROLLBACK", real_topic="b")],
+    ),
+    "delivered for another topic": (
+        {"decision_of_another"},
+        lambda t: [*_scheduled(t, _DUE), _delivery(t, _DUE, _DUE, real_topic="b"), _out(t, _DUE)],
+    ),
+    "kept for another reason": (
+        {"discard_reason_differs"},
+        lambda t: [*t.given_up()[:-1], t.discarded(**_EXPIRED)],
+    ),
+    "kept after other checks": (
+        {"discard_reason_differs"},
+        lambda t: [*t.given_up()[:-1], t.discarded(check_times=CHECK_MAX - 1)],
+    ),
+    "kept as cancelled after checks": (
+        {"discard_reason_differs"},
+        lambda t: [*_cancelled(t), t.discarded(reason="CANCELLED")],
     ),
     "in another's name delivered": (
         {"decision_of_another"},
@@ -344,7 +406,7 @@ BROKEN: dict[str, tuple[set[str], Story]] = {
         {"discard_too_soon"},
         lambda t: [
             *(t.half(), *t.checks(CHECK_MAX - 1), t.decision("DISCARD", check_times=CHECK_MAX - 1)),
-            t.discarded(),
+            t.discarded(check_times=CHECK_MAX - 1),
         ],
     ),
     "given up before the last check could be answered": (
@@ -357,7 +419,7 @@ BROKEN: dict[str, tuple[set[str], Story]] = {
     "expired, and never checked": (
         {"discard_too_soon"},
         lambda t: [
-            *(replace(t, born=LONG_AGO).half(), replace(t, born=LONG_AGO).discarded(**_EXPIRED)),
+            *(replace(t, born=LONG_AGO).half(), replace(t, born=LONG_AGO).discarded(**_EXPIRED, check_times=0)),
             t.decision("DISCARD", **_EXPIRED, check_times=0),
         ],
     ),

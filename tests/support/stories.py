@@ -29,6 +29,8 @@ DONE = datetime(2026, 1, 2, tzinfo=timezone.utc)
 UNDER_WAY = DONE + timedelta(seconds=2)
 BORN = DONE - timedelta(hours=1)
 DECIDED = BORN + timedelta(minutes=30)
+#: of the batch before the last one: its clock was set back
+SET_BACK = DECIDED - timedelta(minutes=5)
 LONG_AGO = DONE - timedelta(hours=73)
 CHECK_MAX = 3
 #: the column of `batches` that counts decisions of a state
@@ -197,7 +199,8 @@ def in_batches(rows: list[Row], **rules: Any) -> tuple[list[Row], int]:
 
     What is later is of the batch after it.
     """
-    times = sorted({DONE, *(time for time in map(batch_of, rows) if time is not None and time <= DONE)})
+    there = {DONE, *(time for time in map(batch_of, rows) if time is not None and time <= DONE)}
+    times = sorted(there, key=lambda time: DONE - timedelta(seconds=1) if time == SET_BACK else time)
     numbers = {time: number for number, time in enumerate(times)}
     found: list[Row] = []
     counts: dict[datetime, Counter[str]] = defaultdict(Counter)
@@ -211,8 +214,13 @@ def in_batches(rows: list[Row], **rules: Any) -> tuple[list[Row], int]:
             counts[time]["delivered"] += 1
         elif time is not None and name == "check_requests":
             counts[time]["checks"] += 1
-    found += [batch(number, time, **{**rules, **counts[time]}) for time, number in numbers.items()]
+    found += [batch(number, time, **{**rules, **counts[time], **_finished(time)}) for time, number in numbers.items()]
     return found, len(times) - 1
+
+
+def _finished(time: datetime) -> dict[str, Any]:
+    """When a batch was, if not by its own time."""
+    return {"finished_at": DONE - timedelta(milliseconds=500)} if time == SET_BACK else {}
 
 
 def write(spark: SparkSession | None, tables: Tables, rows: list[Row]) -> None:
@@ -226,8 +234,13 @@ def write(spark: SparkSession | None, tables: Tables, rows: list[Row]) -> None:
         tables.append_arrow(spark, pa.Table.from_pylist(content, arrow_schema(name)), name)
 
 
-def checkpoint(root: Path, half_version: int = 1_000_000, done: datetime = DONE, batch_id: int = 0) -> None:
-    """The log of a reconcile query whose batch with this id is done and the next under way, two seconds later."""
+def checkpoint(
+    root: Path, half_version: int = 1_000_000, done: datetime = DONE, batch_id: int = 0, *, rules: int | None = None
+) -> None:
+    """The log of a reconcile query whose batch with this id is done and the next under way, two seconds later.
+
+    ``rules``: the first batch whose rules it keeps; None = it is of a release that kept none.
+    """
     folder = root / "_checkpoints/reconcile"
     source = {"reservoirId": "t", "reservoirVersion": half_version, "index": -1, "isStartingVersion": False}
     for name in ("offsets", "commits"):
@@ -236,3 +249,7 @@ def checkpoint(root: Path, half_version: int = 1_000_000, done: datetime = DONE,
         lines = ["v1", json.dumps({"batchTimestampMs": ms(time)}), json.dumps(source), json.dumps(source)]
         (folder / f"offsets/{number}").write_text("\n".join(lines))
     (folder / f"commits/{batch_id}").write_text("v1\n{}")
+    (folder / "metadata").write_text(json.dumps({"id": "query"}))
+    if rules is not None:
+        (folder / "rules").mkdir()
+        (folder / f"rules/{rules}").write_text("{}")

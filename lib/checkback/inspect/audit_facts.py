@@ -46,20 +46,22 @@ OVER, AGAIN = 1, 2
 #: discard (given up): from which landing on a half is too young for it, how long after it was due.
 #: Delivery: begin, and until: when it was due. Topic and `unpublished`: begin. Decision SCHEDULED: until: when due.
 #: Op: begin: 1 = it is a message without a transaction, its own COMMIT.
-#: store: half or op: when it landed, us; check: when the next one is due; decision: its turn.
+#: store: half or op: when it landed, us; check: when the next one is due; decision, topic, `unpublished`: its turn.
 #: number: bits; half: its delay, as in an event; check: its turn; discard: the number of checks it lacks; received
 #: check: its number. `begin` of a decision: its check_times. who, content: hashes; check: check_times, bits. content of
 #: a decision: when it was made (ms); of a discard: its check_times if only received checks counted. batch: `batch_of`.
-_COLUMNS = ("begin", "until", "store", "number", "who", "content", "batch")
+#: why: of a discard or cancel, and in `discarded`: a hash of reason and check_times.
+_COLUMNS = ("begin", "until", "store", "number", "who", "content", "batch", "why")
 #: in place of null, where an aggregate would skip a null
 _NONE = -(1 << 62)
 
 _STORE = "coalesce(unix_micros(store_timestamp), CAST(0 AS BIGINT))"
 #: a hash of (producer_group, transaction_id), resistant to second preimages
 WHO = "hash64(coalesce(sha1(producer_group), ''), coalesce(sha1(transaction_id), ''))"
-#: topic, queue and landing of a message, as `content` takes them: in `half` and `discarded`, and in a topic
+#: topic, queue and landing of a message, as `content` takes them: in `half` and `discarded`, in a topic, `unpublished`
 OF_HALF = ("real_topic", "real_queue_id", "store_timestamp")
 OF_TOPIC = ("topic", "queue_id", "half_store_timestamp")
+_OF_UNPUBLISHED = ("real_topic", *OF_TOPIC[1:])
 #: 1: producer, 2: check, 4: operator, as `reconcile.event_columns` maps them; 8: none of these
 _SOURCE_BIT = "CASE " + " ".join(
     f"WHEN source = '{source.name.lower()}' THEN {1 << source}"
@@ -83,15 +85,17 @@ def facts(ever: RulesHistory, *, ignore_case: bool) -> str:
     Columns, integers, null if there is no such row or the value is unknown: queue_id, queue_offset; of the first half
     message at the offset: born, own_immunity (ms), landed (us), who, content; halves, messages (without a transaction),
     published, unpublished, decisions, discarded (rows); the least and the greatest (_min, _max) half_content,
-    half_owner, delay (as in an event), topic_content, discarded_content, decision_owner (also of cancels and
-    deliveries): all values, if there are at most two distinct ones; ops, alien_ops, undelivered (rows), received
-    (highest number), op_states, op_landed (us, first), alien_landed (us, last); decision_states, decided_checks (max),
-    decided_turn (first); checks (rows), repeated_checks, over_limit (rows), last_check, last_turn, first_check_at (ms),
-    next_check_at (ms, by the last check), least_slack (ms); of discards: least_end_slack, too_young (ms: halves that
-    landed then or later), lacking (checks), unreceived (check_times, if all had to be received); rejected (bits);
-    committed_at (ms, of the COMMIT), deliver_at (ms, by it), due_at (ms, the latest by it or a delivery), delivered_at,
-    published_at, unpublished_at (ms, first); deliveries, cancels, cancelled, cancel_ops (rows), cancel_landed (us,
-    first); published_batch, kept_batch (of `discarded`), decided_batch, delivered_batch, cancelled_batch: hashes.
+    half_owner, delay (as in an event), topic_content, unpublished_content, discarded_content, decision_owner (also of
+    cancels and deliveries): all values, if there are at most two distinct ones; ops, alien_ops, undelivered (rows),
+    received (highest number), op_states, op_landed (us, first), alien_landed (us, last); decision_states,
+    decided_checks (max), decided_turn (first); checks (rows), repeated_checks, over_limit (rows), last_check,
+    last_turn, first_check_at (ms), next_check_at (ms, by the last check), least_slack (ms); of discards:
+    least_end_slack, too_young (ms: halves that landed then or later), lacking (checks), unreceived (check_times, if all
+    had to be received); rejected (bits); committed_at (ms, of the COMMIT), deliver_at (ms, by it), due_at (ms, the
+    latest by it or a delivery), delivered_at, published_at, unpublished_at (ms, first), published_turn,
+    unpublished_turn (first); deliveries, cancels, cancelled, cancel_ops (rows), cancel_landed (us, first);
+    published_batch, unpublished_batch, kept_batch (of `discarded`), decided_batch, delivered_batch, cancelled_batch:
+    hashes; decided_why, kept_why: of a discard or cancel, hashes.
     """
     rows = " UNION ALL ".join((*_sources(ignore_case), _TIMED))
     aggregates = ", ".join(f"{aggregate} AS {name}" for name, aggregate in _AGGREGATES.items())
@@ -115,8 +119,7 @@ def _rows(table: str, kind: int | str, key: tuple[str, str] = ("queue_id", "queu
 
 def content(topic: str, queue: str, landed: str, *, ignore_case: bool) -> str:
     """Hash of a message and its destination. Nulls are distinguished explicitly: Spark's hash skips them."""
-    # A catalog may have lower-cased the table's name.
-    topic = f"lower({topic})" if ignore_case else topic
+    topic = topic_of(topic, ignore_case=ignore_case)
     names = ("transaction_id", "producer_group", queue, "tags", "keys", "born_timestamp", landed)
     nulls = " + ".join(
         f"CASE WHEN {name} IS NULL THEN {1 << bit} ELSE 0 END"
@@ -126,13 +129,21 @@ def content(topic: str, queue: str, landed: str, *, ignore_case: bool) -> str:
     return f"hash64({topic}, {', '.join(names)}, sort_array(map_entries(properties)), body, {nulls})"
 
 
+def topic_of(column: str, *, ignore_case: bool) -> str:
+    """A topic's name, to compare it with others: a catalog may have lower-cased the one that a table has."""
+    return f"lower({column})" if ignore_case else column
+
+
 def batch_of(time: str) -> str:
     """Hash of the batch that wrote a row; ``time``: the column with its time."""
     return f"hash64(coalesce(batch_id, CAST(-1 AS BIGINT)), coalesce(unix_micros({time}), CAST(0 AS BIGINT)))"
 
 
 def _sources(ignore_case: bool) -> list[str]:
-    of_half, of_topic = (content(*columns, ignore_case=ignore_case) for columns in (OF_HALF, OF_TOPIC))
+    of_half, of_topic, of_unpublished = (
+        content(*columns, ignore_case=ignore_case) for columns in (OF_HALF, OF_TOPIC, _OF_UNPUBLISHED)
+    )
+    named = f"hash64({WHO}, coalesce(sha1({topic_of('real_topic', ignore_case=ignore_case)}), ''))"
     half_key = ("half_queue_id", "half_queue_offset")
     return [
         _rows(
@@ -141,7 +152,7 @@ def _sources(ignore_case: bool) -> list[str]:
             begin="unix_millis(least(born_timestamp, store_timestamp))",
             until="CASE WHEN check_immunity_s >= 0 THEN CAST(check_immunity_s AS BIGINT) * 1000 END",
             store=_STORE,
-            who=WHO,
+            who=named,
             number=_DELAY,
             content=of_half,
         ),
@@ -167,38 +178,58 @@ def _sources(ignore_case: bool) -> list[str]:
             _DELIVERY,
             begin="unix_millis(delivered_at)",
             until="unix_millis(deliver_at)",
-            who=WHO,
+            who=named,
             batch=batch_of("delivered_at"),
         ),
         _rows(
-            "(SELECT d.*, r.turn FROM {decisions} AS d LEFT JOIN rules AS r"
-            " ON r.batch_id = d.batch_id AND r.ms = unix_millis(d.decided_at)) AS decided",
+            _with_turn("{decisions}", "decided_at"),
             f"CASE WHEN state = 'CANCEL' THEN {_CANCEL} ELSE {_DECISION} END",
             begin="check_times",
             until="unix_millis(deliver_at)",
             number=f"{STATE_BITS} + CASE WHEN deliver_at IS NOT NULL THEN {SCHEDULED} ELSE 0 END",
-            who=WHO,
+            who=named,
             store="turn",
             content="unix_millis(decided_at)",
             batch=batch_of("decided_at"),
+            why=_why("CASE WHEN state = 'CANCEL' THEN 'CANCELLED' ELSE reason END", "state IN ('CANCEL', 'DISCARD')"),
         ),
         _rows(
             "{discarded}",
             f"CASE WHEN reason = 'CANCELLED' THEN {_CANCELLED} ELSE {_DISCARDED} END",
             content=of_half,
             batch=batch_of("discarded_at"),
+            why=_why("reason"),
         ),
         _rows(REJECTED_ROWS, _REJECTED, number="bits"),
-        _rows("{unpublished}", _UNPUBLISHED, half_key, begin="unix_millis(unpublished_at)"),
         _rows(
-            "{topics}",
+            _with_turn("{unpublished}", "unpublished_at"),
+            _UNPUBLISHED,
+            half_key,
+            begin="unix_millis(unpublished_at)",
+            store="turn",
+            content=of_unpublished,
+            batch=batch_of("unpublished_at"),
+        ),
+        _rows(
+            _with_turn("{topics}", "committed_at"),
             _TOPIC,
             half_key,
             begin="unix_millis(committed_at)",
+            store="turn",
             content=of_topic,
             batch=batch_of("committed_at"),
         ),
     ]
+
+
+def _with_turn(table: str, time: str) -> str:
+    """SQL: the rows of a table with the turn of their batch, null = not known."""
+    same = f"r.batch_id = w.batch_id AND r.ms = unix_millis(w.{time})"
+    return f"(SELECT w.*, r.turn FROM {table} AS w LEFT JOIN rules AS r ON {same}) AS written"
+
+
+def _why(reason: str, where: str = "TRUE") -> str:
+    return f"CASE WHEN {where} THEN hash64(coalesce({reason}, ''), coalesce(check_times, CAST(-1 AS INT))) END"
 
 
 #: rows of the CTE `timed`: checks and discards
@@ -289,12 +320,18 @@ _AGGREGATES = {
     "alien_landed": f"max({_of(_ALIEN_OP, 'store')})",
     "published": _count(_TOPIC),
     "published_batch": f"min({_of(_TOPIC, 'batch')})",
+    "published_turn": f"min({_of(_TOPIC, 'store')})",
+    "unpublished_batch": f"min({_of(_UNPUBLISHED, 'batch')})",
+    "unpublished_turn": f"min({_of(_UNPUBLISHED, 'store')})",
     "kept_batch": f"min({_of((_DISCARDED, _CANCELLED), 'batch')})",
     "decided_batch": f"min({_of(_DECISION, 'batch')})",
     "delivered_batch": f"min({_of(_DELIVERY, 'batch')})",
     "cancelled_batch": f"min({_of(_CANCEL, 'batch')})",
+    "decided_why": f"min({_of((_DECISION, _CANCEL), 'why')})",
+    "kept_why": f"min({_of((_DISCARDED, _CANCELLED), 'why')})",
     "unpublished": _count(_UNPUBLISHED),
     **_span("topic_content", "content", _TOPIC),
+    **_span("unpublished_content", "content", _UNPUBLISHED),
     "discarded": _count(_DISCARDED),
     **_span("discarded_content", "content", _DISCARDED, _CANCELLED),
     "decisions": _count(_DECISION),

@@ -47,6 +47,7 @@ _ALL = (
     Finding("batches", "figure", "", "batches that have a row in `batches`", "batch"),
     Finding("batch_not_judged", "figure", "", "it is not known by which rules it decided, or what", "batch"),
     Finding("decision_without_half", "broken", "P1", "decided, but there is no half message"),
+    Finding("decided_before_landing", "broken", "P1", "decided by a batch that had not read its half message"),
     Finding("published_without_half", "broken", "P1", "published, but there is no half message"),
     Finding("discarded_without_half", "broken", "P1", "in `discarded`, but there is no half message"),
     Finding("commit_not_published", "broken", "P1", "decided COMMIT, but in no topic nor in `unpublished`: lost"),
@@ -56,9 +57,23 @@ _ALL = (
     Finding("published_and_discarded", "broken", "P1", "in a topic and in `discarded`"),
     Finding("discarded_twice", "broken", "P1", "more than once in `discarded`"),
     Finding("published_differs", "broken", "P1", "published in other words, or another topic, than it landed"),
-    Finding("published_in_other_batch", "broken", "P1", "published by another batch than decided or delivered it"),
+    Finding(
+        "unpublished_differs", "broken", "P1", "in `unpublished` in other words, or for another topic, than it landed"
+    ),
+    Finding(
+        "published_in_other_batch",
+        "broken",
+        "P1",
+        "in a topic or in `unpublished` by another batch than decided or delivered it, and not published late",
+    ),
     Finding("discarded_in_other_batch", "broken", "P1", "in `discarded` by another batch than decided that"),
     Finding("discarded_differs", "broken", "P1", "in `discarded` in other words than it landed"),
+    Finding(
+        "discard_reason_differs",
+        "broken",
+        "P1",
+        "in `discarded` for another reason, or after more or fewer checks, than decided",
+    ),
     Finding("pending_overdue", "broken", "P1", "has its own op, or outlived transaction.reserved, and was skipped"),
     Finding("published_while_scheduled", "broken", "P1", "published, but not in `deliveries`: perhaps early"),
     Finding("delay_not_kept", "broken", "P1", "decided COMMIT with another deliver_at than its delay gives, or none"),
@@ -81,7 +96,7 @@ _ALL = (
         "decision_of_another",
         "broken",
         "P4",
-        "the decision, or delivery, names another transaction than the half message",
+        "the decision, or delivery, names another transaction or topic than the half message",
     ),
     Finding("check_over_limit", "broken", "P5", "more checks than check_max, as it was then"),
     Finding("check_after_decision", "broken", "P5", "checked once more after the decision"),
@@ -94,7 +109,7 @@ _ALL = (
     Finding(
         "discard_not_received", "broken", "P5", "given up after checks that nobody received and that were not to count"
     ),
-    Finding("batch_without_row", "broken", "P8", "its rows are there, but it has none in `batches`", "batch"),
+    Finding("batch_without_row", "broken", "P8", "it is not the one in progress, but has no row in `batches`", "batch"),
     Finding("batch_differs", "broken", "P8", "its row counts other decisions or checks than there are", "batch"),
     Finding("batch_twice", "broken", "P8", "several rows in `batches`", "batch"),
     Finding("batch_gap", "warning", "", "batches between two of one checkpoint have no row; the next one", "batch"),

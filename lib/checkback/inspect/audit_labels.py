@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from checkback.inspect.audit_facts import WHO, facts
 from checkback.inspect.audit_findings import FINDINGS
+from checkback.inspect.audit_landing import decided_before_landing
 from checkback.inspect.audit_ordinary import sort_out, sources
 from checkback.inspect.audit_rules import RulesInForce, conditions
 from checkback.inspect.batch_audit import rules, rules_history, rules_values
@@ -64,6 +65,7 @@ def labelled(
         for part in fixed.parts():
             yield from ask(part, looked_at)
         yield from ask(fixed, form(_repeated(fixed, settings)))
+        yield from _early(fixed, form)
         return
     published = 0
     for part, found in _sorted_out(fixed):
@@ -76,6 +78,18 @@ def labelled(
     twice = _several_times(fixed, published)
     sql = f"{_QUICK} IN (SELECT quick FROM {{twice}})" if twice.num_rows else "FALSE"
     yield from ask(fixed, form(_repeated(fixed, settings, sql)), twice=engine.keep("twice", twice))
+    yield from _early(fixed, form)
+
+
+def _early(fixed: FixedTables, form: Callable[[Question], Question]) -> list[dict[str, Any]]:
+    early = decided_before_landing(fixed)
+    if not early.num_rows:
+        return []
+    question = Question("SELECT 'decided_before_landing' AS labels, queue_id, queue_offset, born FROM {early}", _ORDER)
+    rows: list[dict[str, Any]] = fixed.engine.arrow(
+        fixed.ask(form(question), {"early": fixed.engine.keep("early", early)})
+    ).to_pylist()
+    return rows
 
 
 def _sorted_out(fixed: FixedTables) -> Iterator[tuple[FixedTables, Sorted]]:

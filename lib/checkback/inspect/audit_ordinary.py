@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.inspect.audit_facts import COMMITS, OF_HALF, OF_TOPIC, ROLLBACKS, STATE_BITS, batch_of, content
+from checkback.inspect.audit_facts import COMMITS, OF_HALF, OF_TOPIC, ROLLBACKS, STATE_BITS, batch_of, content, topic_of
 from checkback.inspect.half_index import KEY, HalfIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 _NAMES = ("producer_group", "transaction_id")
+#: by table, the names that it has of a half message
+_NAMED = {"op": _NAMES, "decisions": (*_NAMES, "real_topic")}
 _SAID = "state IN ('COMMIT', 'ROLLBACK')"
 #: findings of an ordinary transaction
 _LABELS = ("halves,published", "halves,rolled_back", "halves,pending")
@@ -49,22 +51,23 @@ class Sorted(NamedTuple):
 def sources(*, ignore_case: bool) -> dict[str, str]:
     """SQL of the rows that `sort_out` takes: queue_id and queue_offset of each, and what an ordinary one tells.
 
-    half: usual, born (ms), content, names; op, decisions: state (bits, null = out of the ordinary), names; decisions
-    and topics: batch (hash); topics: content. An ordinary transaction has none of ``others``. What is in `rejected` of
-    one with these rows alone means nothing. It reads the tables and `topics`, as `audit_facts.facts`.
+    half: usual, born (ms), content, names; op, decisions: state (bits, null = out of the ordinary), names (`_NAMED`);
+    decisions and topics: batch (hash); topics: content. An ordinary transaction has none of ``others``. What is in
+    `rejected` of one with these rows alone means nothing. It reads the tables and `topics`, as `audit_facts.facts`.
     """
     at_once = "delay_ms IS NULL AND deliver_at IS NULL AND NOT coalesce(committed, FALSE)"
     # A COMMIT of before 1970 would be due by its delay of 0 (rule 10).
     decided = f"{_SAID} AND deliver_at IS NULL AND coalesce(unix_millis(decided_at) >= 0, FALSE)"
     names = ", ".join(_NAMES)
+    of_topic_too = f"{names}, {topic_of('real_topic', ignore_case=ignore_case)} AS real_topic"
     plain = ", ".join(KEY)
     of_topic = "half_queue_id AS queue_id, half_queue_offset AS queue_offset"
     others = [f"SELECT {plain} FROM {{{name}}}" for name in ("check_requests", "deliveries", "discarded")]
     return {
         "half": f"""SELECT {plain}, {at_once} AS usual, unix_millis(least(born_timestamp, store_timestamp)) AS born,
-            {content(*OF_HALF, ignore_case=ignore_case)} AS content, {names} FROM {{half}}""",
+            {content(*OF_HALF, ignore_case=ignore_case)} AS content, {of_topic_too} FROM {{half}}""",
         "op": f"SELECT queue_id, half_offset AS queue_offset, {_state(_SAID)}, {names} FROM {{op}}",
-        "decisions": f"""SELECT {plain}, {_state(decided)}, {names}, {batch_of("decided_at")} AS batch
+        "decisions": f"""SELECT {plain}, {_state(decided)}, {of_topic_too}, {batch_of("decided_at")} AS batch
             FROM {{decisions}}""",
         "topics": f"""SELECT {of_topic}, {content(*OF_TOPIC, ignore_case=ignore_case)} AS content,
             {batch_of("committed_at")} AS batch FROM {{topics}}""",
@@ -85,7 +88,7 @@ def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
     usual = _flags(half.column("usual")) & (own == np.arange(len(own)))
     usual[_these(own, own != np.arange(len(own)))] = False  # several half messages
     usual[_these(found["others"])] = False
-    said = {name: _said(rows[name].combine_chunks(), found[name], half, usual) for name in ("op", "decisions")}
+    said = {name: _said(rows[name].combine_chunks(), found[name], half, usual, of) for name, of in _NAMED.items()}
     published = _published(rows["topics"], found["topics"], half, usual)
     usual &= said["op"] == said["decisions"]
     decided, out = (_batches(rows[name], found[name], len(usual)) for name in ("decisions", "topics"))
@@ -102,11 +105,11 @@ def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
     return Sorted(ordinary, others.group_by(KEY).aggregate([]), len(found["topics"]))
 
 
-def _said(rows: pa.Table, found: Numbers, half: pa.Table, usual: Flags) -> Numbers:
+def _said(rows: pa.Table, found: Numbers, half: pa.Table, usual: Flags, names: Sequence[str]) -> Numbers:
     """Of each half message the state that its only row here says, 0 = none. Not ``usual``: one with any other rows."""
     state = rows.column("state").fill_null(0).to_numpy()
     same = state != 0
-    for name in _NAMES:
+    for name in names:
         same &= _flags(pc.equal(rows.column(name), _beside(half.column(name), found)))
     usual[_these(found, ~same)] = False
     usual[_several(found, len(usual))] = False

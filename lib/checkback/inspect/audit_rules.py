@@ -86,6 +86,9 @@ def _unlike(name: str, first: str, others: str) -> str:
 #: the message is scheduled, or was cancelled
 _WAITING = f"({_decided(SCHEDULED)} AND NOT deliveries > 0)"
 _ONE_END = "decisions = 1 AND cancels <= 1 AND deliveries <= 1"
+#: published after it had waited for its topic's table: by the order of the batches, as the clock may be set back
+_LATE = "(unpublished > 0 AND coalesce(published_turn >= unpublished_turn, published_at >= unpublished_at, FALSE))"
+_DECIDING_BATCH = "coalesce(delivered_batch, decided_batch)"
 _PENDING = "halves > 0 AND NOT decisions > 0 AND NOT published > 0 AND NOT discarded > 0"
 
 _STATES = {
@@ -104,8 +107,11 @@ _PUBLISHING = {
     "published_and_discarded": "published > 0 AND (discarded > 0 OR cancelled > 0)",
     "published_differs": _unlike("topic_content", "content", "half_content"),
     "commit_not_published": f"{_decided(COMMITS)} AND NOT published > 0 AND NOT unpublished > 0 AND NOT {_WAITING}",
-    "published_in_other_batch": f"{_ONE_END} AND published = 1 AND NOT unpublished > 0 AND NOT {_WAITING}"
-    " AND coalesce(published_batch <> coalesce(delivered_batch, decided_batch), FALSE)",
+    "published_in_other_batch": f"{_ONE_END} AND NOT {_WAITING}"
+    f" AND (published = 1 AND CASE WHEN unpublished > 0 THEN NOT {_LATE}"
+    f" ELSE coalesce(published_batch <> {_DECIDING_BATCH}, FALSE) END"
+    f" OR unpublished = 1 AND coalesce(unpublished_batch <> {_DECIDING_BATCH}, FALSE))",
+    "unpublished_differs": _unlike("unpublished_content", "content", "half_content"),
     "unpublished_twice": "unpublished > 1",
     "unpublished": f"{_decided(COMMITS)} AND NOT published > 0 AND unpublished > 0",
     "discarded_without_half": "(discarded > 0 OR cancelled > 0) AND NOT halves > 0",
@@ -114,6 +120,7 @@ _PUBLISHING = {
     "discarded_differs": _unlike("discarded_content", "content", "half_content"),
     "discarded_in_other_batch": f"{_ONE_END} AND discarded + cancelled = 1"
     " AND coalesce(kept_batch <> CASE WHEN cancelled > 0 THEN cancelled_batch ELSE decided_batch END, FALSE)",
+    "discard_reason_differs": f"{_ONE_END} AND discarded + cancelled = 1 AND coalesce(kept_why <> decided_why, FALSE)",
     "discard_not_kept": f"({_decided(DISCARD)} AND NOT discarded > 0) OR (cancels > 0 AND NOT cancelled > 0)",
 }
 
@@ -149,7 +156,7 @@ def _is_due(delay: str) -> str:
 
 _AS_DELAYED = f"({_is_due('delay_min')} OR {_is_due('delay_max')})"
 #: when it was first published or delivered; if another batch published it late: when it began to wait for that
-_OUT_AT = "least(delivered_at, unpublished_at, CASE WHEN NOT unpublished > 0 THEN published_at END)"
+_OUT_AT = f"least(delivered_at, unpublished_at, CASE WHEN NOT {_LATE} THEN published_at END)"
 #: it is a message without a transaction
 _ALONE = "(messages > 0 AND messages = halves)"
 _COMMIT_SAID = f"({_has('op_states', COMMITS)} AND NOT {_decided(COMMITS)})"

@@ -8,16 +8,21 @@ one that decided it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from checkback.inspect.batches import APPLICATION, BatchFault, faults, first_intervals
 from checkback.inspect.check_intervals import RulesHistory
 from checkback.inspect.question import Question
 from checkback.inspect.table_versions import ALL, TOPICS
+from checkback.inspect.whole_batches import NAME as TABLE
 from checkback.inspect.whole_batches import batch_time
+from checkback.storage.commit_reader import CommitReader
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from checkback.inspect.engine import Rows, Value
     from checkback.inspect.table_versions import FixedTables
 
@@ -52,18 +57,51 @@ class BatchAudit:
 
 
 def audit_batches(fixed: FixedTables, most: int) -> BatchAudit:
-    """The comparison, with up to ``most`` samples per finding. Without rows in `batches` nothing is found."""
-    batches = fixed.whole.batches
-    if not len(batches):
-        return BatchAudit({}, fixed, past=True)
+    """The comparison, with up to ``most`` samples per finding."""
+    batches, lost = fixed.whole.batches, _lost(fixed)
     compared = fixed.engine.keep("compared", fixed.ask(Question(_compared())))
-    fixed = fixed.without([] if fixed.logged else _begun(fixed, compared))
-    found = _told(fixed, compared, most)
-    past, unknown = (found.pop(name, BatchFault(0, ())) for name in ("past", "unknown"))
+    fixed = fixed.without([] if fixed.logged or not len(batches) else _begun(fixed, compared))
+    found = _told(fixed, compared, lost, most)
+    nothing = BatchFault(0, ())
+    past, unknown, there, without = (
+        found.pop(name, nothing) for name in ("past", "unknown", "lost", "batch_without_row")
+    )
+    # Of a lost batch there need not be any rows.
+    samples = there.samples or tuple((number, None) for number in islice(chain(*lost), most))
+    found["batch_without_row"] = BatchFault(without.number + sum(map(len, lost)), (*without.samples, *samples)[:most])
     found["batches"] = BatchFault(len(batches), ())
     found["batch_not_judged"] = BatchFault(past.number + unknown.number, (*past.samples, *unknown.samples)[:most])
+    found |= faults(fixed.whole.rows, most)
+    if not len(batches):
+        return BatchAudit(found, fixed, past=True)
     first = int(batches["batch_id"][0]), int(batches["time"][0])
-    return BatchAudit(found | faults(fixed.whole.rows, most), fixed, past.number > 0 or first[0] > 0, first)
+    return BatchAudit(found, fixed, past.number > 0 or first[0] > 0, first)
+
+
+def _lost(fixed: FixedTables) -> list[range]:
+    """Ids of the checkpoint's batches that have had a row in `batches`, before the first one there or after the last.
+
+    Those in between are a `batch_gap`.
+    """
+    if fixed.recorded is None:
+        return []
+    name, first, last = fixed.recorded
+    rows, names = fixed.whole.rows, fixed.whole.applications
+    mine = rows["batch_id"][rows["application"] == names.index(name)] if name in names else rows["batch_id"][:0]
+    if not len(mine):
+        return [range(first, last + 1)]
+    return [range(first, int(mine.min())), range(int(mine.max()) + 1, last + 1)]
+
+
+def _emptied(fixed: FixedTables) -> bool:
+    """Whether all rows of `batches`, or the table, were there once, without asking the checkpoint."""
+    if len(fixed.whole.rows):
+        return False
+    if TABLE in fixed.versions:
+        commits = CommitReader.of(fixed.tables.location(TABLE)) if fixed.tables.readable else None
+        return commits is not None and commits.anything_after(0)
+    # The first start of a release with `batches` makes it, as it makes `deliveries`; with a checkpoint that may go on.
+    return "deliveries" in fixed.versions and not fixed.logged
 
 
 def rules(fixed: FixedTables) -> str:
@@ -157,24 +195,45 @@ def _begun(fixed: FixedTables, compared: Rows) -> list[tuple[int, int]]:
     return [(row["batch_id"], row["ms"]) for row in rows]
 
 
-def _label(fixed: FixedTables) -> str:
-    """The finding of a row of `compared`; past: previous release; unknown: counts or rules missing; null: none."""
-    first = int(fixed.whole.batches["time"][0])
+def _label(fixed: FixedTables, lost: Sequence[range]) -> str:
+    """The finding of a row of `compared`; null: none.
+
+    past: previous release; unknown: counts or rules missing; lost: its id is among the ``lost``.
+    """
+    ids = " OR ".join(f"batch_id BETWEEN {some[0]} AND {some[-1]}" for some in lost if some) or "FALSE"
     under_way = " OR ".join(f"(batch_id = {one.batch_id} AND ms = {one.time})" for one in fixed.under_way) or "FALSE"
     differs = " OR ".join(f"coalesce(told_{name} <> coalesce({name}, 0), FALSE)" for name in _COUNTS)
     unknown = " OR ".join(f"told_{name} IS NULL" for name in _COUNTS)
     return f"""CASE
         WHEN {under_way} THEN NULL
-        WHEN told IS NULL AND ms < {first} THEN 'past'
+        WHEN told IS NULL AND ({ids}) THEN 'lost'
+        WHEN told IS NULL AND {_past(fixed)} THEN 'past'
         WHEN told IS NULL THEN 'batch_without_row'
         WHEN {differs} THEN 'batch_differs'
         WHEN {unknown} OR NOT ruled THEN 'unknown' END"""
 
 
-def _told(fixed: FixedTables, compared: Rows, most: int) -> dict[str, BatchFault]:
+def _past(fixed: FixedTables) -> str:
+    """Whether a batch without a row is one of the previous release, which wrote no `batches`, and no delayed messages.
+
+    Without a checkpoint one may be in progress, if the clock was set back, too.
+    """
+    batches, delayed = fixed.whole.batches, " AND ".join(f"{name} = 0" for name in _ADDED)
+    begun = "FALSE"
+    if not fixed.logged:
+        begun = "ms = (SELECT max(ms) FROM {compared})"
+        if len(batches):
+            begun = f"batch_id IN (0, {batches['batch_id'][-1] + 1})"
+    if _emptied(fixed):
+        return f"({begun})"
+    before = f"ms < {batches['time'][0]}" if len(batches) else "TRUE"
+    return f"{before} AND (({delayed}) OR {begun})"
+
+
+def _told(fixed: FixedTables, compared: Rows, lost: Sequence[range], most: int) -> dict[str, BatchFault]:
     """By label: the number of batches, and the first of them."""
     sql = f"""
-        WITH labelled AS (SELECT batch_id, ms, {_label(fixed)} AS name FROM {{compared}}),
+        WITH labelled AS (SELECT batch_id, ms, {_label(fixed, lost)} AS name FROM {{compared}}),
         numbered AS (
             SELECT *, count(*) OVER (PARTITION BY name) AS found,
                 row_number() OVER (PARTITION BY name ORDER BY ms, batch_id) AS number

@@ -182,10 +182,10 @@ def first_intervals(batches: Records) -> list[int]:
 
 
 class BatchFault(NamedTuple):
-    """Inconsistency within `batches`: the number of cases, and (batch_id, time) of the first."""
+    """Inconsistency within `batches`: the number of cases, and (batch_id, time) of the first; time None = not known."""
 
     number: int
-    samples: tuple[tuple[int, int], ...]
+    samples: tuple[tuple[int, int | None], ...]
 
 
 def faults(records: Records, most: int) -> dict[str, BatchFault]:

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.compute as pc
 
 from checkback.inspect.engine import tables_in
 from checkback.inspect.whole_batches import BatchTable, batch_time, read_batches
-from checkback.storage.checkpoint import Batch, batches_since, last_done, read_checkpoint
+from checkback.reconcile.batch_rules import FOLDER
+from checkback.storage.checkpoint import Batch, batches_since, last_done, numbers, read_checkpoint
 from checkback.storage.column_span import Span
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
     from checkback.inspect.engine import Engine, Rows
     from checkback.inspect.question import Question
@@ -55,13 +57,22 @@ TOPICS = "topics"
 ALL = "all_"
 
 
+class Recorded(NamedTuple):
+    """Completed batches of an application, from ``first`` to ``last``, each of which has had a row in `batches`."""
+
+    application: str
+    first: int
+    last: int
+
+
 @dataclass(frozen=True)
 class FixedTables:
     """Tables as of the batch ``done`` (None = unknown, or none). ``under_way``: batches in progress, left out.
 
     ``versions``: of the existing tables, by name. ``whole``: the batches with a row in `batches` before the versions
-    were fixed. ``logged``: whether a checkpoint tells which batches have begun. ``part``: only transactions whose
-    offset is at least the first and below the second; None = all. ``only``: of these, rows (queue_id, queue_offset).
+    were fixed. ``logged``: whether a checkpoint tells which batches have begun. ``recorded``: by the checkpoint, those
+    that have left a row in `batches`. ``part``: only transactions whose offset is at least the first and below the
+    second; None = all. ``only``: of these, rows (queue_id, queue_offset).
     """
 
     engine: Engine
@@ -70,6 +81,7 @@ class FixedTables:
     under_way: tuple[Batch, ...]
     whole: BatchTable
     logged: bool
+    recorded: Recorded | None = None
     part: tuple[int | None, int | None] = (None, None)
     only: Rows | None = None
 
@@ -101,6 +113,7 @@ class FixedTables:
             under_way=tuple(batch for batch in begun if batch.batch_id > done),
             whole=whole,
             logged=checkpoint is not None or bool(begun),
+            recorded=None if checkpoint is None else _recorded(spark, place, checkpoint.query_id, done),
         )
         return fixed.without((int(batch["batch_id"]), int(batch["time"])) for batch in since)
 
@@ -197,3 +210,9 @@ class FixedTables:
         if versions is None or not versions.oldest <= first_unread <= versions.newest:
             return None
         return min(versions.made_at(first_unread), self.done.time)
+
+
+def _recorded(spark: SparkSession | None, place: str, application: str, done: int) -> Recorded | None:
+    """Every release that keeps the batches' rules in the checkpoint has left a row in `batches`, too."""
+    first = min(numbers(spark, f"{place}/{FOLDER}"), default=None)
+    return None if first is None or first > done else Recorded(application, first, done)
