@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 NOW = DONE + timedelta(seconds=5)
 _A, _B = "http://127.0.0.1:1/a", "http://127.0.0.1:1/b"
+_WHY = "10 tries in a row failed"
 _REFUSED = {"error": "connection refused", "delivered": False}
 
 
@@ -72,7 +73,7 @@ def _story() -> list[Row]:
         second.check(1),
         _answer(gone, 1, 11, "COMMIT", _A),
         _answer(first, 1, 10, "NO_ANSWER", _B, failed_tries=tries, **_REFUSED),
-        _answer(first, 2, 9.5, "NO_ANSWER", _B, error="not tried: 10 tries in a row failed", delivered=False),
+        _answer(first, 2, 9.5, "NO_ANSWER", _B, error=f"not tried: {_WHY}", delivered=False),
         _answer(second, 1, 9.8, "NO_ANSWER", _B, **_REFUSED),
         second.op("UNDELIVERED", source="check", remark="check 1", store_timestamp=_ago(9)),
         second.op("COMMIT", producer_group="other"),
@@ -115,13 +116,19 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
         }
     )
     write(None, Tables.of(settings.storage), _story())
-    for name in ("half", "op", "topics/a", "decisions", "check_requests", "check_answers"):
+    names = ("half", "op", "topics/a", "decisions", "check_requests", "check_answers")
+    _committed_at(root, NOW - timedelta(seconds=1), *names)
+    checkpoint(root)
+    return settings
+
+
+def _committed_at(root: Path, time: datetime, *names: str) -> None:
+    """As if the tables had been written then: a version each millisecond."""
+    for name in names:
         commits = CommitReader.of(str(root / name))
         assert commits is not None
         for version in range(commits.newest + 1):
-            made_at(commits.place, version, ms(NOW) - 1000 + version)
-    checkpoint(root)
-    return settings
+            made_at(commits.place, version, ms(time) + version)
 
 
 def rows_of(found: DataFrame) -> list[dict[str, Any]]:
@@ -136,7 +143,11 @@ def test_pending_tells_of_each_how_often_and_why(spark: SparkSession, settings: 
     assert list(rows) == [0, 1, 10, 30, 22, 21]
     told = {offset: (row["check_times"], row.get("op_waiting"), row["why"]) for offset, row in rows.items()}
     assert told == {
-        0: (2, None, "no endpoint answers: not tried: 10 tries in a row failed"),
+        0: (
+            2,
+            None,
+            f"no endpoint answers: connection refused; not asked since 2026-01-01 23:50: breaker of {_B} open, {_WHY}",
+        ),
         1: (0, None, "no endpoint answers: connection refused"),  # its check was taken back
         10: (2, None, "answered UNKNOWN"),
         30: (1, None, "no endpoint is set for the group"),
@@ -150,6 +161,45 @@ def test_pending_tells_of_each_how_often_and_why(spark: SparkSession, settings: 
     assert rows[10]["next_check_at"] == "2026-01-01T23:57:12.000Z"
     assert rows[21]["next_check_at"] == "2026-01-02T00:01:02.000Z"
     assert {row["as_of"] for row in rows.values()} == {"2026-01-02T00:00:05.000Z"}
+
+
+_BREAKER: dict[str, Any] = {"error": f"not tried: {_WHY}", "delivered": False}
+_TRIED = [{"endpoint": _A, "error": "timeout"}]
+_NOT_TRIED = [{"endpoint": _A, "error": "not tried: 3 tries in a row failed"}]
+_OPEN = f"not asked since 23:52: breaker of {_B} open, {_WHY}"
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([(7, "UNKNOWN", {})], ("UNKNOWN", None, "answered UNKNOWN")),
+        ([(9, "UNKNOWN", {}), (8, "NO_ANSWER", _BREAKER)], ("UNKNOWN", None, f"answered UNKNOWN; {_OPEN}")),
+        ([(9, "UNKNOWN", {}), (8, "NO_ANSWER", _BREAKER), (7, "NO_ANSWER", _BREAKER)], None),
+        ([(9, "NO_ANSWER", _BREAKER), (8, "UNKNOWN", {})], ("UNKNOWN", None, "answered UNKNOWN")),
+        (
+            [(8, "NO_ANSWER", _BREAKER | {"failed_tries": _NOT_TRIED})],
+            ("NO_ANSWER", f"not tried: {_WHY}", _OPEN),
+        ),
+        (
+            [(9, "UNKNOWN", {}), (8, "NO_ANSWER", _BREAKER | {"failed_tries": _TRIED})],
+            ("NO_ANSWER", "timeout", "no endpoint answers: timeout"),
+        ),
+    ],
+)
+def test_breaker_is_not_the_reason(
+    tmp_path: Path, answers: list[tuple[int, str, dict[str, Any]]], said: tuple[str, str | None, str] | None
+) -> None:
+    """It is told besides, since the first check after the last answer that it held back; of discarded ones likewise."""
+    about = Settings.model_validate({"storage": {"root": str(tmp_path)}})
+    of = Transaction(0, 0, _ago(12))
+    rows = [_answer(of, n, minutes, outcome, _B, **more) for n, (minutes, outcome, more) in enumerate(answers, 1)]
+    write(None, Tables.of(about.storage), [of.half(), of.discarded(), *rows])
+    outcome, error, why = said or ("UNKNOWN", None, f"answered UNKNOWN; {_OPEN}")
+    _committed_at(tmp_path, _ago(6), "half", "check_answers")
+    (row,) = Answers(about).pending(_ago(5)).to_pylist()
+    assert (row["last_outcome"], row["last_error"], row["why"]) == (outcome, error, why)
+    (row,) = Answers(about).discarded().to_pylist()
+    assert (row["last_outcome"], row["last_error"]) == (outcome, error)
 
 
 def test_own_immunity_is_capped_as_in_the_segments(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from checkback.check.circuit_breaker import CircuitBreaker, Limits, State
 from checkback.check.connections import Post
 from checkback.check.signature import Signer
 from checkback.errors import SettingsError
+from checkback.storage.row_texts import NOT_TRIED
 from checkback.urls import postable
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ class Endpoint:
         breaker = self.breaker
         if breaker.asked_for:
             until = datetime.fromtimestamp(breaker.until, tz=timezone.utc)
-            return f"not tried: it asked to be left alone until {until:%Y-%m-%d %H:%M:%S}"
-        return f"not tried: {breaker.failed} tries in a row failed"
+            return f"{NOT_TRIED}it asked to be left alone until {until:%Y-%m-%d %H:%M:%S}"
+        return f"{NOT_TRIED}{breaker.failed} tries in a row failed"
 
 
 class Service:

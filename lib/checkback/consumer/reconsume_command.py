@@ -31,6 +31,7 @@ from checkback.operate.tables import FileStore
 from checkback.operate.transaction import Place
 from checkback.storage.delta_log import AlteredError, DeltaLog
 from checkback.storage.parquet_files import FileWriter
+from checkback.storage.row_texts import CONSUMER_GROUP, CONSUMER_GROUP_END
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -205,7 +206,9 @@ def _record(tables: Tables, ledger: DeltaLog, request: Request, done: Sequence[J
 
 
 def _row(request: Request, buried: Buried, now: int) -> pa.Table:
-    signed = request.signed._replace(reason=f"consumer group {request.group}: {request.signed.reason}")
+    signed = request.signed._replace(
+        reason=f"{CONSUMER_GROUP}{request.group}{CONSUMER_GROUP_END}{request.signed.reason}"
+    )
     place = Place(buried.half_queue_id, buried.half_queue_offset)
     names = (buried.transaction_id, buried.producer_group, buried.queue.topic)
     return operation_row(Operation(time_of(now), ACTION, signed, place, *names))

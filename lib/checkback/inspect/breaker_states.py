@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from checkback.check.circuit_breaker import limits_of
 from checkback.check.wire import REFUSALS
-from checkback.inspect.diagnosis import NOT_TRIED
 from checkback.inspect.question import Question
 from checkback.inspect.view import View
+from checkback.storage.row_texts import NOT_TRIED
 
 if TYPE_CHECKING:
     from datetime import datetime

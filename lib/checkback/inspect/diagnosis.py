@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.timestamps import time_of
-
-#: prefix of the error of a check that an open circuit breaker prevented
-NOT_TRIED = "not tried: "
 
 
 @dataclass(frozen=True)

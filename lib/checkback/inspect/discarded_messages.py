@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.inspect.as_of import parse_as_of
+from checkback.inspect.newest_answers import NEWEST_ANSWERS
 from checkback.inspect.question import Question
 from checkback.inspect.view import View, microseconds
 
@@ -16,12 +17,7 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
 
 _DISCARDED = """
-WITH said AS (
-    SELECT queue_id, queue_offset, producer_group, transaction_id,
-        max_by(outcome, (answered_at, check_times, coalesce(error, ''))) AS outcome,
-        nullif(max_by(coalesce(error, ''), (answered_at, check_times, coalesce(error, ''))), '') AS error
-    FROM {check_answers} WHERE answered_at IS NOT NULL AND check_times IS NOT NULL AND outcome IS NOT NULL
-    GROUP BY queue_id, queue_offset, producer_group, transaction_id),
+WITH ANSWERS,
 again AS (
     SELECT queue_id, queue_offset, transaction_id,
         max_by(CAST(new_queue_id AS STRING) || '/' || CAST(new_queue_offset AS STRING), (o.at, new_queue_offset))
@@ -32,12 +28,12 @@ again AS (
 SELECT d.queue_id, d.queue_offset, d.transaction_id, d.producer_group, d.real_topic, d.born_timestamp, d.reason,
     d.check_times, d.discarded_at, s.outcome AS last_outcome, s.error AS last_error, r.place AS resumed_as
 FROM {discarded} AS d
-LEFT JOIN said AS s ON s.queue_id = d.queue_id AND s.queue_offset = d.queue_offset
+LEFT JOIN answers AS s ON s.queue_id = d.queue_id AND s.queue_offset = d.queue_offset
     AND s.producer_group = d.producer_group AND s.transaction_id = d.transaction_id
 LEFT JOIN again AS r ON r.queue_id = d.queue_id AND r.queue_offset = d.queue_offset
     AND r.transaction_id = d.transaction_id
 WHERE :since IS NULL OR unix_micros(d.discarded_at) >= CAST(:since AS BIGINT)
-"""
+""".replace("ANSWERS", NEWEST_ANSWERS.strip())
 
 
 def discarded(
@@ -47,7 +43,8 @@ def discarded(
 
     Columns: queue_id INT, queue_offset BIGINT, transaction_id, producer_group, real_topic, born_timestamp, reason
     (CHECK_MAX, EXPIRED, CANCELLED), check_times INT, discarded_at, last_outcome and last_error (of the newest outcome
-    of a check; null = none), resumed_as (queue_id/queue_offset of the half message that an operator has made of it).
+    of a check, as in `pending`; null = none), resumed_as (queue_id/queue_offset of the half message that an operator
+    has made of it).
 
     Reads discarded, operations and check_answers once, without bodies. Raises as `pending`.
     """

@@ -26,6 +26,7 @@ from checkback.storage.commit_reader import Added, CommitReader, added_by
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.followed_log import commit_mark
 from checkback.storage.object_store import concurrently
+from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 from checkback.storage.timestamps import LEAST, MOST, python_times
 from checkback.storage.whole_objects import WholeObjects
@@ -67,7 +68,7 @@ _MACROS = f"""
         (a, b, c, d, e, f, g, h, i, j, k) AS CAST(hash(a, b, c, d, e, f, g, h, i, j, k) >> 1 AS BIGINT)
     no_text() AS CAST([] AS VARCHAR[])
     errors_of(tries) AS list_transform(coalesce(tries, []), lambda one: one.error)
-    first_error(error, tries) AS list_filter([error] || errors_of(tries), lambda one: one NOT LIKE 'not tried: %')[1]
+    first_error(error, tries) AS list_filter([error] || errors_of(tries), lambda one: one NOT LIKE '{NOT_TRIED}%')[1]
 """
 
 

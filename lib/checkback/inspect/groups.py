@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from checkback.inspect.diagnosis import NOT_TRIED, Group, Reconcile, diagnose
+from checkback.inspect.diagnosis import Group, Reconcile, diagnose
 from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.progress import progress
 from checkback.inspect.question import Question
 from checkback.inspect.view import View, milliseconds
+from checkback.storage.row_texts import NOT_TRIED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

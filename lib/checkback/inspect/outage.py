@@ -14,10 +14,10 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from checkback.inspect.as_of import parse_as_of
-from checkback.inspect.diagnosis import NOT_TRIED
 from checkback.inspect.half_rows import KEY
 from checkback.inspect.plot_intervals import in_words, interval_for
 from checkback.inspect.view import View, moment_column, moment_of, since_moment
+from checkback.storage.row_texts import NOT_TRIED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from checkback.inspect.newest_answers import NEWEST_ANSWERS
 from checkback.inspect.question import Question
 from checkback.inspect.view import View
 from checkback.storage.timestamps import MOST
@@ -103,15 +104,6 @@ checks AS (
         END AS INT) AS check_times
     FROM counted)"""
 
-#: CTE `answers`: of each half message the newest outcome. By time: the number of a check that did not count is reused.
-_ANSWERS = """
-answers AS (
-    SELECT queue_id, queue_offset, producer_group, transaction_id, outcome, error, endpoint, answered_at,
-        row_number() OVER (
-            PARTITION BY queue_id, queue_offset, producer_group, transaction_id
-            ORDER BY answered_at DESC NULLS LAST, check_times DESC NULLS LAST, outcome, error, endpoint) AS turn
-    FROM {check_answers})"""
-
 #: CTE `waiting`: the op that will decide a half message: the first (rule 1) of its own (rule 2)
 _WAITING = """
 waiting AS (
@@ -122,13 +114,29 @@ waiting AS (
     WHERE o.state IN ('COMMIT', 'ROLLBACK') AND o.producer_group = h.producer_group
         AND (o.transaction_id IS NULL OR o.transaction_id = h.transaction_id))"""
 
+
+def _clock(time: str) -> str:
+    """SQL: as `diagnosis.clock`."""
+    at, now = (f"date_format({of}, 'yyyy-MM-dd HH:mm:ss.SSS')" for of in (time, "timestamp_micros(:now)"))
+    same = f"substring({at}, 1, 10) = substring({now}, 1, 10)"
+    return f"CASE WHEN {same} THEN substring({at}, 12, 5) ELSE substring({at}, 1, 16) END"
+
+
+#: That a circuit breaker holds the checks back; null = none does.
+_HELD = f"""'not asked since ' || {_clock("held_since")} || ': breaker of ' || coalesce(held_by, 'its endpoint')
+    || ' open, ' || held_why"""
 #: The sentence `why`; `checkback.inspect.diagnosis` does the same for a group.
-_WHY = """CASE
+_WHY = f"""CASE
     WHEN op_waiting IS NOT NULL THEN op_waiting || ' has landed: the next batch decides'
+    WHEN held_since IS NULL THEN SAID
+    WHEN NOT asked THEN {_HELD}
+    ELSE SAID || '; ' || {_HELD}
+END"""
+_SAID = """CASE
     WHEN last_outcome = 'UNKNOWN' THEN 'answered UNKNOWN'
     WHEN last_outcome = 'NO_ANSWER' AND last_endpoint IS NULL THEN 'no endpoint is set for the group'
-    WHEN last_outcome = 'NO_ANSWER' THEN 'no endpoint answers: ' || last_error
-    WHEN last_outcome = 'SKIPPED' THEN 'check skipped: ' || last_error
+    WHEN last_outcome = 'NO_ANSWER' THEN 'no endpoint answers: ' || coalesce(last_error, 'no reason given')
+    WHEN last_outcome = 'SKIPPED' THEN 'check skipped: ' || coalesce(last_error, 'no reason given')
     WHEN last_outcome IS NOT NULL THEN 'answered ' || last_outcome || ': its op is not there yet'
     WHEN check_times > 0 THEN 'asked, no outcome yet'
     WHEN NOT next_us <= CAST(:now AS BIGINT) THEN 'young: the first check is not due yet'
@@ -141,7 +149,8 @@ known AS (
     SELECT h.queue_id, h.queue_offset, h.transaction_id, h.producer_group, h.real_topic, h.born_timestamp, h.born_us
         CONTENT,
         coalesce(c.check_times, CAST(0 AS INT)) AS check_times, a.outcome AS last_outcome, a.error AS last_error,
-        a.endpoint AS last_endpoint, a.answered_at AS last_answered_at,
+        a.endpoint AS last_endpoint, a.answered_at AS last_answered_at, a.asked, a.held_since,
+        a.held_by, a.held_why,
         CASE WHEN h.committed THEN 'COMMIT' ELSE w.state END AS op_waiting,
         coalesce(
             CASE WHEN c.requested_at > timestamp_micros(:most) THEN CAST(:most AS BIGINT)
@@ -156,17 +165,18 @@ known AS (
         AND c.transaction_id IS NOT DISTINCT FROM h.transaction_id
     LEFT JOIN answers AS a
         ON a.queue_id = h.queue_id AND a.queue_offset = h.queue_offset AND a.producer_group = h.producer_group
-        AND a.transaction_id = h.transaction_id AND a.turn = 1
+        AND a.transaction_id = h.transaction_id
     LEFT JOIN waiting AS w ON w.queue_id = h.queue_id AND w.queue_offset = h.queue_offset AND w.turn = 1)"""
 
 _SELECT = f"""
 SELECT queue_id, queue_offset, transaction_id, producer_group, real_topic, born_timestamp,
     (CAST(:now AS DOUBLE) - CAST(born_us AS DOUBLE)) / 1e6 AS age_s,
     check_times, last_outcome, last_error, last_endpoint, last_answered_at,
-    timestamp_micros(next_us) AS next_check_at, op_waiting, {_WHY} AS why, timestamp_micros(:now) AS as_of CONTENT
+    timestamp_micros(next_us) AS next_check_at, op_waiting, {_WHY.replace("SAID", _SAID)} AS why,
+    timestamp_micros(:now) AS as_of CONTENT
 FROM known"""
 
-_PENDING = f"WITH {','.join((_HALVES, _CHECKS, _ANSWERS, _WAITING, _KNOWN))} {_SELECT}"
+_PENDING = f"WITH {','.join((_HALVES, _CHECKS, NEWEST_ANSWERS, _WAITING, _KNOWN))} {_SELECT}"
 
 
 def pending(
@@ -176,8 +186,9 @@ def pending(
 
     Columns: queue_id INT, queue_offset BIGINT, transaction_id, producer_group, real_topic, born_timestamp, age_s DOUBLE
     (seconds since birth), check_times INT (checks that count; 0 = none yet), last_outcome, last_error, last_endpoint
-    and last_answered_at (of the newest outcome of a check; null = none yet), next_check_at (after check_max checks:
-    when it is discarded; up to transaction.check_jitter later), op_waiting (COMMIT or ROLLBACK: the next batch decides
+    and last_answered_at (of the newest outcome of a check, of those that no circuit breaker prevented if there are any;
+    null = none yet), next_check_at (after check_max checks: when it is discarded; up to transaction.check_jitter
+    later), op_waiting (COMMIT or ROLLBACK: the next batch decides
     it so, as its own op has landed, or it is a message without a transaction; else null), why (a sentence), as_of
     (TIMESTAMP). With ``bodies`` also tags, keys, properties and body.
 

@@ -18,6 +18,7 @@ from checkback.inspect.engine import PARAMETER, tables_in
 from checkback.inspect.topic_scan import read_topics
 from checkback.inspect.version_at import TOO_LONG_AGO
 from checkback.storage.commit_reader import Added, CommitReader, added_by
+from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.spark_schemas import schema_of
 from checkback.storage.timestamps import python_times
 
@@ -36,7 +37,7 @@ _SPARK = {
     "hash64(": "xxhash64(",
     "no_text()": "CAST(array() AS ARRAY<STRING>)",
     "first_error(a.error, a.failed_tries)": "get(filter(concat(array(a.error), "
-    "transform(coalesce(a.failed_tries, array()), one -> one.error)), text -> text NOT LIKE 'not tried: %'), 0)",
+    f"transform(coalesce(a.failed_tries, array()), one -> one.error)), text -> text NOT LIKE '{NOT_TRIED}%'), 0)",
 }
 _ACTIONS = (
     "add STRUCT<path: STRING, dataChange: BOOLEAN>, commitInfo STRUCT<timestamp: BIGINT, inCommitTimestamp: BIGINT>"

@@ -20,6 +20,7 @@ from checkback.inspect.view import microseconds
 from checkback.storage.commit_reader import CommitReader, Unread
 from checkback.storage.lock import lock_is_held
 from checkback.storage.object_store import concurrently
+from checkback.storage.row_texts import CONSUMER_GROUP, CONSUMER_GROUP_END
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
@@ -201,13 +202,14 @@ def _facts(view: View, settings: Settings, now: datetime, reconcile: Callable[[]
     )
 
 
-_DEAD_LETTERS = """
+_DEAD_LETTERS = f"""
 SELECT consumer_group, count(*) AS number FROM (
-    SELECT DISTINCT consumer_group, topic, half_queue_id, half_queue_offset, batch_id FROM {dead_letters} AS d
+    SELECT DISTINCT consumer_group, topic, half_queue_id, half_queue_offset, batch_id FROM {{dead_letters}} AS d
     WHERE dead_at >= timestamp_micros(:since) AND NOT EXISTS (
-        SELECT 1 FROM {operations} AS o
+        SELECT 1 FROM {{operations}} AS o
         WHERE o.action = 'RESUME_DEAD_LETTER' AND o.queue_id = d.half_queue_id AND o.queue_offset = d.half_queue_offset
-            AND o.at >= d.dead_at AND startswith(o.reason, 'consumer group ' || d.consumer_group || ': ')))
+            AND o.at >= d.dead_at
+            AND startswith(o.reason, '{CONSUMER_GROUP}' || d.consumer_group || '{CONSUMER_GROUP_END}')))
 WHERE consumer_group IS NOT NULL GROUP BY consumer_group
 """
 

@@ -10,6 +10,7 @@ from checkback.errors import SettingsError
 from checkback.messages import RESUMED_BY, RESUMED_FROM
 from checkback.operate.transaction import OPERATOR, Decision, LandedOp, Place, Transaction
 from checkback.storage.first_op import is_own, misfit, turn
+from checkback.storage.row_texts import NOT_TRIED, tried_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -162,7 +163,7 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
             decision=decisions.get(place),
             check_times=decisions[place].check_times if place in decisions else checks.get(place, 0),
             last_outcome=answers.get(place, {}).get("outcome"),
-            last_error=answers.get(place, {}).get("error"),
+            last_error=_error(answers[place]) if place in answers else None,
             deliver_at=due.get(place),
             delivered_at=delivered.get(place),
             cancels=tuple(_landed(row) for row in sorted(cancels.get(place, ()), key=turn)),
@@ -172,11 +173,19 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
 
 
 _TIMES = "check_times"
-_ANSWER = ("queue_id", "queue_offset", _TIMES, "answered_at", "outcome", "error")
+_ANSWER = ("queue_id", "queue_offset", _TIMES, "answered_at", "outcome", "error", "failed_tries")
 
 
 def _order(answer: Row) -> tuple[Any, ...]:
-    return answer[_TIMES], answer["answered_at"]
+    """The newest last; before all others those that no endpoint was asked for, as a circuit breaker was open."""
+    prevented = answer["outcome"] == "NO_ANSWER" and (_error(answer) or "").startswith(NOT_TRIED)
+    return not prevented, answer[_TIMES], answer["answered_at"]
+
+
+def _error(answer: Row) -> str | None:
+    """Of the attempts that were made, if any was."""
+    found = tried_error([answer["error"], *(one["error"] for one in answer["failed_tries"] or ())])
+    return answer["error"] if found is None else found
 
 
 def _is_cancel(row: Row) -> bool:
