@@ -73,6 +73,26 @@ def test_sentence(name: str) -> None:
     assert diagnose(group, _RUNS, _NOW) == sentence
 
 
+def test_before_the_first_batch_nothing_is_behind() -> None:
+    """What is pending waits for it, whatever else is wrong."""
+    none = Reconcile(None, none_yet=True)
+    for endpoints in (0, 1):
+        waits = Group(endpoints=endpoints, due_since=_AT)
+        assert diagnose(waits, none, _NOW) == "checks are due: no batch of reconcile has run yet"
+    landed = Group(op_waiting=1, due_since=_AT)
+    assert diagnose(landed, none, _NOW) == "ops have landed: no batch of reconcile has run yet"
+    assert diagnose(replace(_UNKNOWN, due_since=_AT), none, _NOW) == "answers UNKNOWN, since 14:05"
+
+
+def test_scheduled_reconcile_stands_when_its_next_run_is_overdue() -> None:
+    waits, landed = Group(endpoints=1, due_since=_AT), Group(op_waiting=1, due_since=_AT)
+    between, late = Reconcile(_AT, next_run_by=_NOW), Reconcile(_AT, next_run_by=_NOW - 1)
+    assert diagnose(waits, between, _NOW) == "checks are due: the next scheduled run asks"
+    assert diagnose(landed, between, _NOW) == "ops have landed: the next scheduled run decides"
+    assert diagnose(landed, late, _NOW).startswith("reconcile does not run: last batch 14:05")
+    assert "does not run" not in diagnose(landed, replace(late, last_batch=_NOW - 1), _NOW)
+
+
 def test_reconcile_that_stands_comes_first() -> None:
     """And what was before is still said: it is what comes next. A batch a minute ago is not long ago."""
     stands, due = Reconcile(_AT), replace(_UNKNOWN, due_since=_AT - 1)

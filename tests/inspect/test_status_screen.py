@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from checkback.inspect.progress import Progress
+from checkback.inspect.run_schedule import RunSchedule
 from checkback.inspect.status import GROUP, ConsumerFacts, Engine, Status, TableFacts
 from checkback.inspect.status_screen import Line, as_json, check_rows, group_rows, lines, span
 from checkback.inspect.unpublished_messages import Topic
@@ -17,6 +18,7 @@ from checkback.storage.commit_reader import Unread
 
 _NOW = round(datetime(2026, 11, 21, 14, 15, tzinfo=timezone.utc).timestamp() * 1000)
 _DONE = Batch(41, _NOW - 5_000)
+_RUNS = (_NOW - 1_260_000, _NOW - 960_000)
 _STUCK = dict.fromkeys(GROUP) | {
     "producer_group": "pay",
     "pending": 3,
@@ -73,6 +75,28 @@ def test_lines() -> None:
     [
         (Engine(None), Line("reconcile", "not known here: its lock is on another machine")),
         (Engine(""), Line("reconcile", "not at work: nobody holds its lock", bad=True)),
+        (
+            Engine(
+                "", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 1_260_000, _NOW - 960_000, _NOW - 300_000)))
+            ),
+            Line("reconcile", "scheduled, every 11m: last run 14:10:00, 5m ago"),
+        ),
+        (
+            Engine("", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 900_000, _NOW - 600_000)))),
+            Line("reconcile", "scheduled, every 5m: last run 14:05:00, 10m ago; overdue since 14:13:30", bad=True),
+        ),
+        (
+            Engine("", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW, _NOW - 3_600_000)))),
+            Line("reconcile", "scheduled: last run 13:15:00, 1h ago"),
+        ),
+        (
+            Engine("", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 3_600_001,)))),
+            Line("reconcile", "scheduled: last run 13:14:59, 1h ago; overdue since 14:14:59", bad=True),
+        ),
+        (
+            Engine("process 12 on host", Progress(_DONE, _DONE, schedule=RunSchedule((_NOW - 7_200_000,)))),
+            Line("reconcile", "at work: process 12 on host"),
+        ),
         (Engine("", Progress()), Line("last batch", "none yet: no checkpoint", bad=True)),
         (Engine("", Progress(_DONE)), Line("last batch", "none is done yet; 41 is under way since 5s")),
         (
@@ -175,7 +199,14 @@ def test_scheduled_messages_and_whether_they_are_overdue() -> None:
 def test_json_has_the_documented_keys() -> None:
     told = json.loads(json.dumps(as_json(_STATUS)))
     assert told["at"] == "2026-11-21T14:15:00.000Z"
-    assert told["reconcile"] == {"at_work": True, "owner": "process 12 on host"}
+    assert told["reconcile"] == {"at_work": True, "owner": "process 12 on host", "schedule": None}
+    runs = RunSchedule((_NOW - 600_000, _NOW - 300_000))
+    scheduled = replace(_STATUS, engine=Engine("", Progress(_DONE, _DONE, schedule=runs)))
+    assert as_json(scheduled)["reconcile"]["schedule"] == {
+        "last_run": "2026-11-21T14:10:00.000Z",
+        "every_s": 300.0,
+        "next_by": "2026-11-21T14:18:30.000Z",
+    }
     assert told["batch"] == {"batch_id": 41, "time": "2026-11-21T14:14:55.000Z", "age_s": 5.0, "duration_s": 1.5}
     assert told["under_way"] is None
     assert told["watermarks"] == {"timeout": "2026-11-21T14:14:49.000Z", "reserved": "2026-11-18T14:14:55.000Z"}

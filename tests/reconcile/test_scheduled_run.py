@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from checkback.commands.reconcile import _nothing_to_do
+from checkback.inspect.progress import progress
 from checkback.reconcile import scheduled_run
 from checkback.settings import Settings
 from checkback.storage.delta_log import DeltaLog
@@ -36,7 +38,7 @@ class Drained:
         for query in SOURCES:
             self.batch(query, 7)
             (self.root / "_checkpoints" / query / "metadata").write_text(json.dumps({"id": _QUERY}))
-        scheduled_run.write_note(self.tables, self.settings, _DUE)
+        scheduled_run.write_note(self.tables, self.settings, _DUE, _NOW)
 
     def batch(self, query: str, number: int, done: bool = True) -> None:
         """A batch that has read what there is."""
@@ -77,8 +79,48 @@ def test_nothing_is_to_be_done_until_the_first_timer_is_due(drained: Drained) ->
 
 
 def test_without_a_timer_nothing_is_ever_due(drained: Drained) -> None:
-    scheduled_run.write_note(drained.tables, drained.settings, None)
+    scheduled_run.write_note(drained.tables, drained.settings, None, _NOW)
     assert drained.nothing_to_do(2**62)
+
+
+def test_the_last_runs_are_known_those_without_work_too(drained: Drained) -> None:
+    """From the note, as long as its batch is the newest; a note of the release before, or none, tells of no runs."""
+    place = drained.tables.checkpoint("reconcile")
+
+    def runs(at: int | None = None) -> tuple[int, ...] | None:
+        found = progress(None, place, at)
+        return None if found is None or found.schedule is None else found.schedule.runs
+
+    scheduled_run.note_run(drained.tables, _NOW + 60)
+    assert drained.nothing_to_do()
+    assert runs() == (_NOW, _NOW + 60)
+    assert runs(_NOW + 59) == (_NOW,)
+    assert runs(_NOW - 1) is None
+    drained.batch("reconcile", 8, done=False)
+    assert runs() is None
+    drained.batch("reconcile", 8)
+    assert runs() is None
+    for number in range(20):
+        scheduled_run.write_note(drained.tables, drained.settings, _DUE, _NOW + 100 + number)
+    assert runs() == tuple(range(_NOW + 110, _NOW + 120))
+    note = drained.root / "_checkpoints" / scheduled_run.FILE
+    before = {name: value for name, value in json.loads(note.read_text()).items() if name != "runs"}
+    note.write_text(json.dumps(before))
+    assert drained.nothing_to_do()
+    assert runs() is None
+    scheduled_run.note_run(drained.tables, _NOW + 200)
+    assert runs() == (_NOW + 200,)
+    note.unlink()
+    scheduled_run.note_run(drained.tables, _NOW + 300)
+    assert runs() is None
+
+
+def test_command_with_nothing_to_do_is_a_run(drained: Drained) -> None:
+    scheduled_run.write_note(drained.tables, drained.settings, None, _NOW)
+    assert _nothing_to_do(drained.settings)
+    note = scheduled_run.read_note(drained.tables.checkpoint("reconcile"))
+    assert note is not None
+    assert len(note.runs) == 3
 
 
 def _row_of(name: str) -> Callable[[Drained], None]:

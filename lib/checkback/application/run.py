@@ -202,7 +202,7 @@ class Queries:
             return
         try:
             timers = [at for at in (first_timer(self.spark, self.tables), next_try) if at is not None]
-            scheduled_run.write_note(self.tables, self.settings, min(timers, default=None))
+            scheduled_run.write_note(self.tables, self.settings, min(timers, default=None), round(time.time() * 1000))
         except Exception as error:  # noqa: BLE001 - without the note the next run starts Spark
             _log.warning("the next scheduled run starts Spark, due or not: %s", reason(error))
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from checkback.commands.options import AvailableNow, Config, Debug, LeaveOut, Overrides, PublishAgain, app, prepared
-from checkback.errors import CheckbackError, SettingsError
+from checkback.errors import CheckbackError, SettingsError, StorageError
 from checkback.spark.session import running_session
 from checkback.storage.paths import storage_check
 
@@ -36,13 +37,17 @@ def reconcile(
 
 def _nothing_to_do(settings: Settings) -> bool:
     """True if there is no work: read from files without Spark, under the lock."""
-    from checkback.reconcile.scheduled_run import nothing_to_do
+    from checkback.reconcile.scheduled_run import note_run, nothing_to_do
     from checkback.storage.lock import exclusive_lock
     from checkback.storage.tables import Tables
 
     tables = Tables.of(settings.storage)
     with exclusive_lock(tables):
-        return nothing_to_do(tables, settings, round(time.time() * 1000))
+        if not nothing_to_do(tables, settings, round(time.time() * 1000)):
+            return False
+        with suppress(StorageError):  # it is for `status` only
+            note_run(tables, round(time.time() * 1000))
+        return True
 
 
 def _is_small(settings: Settings) -> bool:

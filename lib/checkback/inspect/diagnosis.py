@@ -8,6 +8,8 @@ from datetime import timedelta
 from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.timestamps import time_of
 
+_NONE_YET = "no batch of reconcile has run yet"
+
 
 @dataclass(frozen=True)
 class Group:
@@ -41,23 +43,34 @@ class Group:
 class Reconcile:
     """What is known of reconcile.
 
-    ``last_batch``: when its last batch began (ms); None = no checkpoint. ``quiet``: how long something may be due
-    without a batch before reconcile counts as stopped. While nothing is due, no batch is expected.
+    ``last_batch``: when its last batch began (ms); None = not known. ``none_yet``: no batch has begun. ``quiet``: how
+    long something may be due without a batch before reconcile counts as stopped. While nothing is due, no batch is
+    expected. ``next_run_by``: of a scheduled reconcile when its next run is overdue (ms); None = it runs on.
     """
 
     last_batch: int | None = None
     quiet: timedelta = timedelta(minutes=1)
+    none_yet: bool = False
+    next_run_by: int | None = None
 
     def stands(self, due_since: int | None, now: int) -> bool:
         """Whether it is stopped or hangs."""
         if self.last_batch is None or due_since is None:
             return False
-        return now - max(self.last_batch, due_since) > self.quiet // timedelta(milliseconds=1)
+        by = max(self.last_batch, due_since) + self.quiet // timedelta(milliseconds=1)
+        return now > max(by, self.next_run_by or by)
+
+    @property
+    def decides(self) -> str:
+        """What will decide what is due."""
+        if self.none_yet:
+            return _NONE_YET
+        return "the next batch decides" if self.next_run_by is None else "the next scheduled run decides"
 
 
 def diagnose(group: Group, reconcile: Reconcile, now: int) -> str:
     """Why the group's transactions are pending; ``now``: ms."""
-    said = _of_group(group, now)
+    said = _of_group(group, reconcile, now)
     if reconcile.stands(group.due_since, now) and reconcile.last_batch is not None:
         return f"reconcile does not run: last batch {clock(reconcile.last_batch, now)}; before that: {said}"
     return said
@@ -69,18 +82,26 @@ def clock(ms: int, now: int) -> str:
     return f"{at:%H:%M}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M}"
 
 
-def _of_group(group: Group, now: int) -> str:
+def _of_group(group: Group, reconcile: Reconcile, now: int) -> str:
     if not group.overdue:
         return "young: no check is due yet"
     if group.op_waiting >= group.overdue:
-        return "ops have landed: the next batch decides"
+        return f"ops have landed: {reconcile.decides}"
     if group.outcomes:
         return _of_outcomes(group, now)
     if group.requested:
         return "asked, no outcome yet: the check query is busy or does not run"
+    return _never_asked(group, reconcile)
+
+
+def _never_asked(group: Group, reconcile: Reconcile) -> str:
+    if reconcile.none_yet:
+        return f"checks are due: {_NONE_YET}"
     if not group.endpoints:
         return "no endpoint is set for the group in these settings"
-    return "checks are due: reconcile is behind"
+    return (
+        f"checks are due: {'reconcile is behind' if reconcile.next_run_by is None else 'the next scheduled run asks'}"
+    )
 
 
 def _of_outcomes(group: Group, now: int) -> str:

@@ -184,7 +184,13 @@ def _progress(view: View) -> Progress | None:
 def _sayer(settings: Settings, found: Progress | None) -> Callable[[Mapping[str, Any]], str]:
     """A function from a group's facts, times in ms, to `why`."""
     begun = None if found is None else found.begun
-    reconcile = Reconcile(None if begun is None else begun.time, quiet_after(settings))
+    schedule = None if found is None else found.schedule
+    reconcile = Reconcile(
+        None if begun is None else begun.time,
+        quiet_after(settings),
+        none_yet=found is not None and found.none_yet,
+        next_run_by=None if schedule is None else schedule.next_by,
+    )
     endpoints = {name: len(producer.endpoints) for name, producer in settings.producers.items()}
 
     def say(row: Mapping[str, Any]) -> str:

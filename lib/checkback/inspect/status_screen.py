@@ -10,6 +10,7 @@ from checkback.inspect.diagnosis import clock
 from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
+    from checkback.inspect.run_schedule import RunSchedule
     from checkback.inspect.status import ConsumerFacts, Status, TableFacts
     from checkback.storage.commit_reader import Unread
 
@@ -65,12 +66,13 @@ def as_json(status: Status) -> dict[str, Any]:
     """The status as docs/inspect.md describes it."""
     found = status.engine.progress
     done, under_way = (None, None) if found is None else (found.done, found.under_way)
-    facts = status.facts
+    facts, schedule = status.facts, _schedule(status)
     return {
         "at": iso(status.now),
         "reconcile": {
             "at_work": None if status.engine.owner is None else bool(status.engine.owner),
             "owner": status.engine.owner or None,
+            "schedule": None if schedule is None else _schedule_json(schedule),
         },
         "batch": None
         if found is None or done is None
@@ -131,7 +133,18 @@ def _at_work(status: Status) -> Line:
     owner = status.engine.owner
     if owner is None:
         return Line("reconcile", "not known here: its lock is on another machine")
-    return Line("reconcile", f"at work: {owner}" if owner else "not at work: nobody holds its lock", bad=not owner)
+    if owner:
+        return Line("reconcile", f"at work: {owner}")
+    schedule = _schedule(status)
+    if schedule is None:
+        return Line("reconcile", "not at work: nobody holds its lock", bad=True)
+    every = "" if schedule.every is None else f", every {span(schedule.every / 1000)}"
+    text, late = f"scheduled{every}: last run {_ago(schedule.last, status.now)}", status.now > schedule.next_by
+    return Line("reconcile", f"{text}; overdue since {_exact(schedule.next_by, status.now)}" if late else text, late)
+
+
+def _schedule(status: Status) -> RunSchedule | None:
+    return None if status.engine.progress is None else status.engine.progress.schedule
 
 
 def _batch(status: Status) -> list[Line]:
@@ -239,6 +252,11 @@ def _group_json(row: dict[str, Any]) -> dict[str, Any]:
 def _scheduled_json(facts: TableFacts) -> dict[str, Any]:
     messages, due = facts.scheduled
     return {"messages": messages, "next_at": None if due is None else iso(due)}
+
+
+def _schedule_json(schedule: RunSchedule) -> dict[str, Any]:
+    every = None if schedule.every is None else schedule.every / 1000
+    return {"last_run": iso(schedule.last), "every_s": every, "next_by": iso(schedule.next_by)}
 
 
 def _unread_json(unread: Unread, now: int) -> dict[str, Any]:

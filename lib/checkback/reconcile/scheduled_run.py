@@ -2,7 +2,8 @@
 
 A run that drained the tables writes a note next to the checkpoint: the time of the first timer in its state. While the
 checkpoint is unchanged, the sources have no new commits and that time has not come, a run is a no-op. If anything
-differs from the note, or cannot be read, the run starts.
+differs from the note, or cannot be read, the run starts. The note also has when the last runs ended, no-ops included:
+`checkback status` tells a job between two runs from a process that has died by it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from checkback.settings import Settings
     from checkback.storage.tables import Tables
 
+#: runs that the note keeps
+_RUNS = 10
 #: next to the checkpoints
 FILE = "reconcile.due.json"
 _CHECK = "check"
@@ -40,26 +43,48 @@ class DrainNote:
     """The note of a drained run. ``due``: its first timer (ms); None = it has none.
 
     ``query_id``, ``batch_id``: those of its last batch. ``settings``: their fingerprint, including Checkback's version.
+    ``runs``: when the last runs ended (ms), in order; empty = not known: the note is of an earlier release.
     """
 
     query_id: str
     batch_id: int
     due: int | None
     settings: str
+    runs: tuple[int, ...] = ()
 
 
-def write_note(tables: Tables, settings: Settings, due: int | None) -> None:
-    """Write the note of a drained run; no-op if only Spark can read its checkpoint."""
-    found, path = _checkpoint(tables, NAME), _path(tables)
-    if path is None or found is None or found.newest is None:
+def write_note(tables: Tables, settings: Settings, due: int | None, now: int) -> None:
+    """Write the note of a run that drained the tables, and ends ``now`` (ms); no-op if only Spark can read it."""
+    found, place = _checkpoint(tables, NAME), tables.checkpoint(NAME)
+    if _path(place) is None or found is None or found.newest is None:
         return
-    note = DrainNote(found.query_id, found.newest.batch_id, due, _fingerprint(settings))
-    filesystem.write(None, path, json.dumps(asdict(note)))
+    before = read_note(place)
+    runs = () if before is None else before.runs
+    _write(place, DrainNote(found.query_id, found.newest.batch_id, due, _fingerprint(settings), runs), now)
+
+
+def note_run(tables: Tables, now: int) -> None:
+    """Note that a run which had nothing to do ends ``now`` (ms). Raises StorageError."""
+    place = tables.checkpoint(NAME)
+    note = read_note(place)
+    if note is not None:
+        _write(place, note, now)
+
+
+def read_note(place: str) -> DrainNote | None:
+    """The note next to the checkpoint in ``place``; None if there is none that can be read."""
+    path = _path(place)
+    if path is None:
+        return None
+    try:
+        return TypeAdapter(DrainNote).validate_json(filesystem.text(None, path))
+    except (StorageError, ValidationError):
+        return None
 
 
 def nothing_to_do(tables: Tables, settings: Settings, now: int) -> bool:
     """True if a scheduled run at ``now`` (ms) would be a no-op. False if unknown."""
-    note = _note(tables)
+    note = read_note(tables.checkpoint(NAME))
     if note is None or not tables.by_files or note.settings != _fingerprint(settings):
         return False
     if note.due is not None and now >= note.due:
@@ -123,19 +148,15 @@ def _checkpoint(tables: Tables, query: str) -> Checkpoint | None:
     return read_checkpoint(None, tables.checkpoint(query))
 
 
-def _path(tables: Tables) -> str | None:
-    folder = tables.checkpoint(NAME).rpartition("/")[0]
+def _path(place: str) -> str | None:
+    folder = place.rpartition("/")[0]
     return None if filesystem.needs_spark(folder) else f"{folder}/{FILE}"
 
 
-def _note(tables: Tables) -> DrainNote | None:
-    path = _path(tables)
-    if path is None:
-        return None
-    try:
-        return TypeAdapter(DrainNote).validate_json(filesystem.text(None, path))
-    except (StorageError, ValidationError):
-        return None
+def _write(place: str, note: DrainNote, now: int) -> None:
+    """With a run that ends ``now``."""
+    noted = replace(note, runs=(*note.runs, now)[-_RUNS:])
+    filesystem.write(None, _path(place) or "", json.dumps(asdict(noted)))
 
 
 def _fingerprint(settings: Settings) -> str:
