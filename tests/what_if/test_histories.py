@@ -11,6 +11,7 @@ import pytest
 
 from checkback.reconcile import timer_encoding
 from checkback.reconcile.records import Kind
+from checkback.what_if import otherwise, silent_checks
 from checkback.what_if.as_recorded import as_recorded
 from checkback.what_if.comparison import compare
 from checkback.what_if.figures import total
@@ -114,6 +115,51 @@ def _compared_with_itself(rows: Records, base: int, timeline: Timeline, cadence:
     halves = Recorded.of(rows, timeline).halves
     assert found.recorded.transactions + found.not_reproduced == (halves["kind"] != Kind.MESSAGE).sum(), where
     return found.not_reproduced
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"check_max": 1}, {"check_max": 200}, {"check_max": 200, "reserved": 5_000}),
+        *({"count_undelivered": False}, {"count_undelivered": False, "check_interval": 3, "reserved": 9_000}),
+    ],
+)
+@pytest.mark.parametrize("lag", [0, 1, 7])
+def test_checks_that_are_passed_over_would_have_brought_nothing(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], lag: int
+) -> None:
+    """Played one by one it comes to the same, to the millisecond."""
+    passed = 0
+
+    def played(pending: Records, *_: Any) -> Any:
+        return np.zeros(len(pending), np.int64)
+
+    for seed in range(1, 13):
+        history = _history(seed)
+        timeline = history.timeline
+        changed, cadence = timeline.under(changes), Cadence(np.zeros(len(timeline), np.int64), lag, lag)
+        for (_, number), rows in history.segments.items():
+            recorded = Recorded.of(rows, timeline)
+            deferred = as_recorded(recorded, number * SIZE, SIZE, timeline).deferred
+
+            def found() -> Any:
+                return under(recorded, number * SIZE, SIZE, timeline, changed, deferred, cadence)  # noqa: B023
+
+            with monkeypatch.context() as counting:
+                counted: list[int] = []
+                passes = silent_checks.silent_checks
+                counting.setattr(otherwise, "silent_checks", lambda *a: _noted(passes(*a), counted))  # noqa: B023
+                quick = found()
+            passed += sum(counted)
+            with monkeypatch.context() as slow:
+                slow.setattr(otherwise, "silent_checks", played)
+                assert quick.tolist() == found().tolist(), f"history {seed}"
+    assert passed > 0 or changes.get("check_max") != 200  # whoever was asked then has received it
+
+
+def _noted(checks: Any, counted: list[int]) -> Any:
+    counted.append(int(checks.sum()))
+    return checks
 
 
 @pytest.mark.parametrize(

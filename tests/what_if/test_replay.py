@@ -10,6 +10,7 @@ import pytest
 
 from checkback.reconcile.records import Kind, Reason, Source
 from checkback.reconcile.segment import Rules
+from checkback.what_if import otherwise
 from checkback.what_if.as_recorded import as_recorded
 from checkback.what_if.comparison import compare, needs_of
 from checkback.what_if.figures import Figures
@@ -142,18 +143,28 @@ UNREACHED = (
 )
 
 
-def test_checks_that_reached_nobody_are_not_counted_as_received() -> None:
-    """Rules 6 and 9: it is pending for ever, or until it expires; its checks count until the last batch."""
-    found = _under(LATE_TIMES, *UNREACHED, count_undelivered=False)
+def test_checks_that_reached_nobody_are_not_counted_as_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules 6 and 9: it is pending until it expires, be it after years."""
+    for reserved in (200_000, 10**9, 10**12):
+        found = _under(LATE_TIMES, *UNREACHED, count_undelivered=False, reserved=reserved)
+        assert (found["state"], found["reason"], found["turn"]) == (State.DISCARD, Reason.EXPIRED, NEVER)
+        assert reserved < found["at"] < reserved + 200_000
+        assert found["checks"] == found["assumed"] + 2 > reserved // 62_000
+    found = _under(LATE_TIMES, *UNREACHED, count_undelivered=False, reserved=10**7)
+    monkeypatch.setattr(otherwise, "silent_checks", lambda pending, *_: np.zeros(len(pending), np.int64))
+    assert found == _under(LATE_TIMES, *UNREACHED, count_undelivered=False, reserved=10**7)
+
+
+def test_what_does_not_end_for_long_is_pending() -> None:
+    """With a jitter each check is a tick; its checks count until the last batch."""
+    found = _under(LATE_TIMES, *UNREACHED, count_undelivered=False, check_jitter=1)
     assert (found["state"], found["turn"], found["checks"], found["assumed"]) == (State.PENDING, NEVER, 3, 1)
-    found = _under(LATE_TIMES, *UNREACHED, count_undelivered=False, reserved=200_000)
-    assert (found["state"], found["reason"]) == (State.DISCARD, Reason.EXPIRED)
 
 
 def test_without_its_answer_the_op_tells_what_the_rule_in_force_made_it() -> None:
     """Of a check that was received, if checks count when received; else of one that was sent."""
     rows = tuple(row for row in UNREACHED if row[0] != Row.ANSWER)
-    assert _under(LATE_TIMES, *rows, count_undelivered=False)["state"] == State.PENDING
+    assert _under(LATE_TIMES, *rows, count_undelivered=False)["reason"] == Reason.EXPIRED
     received = _op(Kind.DELIVERED, 8, Source.CHECK, 1)
     times = replace(LATE_TIMES, rules=(replace(_RULES, count_undelivered=False),))
     assert _under(times, *rows, received, check_interval=59_000)["reason"] == Reason.CHECK_MAX

@@ -14,6 +14,7 @@ from checkback.reconcile.records import Kind, Source
 from checkback.reconcile.sorted_records import first_of_each
 from checkback.what_if.reads import asked_by, first_that_decides, place
 from checkback.what_if.records import NEVER, Answered
+from checkback.what_if.silent_checks import Silence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,6 +112,22 @@ class Answers:
         if _counts(number, True, True, rules):
             return [Answer(self._event(at, Kind.DELIVERED, number, now, now), now, None)], True
         return [], True
+
+    def silence(self, at: int, now: int, rules: Rules) -> Silence:
+        """Until when the checks of ticks from ``now`` on, after all recorded ones, bring nothing; as `to`."""
+        mine = [check for check in self._checks[self._starts[at] : self._starts[at + 1]] if check.sent]
+        nearest = min(mine, key=lambda check: abs(check.asked - now), default=None)
+        if any(check.asked > now for check in mine) or (nearest is not None and nearest.verdict):
+            return Silence(0, 0)
+        own, until = self._own.get(at), NEVER
+        if nearest is None and own is not None:
+            until = own[1]
+        delivered = nearest is None or nearest.delivered
+        if nearest is not None and nearest.receipt == NEVER:
+            return Silence(NEVER, until)
+        if not rules.count_undelivered:
+            return Silence(0 if delivered else NEVER, until)
+        return Silence(rules.check_max, until)
 
     def _recorded(self, at: int, check: _Check, number: int, rules: Rules) -> list[Answer]:
         found = []

@@ -14,6 +14,7 @@ from checkback.what_if.reads import place
 from checkback.what_if.records import NEVER, State
 from checkback.what_if.replay import Replay
 from checkback.what_if.restoration import Held
+from checkback.what_if.silent_checks import silent_checks
 from checkback.what_if.timeline import Step, has
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from checkback.what_if.recorded import Recorded
     from checkback.what_if.timeline import Cadence, Timeline
 
-#: most ticks after the last recorded batch
+#: most ticks after the last recorded batch, for each transaction; those that are passed over do not count
 _MOST_TICKS = 10_000
 
 
@@ -175,12 +176,40 @@ class _Under(Replay):
             self._sent += 1
             heappush(self._landing, (int(event["store"]) // 1000, self._sent, tuple(event.tolist())))
         self._coming = []
-        for _ in range(_MOST_TICKS):
+        silence = self._silences()
+        for _ in range(_MOST_TICKS * len(self.segment.pending)):
             if not len(self.segment.pending):
                 return
+            self._pass_over(silence)
             due = int(self.segment.pending["due"].min()) + self._cadence.due_lag
             landing = self._landing[0][0] + self._cadence.answer_lag if self._landing else NEVER
             self._visit(Step(NEVER, True, max(min(due, landing), self.now + 1)), True, True)
+
+    def _silences(self) -> NDArray[np.int64]:
+        """By transaction until when its checks bring nothing, as Silence."""
+        rules, last = self.rules.rules_at(self.turns), self.now
+        found = [self._answers.silence(at, last, rules) for at in range(len(self.recorded.halves))]
+        return np.array(found, np.int64).reshape(-1, 2)
+
+    def _pass_over(self, silence: NDArray[np.int64]) -> None:
+        """The checks that bring nothing, up to the next one that does, or anything else."""
+        segment, lag, rules = self.segment, self._cadence.due_lag, self.rules.rules_at(self.turns)
+        if len(segment.early):
+            return
+        at, _ = place(self.recorded.halves, segment.pending["offset"])
+        landing = self._landing[0][0] if self._landing else NEVER
+        checks = silent_checks(segment.pending, silence[at], self.now, lag, landing, rules)
+        if not checks.any():
+            return
+        pending = segment.pending.copy()
+        counts = checks * (rules.count_undelivered & (pending["check_times"] + 1 < rules.check_max))
+        pending["due"] += checks * (rules.check_interval + lag)
+        pending["asked"] += checks.astype(np.int32)
+        pending["check_times"] += counts.astype(np.int32)
+        self.segment = replace(segment, pending=pending)
+        self.now = int((pending["due"] - rules.check_interval)[checks > 0].max())
+        for name in ("checks", "assumed"):
+            self.outcomes[name][at] += checks.astype(np.int32)
 
     def asked(self, step: Step, actions: Records, at: NDArray[Any], checks: Bits, rules: Rules) -> None:
         """The answers of the batch's checks are on their way; what it has scheduled is noted."""
