@@ -206,7 +206,7 @@ def test_stream_for_which_there_is_little_room_is_taken_in_part(tmp_path: Path) 
         assert isinstance(read, HalfColumns)
         found = await service.halves.take_columns(read, None)
         codes = [one.code if isinstance(one, Problem) else None for one in found]
-        assert codes == [None] * 10 + ["queue_full"] * 30
+        assert codes == [None] * 15 + ["queue_full"] * 25
 
     with_service(tmp_path, act, max_waiting=15)
-    assert len(rows(tmp_path, "half")) == 10
+    assert len(rows(tmp_path, "half")) == 15

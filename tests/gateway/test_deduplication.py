@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -22,8 +21,9 @@ from checkback.gateway.deduplication import (
     name_of,
     whose,
 )
-from checkback.gateway.landed_halves import CachedHalf, HalfEntries, beyond_of
+from checkback.gateway.landed_halves import CachedHalf, beyond_of
 from checkback.messages import Half, Op
+from gateway.cache_entries import entries, land, run
 
 HALF = Half(0, 7, "t", "orders", "payments", 0, "tag", "key", {"a": "1", "b": "2"}, b"body", 1000, 30)
 KEPT = CachedHalf(0, 7, "orders/t", fingerprint(HALF), "payments", 1000, 2000)
@@ -131,22 +131,18 @@ class Model:
         del self.recalled[: max(0, len(self.recalled) - most)]
 
 
-def entries(halves: list[CachedHalf], as_arrow: bool = False, reservation: int | None = None) -> HalfEntries:
-    """By column; at one place twice, too. A start has the names as Arrow."""
-    names = [half.name for half in halves]
-    numbers = ("queue_id", "queue_offset", "fingerprint", "born_timestamp", "stored")
-    queue_ids, offsets, prints, born, stored = (
-        np.array([getattr(half, name) for half in halves], np.int64) for name in numbers
-    )
-    kept = pa.array(names, pa.string()) if as_arrow else names
-    topics, states = [half.real_topic for half in halves], bytes(len(halves))
-    return HalfEntries(queue_ids, offsets, kept, prints, topics, born, stored, states, reservation)
-
-
 def landing(cache: DeduplicationCache, queue_id: int, names: list[str], now: int) -> list[CachedHalf]:
     """Half messages of these names at the queue's next offsets."""
     first = cache.next_offset(queue_id)
     return [CachedHalf(queue_id, first + n, name, now, "topic", 0, now) for n, name in enumerate(names)]
+
+
+def land_or_read(cache: DeduplicationCache, half: CachedHalf) -> None:
+    """A half message lands, or is read from the table, which may have two of one name."""
+    if cache.named(half.name) is None:
+        land(cache, half)
+    else:
+        cache.landed_before(entries([half]))
 
 
 def reserve(model: Model, cache: DeduplicationCache, names: list[str]) -> None:
@@ -168,7 +164,7 @@ def settle(model: Model, cache: DeduplicationCache, queue_id: int, number: int, 
         cache.release(reservation, names)
         return
     block = landing(cache, queue_id, names, now)
-    cache.landed_together(entries(block, reservation=reservation))
+    cache.landed(run(block, (reservation, len(block))))
     model.landed(block)
 
 
@@ -215,12 +211,12 @@ def test_ledger_is_its_model(steps: list[tuple[str, int, object, object]], first
             cache._landed._compact()
         if step == "land" and model.is_free(name_of(str(third), str(second))):
             half = CachedHalf(first, cache.next_offset(first), name_of(str(third), str(second)), now, "topic", 0, now)
-            cache.landed([half])
+            land_or_read(cache, half)
             model.landed([half])
         elif step == "many":
             many = landing(cache, first, [name_of(str(third), "abcd"[n % 4]) for n in range(int(str(second)))], now)
             many = [half for half in many if model.is_free(half.name)]
-            cache.landed_together(entries([*many, *many[:2]], first_names and not now))
+            cache.landed_before(entries([*many, *many[:2]], first_names and not now))
             model.landed(many)
         elif step == "reserve":
             reserve(model, cache, [name_of(str(third), letter) for letter in str(second)])
@@ -254,7 +250,10 @@ def test_who_sends_many_makes_no_other_group_forgotten() -> None:
     """Else a half message that another group sends again would land twice, for all that it is sent in time."""
     cache = DeduplicationCache({0: 0}, GROUPS)
     names = [f"few/{n}" for n in range(3)] + [f"made-up-{n % 9}/{n}" for n in range(97)]
-    cache.landed(CachedHalf(0, offset, name, 1, "topic", 0, 10) for offset, name in enumerate(names))
+    halves = [CachedHalf(0, offset, name, 1, "topic", 0, 10) for offset, name in enumerate(names)]
+    cache.landed_before(entries(halves[:50]))
+    for half in halves[50:]:
+        land(cache, half)
     assert cache.forget(5, 10) == 90
     assert [name for name in names if cache.named(name)] == names[:3] + names[-7:]
 
@@ -262,7 +261,7 @@ def test_who_sends_many_makes_no_other_group_forgotten() -> None:
 def test_lookups_do_not_make_it_forget_what_landed_lately() -> None:
     """Else an op for each of many old half messages would make a half message that is sent again land twice."""
     cache = DeduplicationCache({0: 3 * RECALLED_MAX})
-    cache.landed([CachedHalf(0, 3 * RECALLED_MAX, "g/new", 1, "topic", 0, 10)])
+    land(cache, CachedHalf(0, 3 * RECALLED_MAX, "g/new", 1, "topic", 0, 10))
     cache.recalled((CachedHalf(0, offset, "g/old", 0, "topic", 0, 0) for offset in range(2 * RECALLED_MAX)), 20)
     cache.forget(5, RECALLED_MAX)
     assert cache.named("g/new") is not None
@@ -294,7 +293,7 @@ def test_offsets_of_others_queues_are_not_ours() -> None:
 def test_half_message_of_a_queue_given_up_is_known_by_its_name_only() -> None:
     """How it ended is looked up each time: another gateway may own the queue."""
     cache = DeduplicationCache({1: 10})
-    cache.landed([KEPT])
+    cache.landed_before(entries([KEPT]))
     cache.recalled([KEPT], 0)
     assert cache.named(KEPT.name) == KEPT
     assert (cache.at(0, 7), cache.assigned(0, 7)) == (None, True)

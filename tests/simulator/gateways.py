@@ -10,6 +10,7 @@ from checkback.gateway.landed_halves import CachedHalf
 from checkback.gateway.unverified_ops import UnverifiedOps
 from checkback.messages import Op as OpMessage
 from checkback.reconcile.records import Kind
+from gateway.cache_entries import entries, land
 from simulator.tables import Half, Op
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Gateway:
         journaled = [record for record in self.journal if isinstance(record, Half)]
         halves = [half for half in [*self.world.tables.rows["half"], *journaled] if half.queue == self.queue]
         self.cache = DeduplicationCache({self.queue: 0})
-        self.cache.landed(self._cached(half) for half in halves)
+        self.cache.landed_before(entries([self._cached(half) for half in halves]))
         self.unverified = UnverifiedOps(self.world.reconcile.rules.reserved, UNVERIFIED)
         for record in self.journal:
             if isinstance(record, Op):
@@ -56,7 +57,7 @@ class Gateway:
             return known.queue_id, known.queue_offset
         half = half._replace(queue=self.queue, offset=self.cache.next_offset(self.queue))
         self.journal.append(half)
-        self.cache.landed([self._cached(half)])
+        land(self.cache, self._cached(half))
         return self.queue, half.offset
 
     def take_op(self, op: Op) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from checkback.gateway.landed_halves import HalfEntries
+    from checkback.gateway.landed_halves import HalfEntries, HalfRun
     from checkback.messages import Half, Op
 
 
@@ -289,17 +289,16 @@ class DeduplicationCache:
         half = self._ending.get((queue_id, queue_offset))
         return None if half is None else half.state
 
-    def landed(self, halves: Iterable[CachedHalf]) -> None:
-        """Cache half messages that are in the table, and advance the next offsets. Existing entries are kept.
+    def landed(self, run: HalfRun) -> None:
+        """Cache half messages that have landed under reserved names, and advance the queue's next offset.
 
         A name refers to the entry added last, because that is evicted last.
         """
-        for half in halves:
-            self._assigned(half.queue_id, half.queue_offset)
-            self._landed.add(half)
+        self._assigned(run.queue_id, run.first + len(run.names) - 1)
+        self._landed.land(run)
 
-    def landed_together(self, halves: HalfEntries) -> None:
-        """The same for many at once, by column."""
+    def landed_before(self, halves: HalfEntries) -> None:
+        """Cache half messages that are in the table, in any queue. Existing entries are kept."""
         for queue_id, rows in rows_by_queue(halves.queue_ids):
             self._assigned(queue_id, int(halves.offsets[rows].max()))
         self._landed.extend(halves)

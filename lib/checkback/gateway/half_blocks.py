@@ -1,22 +1,22 @@
-"""Half messages of one request as columns, from the request to the table: no Python object for each."""
+"""Half messages of one request, in flight together; those of columns have no Python object each."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from checkback.gateway.landed_halves import CODE_OF, HalfEntries, shared_texts
+from checkback.gateway.landed_halves import CODE_OF, HalfRun, shared_texts
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
     import asyncio
-
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
 
     from checkback.gateway.problems import Problem
+    from checkback.messages import Half
 
 #: columns of `half` that the gateway assigns
 ASSIGNED = ("queue_id", "queue_offset", "store_timestamp")
@@ -37,78 +37,81 @@ class Placed(NamedTuple):
 class HalfBlock:
     """In-flight half messages of one request; their offsets are assigned, consecutively, when their commit begins.
 
-    ``rows``: in the schema SENT; ``names``, ``fingerprints``: of each; ``size``: approximate memory in bytes;
-    ``reservation``: of the names in the cache.
+    ``names``, ``fingerprints``: of each; ``reservation``: of the names in the cache; ``size``: approximate memory in
+    bytes; ``done``: when they are committed, or failed with ``problem``.
     """
 
-    rows: pa.Table
     names: list[str]
-    fingerprints: NDArray[np.int64]
-    size: int
+    fingerprints: list[int]
     reservation: int
-    done: asyncio.Future[None] | None = None
-    queue_id: int = -1
-    queue_offset: int = -1
-    problem: Problem | None = None
+    size: int
+    done: asyncio.Future[None] | None = field(default=None, init=False)
+    queue_id: int = field(default=-1, init=False)
+    queue_offset: int = field(default=-1, init=False)
+    problem: Problem | None = field(default=None, init=False)
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def entries(self, stored: int) -> HalfEntries:
-        """As the cache has them; ``stored``: steady ms."""
-        count = len(self)
-        committed = self.rows.column("committed")
-        state = CODE_OF["COMMIT"] if count and committed[0].as_py() else 0
-        return HalfEntries(
-            queue_ids=np.full(count, self.queue_id),
-            offsets=self.queue_offset + np.arange(count),
-            names=self.names,
-            fingerprints=self.fingerprints,
-            topics=shared_texts(self.rows.column("real_topic")),
-            born=np.asarray(self.rows.column("born_timestamp").cast(pa.int64())) // 1000,
-            stored=np.full(count, stored),
-            states=bytes([state]) * count,
-            reservation=self.reservation,
-        )
+    def transaction_id(self, row: int) -> str:
+        """That of one of them."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class BlockRow:
-    """One message of a block."""
+@dataclass(eq=False)
+class MessageBlock(HalfBlock):
+    """Half messages that came as JSON."""
 
-    block: HalfBlock
-    row: int
+    halves: list[Half]
 
-    @property
-    def transaction_id(self) -> str:
-        """Its transaction id."""
-        found: str = self.block.rows.column("transaction_id")[self.row].as_py()
+    def transaction_id(self, row: int) -> str:
+        """See HalfBlock."""
+        return self.halves[row].transaction_id
+
+
+@dataclass(eq=False)
+class ColumnBlock(HalfBlock):
+    """Half messages that came as columns: ``rows`` in the schema SENT, from the request to the table."""
+
+    rows: pa.Table
+
+    def transaction_id(self, row: int) -> str:
+        """See HalfBlock."""
+        found: str = self.rows.column("transaction_id")[row].as_py()
         return found
 
-    @property
-    def fingerprint(self) -> int:
-        """The hash of its content."""
-        return int(self.block.fingerprints[self.row])
 
-    @property
-    def done(self) -> asyncio.Future[None] | None:
-        """Done when the block is committed or has failed."""
-        return self.block.done
+def run_of_messages(blocks: Sequence[MessageBlock], halves: Sequence[Half], stored: int) -> HalfRun:
+    """The half messages of blocks that follow one another, as the cache has them; ``stored``: steady ms."""
+    code = CODE_OF["COMMIT"]
+    return HalfRun(
+        queue_id=blocks[0].queue_id,
+        first=blocks[0].queue_offset,
+        names=[name for block in blocks for name in block.names],
+        fingerprints=[content for block in blocks for content in block.fingerprints],
+        topics=[half.real_topic for half in halves],
+        born=[half.born_timestamp for half in halves],
+        stored=stored,
+        states=bytes([code if half.committed else 0 for half in halves]),
+        reservations=[(block.reservation, len(block)) for block in blocks],
+    )
 
-    @property
-    def problem(self) -> Problem | None:
-        """Why it was not committed."""
-        return self.block.problem
 
-    @property
-    def queue_id(self) -> int:
-        """Its queue, once assigned."""
-        return self.block.queue_id
-
-    @property
-    def queue_offset(self) -> int:
-        """Its offset, once assigned."""
-        return self.block.queue_offset + self.row
+def run_of_columns(block: ColumnBlock, stored: int) -> HalfRun:
+    """The same of a block of columns."""
+    count = len(block)
+    state = CODE_OF["COMMIT"] if count and block.rows.column("committed")[0].as_py() else 0
+    return HalfRun(
+        queue_id=block.queue_id,
+        first=block.queue_offset,
+        names=block.names,
+        fingerprints=block.fingerprints,
+        topics=shared_texts(block.rows.column("real_topic")),
+        born=(np.asarray(block.rows.column("born_timestamp").cast(pa.int64())) // 1000).tolist(),
+        stored=stored,
+        states=bytes([state]) * count,
+        reservations=[(block.reservation, count)],
+    )
 
 
 def block_size(rows: int, size: int) -> int:

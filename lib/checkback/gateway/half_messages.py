@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass, field
+from bisect import bisect_left
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,15 +19,23 @@ from checkback.gateway.deduplication import (
     name_of,
 )
 from checkback.gateway.group_commit import GroupCommit
-from checkback.gateway.half_blocks import BlockRow, HalfBlock, Placed, block_size, landed_rows
+from checkback.gateway.half_blocks import (
+    ColumnBlock,
+    HalfBlock,
+    MessageBlock,
+    Placed,
+    block_size,
+    landed_rows,
+    run_of_columns,
+    run_of_messages,
+)
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal_records import block_record, half_record
-from checkback.gateway.landed_halves import CachedHalf
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.tables import half_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -38,54 +45,89 @@ if TYPE_CHECKING:
     from checkback.gateway.group_commit import Intake
     from checkback.gateway.health import HealthState
     from checkback.gateway.journal import Record
+    from checkback.gateway.landed_halves import CachedHalf
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.tables import Appender
     from checkback.messages import Half
     from checkback.settings import Gateway
 
     #: an in-flight message, and the fingerprint of one that waits for it
-    _Pending = tuple["_Entry | BlockRow", int]
+    _Pending = tuple["_InFlight", int]
 
 #: Approximate memory overhead of a message besides its texts and body, and of each property.
 _OVERHEAD, _PROPERTY = 1024, 256
 
 
-@dataclass(eq=False)
-class _Entry:
-    """An in-flight half message; its offset is assigned when its commit begins."""
+class _InFlight(NamedTuple):
+    """One half message of a block."""
 
-    half: Half
-    name: str
-    fingerprint: int
-    done: asyncio.Future[None] | None = None
-    queue_id: int = -1
-    queue_offset: int = -1
-    problem: Problem | None = None
+    block: HalfBlock
+    row: int
 
-    def __len__(self) -> int:
-        return 1
 
-    @property
-    def transaction_id(self) -> str:
-        """Its transaction id."""
-        return self.half.transaction_id
+class _Place(NamedTuple):
+    queue_id: int
+    queue_offset: int
 
 
 class _Prepared(NamedTuple):
-    """A commit: single messages at the queue's offsets from ``first`` on, and the blocks that follow them."""
+    """A commit: ``halves`` of the blocks of messages at the queue's offsets from ``first`` on, then the columns."""
 
     halves: list[Half]
-    blocks: list[HalfBlock]
+    messages: list[MessageBlock]
+    columns: list[ColumnBlock]
     queue_id: int
     first: int
 
 
-@dataclass
-class _New:
-    """The messages of a request that are to be committed, and the memory they need in bytes."""
+class _Messages:
+    """Messages of a request that came as JSON."""
 
-    entries: list[_Entry] = field(default_factory=list)
-    size: int = 0
+    def __init__(self, halves: list[Half], sizes: list[int] | None = None) -> None:
+        self._halves = halves
+        self._sizes = list(map(_size, halves)) if sizes is None else sizes
+
+    @property
+    def transaction_ids(self) -> list[str]:
+        return [half.transaction_id for half in self._halves]
+
+    def chosen(self, rows: list[int]) -> _Messages:
+        return _Messages([self._halves[row] for row in rows], [self._sizes[row] for row in rows])
+
+    def size(self, count: int) -> int:
+        """Approximate memory of the first ``count`` in bytes."""
+        return sum(self._sizes if count == len(self._sizes) else self._sizes[:count])
+
+    def block(self, names: list[str], prints: list[int], reservation: int) -> MessageBlock:
+        """The first of them, as many as there are names."""
+        count = len(names)
+        return MessageBlock(names, prints, reservation, self.size(count), self._halves[:count])
+
+
+class _Columns:
+    """Messages of a request that came as columns; ``size``: of all, in bytes."""
+
+    def __init__(self, rows: pa.Table, size: int) -> None:
+        self._rows, self._size = rows, size
+
+    @property
+    def transaction_ids(self) -> list[str]:
+        found: list[str] = self._rows["transaction_id"].to_pylist()
+        return found
+
+    def chosen(self, rows: list[int]) -> _Columns:
+        chosen = self._rows.take(pa.array(rows, pa.int64()))
+        return _Columns(chosen, chosen.nbytes)
+
+    def size(self, count: int) -> int:
+        """Approximate memory of the first ``count`` in bytes."""
+        return block_size(count, self._size if count == len(self._rows) else self._rows.slice(0, count).nbytes)
+
+    def block(self, names: list[str], prints: list[int], reservation: int) -> ColumnBlock:
+        """The first of them, as many as there are names."""
+        count = len(names)
+        rows = self._rows if count == len(self._rows) else self._rows.slice(0, count)
+        return ColumnBlock(names, prints, reservation, self.size(count), rows)
 
 
 class HalfMessageWriter:
@@ -113,11 +155,10 @@ class HalfMessageWriter:
         self._table = table
         self._metrics = metrics
         self._health = health
-        #: single messages by their name, blocks by the reservation of their names
-        self._on_the_way: dict[str, _Entry] = {}
+        #: by the reservation of their names
         self._blocks: dict[int, HalfBlock] = {}
         self._turn = 0
-        self.commits: GroupCommit[_Entry | HalfBlock] = GroupCommit(
+        self.commits: GroupCommit[HalfBlock] = GroupCommit(
             "half", self, gateway.gather.total_seconds(), gateway.max_waiting, intake
         )
 
@@ -127,44 +168,67 @@ class HalfMessageWriter:
         The awaitable holds references only to the messages that are to be committed, which are counted.
         """
         fit = [self._fit(half, groups) for half in messages]
-        new = _New()
-        admitted = [half if isinstance(half, Problem) else self._admit(half, new, groups) for half in fit]
-        if new.entries:
-            done = self.commits.submit(new.entries, new.size, groups)
-            for entry in new.entries:
-                entry.done = done
-        return _all_settled(admitted)
+        admitted: dict[int, Answer | _Pending] = {n: one for n, one in enumerate(fit) if isinstance(one, Problem)}
+        numbers = [number for number in range(len(fit)) if number not in admitted] if admitted else range(len(fit))
+        halves = [half for half in fit if not isinstance(half, Problem)]
+        names = [name_of(half.producer_group, half.transaction_id) for half in halves]
+        block = self._begin(_Messages(halves), names, list(map(fingerprint, halves)), numbers, admitted, groups)
+        return _all_stored(block) if block is not None else _all_settled(admitted)
 
     def take_columns(self, columns: HalfColumns, groups: Groups) -> Awaitable[Placed | list[Answer]]:
         """The same for messages that came as columns; Placed if all of them are new and were committed."""
         admitted: dict[int, Answer | _Pending] = {**columns.problems}
         rows, numbers = self._fit_columns(columns, groups, admitted)
-        names, prints = joined_names(rows["producer_group"], rows["transaction_id"]).to_pylist(), fingerprints(rows)
+        names, prints = (
+            joined_names(rows["producer_group"], rows["transaction_id"]).to_pylist(),
+            fingerprints(rows).tolist(),
+        )
+        size = columns.size if len(rows) == len(columns.numbers) else rows.nbytes
+        block = self._begin(_Columns(rows, size), names, prints, numbers.tolist(), admitted, groups)
+        return _placed(block) if block is not None else _all_settled(admitted)
+
+    def _begin(
+        self,
+        sent: _Messages | _Columns,
+        names: list[str],
+        prints: list[int],
+        numbers: Sequence[int],
+        admitted: dict[int, Answer | _Pending],
+        groups: Groups,
+    ) -> HalfBlock | None:
+        """Have those of the messages committed that are new, together.
+
+        ``numbers``: of each, in the request. The block, if it has all of the request; else each one's answer, or the
+        in-flight message that it is or repeats, is added to ``admitted``.
+        """
         again: dict[int, tuple[int, int]] = {}
-        reservation = self._cache.reserve(names) if self._on_the_way.keys().isdisjoint(names) else None
+        whole = not admitted
+        reservation = self._cache.reserve(names)
         if reservation is None:
-            new, again = self._new(names, prints, rows, numbers, admitted)
-            rows, names = rows.take(pa.array(new)), [names[row] for row in new.tolist()]
-            prints, numbers = prints[new], numbers[new]
-        whole = columns.size if len(names) == len(columns.numbers) else rows.nbytes
-        count, size, refusal = self._room(len(names), whole, rows, groups)
+            new, again = self._new(names, prints, sent.transaction_ids, numbers, admitted)
+            whole = whole and len(new) == len(names)
+            sent, names, prints = sent.chosen(new), [names[row] for row in new], [prints[row] for row in new]
+            numbers = [numbers[row] for row in new]
+        count, refusal = self._room(len(names), sent, groups)
         if refusal is not None:
             if reservation is not None:
                 self._cache.release(reservation, names)
                 reservation = None
-            admitted |= dict.fromkeys(numbers[count:].tolist(), refusal)
-            rows, names, prints, numbers = rows.slice(0, count), names[:count], prints[:count], numbers[:count]
+            whole = False
+            admitted |= dict.fromkeys(numbers[count:], refusal)
+            names, prints, numbers = names[:count], prints[:count], numbers[:count]
+        block: HalfBlock | None = None
         if count:
-            block = HalfBlock(rows, names, prints, size, self._reserved(names) if reservation is None else reservation)
+            block = sent.block(names, prints, self._reserved(names) if reservation is None else reservation)
             self._blocks[block.reservation] = block
             block.done = self.commits.submit([block], block.size, groups, count)
-            if count == len(columns.transaction_ids):
-                return _placed(block)
-            of_rows = enumerate(zip(numbers.tolist(), prints.tolist(), strict=True))
-            admitted |= {number: (BlockRow(block, row), content) for row, (number, content) in of_rows}
+            if whole:
+                return block
+            of_rows = enumerate(zip(numbers, prints, strict=True))
+            admitted |= {number: (_InFlight(block, row), content) for row, (number, content) in of_rows}
         for number, (row, content) in again.items():
-            admitted[number] = (BlockRow(block, row), content) if row < count else _refused(refusal)
-        return _all_settled([admitted[number] for number in range(len(columns.transaction_ids))])
+            admitted[number] = (_InFlight(block, row), content) if block and row < count else _refused(refusal)
+        return None
 
     def _fit_columns(
         self, columns: HalfColumns, groups: Groups, refused: dict[int, Answer | _Pending]
@@ -194,20 +258,20 @@ class HalfMessageWriter:
 
     def _new(
         self,
-        names: list[str],
-        prints: NDArray[np.int64],
-        rows: pa.Table,
-        numbers: NDArray[np.int64],
+        names: Sequence[str],
+        prints: Sequence[int],
+        transaction_ids: Sequence[str],
+        numbers: Sequence[int],
         admitted: dict[int, Answer | _Pending],
-    ) -> tuple[NDArray[np.int64], dict[int, tuple[int, int]]]:
-        """Which rows are new, and for each that repeats one of them, by number: which new one, and its fingerprint.
+    ) -> tuple[list[int], dict[int, tuple[int, int]]]:
+        """Which are new, and for each that repeats one of them, by number: which new one, and its fingerprint.
 
         The others' answers, or in-flight messages, are added to ``admitted``.
         """
         new: list[int] = []
         first: dict[str, int] = {}
         again: dict[int, tuple[int, int]] = {}
-        every = zip(names, prints.tolist(), rows["transaction_id"].to_pylist(), numbers.tolist(), strict=True)
+        every = zip(names, prints, transaction_ids, numbers, strict=True)
         for row, (name, content, transaction_id, number) in enumerate(every):
             if name in first:
                 again[number] = first[name], content
@@ -218,7 +282,7 @@ class HalfMessageWriter:
                 new.append(row)
             else:
                 admitted[number] = known
-        return np.array(new, np.int64), again
+        return new, again
 
     def _reserved(self, names: list[str]) -> int:
         reservation = self._cache.reserve(names)
@@ -226,16 +290,13 @@ class HalfMessageWriter:
             raise AssertionError("names that are new were not")
         return reservation
 
-    def _room(self, count: int, size: int, rows: pa.Table, groups: Groups) -> tuple[int, int, Problem | None]:
-        """How many of the messages can be accepted now, their memory in bytes, and why not more."""
-        refusal = None
-        while count:
-            problem = self.commits.refusal(count, block_size(count, size), groups)
-            if problem is None:
-                break
-            refusal, count = problem, count // 2
-            size = rows.slice(0, count).nbytes
-        return count, block_size(count, size), refusal
+    def _room(self, count: int, sent: _Messages | _Columns, groups: Groups) -> tuple[int, Problem | None]:
+        """How many of the messages can be accepted now, and why not more."""
+        refusal = self.commits.refusal(count, sent.size(count), groups) if count else None
+        if refusal is None:
+            return count, None
+        refused = range(1, count)
+        return bisect_left(refused, 1, key=lambda n: self.commits.refusal(n, sent.size(n), groups) is not None), refusal
 
     def _fit(self, half: Half | Problem, groups: Groups) -> Half | Problem:
         if isinstance(half, Problem):
@@ -255,54 +316,34 @@ class HalfMessageWriter:
         reason = too_late(delay_ms, deliver_at, now_ms(), self._max_delay)
         return Problem("unfit", reason, {"field": reason.partition(":")[0]}) if reason else None
 
-    def _admit(self, half: Half, new: _New, groups: Groups) -> Answer | _Pending:
-        """The answer if known; else the in-flight message with this name, and the fingerprint of ``half``."""
-        name, content = name_of(half.producer_group, half.transaction_id), fingerprint(half)
-        known = self._known(name, content, half.transaction_id)
-        if known is not None:
-            return known
-        size = _size(half)
-        refusal = self.commits.refusal(len(new.entries) + 1, new.size + size, groups)
-        if refusal is not None:
-            return refusal
-        entry = self._on_the_way[name] = _Entry(half, name, content)
-        new.entries.append(entry)
-        new.size += size
-        return entry, content
-
     def _known(self, name: str, content: int, transaction_id: str) -> Answer | _Pending | None:
         """The answer to a message that is cached, or the in-flight one with its name; None = it is new."""
         known = self._cache.named(name)
         if known is not None:
             same = judge_half(known, content) is Verdict.REPEATED
             return _stored(transaction_id, known) if same else _other_content(known)
-        entry = self._on_the_way.get(name)
-        if entry is not None:
-            return entry, content
         under_way = self._cache.under_way(name)
-        return None if under_way is None else (BlockRow(self._blocks[under_way[0]], under_way[1]), content)
+        return None if under_way is None else (_InFlight(self._blocks[under_way[0]], under_way[1]), content)
 
-    def prepare(self, batch: Sequence[_Entry | HalfBlock]) -> _Prepared:
-        """Assign the offsets: first those of single messages, which are one record of the journal."""
+    def prepare(self, batch: Sequence[HalfBlock]) -> _Prepared:
+        """Assign the offsets: first those of messages, which are one record of the journal."""
         queue_id = self._cache.queues[self._turn % len(self._cache.queues)]
         self._turn += 1
         first = self._cache.next_offset(queue_id)
-        singles = [one for one in batch if isinstance(one, _Entry)]
-        blocks = [one for one in batch if isinstance(one, HalfBlock)]
+        messages = [one for one in batch if isinstance(one, MessageBlock)]
+        columns = [one for one in batch if isinstance(one, ColumnBlock)]
         offset = first
-        ordered: list[_Entry | HalfBlock] = [*singles, *blocks]
-        for one in ordered:
+        for one in (*messages, *columns):
             one.queue_id, one.queue_offset = queue_id, offset
             offset += len(one)
-        return _Prepared([entry.half for entry in singles], blocks, queue_id, first)
+        return _Prepared([half for one in messages for half in one.halves], messages, columns, queue_id, first)
 
     def write(self, prepared: _Prepared) -> None:
         """Commit to `half`."""
-        halves, blocks, queue_id, first = prepared
-        stored = now_ms()
-        parts = [landed_rows(block.rows, queue_id, block.queue_offset, stored) for block in blocks]
-        if halves:
-            parts.append(half_rows(halves, queue_id, first, stored))
+        stored, queue_id = now_ms(), prepared.queue_id
+        parts = [landed_rows(block.rows, queue_id, block.queue_offset, stored) for block in prepared.columns]
+        if prepared.halves:
+            parts.append(half_rows(prepared.halves, queue_id, prepared.first, stored))
         rows = pa.concat_tables(parts)
         with self._metrics.commit_seconds("half"):
             self._table.append(rows)
@@ -310,48 +351,28 @@ class HalfMessageWriter:
 
     def records(self, prepared: _Prepared) -> list[Record]:
         """See group_commit.CommitTarget."""
-        singles = [half_record(prepared.halves, prepared.queue_id, prepared.first)] if prepared.halves else []
-        return singles + [block_record(block) for block in prepared.blocks]
+        messages = [half_record(prepared.halves, prepared.queue_id, prepared.first)] if prepared.halves else []
+        return messages + [block_record(block) for block in prepared.columns]
 
-    def settle(self, batch: Sequence[_Entry | HalfBlock], prepared: _Prepared) -> None:
+    def settle(self, batch: Sequence[HalfBlock], prepared: _Prepared) -> None:
         """Add them to the cache."""
         stored = steady_ms()
-        self._cache.landed(
-            CachedHalf(
-                entry.queue_id,
-                entry.queue_offset,
-                entry.name,
-                entry.fingerprint,
-                entry.half.real_topic,
-                entry.half.born_timestamp,
-                stored,
-                "COMMIT" if entry.half.committed else None,
-            )
-            for entry in batch
-            if isinstance(entry, _Entry)
-        )
-        for block in prepared.blocks:
-            self._cache.landed_together(block.entries(stored))
-            del self._blocks[block.reservation]
-        self._forget(batch)
+        if prepared.messages:
+            self._cache.landed(run_of_messages(prepared.messages, prepared.halves, stored))
+        for block in prepared.columns:
+            self._cache.landed(run_of_columns(block, stored))
+        for one in batch:
+            del self._blocks[one.reservation]
         self._health.worked()
         self._metrics.last_offset(prepared.queue_id, prepared.first + sum(map(len, batch)) - 1)
 
-    def failed(self, batch: Sequence[_Entry | HalfBlock], error: Exception) -> None:
+    def failed(self, batch: Sequence[HalfBlock], error: Exception) -> None:
         """Drop them: the next commit assigns their offsets to others."""
         problem = self._health.failed(error)
-        for entry in batch:
-            entry.problem = problem
-            if isinstance(entry, HalfBlock):
-                self._cache.release(entry.reservation, entry.names)
-                del self._blocks[entry.reservation]
-        self._forget(batch)
-
-    def _forget(self, batch: Sequence[_Entry | HalfBlock]) -> None:
-        """The single messages are not on the way any more."""
-        for entry in batch:
-            if isinstance(entry, _Entry):
-                del self._on_the_way[entry.name]
+        for block in batch:
+            block.problem = problem
+            self._cache.release(block.reservation, block.names)
+            del self._blocks[block.reservation]
 
 
 def _size(half: Half) -> int:
@@ -364,34 +385,54 @@ def _size(half: Half) -> int:
 
 
 async def _placed(block: HalfBlock) -> Placed | list[Answer]:
-    """The answer to the messages of a block, once it is committed."""
+    """The answer to all messages of a request, once they are committed."""
+    await _done(block)
+    return Placed(block.queue_id, block.queue_offset) if block.problem is None else [block.problem] * len(block)
+
+
+async def _all_stored(block: HalfBlock) -> list[Answer]:
+    """The same, one by one."""
+    await _done(block)
+    if block.problem is not None:
+        return [block.problem] * len(block)
+    queue_id, first = block.queue_id, block.queue_offset
+    ids = map(block.transaction_id, range(len(block)))
+    return [{"transaction_id": one, "queue_id": queue_id, "queue_offset": first + row} for row, one in enumerate(ids)]
+
+
+async def _all_settled(admitted: Mapping[int, Answer | _Pending]) -> list[Answer]:
+    """The answers by number, once the in-flight messages are committed."""
+    answers: list[Answer] = []
+    for number in range(len(admitted)):
+        one = admitted[number]
+        if isinstance(one, tuple):
+            (block, row), content = one
+            await _done(block)
+            place = _Place(block.queue_id, block.queue_offset + row)
+            if block.problem is not None:
+                one = block.problem
+            elif block.fingerprints[row] == content:
+                one = _stored(block.transaction_id(row), place)
+            else:
+                one = _other_content(place)
+        answers.append(one)
+    return answers
+
+
+async def _done(block: HalfBlock) -> None:
+    # Not shielded: waiters are only cancelled when the process exits without waiting for requests.
     if block.done is not None:
         await block.done
-    return Placed(block.queue_id, block.queue_offset) if block.problem is None else [block.problem] * len(block)
 
 
 def _refused(refusal: Problem | None) -> Problem:
     return refusal or Problem("queue_full", "send it again")
 
 
-async def _all_settled(admitted: Sequence[Answer | _Pending]) -> list[Answer]:
-    return [await _settled(*one) if isinstance(one, tuple) else one for one in admitted]
-
-
-async def _settled(entry: _Entry | BlockRow, content: int) -> Answer:
-    """The answer to a message with this content, once the in-flight one is committed."""
-    # Not shielded: waiters are only cancelled when the process exits without waiting for requests.
-    if entry.done is not None:
-        await entry.done
-    if entry.problem is not None:
-        return entry.problem
-    return _stored(entry.transaction_id, entry) if entry.fingerprint == content else _other_content(entry)
-
-
-def _stored(transaction_id: str, first: CachedHalf | _Entry | BlockRow) -> Answer:
+def _stored(transaction_id: str, first: CachedHalf | _Place) -> Answer:
     return {"transaction_id": transaction_id, "queue_id": first.queue_id, "queue_offset": first.queue_offset}
 
 
-def _other_content(first: CachedHalf | _Entry | BlockRow) -> Problem:
+def _other_content(first: CachedHalf | _Place) -> Problem:
     place = {"queue_id": first.queue_id, "queue_offset": first.queue_offset}
     return Problem("contradiction", "the group has sent this transaction_id with another content", place)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from checkback.gateway.batch_decoder import RemarkedOp
-    from checkback.gateway.half_blocks import HalfBlock
+    from checkback.gateway.half_blocks import ColumnBlock
     from checkback.gateway.op_blocks import OpBlock
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -34,7 +34,7 @@ def half_record(halves: Sequence[Half], queue_id: int, first: int) -> Record:
     return Record(Kind.HALF, len(halves), _encode(halves), queue_id, first)
 
 
-def block_record(block: HalfBlock) -> Record:
+def block_record(block: ColumnBlock) -> Record:
     """Half messages that came as columns, at their offsets."""
     return Record(Kind.HALF, len(block), to_stream(block.rows), block.queue_id, block.queue_offset)
 

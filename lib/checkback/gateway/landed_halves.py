@@ -15,7 +15,7 @@ from checkback.gateway.landed_names import LandedNames
 from checkback.messages import LONG_MAX, STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -49,7 +49,7 @@ class CachedHalf(msgspec.Struct, frozen=True, gc=False):
 class HalfEntries:
     """Half messages to be remembered, in the order of landing. ``states``: codes; otherwise as in `CachedHalf`.
 
-    ``names``: an Arrow array for those of a start, which need less memory then. ``reservation``: of the names.
+    ``names``: an Arrow array for those of a start, which need less memory then.
     """
 
     queue_ids: Integers
@@ -60,7 +60,24 @@ class HalfEntries:
     born: Integers
     stored: Integers
     states: bytes
-    reservation: int | None = None
+
+
+@dataclass(frozen=True)
+class HalfRun:
+    """Half messages that have landed at a queue's next offsets, from ``first`` on; otherwise as in `HalfEntries`.
+
+    ``reservations``: those of the names, in their order, each with the number of its names. ``stored``: of all.
+    """
+
+    queue_id: int
+    first: int
+    names: list[str]
+    fingerprints: list[int]
+    topics: list[str]
+    born: list[int]
+    stored: int
+    states: bytes
+    reservations: Sequence[tuple[int, int]]
 
 
 class LandedHalves:
@@ -139,31 +156,33 @@ class LandedHalves:
         new[known] = column[positions[known]] == 0
         column[positions[new]] = states[new]
 
-    def add(self, one: CachedHalf) -> None:
-        """Add a half message, unless one at its place is known."""
-        offsets, numbers = self._places.setdefault(one.queue_id, (array("q"), array("q")))
-        at = bisect_left(offsets, one.queue_offset) if offsets and offsets[-1] >= one.queue_offset else len(offsets)
-        if at < len(offsets) and offsets[at] == one.queue_offset:
-            if self._known(numbers[at]) is not None:
-                return
-            numbers[at] = self._next
-        else:
-            offsets.insert(at, one.queue_offset)
-            numbers.insert(at, self._next)
-        self._numbers.append(self._next)
-        self._queue_ids.append(one.queue_id)
-        self._offsets.append(one.queue_offset)
-        self._fingerprints.append(one.fingerprint)
-        self._born.append(one.born_timestamp)
-        self._stored.append(one.stored)
-        self._states.append(CODE_OF[one.state])
-        self._alive.append(1)
-        self._share.append(self._share_of(one.name))
-        self._names.append(one.name)
-        self._topics.append(one.real_topic)
-        self._by_name.add((one.name,), (self._next,))
-        self._next += 1
-        self._live += 1
+    def land(self, run: HalfRun) -> None:
+        """Add half messages whose names are reserved, at offsets above all that are known of the queue."""
+        count = len(run.names)
+        offsets, numbers = self._places.setdefault(run.queue_id, (array("q"), array("q")))
+        its, places = range(self._next, self._next + count), range(run.first, run.first + count)
+        for column, values in (
+            (offsets, places),
+            (numbers, its),
+            (self._numbers, its),
+            (self._offsets, places),
+            (self._fingerprints, run.fingerprints),
+            (self._born, run.born),
+        ):
+            column.extend(values)
+        self._stored += array("q", (run.stored,)) * count
+        self._queue_ids += array("i", (run.queue_id,)) * count
+        self._states += run.states
+        self._alive += b"\1" * count
+        number = self._next
+        for reservation, size in run.reservations:
+            self._by_name.landed(reservation, number)
+            number += size
+        self._names += run.names
+        self._topics += run.topics
+        self._share.extend(self._shares_of(run.names))
+        self._next += count
+        self._live += count
 
     def extend(self, more: HalfEntries) -> None:
         """Add half messages, except those at a place that is known."""
@@ -187,31 +206,28 @@ class LandedHalves:
             column.frombytes((values if len(values) == len(numbers) else values[new]).tobytes())
         self._states += states
         self._alive += b"\1" * len(numbers)
-        self._extend_names(more, new, numbers)
+        self._extend_names(more.names, new, numbers)
         self._topics += topics
         self._next += len(more.names)
         self._live += len(numbers)
 
-    def _extend_names(self, more: HalfEntries, new: NDArray[np.bool_], numbers: Integers) -> None:
-        names = more.names
+    def _extend_names(self, names: list[str] | pa.StringArray, new: NDArray[np.bool_], numbers: Integers) -> None:
         if not isinstance(names, list) and not self._next and len(names):
             self._by_name.begin(names, new)
             self._names += [""] * len(numbers)
-            if len(self._shares) > 1:
-                self._share.extend(compress((self._share_of(name.as_py()) for name in names), new))
-            else:
-                self._share.extend(bytes(len(numbers)))
+            self._share.extend(compress(self._shares_of(names), new))
             return
         texts = names if isinstance(names, list) else names.to_pylist()
         added = texts if new.all() else list(compress(texts, new))
-        if more.reservation is not None and len(added) == len(texts):
-            self._by_name.landed(more.reservation, self._next)
-        else:
-            if more.reservation is not None:
-                self._by_name.release(more.reservation, texts)
-            self._by_name.add(added, numbers.tolist())
+        self._by_name.add(added, numbers.tolist())
         self._names += added
-        self._share.extend(map(self._share_of, added) if len(self._shares) > 1 else bytes(len(added)))
+        self._share.extend(self._shares_of(added))
+
+    def _shares_of(self, names: list[str] | pa.StringArray) -> Iterable[int]:
+        if len(self._shares) == 1:
+            return bytes(len(names))
+        texts = names if isinstance(names, list) else (name.as_py() for name in names)
+        return (self._shares.get(name.partition("/")[0], 0) for name in texts)
 
     def forget(self, before: int, most: int, kept: Mapping[int, int]) -> int:
         """Evict as `DeduplicationCache.forget`; ``kept``: by queue, the first offset that stays. Returns how many."""
@@ -328,9 +344,6 @@ class LandedHalves:
     def _name(self, position: int) -> str:
         name = self._names[position]
         return name or self._by_name.first_name(self._numbers[position])
-
-    def _share_of(self, name: str) -> int:
-        return self._shares.get(name.partition("/")[0], 0) if len(self._shares) > 1 else 0
 
 
 _NOWHERE: tuple[array[int], array[int]] = (array("q"), array("q"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: names that are Python objects at once
 _AT_ONCE = 10_000
+#: so few names are looked up one by one
+_FEW = 8
 #: instead of the number of a reservation's first name: they are on their way; they will not land
 _UNDER_WAY, _RELEASED = -1, -2
 
@@ -59,7 +62,11 @@ class LandedNames:
 
     def maybe_first(self, names: Collection[str]) -> bool:
         """May one of them be one of the first names? It may be evicted."""
-        return self._first_names is not None and not self._first_names.isdisjoint(names)
+        if self._first_names is None:
+            return False
+        if len(names) <= _FEW:
+            return any(self._first_names.number(name) is not None for name in names)
+        return not self._first_names.isdisjoint(names)
 
     def reserve(self, names: Collection[str]) -> int | None:
         """Reserve names that are not `maybe_first`; None, and nothing is reserved, if one is known or there twice."""
@@ -124,7 +131,7 @@ class LandedNames:
         if self._first_names is not None and (first is None or first >= len(self._first_names)):
             self._first_names = None
         gone = 0
-        for begin, number in zip(self._begins[1:], self._firsts, strict=False):
+        for begin, number in zip(islice(self._begins, 1, None), self._firsts, strict=False):
             size = begin - self._begins[gone]
             if number == _UNDER_WAY or (number >= 0 and first is not None and number + size > first):
                 break

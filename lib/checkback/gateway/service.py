@@ -84,7 +84,7 @@ class GatewayService:
             }
             self.cache = DeduplicationCache(next_offsets, settings.producers)
             self._remember_ms = gateway.remember // timedelta(milliseconds=1)
-            self.cache.landed_together(self._remembered(history, [*gateway.queues, *others], gateway))
+            self.cache.landed_before(self._remembered(history, [*gateway.queues, *others], gateway))
         except BaseException:
             if self.journal is not None:
                 self.journal.close()
