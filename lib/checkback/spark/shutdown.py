@@ -40,7 +40,7 @@ _HOLD_MS = 600_000
 _INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling sleep: java.lang.InterruptedException"
 #: Fixes for a failed batch, by Spark's error condition.
 _FIXES = {
-    "[FAILED_READ_FILE": "put the file back as it was and run again: the batch that holds it is taken up again",
+    "[FAILED_READ_FILE": "run again: the batch is taken up again; if the file is missing or damaged, put it back first",
     NO_SPACE: NO_SPACE_FIX,
     "[CANNOT_WRITE_STATE_STORE": "check that the checkpoint's disk has space and is writable, then run again",
     "[DELTA_SCHEMA_CHANGED": "a table that it reads was altered, as by a new column: run again, and it goes on",

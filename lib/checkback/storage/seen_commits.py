@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from checkback.errors import StateError, StorageError
 from checkback.storage import filesystem, table_files
+from checkback.storage.delta_errors import read_fix
 from checkback.storage.fsync import versions
 from checkback.storage.object_store import concurrently
 
@@ -129,9 +130,8 @@ class _Commits:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError) as error:
-            raise StorageError(
-                "a commit of the table's log cannot be read", file, "restore it from a backup"
-            ) from error
+            fix = read_fix(error, "restore it from a backup")
+            raise StorageError("a commit of the table's log cannot be read", file, fix) from error
 
 
 def replaced(spark: SparkSession | None, tables: Tables, query: str) -> str | None:
