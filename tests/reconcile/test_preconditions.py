@@ -35,6 +35,8 @@ GOOD = StartFacts(
         {"decisions": replace(GOOD.decisions, owner=0, owned=None)},
         {"decisions": DecisionFacts(written=False, owner=3)},
         {"decisions": replace(GOOD.decisions, segment_size=None)},
+        {"decisions": replace(GOOD.decisions, planned={5: frozenset({7})}), "times": {5: 7}},
+        {"decisions": replace(GOOD.decisions, planned={4: frozenset({6})})},  # Spark has deleted the entry
         {"logs": {}},
         {"logs": {"half": replace(HALF, oldest=8)}},
         {"logs": {"half": replace(HALF, newest=7)}},
@@ -58,6 +60,14 @@ def test_what_belongs_together_starts(changes: dict[str, Any]) -> None:
         ({"done": 5, "decisions": replace(GOOD.decisions, concluded=4)}, "batch 5 is done, they end with 4"),
         ({"replaced": "the table half was put back"}, "the table half was put back"),
         ({"missing_schema": "file:/a/b"}, "the checkpoint was moved or copied: .*, file:/a/b"),
+        (
+            {"decisions": replace(GOOD.decisions, planned={5: frozenset({7})}), "times": {5: 6}},
+            "written by another batch 5 than the checkpoint has",
+        ),
+        (
+            {"decisions": replace(GOOD.decisions, planned={4: frozenset({6}), 5: frozenset({6, 7})}), "times": {5: 7}},
+            "written by another batch 5 than the checkpoint has",
+        ),
         ({"partitions": 8}, "reconcile.partitions: is 8, but the checkpoint .* made with 4"),
         ({"segment_size": 100}, "reconcile.segment_size: is 100, but the checkpoint .* made with 4096"),
         ({"logs": {"half": replace(HALF, table="x")}}, "the table half is another one"),

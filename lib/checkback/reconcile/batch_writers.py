@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from checkback.errors import StorageError
 from checkback.reconcile import half_reader, unpublished
+from checkback.reconcile.batch_plan import plan_versions
 from checkback.reconcile.tasks import PARKED_PREFIX, SURVEY_SCHEMA, TaskReport, picker, reader, selector, surveyor
 from checkback.storage.parquet_files import FILES_SCHEMA, files_of
 from checkback.storage.schemas import TOPIC_PREFIX
@@ -76,7 +77,9 @@ class FileBatchWriter:
         self._commit(unpublished.TABLE, self._parked)
 
     def _commit(self, name: str, files: Sequence[ParquetFile]) -> None:
-        self._half.tables.commit(self._half.spark, name, files, f"{self._app}/{name}", self._wanted.batch_id)
+        app, wanted = f"{self._app}/{name}", self._wanted
+        plan = plan_versions(app, wanted.batch_id, wanted.batch_time)
+        self._half.tables.commit(self._half.spark, name, files, app, wanted.batch_id, plan)
 
     def _write(self, wanted: HalfLookup, parking: Parking) -> tuple[list[ParquetFile], list[TaskReport]]:
         spark, tables, log = self._half.spark, self._half.tables, self._half.tables.log("half")

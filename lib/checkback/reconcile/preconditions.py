@@ -30,7 +30,8 @@ class DecisionFacts:
     ``written``: it has rows; without a checkpoint also: another table has rows that only batches write. ``owner``: the
     number of checkpoints that have owned the tables; ``owned``: the number of this one, None = never an owner.
     ``last_batch``: the newest batch of its query in any table; ``concluded``: the newest in `batches`, None = none;
-    ``segment_size``: that of the checkpoint.
+    ``segment_size``: that of the checkpoint. ``planned``: for the newest batch in `batches` and the newest begun, the
+    times (ms) of the plans by which tables were written.
     """
 
     written: bool
@@ -39,6 +40,7 @@ class DecisionFacts:
     last_batch: int | None = None
     concluded: int | None = None
     segment_size: int | None = None
+    planned: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class StartFacts:
     """The facts at a start. ``rebuilding``: a rebuild is incomplete.
 
     ``logs``: the sources' logs by name, in the query's order, if read. ``done``: the last completed batch; -1 = none.
-    ``replaced``: see `Fit`. ``missing_schema``: see `checkpoint`.
+    ``replaced``: see `Fit`. ``missing_schema``: see `checkpoint`. ``times``: of the batches in the offset log (ms).
     """
 
     place: str
@@ -59,6 +61,7 @@ class StartFacts:
     done: int = -1
     replaced: str | None = None
     missing_schema: str | None = None
+    times: Mapping[int, int] = field(default_factory=dict)
 
 
 def refuse(facts: StartFacts) -> None:
@@ -86,6 +89,7 @@ def refuse(facts: StartFacts) -> None:
             f"put the folder back, {_REBUILD}",
         )
     _refuse_misfit(facts, newest)
+    _refuse_other_plan(facts)
     _refuse_other_shape(facts, newest)
 
 
@@ -115,6 +119,18 @@ def _refuse_misfit(facts: StartFacts, newest: Batch) -> None:
     if found is not None:
         without = "run `checkback rebuild`: it goes by the tables, which hold every row"
         raise StateError(found.what, facts.place, f"{found.fix}, {_REBUILD}" if found.fix else without)
+
+
+def _refuse_other_plan(facts: StartFacts) -> None:
+    """See `batch_plan`."""
+    for batch_id, found in facts.decisions.planned.items():
+        if batch_id in facts.times and found != {facts.times[batch_id]}:
+            raise StateError(
+                f"the tables were written by another batch {batch_id} than the checkpoint has: "
+                "a process that had been stopped has replaced it",
+                facts.place,
+                "run `checkback rebuild`: it goes by the tables, which hold every row",
+            )
 
 
 def _refuse_other_shape(facts: StartFacts, newest: Batch) -> None:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from checkback.errors import StorageError
 from checkback.reconcile import rejected, unpublished
 from checkback.reconcile.actions import Actions
+from checkback.reconcile.batch_plan import plan_versions, refuse_other_plan
 from checkback.reconcile.batch_writers import BatchWriter, FileBatchWriter, SparkBatchWriter, total_rows
 from checkback.reconcile.batches import TABLE as BATCHES
 from checkback.reconcile.batches import Written, application, batch_row
@@ -109,7 +110,7 @@ class Publisher:
         if not is_connect(batch):  # with Connect the session is shared
             spark.conf.set(_ADAPTIVE, "false")
         actions, segments = Actions.of(batch.toArrow())
-        self._durable = partial(self._flush_inputs, spark, batch_id)
+        self._durable = partial(self._flush_inputs, spark, batch_id, actions.batch_time)
         written = Written()
         if len(actions.records) or self._topics.due(spark, _now()):
             written = self.publish(spark, actions, batch_id, app)
@@ -153,14 +154,19 @@ class Publisher:
         return Written(names, rejected, waiting)
 
     def _make_durable(self) -> None:
-        """Flush what the batch depends on, once a batch: before its first commit. Raises UnflushedError, StateError."""
+        """Flush what the batch depends on, once a batch: before its first commit.
+
+        Raises UnflushedError, StateError, FencedError if another process has planned the batch.
+        """
         self._durable()
         self._durable = _nothing
 
-    def _flush_inputs(self, spark: SparkSession, batch_id: int) -> None:
+    def _flush_inputs(self, spark: SparkSession, batch_id: int, batch_time: int) -> None:
         self._flush()
         if self._tables.readable:
-            self._seen.keep(spark, _seen(self._entry(spark, batch_id)))
+            entry = self._entry(spark, batch_id)
+            refuse_other_plan(entry, batch_time, self._tables.checkpoint(NAME))
+            self._seen.keep(spark, _seen(entry))
 
     def _parked(self, spark: SparkSession, batch_id: int, app: str) -> int:
         """Rows in `unpublished` from an interrupted first attempt at this batch; tables may be repaired since."""
@@ -180,7 +186,8 @@ class Publisher:
             read=self._read(spark, batch_id),
             restored=self._restored_sources() if batch_id == 0 else None,
         )
-        self._tables.append_arrow(spark, row, BATCHES, application(app), batch_id)
+        plan = plan_versions(application(app), batch_id, batch_time)
+        self._tables.append_arrow(spark, row, BATCHES, application(app), batch_id, plan)
         self._concluded = True
 
     def _time(self, spark: SparkSession, actions: Actions, batch_id: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from checkback.errors import StorageError
+from checkback.reconcile.batch_plan import plan_recorded
 from checkback.reconcile.ownership import CONCLUDED, NAME, REBUILDING, WRITTEN, Owner, owner_of
 from checkback.reconcile.preconditions import DecisionFacts, StartFacts
 from checkback.storage import filesystem
@@ -14,6 +16,8 @@ from checkback.storage.checkpoint import (
     StreamPosition,
     last_done,
     missing_schema,
+    numbers,
+    read_batch,
     read_checkpoint,
 )
 from checkback.storage.checkpoint_facts import logs
@@ -31,10 +35,13 @@ def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts
     """The facts for a start of `reconcile`. The tables must exist. Raises StorageError."""
     place = tables.checkpoint(NAME)
     checkpoint = read_checkpoint(spark, place)
+    decisions = decision_facts(spark, tables, checkpoint)
+    entries = set(numbers(spark, f"{place}/offsets")).intersection(decisions.planned)
     return StartFacts(
         place=place,
         checkpoint=checkpoint,
-        decisions=decision_facts(spark, tables, checkpoint),
+        decisions=decisions,
+        times={batch_id: read_batch(spark, place, batch_id).time for batch_id in entries},
         partitions=int(spark.conf.get(PARTITIONS) or settings.reconcile.partitions),
         segment_size=settings.reconcile.segment_size,
         rebuilding=filesystem.exists(spark, tables.checkpoint(REBUILDING)),
@@ -67,7 +74,33 @@ def decision_facts(spark: SparkSession, tables: Tables, checkpoint: Checkpoint |
         last_batch=max((batch for batch in batches.values() if batch is not None), default=None),
         concluded=batches[CONCLUDED],
         segment_size=found.size,
+        planned=_planned(spark, tables, checkpoint, batches[CONCLUDED]) if tables.by_files else {},
     )
+
+
+def _planned(
+    spark: SparkSession, tables: Tables, checkpoint: Checkpoint, concluded: int | None
+) -> dict[int, frozenset[int]]:
+    """DecisionFacts.planned. Commits of earlier builds, and by Spark, tell nothing."""
+    newest = None if checkpoint.newest is None else checkpoint.newest.batch_id
+    # A batch that is not concluded may have written to topics only.
+    names = [*WRITTEN, *(tables.topics(spark) if newest != concluded else [])]
+
+    def recorded(name: str) -> tuple[int, int] | None:
+        try:
+            return plan_recorded(f"{checkpoint.query_id}/{name}", lambda app: tables.last_version(spark, name, app))
+        except StorageError:
+            if name in WRITTEN:
+                raise
+            return None  # a topic's table does not block the others
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        plans = {plan for plan in pool.map(recorded, names) if plan is not None}
+    return {
+        batch_id: frozenset(time for number, time in plans if number == batch_id)
+        for batch_id, _ in plans
+        if batch_id in (newest, concluded)
+    }
 
 
 def _positions(tables: Tables, checkpoint: Checkpoint | None) -> dict[str, StreamPosition | None]:

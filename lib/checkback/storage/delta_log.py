@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -324,8 +325,16 @@ class DeltaLog:
         self.flush()
         return True
 
-    def commit(self, files: Sequence[ParquetFile], app: str | None = None, version: int = 0) -> None:
+    def commit(
+        self,
+        files: Sequence[ParquetFile],
+        app: str | None = None,
+        version: int = 0,
+        also: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         """Append the files; idempotent with ``app``: a repeated (app, version) is skipped.
+
+        ``also``: versions of further applications, which the same commit sets.
 
         (app, version) is Delta's transaction identifier (PROTOCOL.md of delta-io/delta), as written by Spark's
         txnAppId and txnVersion. Raises FencedError if another process commits for ``app`` concurrently, StorageError
@@ -337,7 +346,7 @@ class DeltaLog:
         elif self.has(app, version):
             return
         if files:
-            self._append(files, {} if app is None else {app: version})
+            self._append(files, {} if app is None else {app: version, **also})
 
     def versions(self, apps: Iterable[str]) -> dict[str, int | None]:
         """The last version committed by each application; None if it never committed.

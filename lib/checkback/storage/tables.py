@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import StorageError
@@ -299,9 +300,15 @@ class Tables:
         return True
 
     def append_arrow(
-        self, spark: SparkSession, rows: pa.Table, name: str, app: str | None = None, version: int = 0
+        self,
+        spark: SparkSession,
+        rows: pa.Table,
+        name: str,
+        app: str | None = None,
+        version: int = 0,
+        also: Mapping[str, int] = MappingProxyType({}),
     ) -> list[str]:
-        """Append rows from the driver; see ``append``. Returns the paths of the files written here."""
+        """Append rows from the driver; see ``commit``. Returns the paths of the files written here."""
         if not rows.num_rows:
             return []
         if not self.by_files:
@@ -310,21 +317,29 @@ class Tables:
             with FileWriter(self.root, sync=self.sync) as writer:
                 writer.write(name, rows)
                 files = writer.close()
-            self.commit(spark, name, files, app, version)
+            self.commit(spark, name, files, app, version, also)
             return [f"{self.location(name)}/{file.path}" for file in files]
         return []
 
     def commit(
-        self, spark: SparkSession, name: str, files: Sequence[ParquetFile], app: str | None = None, version: int = 0
+        self,
+        spark: SparkSession,
+        name: str,
+        files: Sequence[ParquetFile],
+        app: str | None = None,
+        version: int = 0,
+        also: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Append files written by tasks (`parquet_files`); see ``append``.
+
+        ``also``: versions of further applications that the same commit sets, unless Spark writes the table.
 
         The files are committed as they are, unless the table was clustered, partitioned or altered: then Spark reads
         them and appends the rows.
         """
         self.guard.confirm()
         if self.log(name).appendable():
-            self.log(name).commit(files, app, version)
+            self.log(name).commit(files, app, version, also)
         elif files:
             from checkback.storage.spark_schemas import schema_of
 
