@@ -53,14 +53,11 @@ class _Entry:
     op: Op
     remark: str | None
     groups: Groups
+    #: the (queue_id, queue_offset) of its half message
+    place: Place
     half: CachedHalf | None = None
     done: asyncio.Future[None] | None = None
     problem: Problem | None = None
-
-    @property
-    def place(self) -> Place:
-        """The (queue_id, queue_offset) of its half message."""
-        return self.op.queue_id, self.op.half_offset
 
 
 class _Prepared(NamedTuple):
@@ -182,7 +179,9 @@ class OpWriter:
     def _fit(self, op: RemarkedOp | Problem, groups: Groups) -> _Entry | Problem:
         if isinstance(op, Problem):
             return op
-        return self._tokens.refused(op[0].producer_group, groups) or _Entry(*op, groups)
+        one, remark = op
+        refused = self._tokens.refused(one.producer_group, groups)
+        return refused or _Entry(one, remark, groups, (one.queue_id, one.half_offset))
 
     def _admit(
         self,
@@ -321,16 +320,19 @@ class OpWriter:
             if isinstance(entry, OpBlock):
                 self._settle_block(entry)
                 continue
-            cached = self._cache.ended(*entry.place, entry.op.state)
-            if entry.half is not None and not cached:
-                self._cache.recalled([replace(entry.half, state=entry.op.state)], steady_ms())
-            if entry.half is not None and self._journaled:
-                self._cache.unflushed_op(replace(entry.half, state=entry.op.state))
-            # An unverified op may be another transaction's.
-            for ended in self._looking_up if entry.half is not None else ():
-                if entry.place in ended:
-                    ended[entry.place] = entry.op.state
             del self._on_the_way[entry.place]
+            state = entry.op.state
+            cached = self._cache.ended(*entry.place, state)
+            if entry.half is None:  # an unverified op may be another transaction's
+                continue
+            half = replace(entry.half, state=state)
+            if not cached:
+                self._cache.recalled([half], steady_ms())
+            if self._journaled:
+                self._cache.unflushed_op(half)
+            for ended in self._looking_up:
+                if entry.place in ended:
+                    ended[entry.place] = state
         self._health.worked()
 
     def _settle_block(self, block: OpBlock) -> None:
