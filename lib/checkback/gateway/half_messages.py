@@ -24,11 +24,11 @@ from checkback.gateway.half_blocks import (
     HalfBlock,
     MessageBlock,
     Placed,
-    block_size,
     landed_rows,
     run_of_columns,
     run_of_messages,
 )
+from checkback.gateway.half_requests import SentColumns, SentMessages
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal_records import block_record, half_record
 from checkback.gateway.problems import Answer, Problem
@@ -54,9 +54,6 @@ if TYPE_CHECKING:
     #: an in-flight message, and the fingerprint of one that waits for it
     _Pending = tuple["_InFlight", int]
 
-#: Approximate memory overhead of a message besides its texts and body, and of each property.
-_OVERHEAD, _PROPERTY = 1024, 256
-
 
 class _InFlight(NamedTuple):
     """One half message of a block."""
@@ -78,56 +75,6 @@ class _Prepared(NamedTuple):
     columns: list[ColumnBlock]
     queue_id: int
     first: int
-
-
-class _Messages:
-    """Messages of a request that came as JSON."""
-
-    def __init__(self, halves: list[Half], sizes: list[int] | None = None) -> None:
-        self._halves = halves
-        self._sizes = list(map(_size, halves)) if sizes is None else sizes
-
-    @property
-    def transaction_ids(self) -> list[str]:
-        return [half.transaction_id for half in self._halves]
-
-    def chosen(self, rows: list[int]) -> _Messages:
-        return _Messages([self._halves[row] for row in rows], [self._sizes[row] for row in rows])
-
-    def size(self, count: int) -> int:
-        """Approximate memory of the first ``count`` in bytes."""
-        return sum(self._sizes if count == len(self._sizes) else self._sizes[:count])
-
-    def block(self, names: list[str], prints: list[int], reservation: int) -> MessageBlock:
-        """The first of them, as many as there are names."""
-        count = len(names)
-        return MessageBlock(names, prints, reservation, self.size(count), self._halves[:count])
-
-
-class _Columns:
-    """Messages of a request that came as columns; ``size``: of all, in bytes."""
-
-    def __init__(self, rows: pa.Table, size: int) -> None:
-        self._rows, self._size = rows, size
-
-    @property
-    def transaction_ids(self) -> list[str]:
-        found: list[str] = self._rows["transaction_id"].to_pylist()
-        return found
-
-    def chosen(self, rows: list[int]) -> _Columns:
-        chosen = self._rows.take(pa.array(rows, pa.int64()))
-        return _Columns(chosen, chosen.nbytes)
-
-    def size(self, count: int) -> int:
-        """Approximate memory of the first ``count`` in bytes."""
-        return block_size(count, self._size if count == len(self._rows) else self._rows.slice(0, count).nbytes)
-
-    def block(self, names: list[str], prints: list[int], reservation: int) -> ColumnBlock:
-        """The first of them, as many as there are names."""
-        count = len(names)
-        rows = self._rows if count == len(self._rows) else self._rows.slice(0, count)
-        return ColumnBlock(names, prints, reservation, self.size(count), rows)
 
 
 class HalfMessageWriter:
@@ -172,7 +119,7 @@ class HalfMessageWriter:
         numbers = [number for number in range(len(fit)) if number not in admitted] if admitted else range(len(fit))
         halves = [half for half in fit if not isinstance(half, Problem)]
         names = [name_of(half.producer_group, half.transaction_id) for half in halves]
-        block = self._begin(_Messages(halves), names, list(map(fingerprint, halves)), numbers, admitted, groups)
+        block = self._begin(SentMessages(halves), names, list(map(fingerprint, halves)), numbers, admitted, groups)
         return _all_stored(block) if block is not None else _all_settled(admitted)
 
     def take_columns(self, columns: HalfColumns, groups: Groups) -> Awaitable[Placed | list[Answer]]:
@@ -184,12 +131,12 @@ class HalfMessageWriter:
             fingerprints(rows).tolist(),
         )
         size = columns.size if len(rows) == len(columns.numbers) else rows.nbytes
-        block = self._begin(_Columns(rows, size), names, prints, numbers.tolist(), admitted, groups)
+        block = self._begin(SentColumns(rows, size), names, prints, numbers.tolist(), admitted, groups)
         return _placed(block) if block is not None else _all_settled(admitted)
 
     def _begin(
         self,
-        sent: _Messages | _Columns,
+        sent: SentMessages | SentColumns,
         names: list[str],
         prints: list[int],
         numbers: Sequence[int],
@@ -290,7 +237,7 @@ class HalfMessageWriter:
             raise AssertionError("names that are new were not")
         return reservation
 
-    def _room(self, count: int, sent: _Messages | _Columns, groups: Groups) -> tuple[int, Problem | None]:
+    def _room(self, count: int, sent: SentMessages | SentColumns, groups: Groups) -> tuple[int, Problem | None]:
         """How many of the messages can be accepted now, and why not more."""
         refusal = self.commits.refusal(count, sent.size(count), groups) if count else None
         if refusal is None:
@@ -373,15 +320,6 @@ class HalfMessageWriter:
             block.problem = problem
             self._cache.release(block.reservation, block.names)
             del self._blocks[block.reservation]
-
-
-def _size(half: Half) -> int:
-    """The approximate memory a message needs: its body is not always the largest part."""
-    size = _OVERHEAD + len(half.body) + len(half.transaction_id) + len(half.tags or "") + len(half.keys or "")
-    if half.properties:
-        size += _PROPERTY * len(half.properties) + sum(map(len, half.properties))
-        size += sum(map(len, half.properties.values()))
-    return size
 
 
 async def _placed(block: HalfBlock) -> Placed | list[Answer]:
