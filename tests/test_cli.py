@@ -41,6 +41,37 @@ def fails(capfd: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> 
     return err
 
 
+@pytest.mark.parametrize("option", ["--since", "--as-of"])
+def test_what_is_no_time_is_told_with_its_option(option: str, capfd: pytest.CaptureFixture[str]) -> None:
+    said = fails(capfd, "decisions", option, "1h", "--set", "storage.root=.")
+    assert said.startswith(f"checkback: {option}: '1h' is not a time; write 2026-11-20T15:00")
+
+
+@pytest.mark.parametrize("command", [["reconcile", "--available-now"], ["land", "--half", "."], ["pending"]])
+def test_a_root_that_delta_rs_would_read_as_a_url_is_refused(
+    command: list[str], folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a%20b").mkdir()
+    said = fails(capfd, *command, "--set", "storage.root=a%20b")
+    assert said.startswith("checkback: storage.root: ")
+    assert "a%20b has a % and two digits" in said
+
+
+def test_ctrl_c_is_130_without_a_traceback() -> None:
+    """It comes while a library is imported."""
+    code = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'pyarrow': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from checkback.cli import main\n"
+        "sys.exit(main(['pending', '--set', 'storage.root=.']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize("command", [["reconcile", "--available-now"], ["land", "--half", "."], ["pending"]])
 @pytest.mark.parametrize(
     ("override", "told"),

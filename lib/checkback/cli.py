@@ -1,7 +1,7 @@
 """The way in: runs a command, turns what goes wrong into one line on stderr and an exit code.
 
-Exit codes: 0 success, 1 runtime failure, 2 wrong usage or settings. The commands are in ``commands``; this module
-imports the standard library only, so that a missing package is also reported in one line.
+Exit codes: 0 success, 1 runtime failure, 2 wrong usage or settings, 130 Ctrl-C. The commands are in ``commands``; this
+module imports the standard library only, so that a missing package is also reported in one line.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PROGRAM = "checkback"
+#: the exit code of a command that Ctrl-C has ended, as shells have it
+INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader closed the pipe (`checkback pending | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except SystemExit as error:
         # Typer exits like this when the output is closed.
         return error.code if isinstance(error.code, int) else 1

@@ -1,14 +1,24 @@
-"""What a URL must be to be posted to: one rule for the check client and for the producer's gateway."""
+"""URLs: what one must be to be posted to, and how it is shown."""
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
-import requests
+#: What may be secret in a URL, the values of its query, as a regular expression of Python, Java and RE2: groups 1 and 2
+#: stay. And what is shown in its place.
+SECRETS, MASK = r"([?&])(?:([^=&]*=)[^&]*|[^=&]+)", "****"
+
+
+def masked(url: str) -> str:
+    """The URL as it is shown and recorded, without what may be secret in it: ``https://host/check?token=****``."""
+    return re.sub(SECRETS, rf"\1\2{MASK}", url)
 
 
 def postable(url: str) -> bool:
     """True for a URL that can be posted to, without credentials or fragment, and that requests accepts."""
+    import requests  # to mask needs none of it
+
     try:
         parts = urlsplit(url)
         requests.Request("POST", url).prepare()

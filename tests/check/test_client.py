@@ -131,6 +131,13 @@ def test_nobody_listens_is_no_answer() -> None:
     assert ask(unused_url()).error == "connection refused"
 
 
+def test_what_is_secret_in_an_endpoints_url_is_not_recorded() -> None:
+    first, last = unused_url(), unused_url()
+    answer = ask(f"{first}?token=s3cret", f"{last}?s3cret")
+    assert answer.endpoint == f"{last}?****"
+    assert answer.failed_tries == ((f"{first}?token=****", "connection refused"),)
+
+
 def test_host_unknown_is_no_answer() -> None:
     answer = ask("http://no-such-host.invalid/check", timeout_s=5)
     assert answer.error == "host name: could not be resolved"

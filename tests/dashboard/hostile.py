@@ -21,7 +21,7 @@ HOSTILE = (SCRIPT, "\u202egnp.exe", "a\x1b[31mb", "'\"><img src=x onerror=alert(
 PENDING = 120
 PAGES = (
     *("/", "/pending", "/pending?page=1", "/scheduled", "/consumers", "/transactions", "/groups/orders"),
-    *("/unpublished", "/discarded", "/audit", "/audit?run=1"),
+    *("/unpublished", "/discarded", "/decisions?since=2026-01-01T00:00", "/audit", "/audit?run=1"),
     *(f"/transactions/0/{offset}" for offset in range(len(HOSTILE) + 1)),
     "/transactions?key=key",
     "/transactions?topic=payments",

@@ -132,6 +132,7 @@ def _dead_letter(rows: list[Row], now: datetime) -> Row:
 def build(root: Path) -> datetime:
     """Write the tables into a folder, each row committed at its time; returns what is now."""
     now = datetime.now(timezone.utc)
+    now -= timedelta(microseconds=now.microsecond % 1000)  # as the times of batches, which Spark has in ms
     slices: dict[str, dict[datetime, list[dict[str, Any]]]] = {name: {} for name in SCHEMAS}
     last = now - timedelta(seconds=20)
     rows = _in_batches(story(now), last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checkback.dashboard.access import VALID_S, Access, host_of, is_same_origin
+from checkback.dashboard.access import VALID_S, Access, host_of, is_foreign, is_same_origin
 
 TOKEN = "t" * 32
 
@@ -81,6 +81,36 @@ def test_with_a_token_it_is_needed(headers: dict[str, str], allowed: bool) -> No
 )
 def test_without_a_token_only_requests_for_this_machine_are_answered(host: str, allowed: bool) -> None:
     assert Access(None, Clock()).allowed({"host": host}, "") is allowed
+
+
+_LINK = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+_IMAGE = {"sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+_FRAME = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "costly", "foreign"),
+    [
+        ({}, True, False),  # a program, or a browser of before 2023
+        ({"sec-fetch-site": "none"} | _LINK, True, False),
+        ({"sec-fetch-site": "same-origin"} | _IMAGE, True, False),
+        ({"sec-fetch-site": "cross-site"} | _LINK, False, False),
+        ({"sec-fetch-site": "cross-site"} | _LINK, True, True),
+        ({"sec-fetch-site": "same-site"} | _LINK, True, True),  # another port of this machine
+        ({"sec-fetch-site": "same-site"} | _IMAGE, False, True),
+        ({"sec-fetch-site": "cross-site"} | _FRAME, False, True),
+        ({"sec-fetch-site": "cross-site", "sec-purpose": "prefetch"} | _LINK, False, True),
+        ({"sec-fetch-site": "cross-site"}, False, True),
+        ({"origin": "http://evil.example"}, False, True),
+        ({"origin": "http://localhost:8902"}, True, False),
+    ],
+)
+def test_what_a_page_of_another_site_asks_for(headers: dict[str, str], costly: bool, foreign: bool) -> None:
+    assert is_foreign("GET", headers | {"host": "localhost:8902"}, costly) is foreign
+
+
+def test_no_form_of_another_site_is_answered() -> None:
+    assert is_foreign("POST", {"sec-fetch-site": "cross-site"} | _LINK, costly=False)
 
 
 def test_hosts_and_origins() -> None:

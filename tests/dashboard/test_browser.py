@@ -7,11 +7,14 @@ import threading
 import time
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import uvicorn
 from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -31,6 +34,8 @@ from support.stories import ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from starlette.types import Message, Receive, Scope, Send
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 _DRIVER = shutil.which("chromedriver")
@@ -64,7 +69,7 @@ return found;
 #: pages whose text is compared with its background
 _READ = (
     *("/", "/pending", "/consumers", "/groups/billing", "/transactions/0/0", "/scheduled"),
-    *("/unpublished", "/discarded", "/audit?run=1"),
+    *("/unpublished", "/discarded", "/decisions", "/audit?run=1"),
 )
 _WIDTH = "return [document.documentElement.scrollWidth, innerWidth]"
 
@@ -109,7 +114,9 @@ class Browser:
         """Do what shows another page, and wait for that."""
         page = self.driver.find_element(By.TAG_NAME, "html")
         act()
-        WebDriverWait(self.driver, _PATIENCE_S).until(staleness_of(page))
+        # Between two pages chromedriver may not find the node at all: another error than that it is stale.
+        gone = WebDriverWait(self.driver, _PATIENCE_S, ignored_exceptions=[WebDriverException])
+        gone.until(staleness_of(page))
         wait = WebDriverWait(self.driver, _PATIENCE_S)
         wait.until(lambda driver: driver.execute_script("return document.readyState") == "complete")
 
@@ -132,11 +139,22 @@ class Browser:
 
 
 @contextmanager
-def serving(root: Path, token: str | None = None, **dashboard: object) -> Iterator[str]:
-    """The address of a dashboard of these tables."""
+def serving(
+    root: Path, token: str | None = None, seen: list[tuple[str, int]] | None = None, **dashboard: object
+) -> Iterator[str]:
+    """The address of a dashboard of these tables; ``seen``: is given the path of each request and its status."""
     about = {"storage": {"root": str(root)}, "dashboard": dashboard | ({"token": token} if token else {})}
     app = create_app(Pages(Settings.model_validate(about), Access(token, time.time)))
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, access_log=False)
+
+    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+        async def note(message: Message) -> None:
+            if seen is not None and message["type"] == "http.response.start":
+                seen.append((scope["path"], message["status"]))
+            await send(message)
+
+        await app(scope, receive, note)
+
+    config = uvicorn.Config(noting, host="127.0.0.1", port=0, log_config=None, access_log=False)
     sock = config.bind_socket()
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
@@ -314,6 +332,48 @@ def test_an_outage_is_told_from_the_page_alone(on_call: Browser, evening: tuple[
     on_call.leave(on_call.driver.find_element(By.LINK_TEXT, "tx-3-1").click)
     assert "PUBLISHED" in on_call.text
     assert on_call.errors() == []
+
+
+def test_a_page_of_another_site_may_link_here_but_has_nothing_run(
+    driver: webdriver.Chrome, evening: tuple[Path, datetime], tmp_path: Path
+) -> None:
+    """The other page is on another port: to browsers the same site, but another origin."""
+    seen: list[tuple[str, int]] = []
+    with serving(evening[0], seen=seen) as base, _another_site(tmp_path) as other:
+        page = tmp_path / "index.html"
+        page.write_text(
+            f'<a href="{base}/pending">pending</a> <a href="{base}/audit?run=1">audit</a><img src="{base}/audit.json">'
+            f'<iframe src="{base}/"></iframe><script src="{base}/overview.json"></script>'
+        )
+        browser = Browser(driver, base)
+        driver.get(other)
+        assert {("/audit.json", 403), ("/", 403), ("/overview.json", 403)} <= set(seen)
+        browser.leave(driver.find_element(By.LINK_TEXT, "audit").click)
+        assert "page of another site" in browser.text
+        driver.get(other)
+        browser.leave(driver.find_element(By.LINK_TEXT, "pending").click)
+        assert "billing" in browser.text
+        browser.leave(driver.find_element(By.LINK_TEXT, "Audit").click)
+        browser.leave(driver.find_element(By.NAME, "run").click)
+        assert "FINDINGS" in browser.text.upper()
+
+
+@contextmanager
+def _another_site(folder: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
 
 
 def test_an_operator_enters_and_acts_by_keyboard(operator: Browser, root: Path) -> None:

@@ -113,6 +113,58 @@ def test_an_endpoint_is_shown_with_its_breaker(evening: tuple[Path, datetime]) -
     assert "half-open" in browser.get("/groups/billing").text
 
 
+def test_a_page_of_another_site_has_no_audit_run(evening: tuple[Path, datetime]) -> None:
+    browser, link = client(evening[0]), {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    link |= {"sec-fetch-dest": "document", "accept": "text/html"}
+    assert browser.get("/audit", headers=link).status_code == 200
+    for path in ("/audit?run=1", "/audit.json"):
+        assert browser.get(path, headers=link).status_code == 403
+    assert browser.get("/audit", headers=link | {"accept": "application/json"}).status_code == 403
+
+
+def test_decisions_are_told_by_group_state_source_and_time(evening: tuple[Path, datetime]) -> None:
+    browser = client(evening[0])
+    found = browser.get("/decisions.json").json()
+    assert [row["transaction_id"] for row in found["rows"]][-1] == "tx-0-9"
+    assert {row["producer_group"]: row["COMMIT"] for row in found["counts"]} == {"orders": 10, "billing": 1}
+    for query, ids in (
+        ("source=check", ["tx-0-9"]),
+        ("group=billing", ["tx-0-9"]),
+        ("state=ROLLBACK", []),
+        ("since=3m ago", [f"tx-3-{number}" for number in range(6)]),
+        ("since=3m ago&as_of=3m ago", [f"tx-2-{number}" for number in range(4)]),
+        ("since=1m ago", []),
+    ):
+        about = browser.get(f"/decisions.json?{query}").json()
+        assert [row["transaction_id"] for row in about["rows"]] == ids, query
+        assert sum(row["COMMIT"] for row in about["counts"]) == len(ids), query
+    assert "since: &#39;1h&#39; is not a time" in browser.get("/decisions?since=1h").text
+    assert 'href="/decisions"' in browser.get("/").text
+
+
+def test_the_secret_of_an_endpoint_is_shown_nowhere(evening: tuple[Path, datetime], tmp_path: Path) -> None:
+    """Neither of the settings' URL nor of one that an earlier release recorded."""
+    root = shutil.copytree(evening[0], tmp_path / "copy")
+    url, at = "http://10.0.0.9/check?token=s3cret&bare", evening[1] - timedelta(seconds=30)
+    half = Transaction(7, 0, evening[1] - timedelta(minutes=1))
+    answer = {"real_topic": "a", "check_times": 1, "endpoint": url, "outcome": "NO_ANSWER", "error": "status 500"}
+    answer |= {"latency_ms": 1, "answered_at": at, "batch_id": 1, "delivered": True}
+    tried = [{"endpoint": url.replace("10.0.0.9", "10.0.0.10"), "error": "status 500"}]
+    append(root, "half", [half.half()[1]])
+    append(root, "check_answers", [half.key | answer | {"failed_tries": tried}])
+    group = half.half()[1]["producer_group"]
+    settings = Settings.model_validate({"storage": {"root": str(root)}, "producers": {group: {"endpoints": [url]}}})
+    app = create_app(Pages(settings, Access(None, lambda: 1_000_000.0)))
+    browser = TestClient(app, base_url="http://localhost:8902")
+    for path in ("/", "/pending", f"/groups/{group}", "/transactions/7/0"):
+        for kind in ("text/html", "application/json"):
+            assert "s3cret" not in browser.get(path, headers={"accept": kind}).text, path
+    (known, other) = browser.get(f"/groups/{group}.json").json()["endpoints"]
+    assert known["endpoint"] == "http://10.0.0.9/check?token=****&****"
+    assert known["breaker"] is not None
+    assert other["endpoint"].startswith("http://10.0.0.10/check?token=****")
+
+
 def test_the_audit_runs_when_it_is_asked_for_one_at_a_time(
     evening: tuple[Path, datetime], monkeypatch: pytest.MonkeyPatch
 ) -> None:

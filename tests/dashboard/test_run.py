@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import pytest
 from uvicorn.server import ServerState
 
 from checkback.dashboard.access import Access
 from checkback.dashboard.app import create_app
 from checkback.dashboard.pages import Pages
 from checkback.dashboard.run import MAX_CONNECTIONS, TIMEOUT_S, config_of
+from checkback.errors import StorageError
+from checkback.inspect.answers import Answers
 from checkback.settings import Settings
 from dashboard.hostile import TOKEN
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 _INCOMPLETE = (b"GET / HT", b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\nt")
 _WHOLE = b"GET /static/style.css HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -61,6 +67,43 @@ def test_requests_that_do_not_come_are_closed_and_connections_are_bounded(
     assert [heard[:13] for heard in closed] == [b"HTTP/1.1 408 "] * 2
     assert answered.startswith(b"HTTP/1.1 200 ")
     assert not caplog.records
+
+
+def test_ctrl_c_ends_it_with_130_and_without_a_word(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "checkback", "dashboard", "--port", "0", "--set", f"storage.root={tmp_path}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("checkback dashboard: http://")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=_PATIENCE_S)
+    assert (process.returncode, said) == (130, "")
+
+
+def test_a_question_that_is_being_answered_is_ended_with_it(root: Path) -> None:
+    """`Answers.stop`, which the dashboard's signals call: the questions then, and those that come after."""
+    answers = Answers(Settings.model_validate({"storage": {"root": str(root)}}))
+    ended = StorageError("the dashboard ends")
+    begun = threading.Event()
+
+    def began(number: int) -> int:
+        begun.set()
+        return number
+
+    def ask() -> None:
+        with answers.together() as opened:
+            engine = opened._engine
+            assert engine is not None
+            engine._database.create_function("began", began, ["BIGINT"], "BIGINT")
+            engine.query("SELECT sum(began(n) + m) FROM range(1) t(n), range(10_000_000_000_000) u(m)", {}, {})
+        raise AssertionError("it was not ended")
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask)
+        assert begun.wait(_PATIENCE_S)
+        answers.stop(ended)
+        assert asked.exception(_PATIENCE_S) is ended
+    with pytest.raises(StorageError, match="the dashboard ends"):
+        answers.pending()
 
 
 def test_the_limits_are_those_of_the_page() -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +19,8 @@ import pytest
 from checkback.cli import main
 from checkback.errors import SettingsError, StorageError
 from checkback.inspect.answers import Answers, SparkNeededError, records
-from checkback.settings import Settings
+from checkback.inspect.duckdb_engine import DuckDBEngine
+from checkback.settings import Settings, Storage
 from checkback.storage.tables import Tables
 from support.audit_cases import BROKEN, CLEAN, NUMBER
 from support.s3_server import BUCKET, options
@@ -234,3 +238,16 @@ for words in {commands!r}:
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+def test_ctrl_c_in_the_middle_of_a_question_is_keyboard_interrupt(tmp_path: Path) -> None:
+    """While DuckDB evaluates it, the thread that has called DuckDB runs no Python."""
+    with DuckDBEngine(Tables.of(Storage(root=str(tmp_path)))) as engine:
+
+        def pressed(number: int) -> int:
+            threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
+            return number
+
+        engine._database.create_function("pressed", pressed, ["BIGINT"], "BIGINT")
+        with pytest.raises(KeyboardInterrupt):
+            engine.query("SELECT sum(pressed(n) + m) FROM range(1) t(n), range(10_000_000_000_000) u(m)", {}, {})

@@ -25,6 +25,7 @@ from checkback.inspect.scheduled_messages import SCHEDULED
 from checkback.inspect.spark_engine import SparkEngine
 from checkback.inspect.status import read_status
 from checkback.inspect.timeline import (
+    decided_question,
     decisions_question,
     latency_question,
     outcomes_question,
@@ -64,7 +65,7 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "source": ("producer", "check", "operator", None),
     "outcome": ("COMMIT", "ROLLBACK", "UNKNOWN", "NO_ANSWER", "SKIPPED"),
     "action": ("RESUME", "RESOLVE", None),
-    "endpoint": ("http://a", "http://b", None),
+    "endpoint": ("http://a", "http://b/?token=s3cret&a", None),
     "error": ("connection refused", "not tried: 10 tries", "HTTP 500", None),
     "remark": ("check 1", "check 2", "check 9999999999", "check 1\n", "", None),
     "raw": (
@@ -81,7 +82,7 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "failed_tries": (
         [],
         None,
-        [{"endpoint": "http://c", "error": "timeout"}],
+        [{"endpoint": "http://c?b=s3cret", "error": "timeout"}],
         [{"endpoint": None, "error": None}, {"endpoint": "http://a", "error": "not tried: x"}],
     ),
     "properties": (
@@ -152,6 +153,8 @@ def _questions(settings: Settings) -> dict[str, Callable[[View], Any]]:
         "discarded": asked(discarded_question()),
         "discarded since": asked(discarded_question(since).where("producer_group", "orders").page(3, 1)),
         "decisions": asked(decisions_question(since, every)),
+        "decisions by an operator": asked(decisions_question(since, every, "operator")),
+        "decided": asked(decided_question(since)),
         "outcomes": asked(outcomes_question(None, every)),
         "latency": asked(latency_question(None, every)),
         "pending over time": asked(pending_over_time_question(None, every)),

@@ -239,6 +239,12 @@ def test_secret_in_a_broken_file_is_not_shown() -> None:
     assert refusal(f"producers: {{orders: {{secret: *{SECRET}}}}}").startswith("my.yml: is not valid YAML, line 1, ")
 
 
+def test_values_in_the_query_of_an_endpoint_are_masked() -> None:
+    config = write("my.yml", {"producers": {"orders": {"endpoints": ["http://host/check?token=s3cret"]}}})
+    shown = flatten(load(config, (), {}).settings)["producers.orders.endpoints"]
+    assert shown == ["http://host/check?token=****"]
+
+
 def test_secrets_among_spark_settings_are_masked() -> None:
     loaded = load(None, ["spark.hadoop.fs.s3a.secret.key=hunter2", "spark.x.account.key.y=hunter2"], {})
     assert "hunter2" not in str(flatten(loaded.settings))

@@ -168,11 +168,11 @@ class CheckClient:
         endpoint, last = tries[-1]
         return CheckAnswer(
             outcome=last.outcome,
-            endpoint=None if endpoint is None else endpoint.url,
+            endpoint=None if endpoint is None else endpoint.shown,
             error=last.error,
             latency_ms=round((self._timer() - started) * 1000),
             answered_at=datetime.fromtimestamp(self._clock(), tz=timezone.utc),
-            failed_tries=tuple((failed.url, one.error) for failed, one in tries[:-1] if failed and one.error),
+            failed_tries=tuple((failed.shown, one.error) for failed, one in tries[:-1] if failed and one.error),
             delivered=any(one.sent for _, one in tries),
         )
 

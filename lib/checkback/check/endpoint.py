@@ -13,7 +13,7 @@ from checkback.check.connections import Post
 from checkback.check.signature import Signer
 from checkback.errors import SettingsError
 from checkback.storage.row_texts import NOT_TRIED
-from checkback.urls import postable
+from checkback.urls import masked, postable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +64,7 @@ class Endpoint:
                 "an endpoint is not a URL to POST to", where, "write http(s)://host[:port]/path, without user and #"
             )
         self.url = url
+        self.shown = masked(url)  # tables are read by more people than settings
         self.breaker = breaker
         self._sent_to = requests.Request("POST", url).prepare().url or url  # quoted, and the host IDNA-encoded
         self._limits = limits

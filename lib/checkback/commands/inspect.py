@@ -33,8 +33,6 @@ from checkback.durations import parse_duration
 SHOWN = 50
 #: Maximum events of a transaction id in the table of `lineage`; --json shows all.
 EVENTS = 500
-#: states of a decision
-STATES = ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL")
 
 
 @app.command()
@@ -257,6 +255,8 @@ def decisions(
 
 
 def _decisions_table(rows: list[dict[str, Any]]) -> None:
+    from checkback.inspect.status_screen import STATES
+
     counts: dict[tuple[str, str], dict[str, int]] = {}
     for row in rows:
         counts.setdefault((row["minute"], row["producer_group"]), {})[row["state"]] = row["decisions"]

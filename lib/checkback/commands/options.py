@@ -32,11 +32,26 @@ Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 Csv = Annotated[bool, typer.Option("--csv", help="CSV instead of a table.")]
 Group = Annotated[str | None, typer.Option("--group", metavar="GROUP", help="Only this producer group's.")]
 OneTopic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic's.")]
+
+
+def _time(option: typer.CallbackParam, value: str | None) -> str | None:
+    """The text of an option, which must be a time. Raises SettingsError, which names the option as it was given."""
+    from checkback.inspect.as_of import parse_as_of
+
+    parse_as_of(value, name=option.opts[0])
+    return value
+
+
 AsOf = Annotated[
     str | None,
-    typer.Option("--as-of", metavar="TIME", help="As it was then (UTC): 2026-11-20T15:00, 15:00 (today), 10m ago."),
+    typer.Option(
+        "--as-of",
+        callback=_time,
+        metavar="TIME",
+        help="As it was then (UTC): 2026-11-20T15:00, 15:00 (today), 10m ago.",
+    ),
 ]
-_SINCE = typer.Option("--since", metavar="TIME", help="Only from then on; written as --as-of.")
+_SINCE = typer.Option("--since", callback=_time, metavar="TIME", help="Only from then on; written as --as-of.")
 Since = Annotated[str, _SINCE]
 SinceEver = Annotated[str | None, _SINCE]
 Why = Annotated[

@@ -54,7 +54,8 @@ def status(
             for found in _looks(settings, watch, lambda early: live.update(_screen(early), refresh=True)):
                 live.update(_screen(found), refresh=True)
     except KeyboardInterrupt:
-        return
+        if not watch:
+            raise
 
 
 def _looks(settings: Settings, watch: bool, early: Callable[[Status], None] | None = None) -> Iterator[Status]:

@@ -41,7 +41,7 @@ def what_if(
     from checkback.what_if.run import replay
     from checkback.what_if.table_files import readable
 
-    changes, begin = changes_of(loaded), parse_as_of(since)
+    changes, begin = changes_of(loaded), parse_as_of(since, name="--since")
 
     def tell(change: Change) -> None:
         if as_json:

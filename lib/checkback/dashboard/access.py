@@ -69,6 +69,22 @@ class Access:
         return (scheme.lower() == "bearer" and self.is_token(given.strip())) or self.is_session(cookie)
 
 
+def is_foreign(method: str, headers: Mapping[str, str], costly: bool) -> bool:
+    """Is it a request by a page of another site or port that is not to be answered?
+
+    Such a page may link to pages (Sec-Fetch-Mode: navigate), but neither load them as its parts nor in advance, and
+    not have the ``costly`` ones made. Browsers of before 2023 do not send Sec-Fetch-Site; programs send none of these.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is None:
+        origin = headers.get("origin")
+        return origin is not None and not is_same_origin(origin, headers.get("host", ""))
+    if site in ("same-origin", "none"):
+        return False
+    linked = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return costly or method != "GET" or not linked or "sec-purpose" in headers
+
+
 def host_of(header: str) -> str:
     """The host of a Host header, without its port."""
     try:

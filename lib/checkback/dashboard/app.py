@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from checkback.dashboard import actions, audits, lists, transactions
-from checkback.dashboard.access import COOKIE, VALID_S, is_same_origin
+from checkback.dashboard.access import COOKIE, VALID_S, is_foreign, is_same_origin
 from checkback.dashboard.overview import overview
 from checkback.dashboard.pages import BusyError
 from checkback.errors import CheckbackError, SettingsError, printable
@@ -49,6 +49,7 @@ HEADERS = {
 _OPEN = frozenset({"/login", *(f"/static/{name}" for name in STATIC)})
 PAGES: dict[str, Show] = {
     "/pending": lists.pending,
+    "/decisions": lists.decisions,
     "/scheduled": lists.scheduled,
     "/discarded": lists.discarded,
     "/unpublished": lists.unpublished,
@@ -84,6 +85,8 @@ def _guard(
         allowed = pages.access.allowed(request.headers, request.cookies.get(COOKIE, ""))
         if not allowed and not (pages.access.needs_token and request.scope["path"] in _OPEN):
             response = _refused(pages, request)
+        elif is_foreign(request.method, request.headers, audits.runs(request)):
+            response = pages.error(request, 403, "a page of another site asks for this: open it here")
         else:
             response = await answer(request)
         response.headers.update(HEADERS)

@@ -20,9 +20,15 @@ WITHIN = timedelta(minutes=2)
 _running = Lock()
 
 
+def runs(request: Request) -> bool:
+    """Does the request make an audit run?"""
+    path = request.scope["path"]
+    return path == "/audit.json" or (path == "/audit" and (wants_json(request) or given(request, "run") is not None))
+
+
 def audit(pages: Pages, request: Request) -> Response:
     """A form; with ``run``, and as JSON, what the audit finds. Raises BusyError while another is running."""
-    if not wants_json(request) and given(request, "run") is None:
+    if not runs(request):
         return pages.answer(request, "audit.html", {"found": None})
     if not _running.acquire(blocking=False):
         raise BusyError("another audit is running", "", "ask again when it is done")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from collections import Counter
+from datetime import datetime, timedelta, timezone
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.lag import LagReader
 from checkback.consumer.reconsume_command import command_of
@@ -16,15 +17,24 @@ from checkback.dashboard.pages import ROWS, given, page_of
 from checkback.durations import parse_duration
 from checkback.errors import SettingsError
 from checkback.inspect.answers import Answers, records
+from checkback.inspect.as_of import parse_as_of
+from checkback.inspect.plot_intervals import interval_for
+from checkback.inspect.status_screen import STATES
+from checkback.urls import masked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
     from starlette.requests import Request
     from starlette.responses import Response
 
     from checkback.dashboard.pages import Pages
+
+#: whose op may have decided; checkback: no op came (docs/tables.md)
+SOURCES = ("producer", "check", "operator", "checkback")
+#: since when decisions are shown, if no time is given
+LATELY = "1h ago"
 
 
 def pending(pages: Pages, request: Request) -> Response:
@@ -45,6 +55,32 @@ def pending(pages: Pages, request: Request) -> Response:
         counts = records(answers.count_pending(then).slice(0, 200))
     data = {"as_of": form, "rows": records(rows.slice(0, ROWS)), "more": rows.num_rows > ROWS, "page": page}
     return pages.answer(request, "pending.html", data | {"counts": counts})
+
+
+def decisions(pages: Pages, request: Request) -> Response:
+    """The decisions since a time, the last first, and how many there were; filtered by group, state and source."""
+    page, said = page_of(request), given(request, "since") or LATELY
+    of = {name: given(request, name) for name in ("group", "state", "source")}
+    with pages.asking() as answers:
+        then, form = pages.as_of(request, answers)
+        end = parse_as_of(then) or datetime.now(timezone.utc)
+        since = parse_as_of(said, end, "since") or end
+        every = interval_for(max(end - since, timedelta(0)))
+        counts = records(answers.decisions(then, since=since, every=every, **of))
+        rows = answers.decided(then, since=since, **of, limit=ROWS + 1, offset=page * ROWS)
+    data = {"as_of": form, "rows": records(rows.slice(0, ROWS)), "more": rows.num_rows > ROWS, "page": page}
+    chart = charts.stacked(counts, "state", "decisions", every)
+    about = {"since": said, "chart": chart, "every_s": every.total_seconds(), "counts": _by_group(counts)}
+    return pages.answer(request, "decisions.html", data | about | {"states": STATES, "sources": SOURCES})
+
+
+def _by_group(counts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How many were decided of each group, the most first, and how."""
+    found: dict[str | None, Counter[str]] = {}
+    for row in counts:
+        found.setdefault(row["producer_group"], Counter())[row["state"]] += row["decisions"]
+    groups = sorted(found.items(), key=lambda item: (-item[1].total(), item[0] or ""))
+    return [{"producer_group": name} | {state: of[state] for state in STATES} for name, of in groups[:ROWS]]
 
 
 def scheduled(pages: Pages, request: Request) -> Response:
@@ -85,7 +121,8 @@ def group(pages: Pages, request: Request) -> Response:
         breakers = {row["endpoint"]: row for row in records(answers.breakers(then, group=name))}
         oldest = records(answers.pending(then, group=name, limit=ROWS))
     known = pages.settings.producers.get(name)
-    counts: dict[str | None, dict[str, int]] = {url: {} for url in (() if known is None else known.endpoints)}
+    named = None if known is None else [*map(masked, known.endpoints)]
+    counts: dict[str | None, dict[str, int]] = {url: {} for url in named or ()}
     for row in outcomes:
         of = counts.setdefault(row["endpoint"], {})
         of[row["outcome"]] = of.get(row["outcome"], 0) + row["checks"]
@@ -99,7 +136,7 @@ def group(pages: Pages, request: Request) -> Response:
             "as_of": form,
             "group": name,
             "stuck": groups[0] if groups else None,
-            "set": None if known is None else [*known.endpoints],
+            "set": named,
             "endpoints": endpoints,
             "checks": charts.stacked(outcomes, "outcome", "checks", every),
             "decisions": charts.stacked(decisions, "state", "decisions", every),

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, JSONResponse
 
-from checkback.errors import CheckbackError, printable
+from checkback.errors import CheckbackError, StorageError, printable
 from checkback.inspect.answers import Answers, records
 from checkback.inspect.status_screen import span
 from checkback.storage.timestamps import time_of
@@ -54,6 +54,10 @@ class Pages:
             "time": time,
             "span": lambda seconds: "-" if seconds is None else span(float(seconds)),
         }
+
+    def stop(self) -> None:
+        """End the questions that are being answered: the dashboard ends."""
+        self._answers.stop(StorageError("the dashboard ends", "", "start it again"))
 
     @contextmanager
     def asking(self, *, pending: bool = False) -> Iterator[Answers]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import TYPE_CHECKING
 
 import uvicorn
+from uvicorn.server import HANDLED_SIGNALS
 
 from checkback.dashboard.access import LOOPBACK, Access
 from checkback.dashboard.app import create_app
@@ -14,6 +16,8 @@ from checkback.errors import SettingsError
 from checkback.gateway.http_protocol import limited
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from starlette.applications import Starlette
 
     from checkback.settings import Dashboard, Settings
@@ -23,7 +27,10 @@ TIMEOUT_S, MAX_HEAD, MAX_CONNECTIONS = 10.0, 64 << 10, 200
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises SettingsError, also for tables that only Spark can read."""
+    """Serve until SIGTERM or SIGINT; the latter raises KeyboardInterrupt.
+
+    Raises SettingsError, also for tables that only Spark can read.
+    """
     about = settings.dashboard
     token = None if about.token is None else about.token.get_secret_value()
     if token is None and about.host not in LOOPBACK:
@@ -32,12 +39,31 @@ def serve(settings: Settings) -> None:
     if about.actions and token is None:
         fix = "set dashboard.token in the environment, or turn the actions off"
         raise SettingsError("actions need a token", "dashboard.actions", fix)
-    config = config_of(about, create_app(Pages(settings, Access(token, time.time))))
-    server = uvicorn.Server(config)
+    pages = Pages(settings, Access(token, time.time))
+    config = config_of(about, create_app(pages))
+    server = _Server(config, pages)
     sock = config.bind_socket()
     host, port = sock.getsockname()[:2]
+    for number in HANDLED_SIGNALS:  # uvicorn listens to them only while it serves, and re-raises them afterwards
+        signal.signal(number, server.handle_exit)
     print(f"checkback dashboard: http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
     server.run(sockets=[sock])
+    if server.interrupted:
+        raise KeyboardInterrupt
+
+
+class _Server(uvicorn.Server):
+    """A signal ends the questions, too, which uvicorn would wait for."""
+
+    def __init__(self, config: uvicorn.Config, pages: Pages) -> None:
+        super().__init__(config)
+        self._pages = pages
+        self.interrupted = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self.interrupted = self.interrupted or sig == signal.SIGINT
+        self._pages.stop()
 
 
 def config_of(

@@ -23,7 +23,7 @@ from datetime import datetime, timedelta, timezone
 from threading import RLock, Timer
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from checkback.errors import SettingsError
+from checkback.errors import SettingsError, StorageError
 from checkback.inspect.audit import Report, audit_on, findings_on
 from checkback.inspect.breaker_states import breakers_question
 from checkback.inspect.discarded_messages import discarded_question
@@ -35,6 +35,7 @@ from checkback.inspect.scheduled_messages import SCHEDULED
 from checkback.inspect.status import Status, read_status
 from checkback.inspect.timeline import (
     MINUTE,
+    decided_question,
     decisions_question,
     latency_question,
     outcomes_question,
@@ -86,12 +87,20 @@ class Answers:
         self._marks: dict[str, Mark] = {}
         self._say = say
         self._said: set[str] = set()
+        self._open: set[DuckDBEngine] = set()
+        self._ended: list[StorageError] = []
 
     def __enter__(self) -> Answers:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Nothing is held between calls."""
+
+    def stop(self, why: StorageError) -> None:
+        """End all questions, also those to come: they raise ``why``. On DuckDB only; from any thread."""
+        self._ended.append(why)
+        for engine in tuple(self._open):
+            engine.stop(why)
 
     @contextmanager
     def together(self, *, pending: bool = False) -> Iterator[Answers]:
@@ -237,10 +246,33 @@ class Answers:
         return self._ask(question.where("reason", reason).page(limit, offset), as_of)
 
     def decisions(
-        self, as_of: AsOf = None, *, since: AsOf = None, every: timedelta = MINUTE, group: str | None = None
+        self,
+        as_of: AsOf = None,
+        *,
+        since: AsOf = None,
+        every: timedelta = MINUTE,
+        group: str | None = None,
+        state: str | None = None,
+        source: str | None = None,
     ) -> pa.Table:
         """How many were decided in each interval; columns as `inspect.decisions_by_minute`."""
-        return self._ask(decisions_question(since, every).where("producer_group", group), as_of)
+        question = decisions_question(since, every, source).where("producer_group", group).where("state", state)
+        return self._ask(question, as_of)
+
+    def decided(
+        self,
+        as_of: AsOf = None,
+        *,
+        since: AsOf = None,
+        group: str | None = None,
+        state: str | None = None,
+        source: str | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> pa.Table:
+        """The decisions one by one, the last first: the columns of the table `decisions` (docs/tables.md)."""
+        question = decided_question(since).where("producer_group", group).where("state", state).where("source", source)
+        return self._ask(question.page(limit, offset), as_of)
 
     def check_outcomes(
         self, as_of: AsOf = None, *, since: AsOf = None, every: timedelta = MINUTE, group: str | None = None
@@ -280,8 +312,17 @@ class Answers:
             self._views[as_of] = View.on(self._engine, as_of)
         return read(self._views[as_of])
 
-    def _opened(self, shared: tuple[str, ...] = ()) -> DuckDBEngine:
-        return DuckDBEngine(self.tables, self._lock, self._marks, shared, None if self._say is None else self._tell)
+    @contextmanager
+    def _opened(self, shared: tuple[str, ...] = ()) -> Iterator[DuckDBEngine]:
+        tell = None if self._say is None else self._tell
+        with DuckDBEngine(self.tables, self._lock, self._marks, shared, tell) as engine:
+            self._open.add(engine)
+            try:
+                for why in self._ended:
+                    raise why
+                yield engine
+            finally:
+                self._open.discard(engine)
 
     def _tell(self, small_files: Mapping[str, int]) -> None:
         """Say once for each table how many small files it has."""
@@ -300,7 +341,7 @@ class Answers:
         with self._opened() if known is None else nullcontext(known) as engine:
             if within is None:
                 return read(engine)
-            timer = Timer(within.total_seconds(), engine.stop)
+            timer = Timer(within.total_seconds(), engine.stop, [_too_long()])
             timer.daemon = True
             timer.start()
             try:
@@ -308,6 +349,10 @@ class Answers:
             finally:
                 timer.cancel()
                 timer.join()
+
+
+def _too_long() -> StorageError:
+    return StorageError("it takes too long here", "", "use the command, which takes the time that it needs")
 
 
 def records(rows: pa.Table) -> list[dict[str, Any]]:

@@ -54,6 +54,6 @@ def discarded(
 
 def discarded_question(since: datetime | str | None = None) -> Question:
     """The question of `discarded`. Raises SettingsError if ``since`` is not a time."""
-    moment = parse_as_of(since)
+    moment = parse_as_of(since, name="since")
     values = {"since": None if moment is None else microseconds(moment)}
     return Question(_DISCARDED, "discarded_at DESC, queue_id, queue_offset", values)

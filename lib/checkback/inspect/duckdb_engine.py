@@ -8,9 +8,10 @@ from __future__ import annotations
 import posixpath
 import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from threading import RLock
+from threading import RLock, current_thread, main_thread
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import duckdb
@@ -30,6 +31,7 @@ from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 from checkback.storage.timestamps import LEAST, MOST, python_times
 from checkback.storage.whole_objects import WholeObjects
+from checkback.urls import MASK, SECRETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -48,8 +50,10 @@ _PART, _BRIEF_PART = 200_000, 500_000
 _SMALL, _MANY = 1 << 20, 1000
 #: offsets, at random, that tell how to part all
 _SAMPLE = 32_768
+#: seconds after which DuckDB is interrupted again: it may not have begun
+_AGAIN_S = 0.1
 #: What Spark SQL names so. Integers of times are clamped to Python's range: others overflow when they are subtracted.
-_MACROS = f"""
+_MACROS = rf"""
     unix_micros(t) AS CASE WHEN t < make_timestamptz({LEAST}) THEN {LEAST} \
         WHEN t > make_timestamptz({MOST}) THEN {MOST} ELSE epoch_us(t) END
     unix_millis(t) AS (unix_micros(t) - (unix_micros(t) % 1000 + 1000) % 1000) // 1000
@@ -69,7 +73,16 @@ _MACROS = f"""
     no_text() AS CAST([] AS VARCHAR[])
     errors_of(tries) AS list_transform(coalesce(tries, []), lambda one: one.error)
     first_error(error, tries) AS list_filter([error] || errors_of(tries), lambda one: one NOT LIKE '{NOT_TRIED}%')[1]
+    masked(url) AS CASE WHEN contains(url, '?') THEN regexp_replace(url, '{SECRETS}', '\1\2{MASK}', 'g') ELSE url END
 """
+#: columns that are not shown as they are in the table: an earlier release recorded the URLs of endpoints whole
+_SHOWN = {
+    "check_answers": {
+        "endpoint": "masked(endpoint) AS endpoint",
+        "failed_tries": "list_transform(failed_tries, lambda one: "
+        "{'endpoint': masked(one.endpoint), 'error': one.error}) AS failed_tries",
+    }
+}
 
 
 class Mark(NamedTuple):
@@ -79,7 +92,7 @@ class Mark(NamedTuple):
     commit: tuple[int, ...] | None
 
 
-@dataclass
+@dataclass(eq=False)
 class DuckDBEngine:
     """An `engine.Engine` of its own database in memory: views by table, and relations. A context manager.
 
@@ -98,7 +111,7 @@ class DuckDBEngine:
     _views: dict[object, str] = field(default_factory=dict, repr=False)
     _objects: WholeObjects = field(default_factory=WholeObjects, repr=False)
     _old: bool = False
-    _stopped: bool = False
+    _stopped: StorageError | None = None
 
     def __post_init__(self) -> None:
         """Open the database."""
@@ -132,9 +145,9 @@ class DuckDBEngine:
         self._objects.close()
         shutil.rmtree(self._spill, ignore_errors=True)
 
-    def stop(self) -> None:
-        """End what it evaluates, which raises StorageError, and evaluate nothing more. From any thread."""
-        self._stopped = True
+    def stop(self, why: StorageError) -> None:
+        """End what it evaluates, which raises ``why``, and evaluate nothing more. From any thread."""
+        self._stopped = why
         self._database.interrupt()
 
     @property
@@ -245,12 +258,15 @@ class DuckDBEngine:
 
     def offset_cuts(self, rows: str, brief: bool) -> list[int]:
         """See Engine."""
-        ((count,),) = self._run(f"SELECT count(*) FROM {rows}").fetchall()
+        with self._errors():
+            ((count,),) = self._evaluated(self._run(f"SELECT count(*) FROM {rows}").fetchall)
         parts = -(-count // (_BRIEF_PART if brief else _PART))
         if parts <= 1:
             return []
         shares = [number / parts for number in range(1, parts)]
-        ((cuts,),) = self._run(f"SELECT reservoir_quantile(queue_offset, {shares}, {_SAMPLE}) FROM {rows}").fetchall()
+        sample = f"SELECT reservoir_quantile(queue_offset, {shares}, {_SAMPLE}) FROM {rows}"
+        with self._errors():
+            ((cuts,),) = self._evaluated(self._run(sample).fetchall)
         return sorted(set(cuts or ()))
 
     def among(self, rows: str, key: tuple[str, str], transactions: str) -> str:
@@ -304,7 +320,8 @@ class DuckDBEngine:
         """A view of the table's columns: those that its files do not have are null."""
         view = f"table_{len(self._views)}"
         columns = [column for column in arrow_schema(name).names if not (file and column == "body")]
-        selected = ", ".join(f'"{column}"' for column in ([*columns, "_file"] if file else columns))
+        shown = _SHOWN.get(name, {})
+        selected = ", ".join(shown.get(column, f'"{column}"') for column in ([*columns, "_file"] if file else columns))
         rows = f"SELECT * FROM {self.empty(name, file=file)} UNION ALL BY NAME SELECT * FROM {source}"
         condition = "" if where is None else f" WHERE {where}"
         self._run(f"CREATE VIEW {view} AS SELECT {selected} FROM ({rows}){condition}")
@@ -316,7 +333,7 @@ class DuckDBEngine:
             if part in text:
                 text = text.replace(part, f"SELECT * FROM {self._kept_as(part, tables, values)}")
         with self._errors():
-            return self._run(*_bound(text, tables, values)).to_arrow_table()
+            return self._evaluated(self._run(*_bound(text, tables, values)).to_arrow_table)
 
     def _kept_as(self, part: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -> str:
         """The name of a temporary table with the rows of an SQL text; beyond _MEMORY it spills."""
@@ -325,7 +342,7 @@ class DuckDBEngine:
         if key not in self._kept:
             name = f"kept_{len(self._kept)}"
             with self._errors():
-                self._database.execute(f"CREATE TEMP TABLE {name} AS {text}", used)
+                self._evaluated(lambda: self._database.execute(f"CREATE TEMP TABLE {name} AS {text}", used))
             self._kept[key] = name
         return self._kept[key]
 
@@ -333,10 +350,24 @@ class DuckDBEngine:
         with self._errors():
             return self._database.sql(text, params=dict(values or {}))
 
+    def _evaluated(self, evaluate: Callable[[], _Result]) -> _Result:
+        """What DuckDB evaluates. In the main thread Ctrl-C ends it: another thread calls DuckDB, which hears none."""
+        if current_thread() is not main_thread():
+            return evaluate()
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(evaluate)
+            try:
+                return running.result()
+            except KeyboardInterrupt:
+                while not running.done():
+                    self._database.interrupt()
+                    wait([running], _AGAIN_S)
+                raise
+
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        if self._stopped:
-            raise _too_long()
+        if self._stopped is not None:
+            raise self._stopped
         try:
             yield
         except duckdb.IOException as error:
@@ -344,7 +375,7 @@ class DuckDBEngine:
                 raise SettingsError("is too long ago: its files are gone", self.tables.root, TOO_LONG_AGO) from error
             raise _failed(error) from error
         except duckdb.InterruptException as error:
-            raise _too_long() from error
+            raise self._stopped or _failed(error) from error
         except duckdb.Error as error:
             raise _failed(error) from error
 
@@ -376,10 +407,6 @@ def _with_files(rows: Any) -> pa.RecordBatchReader:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def _too_long() -> StorageError:
-    return StorageError("it takes too long here", "", "use the command, which takes the time that it needs")
 
 
 def _failed(error: duckdb.Error) -> StorageError:

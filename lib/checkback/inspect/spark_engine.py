@@ -21,11 +21,12 @@ from checkback.storage.commit_reader import Added, CommitReader, added_by
 from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.spark_schemas import schema_of
 from checkback.storage.timestamps import python_times
+from checkback.urls import MASK, SECRETS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from checkback.inspect.engine import Value, Versions
     from checkback.storage.column_span import Span
@@ -114,7 +115,7 @@ class SparkEngine:
             # Delta refuses versions whose files VACUUM may have deleted.
             place = self.tables.location(name)
             raise SettingsError(f"is too long ago: {one_line(error)}", place, TOO_LONG_AGO) from error
-        rows = rows if where is None else rows.where(where)
+        rows = _masked(rows if where is None else rows.where(where), name)
         if not file:
             return whole_columns(rows, name)
         path = F.element_at(F.split("_metadata.file_path", "/"), -1)
@@ -206,6 +207,23 @@ def _literal(value: Value) -> str:
     if isinstance(value, str):
         return f"decode(X'{value.encode(errors='replace').hex()}', 'UTF-8')"  # whatever it contains
     return f"CAST({value} AS BIGINT)" if isinstance(value, int) else f"CAST('{value!r}' AS DOUBLE)"
+
+
+def _masked(rows: DataFrame, name: str) -> DataFrame:
+    """The rows without secrets in the URLs of endpoints, which an earlier release recorded whole."""
+    if name != "check_answers":
+        return rows
+
+    def shown(url: Column) -> Column:
+        return F.regexp_replace(url, SECRETS, f"$1$2{MASK}")
+
+    masked = {"endpoint": shown(F.col("endpoint"))}
+    if "failed_tries" in rows.columns:
+        tries = F.transform(
+            "failed_tries", lambda one: F.struct(shown(one["endpoint"]).alias("endpoint"), one["error"].alias("error"))
+        )
+        masked["failed_tries"] = tries
+    return rows.withColumns(masked)
 
 
 def whole_columns(rows: DataFrame, name: str, *more: str) -> DataFrame:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from checkback.inspect.status import ConsumerFacts, Status, TableFacts
     from checkback.storage.commit_reader import Unread
 
-_STATES = ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL")
+#: states of a decision
+STATES = ("COMMIT", "ROLLBACK", "DISCARD", "CANCEL")
 #: a scheduled message so long after its deliver_at needs attention
 _OVERDUE_MS = 60_000
 GROUPS = ("group", "pending", "overdue", "oldest", "why")
@@ -235,7 +236,7 @@ def _shown(topic: str | None) -> str:
 
 def _of_states(facts: TableFacts, at: int) -> dict[str, int]:
     counts = {row[0]: int(row[at]) for row in facts.decisions}
-    return {state: counts.get(state, 0) for state in _STATES}
+    return {state: counts.get(state, 0) for state in STATES}
 
 
 def _counts(of_states: dict[str, int]) -> str:

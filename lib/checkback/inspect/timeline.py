@@ -47,12 +47,23 @@ def decisions_by_minute(
     return frame
 
 
-def decisions_question(since: datetime | str | None = None, every: timedelta = MINUTE) -> Question:
-    """The question of `decisions_by_minute`. Raises SettingsError."""
+def decisions_question(
+    since: datetime | str | None = None, every: timedelta = MINUTE, source: str | None = None
+) -> Question:
+    """The question of `decisions_by_minute`; ``source``: only of ops by it, None = all. Raises SettingsError."""
+    whose = "TRUE" if source is None else "source = :source"
     sql = f"""
         SELECT {_beginning("decided_at")} AS minute, producer_group, state, count(*) AS decisions
-        FROM {{decisions}} WHERE {_since("decided_at", since)} GROUP BY 1, 2, 3"""
-    return Question(sql, "minute, producer_group, state", _interval(since, every))
+        FROM {{decisions}} WHERE {_since("decided_at", since)} AND {whose} GROUP BY 1, 2, 3"""
+    return Question(sql, "minute, producer_group, state", {**_interval(since, every), "source": source})
+
+
+def decided_question(since: datetime | str | None = None) -> Question:
+    """The decisions one by one, the last first: columns of `decisions` (docs/tables.md). Raises SettingsError."""
+    sql = f"SELECT * FROM {{decisions}} WHERE {_since('decided_at', since)}"
+    moment = parse_as_of(since, name="since")
+    values: dict[str, Value] = {} if moment is None else {"since": microseconds(moment)}
+    return Question(sql, "decided_at DESC, queue_id, queue_offset, state", values)
 
 
 def check_outcomes(
@@ -250,7 +261,7 @@ def _capped(time: str) -> str:
 
 def _interval(since: datetime | str | None, every: timedelta) -> dict[str, Value]:
     """The values of `_since` and `_beginning`. Raises SettingsError."""
-    moment = parse_as_of(since)
+    moment = parse_as_of(since, name="since")
     if every <= timedelta(0):
         raise SettingsError(f"{every} is not an interval", "every", "give a timedelta above zero")
     return {"every": every // timedelta(microseconds=1), "since": _EVER if moment is None else microseconds(moment)}

@@ -179,7 +179,7 @@ def since_moment(rows: DataFrame, time: str, since: datetime | str | None) -> Da
     """Rows whose column ``time`` is at or after ``since``; all if that is None. Raises SettingsError."""
     from pyspark.sql import functions as F
 
-    moment = parse_as_of(since)
+    moment = parse_as_of(since, name="since")
     return rows if moment is None else rows.where(F.col(time) >= moment_column(moment))
 
 

@@ -32,11 +32,11 @@ from checkback.settings.values import (
     Token,
     refuse,
 )
+from checkback.urls import MASK, masked
 
 BASE_FILE = "conf/base.yml"
 #: a catalog's schema, with the catalog
 _SCHEMA = r"^[^.]+\.[^.]+$"
-MASK = "****"
 #: object stores in which Checkback commits itself (`checkback.storage.object_store`)
 _OBJECT_STORE = re.compile(r"(?i)(?:s3a?|gs|abfss?)://")
 # Spark's spark.redaction.regex, and the account keys of Azure storage.
@@ -337,6 +337,7 @@ def flatten(settings: Settings) -> dict[str, Any]:
                 flat["kafka.options"] = {}
         elif section == "producers":
             for group, values in fields.items():
+                values["endpoints"] = [*map(masked, values["endpoints"])]
                 flat |= {f"producers.{group}.{key}": value for key, value in values.items()}
                 for key in SECRETS:
                     if values[key] is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from checkback.errors import StorageError
+from checkback.errors import SettingsError, StorageError
 from checkback.storage import external_tables, filesystem, spark_log, table_files
 from checkback.storage.catalog_names import TABLE_PREFIX, TOPIC_PROPERTY, is_plain, table_name, whose_folder
 from checkback.storage.dataframes import frame
@@ -37,6 +38,8 @@ def _absolute(place: str) -> str:
 
 #: application id of commits without rows, see Tables.mark
 _MARK = "mark"
+#: an escape in a URL
+_ESCAPED = re.compile("%[0-9A-Fa-f]{2}")
 #: Cached logs of topic tables: some 100 KB each, and producers may create any number of topics.
 _OPEN_TOPICS = 256
 #: commits of a Spark-written table searched for an application's last one
@@ -80,9 +83,13 @@ class Tables:
         """The tables named by the settings. A local path becomes absolute: Spark's working directory may differ.
 
         Tables in local folders and object stores are written ``by_files`` unless storage.writer says otherwise.
-        Registers the storage.options of an object store (`object_store`).
+        Registers the storage.options of an object store (`object_store`). Raises SettingsError.
         """
         root = "" if storage.catalog else _absolute(storage.root)
+        if _ESCAPED.search(root):
+            # delta-rs and obstore take it for a URL's, and would read and write in another place.
+            what = f"{root} has a % and two digits, which a URL has for another character"
+            raise SettingsError(what, "storage.root", "choose another name")
         local = not storage.catalog and local_path(root) is not None
         places = [] if storage.catalog else [root, _absolute(storage.checkpoints_root)]
         for place in places:

@@ -52,4 +52,4 @@ def what_if(
     from checkback.what_if.changes import parse_changes
     from checkback.what_if.run import replay
 
-    return replay(settings, parse_changes(changes), parse_as_of(since), spark=spark)
+    return replay(settings, parse_changes(changes), parse_as_of(since, name="since"), spark=spark)
