@@ -86,13 +86,17 @@ def test_object_store_and_odd_folder_answer_as_a_folder_does(tmp_path: Path, s3_
         write(None, Tables.of(settings.storage), _story())
         answers = Answers(settings)
         found.append({name: _comparable(rows) for name, rows in _questions(answers).items()})
+        with DuckDBEngine(Tables.of(settings.storage)) as engine:  # a question may read a table several times
+            twice = "SELECT a._file FROM {half} AS a JOIN {half} AS b USING (_file, queue_id, queue_offset)"
+            found[-1]["files"] = [str(engine.query(twice, {"half": engine.read("half", file=True)}, {}).num_rows)]
         report = answers.audit()
         assert report.broken
         assert answers.status().facts is not None
         with answers.together(pending=True) as page:
-            assert {name: _comparable(rows) for name, rows in _questions(page).items()} == found[-1]
+            again = {name: _comparable(rows) for name, rows in _questions(page).items()}
+            assert again == {name: rows for name, rows in found[-1].items() if name != "files"}
             assert page.audit() == report
-    assert all(found[0][name] for name in ("pending", "groups", "lineage", "hostile", "findings", "batches"))
+    assert all(found[0][name] for name in ("pending", "groups", "lineage", "files", "hostile", "findings", "batches"))
     for name, rows in found[0].items():
         assert rows == found[1][name], name
         assert rows == found[2][name], name

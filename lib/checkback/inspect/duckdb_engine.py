@@ -5,7 +5,6 @@ For folders DuckDB reads the files itself; for object stores, and tables that so
 
 from __future__ import annotations
 
-import posixpath
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -228,11 +227,7 @@ class DuckDBEngine:
             self._old = self._old or version < log.seen_version
             key = name, version, where, file, within
             if key not in self._views:
-                source, lasts = self._source(name, log, version, file, within)
-                view = self._view(name, source, where, file)
-                if not lasts:
-                    return view
-                self._views[key] = view
+                self._views[key] = self._view(name, self._source(name, log, version, file, within), where, file)
         return self._views[key]
 
     def empty(self, name: str, *, file: bool = False) -> str:
@@ -296,19 +291,18 @@ class DuckDBEngine:
             self._logs[name] = self.tables.log(name)
         return self._logs[name]
 
-    def _source(self, name: str, log: DeltaLog, version: int, file: bool, within: Span | None) -> tuple[str, bool]:
-        """The table's rows at a version as something to select from; False: once only."""
+    def _source(self, name: str, log: DeltaLog, version: int, file: bool, within: Span | None) -> str:
+        """The table's rows at a version as something to select from."""
         files = log.parquet_files(version, within)
         if files is None:
-            rows = log.dataset(version, self._objects)
-            return self._registered(_with_files(rows) if file else rows), not file
-        if not files:
-            return self.empty(name, file=file), True
-        listed = ", ".join(map(_quoted, files))
-        if file:
-            rows = f"read_parquet([{listed}], union_by_name = true, filename = '_path')"
-            return f"(SELECT *, parse_filename(_path) AS _file FROM {rows})", True
-        return f"read_parquet([{listed}], union_by_name = true)", True
+            dataset = log.dataset(version, self._objects)
+            rows = self._registered(_with_files(dataset) if file else dataset)
+        elif not files:
+            return self.empty(name, file=file)
+        else:
+            path = ", filename = '__filename'" if file else ""
+            rows = f"read_parquet([{', '.join(map(_quoted, files))}], union_by_name = true{path})"
+        return f"(SELECT *, parse_filename(__filename) AS _file FROM {rows})" if file else rows
 
     def _registered(self, rows: object) -> str:
         name = f"arrow_{len(self._views)}"
@@ -390,19 +384,9 @@ def _bound(text: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -
     return PARAMETER.sub(r"$\1", text).format(**tables), used
 
 
-def _with_files(rows: Any) -> pa.RecordBatchReader:
-    """The rows of a dataset with `_file`, the name of the row's file, and without bodies. To be read once."""
-    columns = [name for name in rows.schema.names if name != "body"]
-    schema = pa.schema([*(rows.schema.field(name) for name in columns), pa.field("_file", pa.string())])
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for fragment in rows.get_fragments():
-            file = posixpath.basename(fragment.path)
-            for batch in fragment.to_batches(schema=rows.schema, columns=columns):
-                names = pa.repeat(pa.scalar(file, pa.string()), batch.num_rows)
-                yield pa.RecordBatch.from_arrays([*batch.columns, names], schema=schema)
-
-    return pa.RecordBatchReader.from_batches(schema, batches())
+def _with_files(rows: Any) -> Any:
+    """The rows of a dataset with `__filename`, the path of the row's file, and without bodies."""
+    return rows.scanner(columns=[*(name for name in rows.schema.names if name != "body"), "__filename"])
 
 
 def _quoted(text: str) -> str:
