@@ -32,8 +32,8 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     ),
     "a batch done again is another application": (
         "reconcile/batch_writers.py",
-        'files, f"{self._app}/{name}", self._wanted',
-        'files, f"{self._app}/{name}/{id(self)}", self._wanted',
+        "name, files, app, wanted.batch_id, plan)",
+        'name, files, f"{app}/{id(self)}", wanted.batch_id, plan)',
     ),
     "ops of checks are fresh answers, not the recorded ones": (
         "check/query.py",

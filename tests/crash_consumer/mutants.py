@@ -62,8 +62,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "dead letters are appended without a number": Fault(
         "dead_letters.py",
-        "            log.commit(writer.close(), app, version)\n",
-        "            log.commit(writer.close())\n",
+        "        log.commit(files, app, version)\n",
+        "        log.commit(files)\n",
         "",
     ),
     "a position is kept by a transaction of its own": Fault(

@@ -86,16 +86,16 @@ class Tables:
         Registers the storage.options of an object store (`object_store`). Raises SettingsError.
         """
         root = "" if storage.catalog else _absolute(storage.root)
-        if _ESCAPED.search(root):
-            # delta-rs and obstore take it for a URL's, and would read and write in another place.
-            what = f"{root} has a % and two digits, which a URL has for another character"
-            raise SettingsError(what, "storage.root", "choose another name")
         local = not storage.catalog and local_path(root) is not None
         places = [] if storage.catalog else [root, _absolute(storage.checkpoints_root)]
         for place in places:
             if canonical(place) is not None:
                 register(place, storage.plain_options)
                 check_place(place)
+        if _ESCAPED.search(root):
+            # delta-rs and obstore take it for a URL's, and would read and write in another place.
+            what = f"{root} has a % and two digits, which a URL has for another character"
+            raise SettingsError(what, "storage.root", "choose another name")
         return cls(
             root=root,
             catalog=storage.catalog or "",
