@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from checkback.application.rebuild import rebuild
-from checkback.errors import CheckbackError, FencedError, StateError
+from checkback.errors import FencedError, StateError
 from checkback.reconcile.batch_plan import plan_recorded, plan_versions, refuse_other_plan
 from checkback.reconcile.batch_rules import forget_state
-from checkback.reconcile.publish import Publisher
 from checkback.storage.checkpoint import Batch
-from reconcile.test_batch_rules import Lakehouse, _crash, _never
+from reconcile.test_batch_rules import Lakehouse, _crash, _interrupt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,12 +50,7 @@ def test_batch_is_not_completed_by_another_plan(lake: Lakehouse, monkeypatch: py
     lake.half(0, 1)
     lake.run(settings)
     lake.commit(0)
-    with monkeypatch.context() as patch:
-        patch.setattr(Publisher, "__call__", _never)
-        with pytest.raises(CheckbackError):
-            lake.run(settings)
-    batch = lake.begun()
-    assert batch is not None
+    batch = _interrupt(lake, settings, "__call__", monkeypatch)
     entry = Path(place, "offsets", str(batch))
     late = entry.read_text()
     # It is still under way when the successor starts.

@@ -113,6 +113,17 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lakehouse:
     return Lakehouse(spark, tmp_path)
 
 
+def _interrupt(lake: Lakehouse, settings: Settings, step: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """A run that dies before this step of `Publisher`; the batch that it leaves."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Publisher, step, _never)
+        with pytest.raises(CheckbackError):
+            lake.run(settings)
+    begun = lake.begun()
+    assert begun is not None
+    return begun
+
+
 def _crash(lake: Lakehouse, settings: Settings, before: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """A run that dies before it commits to a table, after all others of the batch; the batch that it leaves."""
     commit = Tables.commit
@@ -226,12 +237,7 @@ def test_batch_of_another_release_that_has_written_nothing_is_decided_anew(
     lake.half(0, 1)
     _begin(lake, settings, version, monkeypatch)
     lake.commit(1)
-    with monkeypatch.context() as patch:
-        patch.setattr(Publisher, "publish", _never)
-        with pytest.raises(CheckbackError):
-            lake.run(settings)
-    batch = lake.begun()
-    assert batch is not None
+    batch = _interrupt(lake, settings, "publish", monkeypatch)
     _as_release_before(lake, version)
     (state,) = Path(lake.tables.checkpoint("reconcile"), "state").iterdir()
     for partition in state.iterdir():

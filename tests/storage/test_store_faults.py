@@ -151,12 +151,18 @@ def throttling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         yield _tables(request.param, port), port
 
 
-def test_nothing_is_lost_or_doubled_while_a_store_throttles(throttling: tuple[Tables, int]) -> None:
-    """What is refused then is told so, and committed when it is repeated afterwards, by the same process."""
-    tables, port = throttling
+def _appender(tables: Tables) -> Appender:
+    """What appends to `half`, beside an empty table `op`."""
     tables.create(None, "op")  # type: ignore[arg-type]
     appender = Appender(tables.root, "half", [0], tables.sync)
     appender.claim(1)
+    return appender
+
+
+def test_nothing_is_lost_or_doubled_while_a_store_throttles(throttling: tuple[Tables, int]) -> None:
+    """What is refused then is told so, and committed when it is repeated afterwards, by the same process."""
+    tables, port = throttling
+    appender = _appender(tables)
     for number in range(3):
         set_throttled(port, True)
         for _ in range(2):
@@ -225,9 +231,7 @@ def told(s3_port: int) -> Iterator[tuple[Tables, int]]:
 def test_commit_beside_another_is_repeated(told: tuple[Tables, int]) -> None:
     """S3 answers 409 ConditionalRequestConflict while another process writes the object: there may be none yet."""
     tables, port = told
-    tables.create(None, "op")  # type: ignore[arg-type]
-    appender = Appender(tables.root, "half", [0], tables.sync)
-    appender.claim(1)
+    appender = _appender(tables)
     for number in range(3):
         refuse(port, "PUT .*/_delta_log/", 409, 3)
         _commit(tables, number, None)

@@ -124,7 +124,7 @@ def _start(text: str) -> Literal["first", "last"] | datetime:
     if text == "last":
         return "last"
     try:
-        moment = parse_as_of(text, name="--from")
+        moment = parse_as_of(text)
     except SettingsError as error:
         raise SettingsError(error.what, "--from", f"write first, last, or a time: {error.fix}") from error
     assert moment is not None  # noqa: S101 - for the type: it was given

@@ -22,8 +22,8 @@ _running = Lock()
 
 def runs(request: Request) -> bool:
     """Does the request make an audit run?"""
-    path = request.scope["path"]
-    return path == "/audit.json" or (path == "/audit" and (wants_json(request) or given(request, "run") is not None))
+    asked = request.scope["path"] in ("/audit", "/audit.json")
+    return asked and (wants_json(request) or given(request, "run") is not None)
 
 
 def audit(pages: Pages, request: Request) -> Response:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from checkback.gateway.group_commit import Intake
     from checkback.gateway.health import HealthState
     from checkback.gateway.journal import Record
-    from checkback.gateway.landed_halves import CachedHalf
     from checkback.gateway.metrics import Metrics
     from checkback.gateway.tables import Appender
     from checkback.messages import Half
@@ -60,11 +59,6 @@ class _InFlight(NamedTuple):
 
     block: HalfBlock
     row: int
-
-
-class _Place(NamedTuple):
-    queue_id: int
-    queue_offset: int
 
 
 class _Prepared(NamedTuple):
@@ -126,10 +120,8 @@ class HalfMessageWriter:
         """The same for messages that came as columns; Placed if all of them are new and were committed."""
         admitted: dict[int, Answer | _Pending] = {**columns.problems}
         rows, numbers = self._fit_columns(columns, groups, admitted)
-        names, prints = (
-            joined_names(rows["producer_group"], rows["transaction_id"]).to_pylist(),
-            fingerprints(rows).tolist(),
-        )
+        names = joined_names(rows["producer_group"], rows["transaction_id"]).to_pylist()
+        prints = fingerprints(rows).tolist()
         size = columns.size if len(rows) == len(columns.numbers) else rows.nbytes
         block = self._begin(SentColumns(rows, size), names, prints, numbers.tolist(), admitted, groups)
         return _placed(block) if block is not None else _all_settled(admitted)
@@ -174,7 +166,9 @@ class HalfMessageWriter:
             of_rows = enumerate(zip(numbers, prints, strict=True))
             admitted |= {number: (_InFlight(block, row), content) for row, (number, content) in of_rows}
         for number, (row, content) in again.items():
-            admitted[number] = (_InFlight(block, row), content) if block and row < count else _refused(refusal)
+            admitted[number] = (
+                (_InFlight(block, row), content) if block is not None and row < count else _refused(refusal)
+            )
         return None
 
     def _fit_columns(
@@ -268,7 +262,8 @@ class HalfMessageWriter:
         known = self._cache.named(name)
         if known is not None:
             same = judge_half(known, content) is Verdict.REPEATED
-            return _stored(transaction_id, known) if same else _other_content(known)
+            place = known.queue_id, known.queue_offset
+            return _stored(transaction_id, *place) if same else _other_content(*place)
         under_way = self._cache.under_way(name)
         return None if under_way is None else (_InFlight(self._blocks[under_way[0]], under_way[1]), content)
 
@@ -334,8 +329,7 @@ async def _all_stored(block: HalfBlock) -> list[Answer]:
     if block.problem is not None:
         return [block.problem] * len(block)
     queue_id, first = block.queue_id, block.queue_offset
-    ids = map(block.transaction_id, range(len(block)))
-    return [{"transaction_id": one, "queue_id": queue_id, "queue_offset": first + row} for row, one in enumerate(ids)]
+    return [_stored(block.transaction_id(row), queue_id, first + row) for row in range(len(block))]
 
 
 async def _all_settled(admitted: Mapping[int, Answer | _Pending]) -> list[Answer]:
@@ -346,13 +340,13 @@ async def _all_settled(admitted: Mapping[int, Answer | _Pending]) -> list[Answer
         if isinstance(one, tuple):
             (block, row), content = one
             await _done(block)
-            place = _Place(block.queue_id, block.queue_offset + row)
+            place = block.queue_id, block.queue_offset + row
             if block.problem is not None:
                 one = block.problem
             elif block.fingerprints[row] == content:
-                one = _stored(block.transaction_id(row), place)
+                one = _stored(block.transaction_id(row), *place)
             else:
-                one = _other_content(place)
+                one = _other_content(*place)
         answers.append(one)
     return answers
 
@@ -367,10 +361,10 @@ def _refused(refusal: Problem | None) -> Problem:
     return refusal or Problem("queue_full", "send it again")
 
 
-def _stored(transaction_id: str, first: CachedHalf | _Place) -> Answer:
-    return {"transaction_id": transaction_id, "queue_id": first.queue_id, "queue_offset": first.queue_offset}
+def _stored(transaction_id: str, queue_id: int, queue_offset: int) -> Answer:
+    return {"transaction_id": transaction_id, "queue_id": queue_id, "queue_offset": queue_offset}
 
 
-def _other_content(first: CachedHalf | _Place) -> Problem:
-    place = {"queue_id": first.queue_id, "queue_offset": first.queue_offset}
+def _other_content(queue_id: int, queue_offset: int) -> Problem:
+    place = {"queue_id": queue_id, "queue_offset": queue_offset}
     return Problem("contradiction", "the group has sent this transaction_id with another content", place)

@@ -144,7 +144,6 @@ def _sources(ignore_case: bool) -> list[str]:
         content(*columns, ignore_case=ignore_case) for columns in (OF_HALF, OF_TOPIC, _OF_UNPUBLISHED)
     )
     named = f"hash64({WHO}, coalesce(sha1({topic_of('real_topic', ignore_case=ignore_case)}), ''))"
-    half_key = ("half_queue_id", "half_queue_offset")
     return [
         _rows(
             "{half}",
@@ -201,25 +200,22 @@ def _sources(ignore_case: bool) -> list[str]:
             why=_why("reason"),
         ),
         _rows(REJECTED_ROWS, _REJECTED, number="bits"),
-        _rows(
-            _with_turn("{unpublished}", "unpublished_at"),
-            _UNPUBLISHED,
-            half_key,
-            begin="unix_millis(unpublished_at)",
-            store="turn",
-            content=of_unpublished,
-            batch=batch_of("unpublished_at"),
-        ),
-        _rows(
-            _with_turn("{topics}", "committed_at"),
-            _TOPIC,
-            half_key,
-            begin="unix_millis(committed_at)",
-            store="turn",
-            content=of_topic,
-            batch=batch_of("committed_at"),
-        ),
+        _messages("{unpublished}", _UNPUBLISHED, "unpublished_at", of_unpublished),
+        _messages("{topics}", _TOPIC, "committed_at", of_topic),
     ]
+
+
+def _messages(table: str, kind: int, time: str, of_message: str) -> str:
+    """Rows of a table that keeps each message with the place of its half message."""
+    return _rows(
+        _with_turn(table, time),
+        kind,
+        ("half_queue_id", "half_queue_offset"),
+        begin=f"unix_millis({time})",
+        store="turn",
+        content=of_message,
+        batch=batch_of(time),
+    )
 
 
 def _with_turn(table: str, time: str) -> str:

@@ -25,9 +25,12 @@ from checkback.storage.schemas import SOURCES
 from checkback.storage.seen_commits import replaced
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import SparkSession
 
     from checkback.settings import Settings
+    from checkback.storage.checkpoint import Batch
     from checkback.storage.tables import Tables
 
 
@@ -36,12 +39,11 @@ def facts(spark: SparkSession, settings: Settings, tables: Tables) -> StartFacts
     place = tables.checkpoint(NAME)
     checkpoint = read_checkpoint(spark, place)
     decisions = decision_facts(spark, tables, checkpoint)
-    entries = set(numbers(spark, f"{place}/offsets")).intersection(decisions.planned)
     return StartFacts(
         place=place,
         checkpoint=checkpoint,
         decisions=decisions,
-        times={batch_id: read_batch(spark, place, batch_id).time for batch_id in entries},
+        times=_times(spark, place, None if checkpoint is None else checkpoint.newest, decisions.planned),
         partitions=int(spark.conf.get(PARTITIONS) or settings.reconcile.partitions),
         segment_size=settings.reconcile.segment_size,
         rebuilding=filesystem.exists(spark, tables.checkpoint(REBUILDING)),
@@ -101,6 +103,15 @@ def _planned(
         for batch_id, _ in plans
         if batch_id in (newest, concluded)
     }
+
+
+def _times(spark: SparkSession, place: str, newest: Batch | None, planned: Collection[int]) -> dict[int, int]:
+    """StartFacts.times of the newest batch, which is read, and of those ``planned`` that the offset log still has."""
+    times = {} if newest is None else {newest.batch_id: newest.time}
+    others = set(planned).difference(times)
+    if others:
+        others.intersection_update(numbers(spark, f"{place}/offsets"))
+    return times | {batch_id: read_batch(spark, place, batch_id).time for batch_id in others}
 
 
 def _positions(tables: Tables, checkpoint: Checkpoint | None) -> dict[str, StreamPosition | None]:
