@@ -57,6 +57,8 @@ def segments(folder: Path) -> list[str]:
 
 
 def record(content: bytes, first: int = 0, kind: Kind = Kind.HALF) -> Record:
+    if kind is Kind.OP:
+        return Record(kind, 1, content, firsts={} if first < 0 else {0: first})
     return Record(kind, 1, content, queue_id=0, first=first)
 
 

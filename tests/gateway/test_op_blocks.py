@@ -19,7 +19,7 @@ from checkback.gateway.arrow_decoder import ops_of_stream
 from checkback.gateway.landed_halves import CODE_OF
 from checkback.gateway.message_routes import message_routes
 from checkback.gateway.middleware import ARROW, JSON
-from checkback.gateway.op_blocks import op_block
+from checkback.gateway.op_blocks import OpBlock, column_block
 from checkback.gateway.problems import Problem
 from gateway.arrow import columns, stream
 from gateway.process import half, op, rows
@@ -27,7 +27,8 @@ from gateway.test_arrow import as_rows
 from gateway.test_journal_service import run, started
 
 if TYPE_CHECKING:
-    from checkback.gateway.op_blocks import OpBlock
+    from collections.abc import Sequence
+
     from checkback.gateway.service import GatewayService
 
 BORN = {"born_timestamp": 1_795_227_064_579}
@@ -120,31 +121,32 @@ def by_place(ops: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def blocks_of(service: GatewayService) -> list[int]:
     """Sizes of the blocks that will be committed from now on."""
     sizes: list[int] = []
-    settle = service.ops._settle_block
+    settle = service.ops.settle
 
-    def settled(block: OpBlock) -> None:
-        sizes.append(len(block))
-        settle(block)
+    def settled(batch: Sequence[Any], prepared: object) -> None:
+        sizes.extend(len(block) for block in batch if isinstance(block, OpBlock))
+        settle(batch, prepared)
 
-    service.ops._settle_block = settled  # type: ignore[method-assign]
+    service.ops.settle = settled  # type: ignore[method-assign]
     return sizes
 
 
-def test_ops_of_recent_half_messages_stay_columns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arrow", [True, False])
+def test_ops_of_recent_half_messages_stay_together(tmp_path: Path, arrow: bool) -> None:
     """In any order, also those that a start has read; an op that is no first one makes single ops of its request."""
     whole = [op(offset, name) for offset, name in enumerate(NAMES)]
 
     async def act(service: GatewayService) -> None:
         sizes = blocks_of(service)
-        await answered(service, [FIRST], arrow=True)
-        await answered(service, [("ops", whole[:2])], arrow=True)
-        await answered(service, [("ops", [whole[3], whole[2]]), ("ops", [whole[2], whole[4]])], arrow=True)
+        await answered(service, [FIRST], arrow)
+        await answered(service, [("ops", whole[:2])], arrow)
+        await answered(service, [("ops", [whole[3], whole[2]]), ("ops", [whole[2], whole[4]])], arrow)
         assert sizes == [2, 2]
 
     async def more(service: GatewayService) -> None:
         sizes = blocks_of(service)
-        assert [one["repeated"] for one in (await answered(service, [("ops", whole[:5])], arrow=True))[0]] == [True] * 5
-        await answered(service, [("ops", whole[5:])], arrow=True)
+        assert [one["repeated"] for one in (await answered(service, [("ops", whole[:5])], arrow))[0]] == [True] * 5
+        await answered(service, [("ops", whole[5:])], arrow)
         assert sizes == [1]
 
     assert run(started(tmp_path), act) is None
@@ -152,23 +154,24 @@ def test_ops_of_recent_half_messages_stay_columns(tmp_path: Path) -> None:
     assert [row["half_offset"] for row in by_place(rows(tmp_path, "op"))] == list(range(6))
 
 
-def test_half_message_is_remembered_until_its_op_is_in_the_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arrow", [True, False])
+def test_half_message_is_remembered_until_its_op_is_in_the_table(tmp_path: Path, arrow: bool) -> None:
     """Although gateway.remember is over: a look-up would not find the op, which is in the journal only."""
 
     async def send(service: GatewayService) -> None:
-        await answered(service, [FIRST], arrow=True)
+        await answered(service, [FIRST], arrow)
 
     async def act(service: GatewayService) -> None:
         sizes = blocks_of(service)
         service._remember_ms = -(1 << 40)
-        waiting = asyncio.ensure_future(answered(service, [("ops", [op(2, NAMES[2]), op(3, NAMES[3])])], arrow=True))
-        while not service.ops._blocks:
+        waiting = asyncio.ensure_future(answered(service, [("ops", [op(2, NAMES[2]), op(3, NAMES[3])])], arrow))
+        while not (service.ops._columns or service.ops._on_the_way):
             await asyncio.sleep(0)
         service.forget()  # on its way
         await waiting
         service.forget()  # in the journal
         assert len(service.cache) == 4
-        other = (await answered(service, [("ops", [op(2, NAMES[2], "ROLLBACK")])], arrow=True))[0]
+        other = (await answered(service, [("ops", [op(2, NAMES[2], "ROLLBACK")])], arrow))[0]
         assert ([one["code"] for one in other], sizes) == (["contradiction"], [2])
 
     assert run(started(tmp_path), send) is None
@@ -176,12 +179,32 @@ def test_half_message_is_remembered_until_its_op_is_in_the_table(tmp_path: Path)
     assert [row["half_offset"] for row in rows(tmp_path, "op")] == [2, 3]
 
 
+@pytest.mark.parametrize("arrow", [True, False])
+def test_ops_of_older_half_messages_keep_none_in_the_cache(tmp_path: Path, arrow: bool) -> None:
+    """Or it could grow beyond gateway.remember_max: from the half message of such an op on, all would stay."""
+
+    async def send(service: GatewayService) -> None:
+        await answered(service, [FIRST], arrow)
+
+    async def act(service: GatewayService) -> None:
+        sizes = blocks_of(service)
+        assert service.journal is not None
+        for offset, kept in ((2, {}), (3, {0: 3})):
+            ((ended,),) = await answered(service, [("ops", [op(offset, NAMES[offset])])], arrow)
+            assert (ended["status"], ended["repeated"]) == (200, False)
+            assert service.journal.unflushed_offsets() == kept
+        assert sizes == [1]
+
+    assert run(started(tmp_path), send) is None
+    assert run(started(tmp_path, flush=timedelta(hours=1), remember_max=6), act) is None
+
+
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9), st.sampled_from(["COMMIT", "ROLLBACK"])), min_size=1))
 def test_block_knows_its_places(ops: list[tuple[int, int, str]]) -> None:
     sent = [op(offset, f"t-{offset}", state, queue_id=queue_id) for queue_id, offset, state in ops]
     read = ops_of_stream(stream(columns(sent)), 1, 1 << 20)
     assert not isinstance(read, Problem)
-    block = op_block(read.rows, read.size)
+    block = column_block(read.rows, read.size)
     by_place = {(queue_id, offset): state for queue_id, offset, state in ops}
     if len(by_place) < len(ops) or len({queue_id for queue_id, _ in by_place}) > 1:
         assert block is None

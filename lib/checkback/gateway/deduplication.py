@@ -20,7 +20,7 @@ from checkback.gateway.landed_halves import CachedHalf, LandedHalves, rows_by_qu
 from checkback.storage.first_op import misfit
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -321,6 +321,15 @@ class DeduplicationCache:
         if half is not None and half.state is None:
             self._recalled[queue_id, queue_offset] = replace(half, state=state)
         return known or half is not None
+
+    def pending(self, places: Sequence[tuple[int, int]], names: Sequence[str]) -> list[int] | None:
+        """For `ended_numbers`; None unless a recent half message of this name, without an op, is at each place."""
+        owned = self._next
+        return None if any(queue_id not in owned for queue_id, _ in places) else self._landed.pending(places, names)
+
+    def ended_numbers(self, numbers: Sequence[int], states: Sequence[str]) -> None:
+        """`ended` for the half messages of `pending`."""
+        self._landed.ended_numbers(numbers, states)
 
     def unended(self, queue_id: int, offsets: NDArray[np.int64], names: list[str]) -> bool:
         """Is a half message with this name, and without an op, cached at each of the ascending offsets?"""

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 from collections import deque
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from checkback.gateway.tables import OutcomeUnknownError
 from checkback.storage.fsync import flush_parents
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from checkback.gateway.deduplication_history import Place
 
@@ -58,8 +58,10 @@ class Record:
     """One group commit's messages for one table.
 
     ``rows``: their number; ``content``: the messages (`journal_records`); ``queue_id``, ``first``: of half messages,
-    the queue and the first offset; of ops that came as columns, those of their half messages. ``position``: in the
-    journal, from 1 on. ``places``: of the other ops, kept in memory only.
+    the queue and the first offset. ``position``: in the journal, from 1 on.
+
+    Of ops, kept in memory only: ``firsts``: by queue, the first offset that must stay in the cache until they are in
+    the tables; ``places`` of half messages that need not be in it.
     """
 
     kind: Kind
@@ -69,6 +71,7 @@ class Record:
     first: int = -1
     position: int = 0
     places: Collection[Place] = ()
+    firsts: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,8 @@ class Unflushed:
     queue_id: int
     first: int
     at: int
-    places: Collection[Place]
+    places: Collection[Place] = ()
+    firsts: Mapping[int, int] = field(default_factory=dict)
 
 
 class Journal:
@@ -159,7 +163,7 @@ class Journal:
         for position, kind, rows, size, queue_id, first in db.execute(
             "SELECT position, kind, rows, length(content) + size, queue_id, first FROM record ORDER BY position"
         ):
-            self._count(Unflushed(position, Kind(kind), rows, size, queue_id, first, 0, ()))
+            self._count(Unflushed(position, Kind(kind), rows, size, queue_id, first, 0))
         self.position = self._pending[-1].position if self._pending else 0
         number, last = noted(self._lock)
         if number == self.id and last > self.position:
@@ -230,9 +234,11 @@ class Journal:
             raise OutcomeUnknownError(what, self.path, "check the disk, then start again") from error
         with self._counting:
             for number, record in enumerate(records, start=self.position + 1):
-                size = len(record.content)
+                size, queue_id, first = len(record.content), record.queue_id, record.first
                 self._count(
-                    Unflushed(number, record.kind, record.rows, size, record.queue_id, record.first, now, record.places)
+                    Unflushed(
+                        number, record.kind, record.rows, size, queue_id, first, now, record.places, record.firsts
+                    )
                 )
         self.position = position
         self._segments.remove(self._deleted)
@@ -339,8 +345,9 @@ class Journal:
         found: dict[int, int] = {}
         with self._counting:
             for record in self._pending:
-                if record.first >= 0:
-                    found[record.queue_id] = min(record.first, found.get(record.queue_id, record.first))
+                firsts = record.firsts if record.kind is Kind.OP else {record.queue_id: record.first}
+                for queue_id, first in firsts.items():
+                    found[queue_id] = min(first, found.get(queue_id, first))
         return found
 
     def full(self, more: int) -> bool:

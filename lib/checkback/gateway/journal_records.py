@@ -16,13 +16,14 @@ from checkback.gateway.tables import half_rows_at, op_rows
 from checkback.messages import Half, Op
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from checkback.gateway.batch_decoder import RemarkedOp
+    from checkback.gateway.deduplication_history import Place
     from checkback.gateway.half_blocks import ColumnBlock
-    from checkback.gateway.op_blocks import OpBlock
+    from checkback.gateway.op_blocks import ColumnBlock as OpColumns
 
 _encode = msgspec.msgpack.Encoder().encode
 _halves = msgspec.msgpack.Decoder(list[Half]).decode
@@ -39,14 +40,16 @@ def block_record(block: ColumnBlock) -> Record:
     return Record(Kind.HALF, len(block), to_stream(block.rows), block.queue_id, block.queue_offset)
 
 
-def op_record(ops: Sequence[RemarkedOp]) -> Record:
-    """Ops, each with its remark."""
-    return Record(Kind.OP, len(ops), _encode(ops), places=[(op.queue_id, op.half_offset) for op, _ in ops])
+def op_record(
+    ops: Sequence[RemarkedOp], places: Sequence[Place] = (), firsts: Mapping[int, int] | None = None
+) -> Record:
+    """Ops, each with its remark; ``places`` and ``firsts`` as in `Record`."""
+    return Record(Kind.OP, len(ops), _encode(ops), places=places, firsts=firsts or {})
 
 
-def op_block_record(block: OpBlock) -> Record:
+def op_block_record(block: OpColumns) -> Record:
     """Ops that came as columns."""
-    return Record(Kind.OP, len(block), to_stream(block.rows), block.queue_id, int(block.offsets[0]))
+    return Record(Kind.OP, len(block), to_stream(block.rows), firsts=block.firsts)
 
 
 def rows_of(records: Sequence[Record], stored: int) -> tuple[list[pa.Table], list[pa.Table]]:

@@ -140,6 +140,23 @@ class LandedHalves:
             self._states[position] = CODE_OF[state]
         return True
 
+    def pending(self, places: Sequence[tuple[int, int]], names: Sequence[str]) -> list[int] | None:
+        """The numbers of the half messages at these places; None unless each has this name there, and no state."""
+        found: list[int] = []
+        for (queue_id, queue_offset), name in zip(places, names, strict=True):
+            position = self._placed(queue_id, queue_offset)
+            if position is None or self._states[position] or (self._names[position] or self._name(position)) != name:
+                return None
+            found.append(self._numbers[position])
+        return found
+
+    def ended_numbers(self, numbers: Sequence[int], states: Sequence[str]) -> None:
+        """Set the states of half messages of `pending`, which have not been evicted since."""
+        for number, state in zip(numbers, states, strict=True):
+            position = self._known(number)
+            if position is not None and not self._states[position]:
+                self._states[position] = CODE_OF[state]
+
     def unended(self, queue_id: int, offsets: Integers, names: list[str]) -> bool:
         """Is there a half message with this name, and without a state, at each of the ascending offsets?"""
         positions, known = self._all_placed(queue_id, offsets)

@@ -1,8 +1,8 @@
-"""Ops of one request as columns, from the request to the table: no Python object for each."""
+"""Ops of one request, in flight together; those of columns have no Python object each."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,14 +13,16 @@ from checkback.gateway.deduplication import joined_names
 from checkback.gateway.half_blocks import landed
 from checkback.gateway.landed_halves import CODE_OF
 from checkback.gateway.tables import SOURCE
-from checkback.messages import STATES
+from checkback.messages import LONG_MAX, STATES
 from checkback.storage.schemas import arrow_schema
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
+    from checkback.gateway.batch_decoder import RemarkedOp
     from checkback.gateway.deduplication_history import Place
     from checkback.gateway.problems import Problem
 
@@ -35,7 +37,33 @@ _CODES = np.array([CODE_OF[state] for state in STATES], np.uint8)
 
 @dataclass(eq=False)
 class OpBlock:
-    """In-flight ops of one request, each of another half message of one queue.
+    """In-flight ops of one request, each of another recent half message that had none.
+
+    ``firsts``: by queue, the first offset of their half messages; ``size``: approximate memory in bytes; ``done``: when
+    they are committed, or failed with ``problem``.
+    """
+
+    firsts: dict[int, int]
+    size: int
+    done: asyncio.Future[None] | None = field(default=None, init=False)
+    problem: Problem | None = field(default=None, init=False)
+
+
+@dataclass(eq=False)
+class MessageBlock(OpBlock):
+    """Ops that came as JSON; ``numbers``: of their half messages in the cache (`DeduplicationCache.pending`)."""
+
+    ops: Sequence[RemarkedOp]
+    places: Sequence[Place]
+    numbers: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+
+@dataclass(eq=False)
+class ColumnBlock(OpBlock):
+    """Ops that came as columns, of one queue.
 
     ``rows``: in the schema SENT; ``offsets`` of the half messages, ascending, and in that order their ``names``, as in
     `deduplication.name_of`, and the ``states`` of the ops, as codes.
@@ -46,9 +74,6 @@ class OpBlock:
     offsets: NDArray[np.int64]
     names: list[str]
     states: NDArray[np.uint8]
-    size: int
-    done: asyncio.Future[None] | None = None
-    problem: Problem | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -61,7 +86,7 @@ class OpBlock:
         at = int(np.searchsorted(self.offsets, offset))
         return STATES[_CODES.tolist().index(self.states[at])] if self.offsets[at] == offset else None
 
-    def meets(self, other: OpBlock) -> bool:
+    def meets(self, other: ColumnBlock) -> bool:
         """Has another block an op of one of these half messages?"""
         if (
             self.queue_id != other.queue_id
@@ -72,7 +97,7 @@ class OpBlock:
         return bool(np.isin(self.offsets, other.offsets, assume_unique=True).any())
 
 
-def op_block(rows: pa.Table, size: int) -> OpBlock | None:
+def column_block(rows: pa.Table, size: int) -> ColumnBlock | None:
     """A block of valid ops; None if they are of several queues, or two of one half message. ``size``: its bytes."""
     queue_ids, offsets = np.asarray(rows.column("queue_id")), np.asarray(rows.column("half_offset"))
     if queue_ids.min() != queue_ids.max():
@@ -85,7 +110,17 @@ def op_block(rows: pa.Table, size: int) -> OpBlock | None:
         offsets, states, names = offsets[order], states[order], [names[row] for row in order.tolist()]
         if not np.diff(offsets).all():
             return None
-    return OpBlock(rows, int(queue_ids[0]), offsets, names, states, size + _OVERHEAD * len(names))
+    queue_id, memory = int(queue_ids[0]), size + _OVERHEAD * len(names)
+    return ColumnBlock({queue_id: int(offsets[0])}, memory, rows, queue_id, offsets, names, states)
+
+
+def firsts_of(places: Iterable[Place]) -> dict[int, int]:
+    """By queue, the first offset of these places."""
+    firsts: dict[int, int] = {}
+    for queue_id, offset in places:
+        if offset < firsts.get(queue_id, LONG_MAX):
+            firsts[queue_id] = offset
+    return firsts
 
 
 def landed_ops(rows: pa.Table, stored: int) -> pa.Table:

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from checkback.errors import CheckbackError
 from checkback.gateway.batch_decoder import BATCH_MAX
-from checkback.gateway.deduplication import Verdict, judge_op
+from checkback.gateway.deduplication import Verdict, judge_op, name_of
 from checkback.gateway.group_commit import GroupCommit
 from checkback.gateway.health import now_ms, steady_ms
 from checkback.gateway.journal_records import op_block_record, op_record
 from checkback.gateway.look_ups import LookedUp, LookUps
-from checkback.gateway.op_blocks import OpBlock, landed_ops, op_block
+from checkback.gateway.op_blocks import ColumnBlock, MessageBlock, OpBlock, column_block, firsts_of, landed_ops
 from checkback.gateway.problems import Answer, Problem
 from checkback.gateway.tables import op_rows
 
@@ -61,10 +61,15 @@ class _Entry:
 
 
 class _Prepared(NamedTuple):
-    """A commit: single ops, and the blocks that follow them."""
+    """A commit: ``ops`` that came as JSON, then the columns.
+
+    ``places``: of the half messages of single ops; ``firsts``: by queue, the first offset of those of blocks of ops.
+    """
 
     ops: list[RemarkedOp]
-    blocks: list[OpBlock]
+    places: list[Place]
+    firsts: dict[int, int]
+    columns: list[ColumnBlock]
 
 
 class OpWriter:
@@ -94,8 +99,10 @@ class OpWriter:
         self._last_offsets = history.last_offsets
         self._look_ups = LookUps(thread, self._look_up)
         self._unverified = unverified
-        self._on_the_way: dict[Place, _Entry] = {}
-        self._blocks: list[OpBlock] = []
+        self._on_the_way: dict[Place, _Entry | MessageBlock] = {}
+        self._columns: list[ColumnBlock] = []
+        #: Blocks keep the half messages from their first on in the cache: not more than half of it.
+        self._recent = gateway.remember_max // (2 * len(gateway.queues))
         #: For each running lookup, the state of its half messages if it was set since: the lookup may have read `op`
         #: before that.
         self._looking_up: list[dict[Place, str | None]] = []
@@ -108,6 +115,10 @@ class OpWriter:
 
     async def take(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> list[Answer]:
         """The answer to each op, once it is committed. Of several for one half message the first stands."""
+        block = self._message_block(messages, groups)
+        if block is not None and block.done is not None:
+            await block.done
+            return [block.problem or _ended(op, repeated=False) for op, _ in block.ops]
         fit = [self._fit(op, groups) for op in messages]
         answers: dict[int, Answer] = {number: one for number, one in enumerate(fit) if isinstance(one, Problem)}
         left = {number: one for number, one in enumerate(fit) if not isinstance(one, Problem)}
@@ -138,43 +149,69 @@ class OpWriter:
 
     async def take_columns(self, columns: OpColumns, groups: Groups) -> pa.Table | list[Answer]:
         """The same for ops that came as columns; their rows if each was committed as the first of its half message."""
-        block = self._block(columns, groups)
+        block = self._column_block(columns, groups)
         if block is None:
             messages = columns.messages()
             del columns  # memory that nothing counts
             return await self.take(messages, groups)
-        self._blocks.append(block)
+        self._columns.append(block)
         block.done = self.commits.submit([block], block.size, groups, len(block))
         await block.done
         return block.rows if block.problem is None else [block.problem] * len(block)
 
-    def _block(self, columns: OpColumns, groups: Groups) -> OpBlock | None:
-        """The ops as a block if all can be committed, each for a recent half message without an op; else None."""
+    def _message_block(self, messages: Sequence[RemarkedOp | Problem], groups: Groups) -> MessageBlock | None:
+        """The ops, submitted as a block, if each is the first of another recent half message; else None."""
+        ops = [one for one in messages if not isinstance(one, Problem)]
+        if self._columns or len(ops) < len(messages):
+            return None
+        if any(self._tokens.refused(group, groups) for group in {op.producer_group for op, _ in ops}):
+            return None
+        places = [(op.queue_id, op.half_offset) for op, _ in ops]
+        on_the_way = self._on_the_way
+        if len(set(places)) < len(places) or not on_the_way.keys().isdisjoint(places):
+            return None
+        names = [name_of(op.producer_group, op.transaction_id) for op, _ in ops if op.transaction_id is not None]
+        numbers = self._cache.pending(places, names) if len(names) == len(ops) else None
+        if numbers is None:
+            return None
+        block = MessageBlock(firsts_of(places), _SIZE * len(ops), ops, places, numbers)
+        if not self._fits(block, groups):
+            return None
+        on_the_way.update(dict.fromkeys(places, block))
+        block.done = self.commits.submit([block], block.size, groups, len(block))
+        return block
+
+    def _column_block(self, columns: OpColumns, groups: Groups) -> ColumnBlock | None:
+        """The same for ops that came as columns, not submitted."""
         if columns.others or any(self._tokens.refused(g, groups) for g in _distinct(columns.rows["producer_group"])):
             return None
-        block = op_block(columns.rows, columns.size)
+        block = column_block(columns.rows, columns.size)
         if block is None or not self._cache.unended(block.queue_id, block.offsets, block.names):
             return None
-        if any(map(block.meets, self._blocks)):
+        if any(map(block.meets, self._columns)):
             return None
         if self._on_the_way and not self._on_the_way.keys().isdisjoint(
             zip(repeat(block.queue_id), block.offsets.tolist())
         ):
             return None
-        return None if self.commits.refusal(len(block), block.size, groups) is not None else block
+        return block if self._fits(block, groups) else None
+
+    def _fits(self, block: MessageBlock | ColumnBlock, groups: Groups) -> bool:
+        """Are its half messages recent, and is there room for it?"""
+        next_offset = self._cache.next_offset
+        if any(first < next_offset(queue_id) - self._recent for queue_id, first in block.firsts.items()):
+            return False
+        return self.commits.refusal(len(block), block.size, groups) is None
 
     def first_offsets(self) -> dict[int, int]:
         """By queue, the first offset whose half message must stay in the cache, because its op is in flight."""
-        found: dict[int, int] = {}
-        for block in self._blocks:
-            first = int(block.offsets[0])
-            found[block.queue_id] = min(first, found.get(block.queue_id, first))
-        return found
+        messages = {block for block in self._on_the_way.values() if isinstance(block, MessageBlock)}
+        return firsts_of(place for block in (*messages, *self._columns) for place in block.firsts.items())
 
     def _in_flight(self, place: Place) -> _Entry | OpBlock | None:
         """What has the in-flight op of the half message there."""
-        entry = self._on_the_way.get(place)
-        return entry or next((block for block in self._blocks if block.state_at(place) is not None), None)
+        under_way = self._on_the_way.get(place)
+        return under_way or next((block for block in self._columns if block.state_at(place) is not None), None)
 
     def _fit(self, op: RemarkedOp | Problem, groups: Groups) -> _Entry | Problem:
         if isinstance(op, Problem):
@@ -213,7 +250,7 @@ class OpWriter:
         entry.half = known
         return self._begin(entry, new, groups)
 
-    def _admit_unverified(self, entry: _Entry, new: list[_Entry], groups: Groups) -> Answer | _Entry:
+    def _admit_unverified(self, entry: _Entry, new: list[_Entry], groups: Groups) -> Answer | _Entry | OpBlock:
         """The same for an op whose half message is not in the tables yet."""
         if entry.place in self._on_the_way:
             return self._on_the_way[entry.place]
@@ -238,7 +275,7 @@ class OpWriter:
     def _remembered(self, place: Place) -> CachedHalf | None:
         """The half message there, if it is cached or has an in-flight op."""
         entry = self._on_the_way.get(place)
-        return self._cache.at(*place) or (None if entry is None else entry.half)
+        return self._cache.at(*place) or (entry.half if isinstance(entry, _Entry) else None)
 
     async def _known(
         self, places: set[Place], groups: Groups
@@ -295,13 +332,19 @@ class OpWriter:
 
     def prepare(self, batch: Sequence[_Entry | OpBlock]) -> _Prepared:
         """The ops and their remarks."""
-        ops = [(entry.op, entry.remark) for entry in batch if isinstance(entry, _Entry)]
-        return _Prepared(ops, [block for block in batch if isinstance(block, OpBlock)])
+        entries = [one for one in batch if isinstance(one, _Entry)]
+        messages = [one for one in batch if isinstance(one, MessageBlock)]
+        return _Prepared(
+            [(entry.op, entry.remark) for entry in entries] + [op for block in messages for op in block.ops],
+            [entry.place for entry in entries],
+            firsts_of(place for block in messages for place in block.firsts.items()),
+            [one for one in batch if isinstance(one, ColumnBlock)],
+        )
 
     def write(self, prepared: _Prepared) -> None:
         """Commit to `op`."""
         stored = now_ms()
-        parts = [landed_ops(block.rows, stored) for block in prepared.blocks]
+        parts = [landed_ops(block.rows, stored) for block in prepared.columns]
         if prepared.ops:
             parts.append(op_rows([op for op, _ in prepared.ops], [remark for _, remark in prepared.ops], stored))
         rows = pa.concat_tables(parts)
@@ -311,48 +354,67 @@ class OpWriter:
 
     def records(self, prepared: _Prepared) -> Sequence[Record]:
         """See group_commit.CommitTarget."""
-        singles = [op_record(prepared.ops)] if prepared.ops else []
-        return singles + [op_block_record(block) for block in prepared.blocks]
+        messages = [op_record(prepared.ops, prepared.places, prepared.firsts)] if prepared.ops else []
+        return messages + [op_block_record(block) for block in prepared.columns]
 
     def settle(self, batch: Sequence[_Entry | OpBlock], prepared: object) -> None:  # noqa: ARG002 - as CommitTarget has it
         """Record them in the cache."""
-        for entry in batch:
-            if isinstance(entry, OpBlock):
-                self._settle_block(entry)
-                continue
-            del self._on_the_way[entry.place]
-            state = entry.op.state
-            cached = self._cache.ended(*entry.place, state)
-            if entry.half is None:  # an unverified op may be another transaction's
-                continue
-            half = replace(entry.half, state=state)
-            if not cached:
-                self._cache.recalled([half], steady_ms())
-            if self._journaled:
-                self._cache.unflushed_op(half)
-            for ended in self._looking_up:
-                if entry.place in ended:
-                    ended[entry.place] = state
+        for one in batch:
+            if isinstance(one, _Entry):
+                self._settle_entry(one)
+            elif isinstance(one, MessageBlock):
+                self._settle_messages(one)
+            elif isinstance(one, ColumnBlock):
+                self._settle_columns(one)
         self._health.worked()
 
-    def _settle_block(self, block: OpBlock) -> None:
-        # The half messages are cached until the ops are in the table: see `first_offsets`, Journal.unflushed_offsets.
+    def _settle_entry(self, entry: _Entry) -> None:
+        del self._on_the_way[entry.place]
+        state = entry.op.state
+        cached = self._cache.ended(*entry.place, state)
+        if entry.half is None:  # an unverified op may be another transaction's
+            return
+        half = replace(entry.half, state=state)
+        if not cached:
+            self._cache.recalled([half], steady_ms())
+        if self._journaled:
+            self._cache.unflushed_op(half)
+        for ended in self._looking_up:
+            if entry.place in ended:
+                ended[entry.place] = state
+
+    # The half messages of blocks are cached until the ops are in the table: `first_offsets`, Journal.unflushed_offsets.
+
+    def _settle_messages(self, block: MessageBlock) -> None:
+        states = [op.state for op, _ in block.ops]
+        self._cache.ended_numbers(block.numbers, states)
+        for ended in self._looking_up:
+            ended |= {place: state for place, state in zip(block.places, states, strict=True) if place in ended}
+        self._no_longer_on_the_way(block)
+
+    def _settle_columns(self, block: ColumnBlock) -> None:
         self._cache.ended_together(block.queue_id, block.offsets, block.states)
         for ended in self._looking_up:
             ended |= {place: state for place in ended if (state := block.state_at(place)) is not None}
-        self._blocks.remove(block)
+        self._columns.remove(block)
+
+    def _no_longer_on_the_way(self, block: MessageBlock) -> None:
+        for place in block.places:
+            del self._on_the_way[place]
 
     def failed(self, batch: Sequence[_Entry | OpBlock], error: Exception) -> None:
         """Drop them."""
         problem = self._health.failed(error)
-        for entry in batch:
-            entry.problem = problem
-            if isinstance(entry, OpBlock):
-                self._blocks.remove(entry)
-                continue
-            if entry.half is None:
-                self._unverified.discard(entry.op, entry.groups)
-            del self._on_the_way[entry.place]
+        for one in batch:
+            one.problem = problem
+            if isinstance(one, ColumnBlock):
+                self._columns.remove(one)
+            elif isinstance(one, MessageBlock):
+                self._no_longer_on_the_way(one)
+            elif isinstance(one, _Entry):
+                if one.half is None:
+                    self._unverified.discard(one.op, one.groups)
+                del self._on_the_way[one.place]
 
 
 def _distinct(texts: pa.ChunkedArray) -> list[str]:
