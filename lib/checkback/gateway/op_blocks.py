@@ -48,6 +48,9 @@ class OpBlock:
     done: asyncio.Future[None] | None = field(default=None, init=False)
     problem: Problem | None = field(default=None, init=False)
 
+    def __len__(self) -> int:
+        raise NotImplementedError
+
 
 @dataclass(eq=False)
 class MessageBlock(OpBlock):
