@@ -99,15 +99,15 @@ class Application:
 
         Of one that ends nobody keeps account: compare those that are there at the end.
         """
-        return {member: _cpu_seconds(member) for member in processes(self._process.pid)}
+        return {member: process_seconds(member) for member in processes(self._process.pid)}
 
     def _last_words(self) -> str:
         self._said.seek(0)
         return self._said.read().decode(errors="replace").strip()[-500:]
 
 
-def _cpu_seconds(pid: int) -> float:
-    """Utime and stime (proc(5), /proc/PID/stat)."""
+def process_seconds(pid: int) -> float:
+    """CPU time so far of a process: utime and stime (proc(5), /proc/PID/stat)."""
     with suppress(OSError, IndexError):
         fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:13])) / _TICKS

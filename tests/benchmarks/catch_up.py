@@ -35,6 +35,20 @@ def figures(place: Lakehouse, name: str, n: int, body_bytes: int) -> None:
 
     Raises CheckbackError when a transaction is lost or doubled.
     """
+    seconds, batches = rounds(place, name, n, body_bytes)
+    rate = n / statistics.median(seconds)
+    floors = [_copied(place, number, number * n, n) for number in range(WARM_UP + ROUNDS)][WARM_UP:]
+    floor = n / statistics.median(floors)
+    ratio = rate / floor
+    shape = {"transactions": n, "body_bytes": body_bytes, "pending": n // PENDING_EVERY}
+    ours = {"seconds": rounded(seconds), "batches": batches, "floor_ratio": round(ratio, 3)}
+    report(name, rate, "tx/s", ROUNDS, **shape, **ours)
+    report(f"{name}_floor", floor, "tx/s", ROUNDS, **shape, seconds=rounded(floors))
+    report(f"{name}_floor_ratio", ratio, "ratio", ROUNDS)
+
+
+def rounds(place: Lakehouse, name: str, n: int, body_bytes: int) -> tuple[list[float], list[int]]:
+    """The seconds of each warm round of ``n`` transactions, and its batches. Raises as `figures`."""
     load = Load(place.root, body_bytes, pending_every=PENDING_EVERY)
     pending, seconds, batches = n // PENDING_EVERY, [], []
     with Stepper(place) as stepper:
@@ -45,15 +59,7 @@ def figures(place: Lakehouse, name: str, n: int, body_bytes: int) -> None:
             say(f"{name}: {n} transactions in {seconds[-1]:.2f} s, {batches[-1]} batches")
     everything = (WARM_UP + ROUNDS) * n
     prove(place, everything - (WARM_UP + ROUNDS) * pending, (WARM_UP + ROUNDS) * pending)
-    rate = n / statistics.median(seconds[WARM_UP:])
-    floors = [_copied(place, number, number * n, n) for number in range(WARM_UP + ROUNDS)][WARM_UP:]
-    floor = n / statistics.median(floors)
-    ratio = rate / floor
-    shape = {"transactions": n, "body_bytes": body_bytes, "pending": pending}
-    ours = {"seconds": rounded(seconds[WARM_UP:]), "batches": batches[WARM_UP:], "floor_ratio": round(ratio, 3)}
-    report(name, rate, "tx/s", ROUNDS, **shape, **ours)
-    report(f"{name}_floor", floor, "tx/s", ROUNDS, **shape, seconds=rounded(floors))
-    report(f"{name}_floor_ratio", ratio, "ratio", ROUNDS)
+    return seconds[WARM_UP:], batches[WARM_UP:]
 
 
 def _copied(place: Lakehouse, number: int, first: int, n: int) -> float:

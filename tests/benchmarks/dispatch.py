@@ -34,7 +34,7 @@ def bench(root: str) -> None:
         query = start_check(place.spark, place.settings, place.tables, available_now=False)
         seconds = []
         for number in range(WARM_UP + ROUNDS):
-            place.tables.append_arrow(place.spark, _requests(number * n, n), "check_requests")
+            place.tables.append_arrow(place.spark, check_requests(number * n, n), "check_requests")
             began = time.perf_counter()
             while _answers(place) < (number + 1) * n:
                 if not query.isActive:
@@ -44,14 +44,14 @@ def bench(root: str) -> None:
             say(f"dispatch: {n} checks in {seconds[-1]:.2f} s")
         query.processAllAvailable()
         query.stop()
-        _prove(place, n * (WARM_UP + ROUNDS))
+        prove(place, n * (WARM_UP + ROUNDS))
         counted = seconds[WARM_UP:]
         rate = n / statistics.median(counted)
         concurrency = place.settings.check.concurrency
     report("dispatch", rate, "checks/s", ROUNDS, checks=n, concurrency=concurrency, seconds=rounded(counted))
 
 
-def _requests(first: int, n: int) -> pa.Table:
+def check_requests(first: int, n: int) -> pa.Table:
     """Rows of `check_requests`: the first check of each offset."""
     now = pa.repeat(pa.scalar(datetime.now(timezone.utc), pa.timestamp("us", "UTC")), n)
     columns = {
@@ -74,7 +74,7 @@ def _answers(place: Lakehouse) -> int:
     return sum(pa.table(files).column("num_records").to_pylist())
 
 
-def _prove(place: Lakehouse, n: int) -> None:
+def prove(place: Lakehouse, n: int) -> None:
     """Raises CheckbackError unless each request has one answer COMMIT, and one op."""
     answers = place.tables.read(place.spark, "check_answers").where("outcome = 'COMMIT'")
     ops = place.tables.read(place.spark, "op").withColumnRenamed("half_offset", "queue_offset")

@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import time
 
+from benchmarks import beside_folder
 from benchmarks.application import command
 from benchmarks.load import Load
 from benchmarks.processes import lake
@@ -40,6 +41,7 @@ def bench(root: str) -> None:
         ratio = statistics.median(seconds) / statistics.median(folder)
         details = {"seconds": rounded(seconds), "seconds_folder": rounded(folder)}
         report("object_store_batch", ratio, "ratio", ROUNDS, transactions=n, latency_ms=latency_ms, **details)
+    beside_folder.bench(root)
 
 
 def _in_store(port: int, store: str, n: int, latency_ms: int) -> list[float]:

@@ -9,6 +9,7 @@ import shutil
 import signal
 from collections import Counter
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,7 +27,6 @@ from landing.fixtures import Lakehouse, half, op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -246,3 +246,36 @@ def test_checkpoint_and_table_that_do_not_belong_together_are_refused(
     shutil.copytree(backup / "half", lake.root / "half")
     with pytest.raises(StateError, match="the table half was put back to an older state"):
         lake.land(inbox)
+
+
+@pytest.mark.parametrize("line", [half(0), "bad"])
+def test_batch_of_another_plan_is_not_taken_for_done(
+    lake: Lakehouse, inbox: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes have planned it at once, which in an object store nobody notices: the other one read a file more.
+
+    That file would count as landed.
+    """
+    (inbox / "0.jsonl").write_text(line)
+    lake.land(inbox)
+    (inbox / "1.jsonl").write_text(half(1))
+    place = Path(lake.tables.checkpoint("land-half"))
+    lake.forget_last_batch("land-half")
+    read, plan = place / "sources/0/0", place / "offsets/0"
+    entry = read.read_text().splitlines()[-1]
+    _replace(read, f"{read.read_text()}\n{entry.replace('0.jsonl', '1.jsonl')}")
+    _replace(plan, plan.read_text().replace('"batchTimestampMs":1', '"batchTimestampMs":2'))
+    with pytest.raises(StateError, match=r"another batch 0 than the checkpoint has.*move this checkpoint away"):
+        lake.land(inbox)
+    with monkeypatch.context() as patch:  # as if the other one had come since the start
+        patch.setattr(run, "_refuse_misfit", lambda *_: None)
+        with pytest.raises(CheckbackError, match="has a batch 0 of this query already"):
+            lake.land(inbox)
+    shutil.rmtree(place)
+    assert lake.land(inbox) == Landed(half=1, rejected=1)
+    assert (1,) in lake.rows("half", "queue_offset")
+
+
+def _replace(file: Path, content: str) -> None:
+    file.with_name(f".{file.name}.crc").unlink()  # object stores have none
+    file.write_text(content)

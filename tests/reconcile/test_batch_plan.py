@@ -9,8 +9,8 @@ import pytest
 
 from checkback.application.rebuild import rebuild
 from checkback.errors import FencedError, StateError
-from checkback.reconcile.batch_plan import plan_recorded, plan_versions, refuse_other_plan
 from checkback.reconcile.batch_rules import forget_state
+from checkback.storage.batch_plan import plan_recorded, plan_versions, refuse_other_plan
 from checkback.storage.checkpoint import Batch
 from reconcile.test_batch_rules import Lakehouse, _crash, _interrupt
 
@@ -81,4 +81,20 @@ def test_batch_that_is_done_and_was_replaced_is_noticed(lake: Lakehouse) -> None
     assert earlier != about
     _replace(newest, "\n".join([version, earlier, *sources]))
     with pytest.raises(StateError, match=f"another batch {newest.name}"):
+        lake.run(settings)
+
+
+def test_batch_that_has_only_rejected_is_not_completed_by_another_plan(
+    lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = lake.settings(timeout="1h")
+    lake.half(0)
+    lake.run(settings)
+    lake.land("op", {"half_offset": 0, "transaction_id": "t0", "state": "COMMIT", "producer_group": "another"})
+    batch = _crash(lake, settings, "batches", monkeypatch)
+    assert len(lake.rows("rejected", "reason")) == 1
+    assert lake.rows("decisions", "queue_offset") == []
+    entry = Path(lake.tables.checkpoint("reconcile"), "offsets", str(batch))
+    _replace(entry, entry.read_text().replace('"batchTimestampMs":1', '"batchTimestampMs":2'))
+    with pytest.raises(StateError, match=f"written by another batch {batch} than the checkpoint has"):
         lake.run(settings)

@@ -44,6 +44,8 @@ def _log(**changes: Any) -> dict[str, Any]:
         _at(version=10),  # all of it is read
         _at(version=9, index=3),
         _log(oldest=8),
+        {"time": 7, "planned": frozenset({7})},
+        {"time": 7},
     ],
 )
 def test_what_belongs_together_fits(changes: dict[str, Any]) -> None:
@@ -57,6 +59,7 @@ def test_what_belongs_together_fits(changes: dict[str, Any]) -> None:
         ({"begun": -1, "written": 0}, "the checkpoint is older than the tables"),
         ({"concluded": 3}, "the tables are older than the checkpoint: batch 4 is done, they end with 3"),
         ({"replaced": "the table half was put back"}, "the table half was put back"),
+        ({"time": 7, "planned": frozenset({7, 6})}, "written by another batch 5 than the checkpoint has"),
         (_log(table="x"), "the table requests is another one"),
         (_at(version=11), "ends with version 9, the checkpoint goes on from 11"),
         (_at(version=10, index=0), "ends with version 9, the checkpoint goes on from 10"),

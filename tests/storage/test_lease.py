@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,35 @@ def test_second_is_told_at_once_who_holds_it(store: Tables, place: str) -> None:
     assert lock_is_held(store) == ""
     with exclusive_lock(store):  # it was given back: nobody waits
         pass
+
+
+@pytest.mark.parametrize("ahead_s", [-3600, 3600])
+def test_holder_is_told_by_the_clock_of_the_store(
+    store: Tables, place: str, ahead_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by that of the machine that asks, which is wrong."""
+    held = Lease(place)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + ahead_s)
+    assert (lock_is_held(store) or "").startswith("process ")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "store_time", lambda where: store_time(where) + timedelta(seconds=TTL_S + 5))
+        assert lock_is_held(store) == ""
+    held.release()
+    assert lock_is_held(store) == ""
+
+
+def test_holder_is_told_to_who_may_only_read(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: str) -> datetime:
+        raise StorageError("cannot be written: 403 Forbidden")
+
+    Lease(place)
+    now = time.time()
+    monkeypatch.setattr(module, "store_time", refused)
+    monkeypatch.setattr(time, "time", lambda: now + TTL_S / 2)
+    assert holder_of(place).startswith("process ")
+    monkeypatch.setattr(time, "time", lambda: now + TTL_S + 5)
+    assert holder_of(place) == ""
 
 
 def test_dead_holder_is_succeeded_after_its_time(place: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from contextlib import suppress
 from datetime import timedelta
@@ -16,14 +17,17 @@ import pytest
 from checkback.errors import FencedError, StorageError
 from checkback.gateway.tables import Appender
 from checkback.settings import Storage
+from checkback.storage import delta_log
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.lease import Lease
 from checkback.storage.log_tail import LogTail
 from checkback.storage.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
+from checkback.storage.torn_commits import last_checkpoint
 from support import azure_server, s3_server
-from support.fault_proxy import fault_proxy, refuse, set_throttled
+from support.fault_proxy import fault_proxy, hold, refuse, release, set_throttled
+from support.fault_proxy import held as requests_held
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -250,6 +254,25 @@ def test_conflict_without_an_end_is_an_error(told: tuple[Tables, int], monkeypat
     refuse(port, "", 409, 0)
     _commit(tables, 1, "app")
     assert _found(tables, "op") == [1]
+
+
+def test_commits_do_not_wait_for_a_checkpoint(told: tuple[Tables, int]) -> None:
+    """A gateway's requests would wait for it every twenty commits."""
+    tables, port = told
+    tables.create(None, "op")  # type: ignore[arg-type]
+    hold(port, "(PUT|POST) .*checkpoint", 1)
+    began = time.monotonic()
+    for number in range(45):  # two are due
+        _commit(tables, number, None)
+    while not requests_held(port):
+        time.sleep(0.01)
+    _commit(tables, 45, None)
+    assert time.monotonic() - began < 20, "of a request that is held, delta-rs gives up after 30 s"
+    release(port)
+    delta_log.BESIDE.submit(bool).result()  # after the checkpoint
+    assert last_checkpoint(tables.location("op")) >= 19
+    _commit(tables, 46, None)
+    assert _found(tables, "op") == [*range(47)]
 
 
 def test_lease_beside_another_request_is_taken(told: tuple[Tables, int]) -> None:

@@ -19,6 +19,7 @@ from checkback.errors import FencedError, StateError
 from checkback.landing.chunked_reader import FAULT
 from checkback.landing.duplicates import COPIES_MAX, SURPLUS, find_repeats, split_copies, summarize, summarize_ops
 from checkback.landing.parser import RAW_MAX, SCHEMAS, Kind, Reader, parser
+from checkback.storage.batch_plan import plan_recorded, plan_versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -77,6 +78,7 @@ class Landing:
         self.rejected = 0
         #: may an earlier attempt have committed part of the batch?
         self._again = True
+        self._time = 0
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Process a batch: ``lines`` turns it into lines, their positions, and the reader's other columns."""
@@ -89,6 +91,7 @@ class Landing:
         query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         before = self.rejected
         with _kept(lines.mapInArrow(parser(self.kind, self.reader, self._max_delay), SCHEMAS[self.kind])) as parsed:
+            self._time = _time(parsed)
             for left in reversed(range(_TRIES)):
                 try:
                     self._take(lines, parsed, f"land/{query}", batch_id)
@@ -124,10 +127,17 @@ class Landing:
                 take(lines, left, app, batch_id)
 
     def _has(self, parsed: DataFrame, name: str, app: str, batch_id: int) -> bool:
-        """Has an earlier attempt committed to the table?"""
+        """Has an earlier attempt committed to the table? Raises StateError if that had another plan (`batch_plan`)."""
+        app = f"{app}/{name}"
         if self.tables.readable:
-            return self.tables.log(name).has(f"{app}/{name}", batch_id)
-        last = self.tables.last_version(parsed.sparkSession, name, f"{app}/{name}")
+            log = self.tables.log(name)
+            if not log.has(app, batch_id):
+                return False
+            planned = plan_recorded(app, lambda one: log.versions([one])[one])
+            if self._time and planned is not None and planned[0] >= batch_id and planned != (batch_id, self._time):
+                raise self._other(name, batch_id)
+            return True
+        last = self.tables.last_version(parsed.sparkSession, name, app)
         return last is not None and last >= batch_id
 
     def _half(self, lines: DataFrame, parsed: DataFrame, app: str, batch_id: int) -> None:
@@ -187,17 +197,23 @@ class Landing:
             rows, name = bad.withColumn("source", F.lit(self.kind)), f"{app}/rejected"
             more = self._again and self._has(rows, "rejected", app, batch_id)
             # Rows rejected by an earlier attempt are not among these, which are additional.
-            self.tables.append(rows, "rejected", None if more else name, batch_id)
+            plan = {} if more else plan_versions(name, batch_id, self._time)
+            self.tables.append(rows, "rejected", None if more else name, batch_id, plan)
         if taken:
             fence = self.queues.fence() if self.kind == "half" else ({}, {})
-            new = self.tables.append_fenced(good, self.kind, f"{app}/{self.kind}", batch_id, *fence)
+            name = f"{app}/{self.kind}"
+            plan = plan_versions(name, batch_id, self._time)
+            new = self.tables.append_fenced(good, self.kind, name, batch_id, *fence, plan)
             if not (new or self._again):
-                what = f"{self.kind} has a batch {batch_id} of this query already, with other rows: nothing was landed"
-                raise StateError(what, self._seen.place, ANEW)
+                raise self._other(self.kind, batch_id)
             if self.tables.readable:  # a table restored from a backup lacks what has landed
                 self._seen.keep_newest(good.sparkSession, self.kind)
         self.taken += taken
         self.rejected += rejected
+
+    def _other(self, name: str, batch_id: int) -> StateError:
+        what = f"{name} has a batch {batch_id} of this query already, with other rows: nothing was landed"
+        return StateError(what, self._seen.place, ANEW)
 
 
 @contextmanager
@@ -233,6 +249,12 @@ def _warn(parsed: DataFrame) -> None:
     faults = parsed.where(F.col("reason").rlike(f"^({FAULT}|line: )")).select("file", "reason").distinct()
     for row in faults.limit(_WARNINGS).collect():
         _log.warning("%s: %s", row["file"], row["reason"])
+
+
+def _time(parsed: DataFrame) -> int:
+    """The time of the batch (ms); 0 = it has no rows."""
+    row = parsed.agg(F.unix_millis(F.max("store_timestamp"))).first()
+    return 0 if row is None else row[0] or 0
 
 
 def _good(parsed: DataFrame) -> DataFrame:

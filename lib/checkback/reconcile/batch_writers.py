@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 
 from checkback.errors import StorageError
 from checkback.reconcile import half_reader, unpublished
-from checkback.reconcile.batch_plan import plan_versions
 from checkback.reconcile.tasks import PARKED_PREFIX, SURVEY_SCHEMA, TaskReport, picker, reader, selector, surveyor
+from checkback.storage.batch_plan import plan_versions
 from checkback.storage.parquet_files import FILES_SCHEMA, files_of
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.spark_schemas import schema_of

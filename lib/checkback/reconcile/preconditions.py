@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from checkback.errors import StateError
-from checkback.storage.checkpoint_fit import PUT_BACK, Fit, misfit
+from checkback.storage.checkpoint_fit import OTHER_PLAN, PUT_BACK, Fit, misfit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,8 +126,7 @@ def _refuse_other_plan(facts: StartFacts) -> None:
     for batch_id, found in facts.decisions.planned.items():
         if batch_id in facts.times and found != {facts.times[batch_id]}:
             raise StateError(
-                f"the tables were written by another batch {batch_id} than the checkpoint has: "
-                "a process that had been stopped has replaced it",
+                OTHER_PLAN.format(batch_id),
                 facts.place,
                 "run `checkback rebuild`: it goes by the tables, which hold every row",
             )

@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 from checkback.errors import StorageError
 from checkback.reconcile import rejected, unpublished
 from checkback.reconcile.actions import Actions
-from checkback.reconcile.batch_plan import plan_versions, refuse_other_plan
 from checkback.reconcile.batch_writers import BatchWriter, FileBatchWriter, SparkBatchWriter, total_rows
 from checkback.reconcile.batches import TABLE as BATCHES
 from checkback.reconcile.batches import Written, application, batch_row
@@ -33,6 +32,7 @@ from checkback.reconcile.records import Action
 from checkback.reconcile.tasks import PARKED_PREFIX
 from checkback.reconcile.topic_tables import TopicTables, side_by_side
 from checkback.spark.connect import query_id
+from checkback.storage.batch_plan import plan_versions, refuse_other_plan
 from checkback.storage.checkpoint import read_batch
 from checkback.storage.dataframes import is_connect
 from checkback.storage.offset_ranges import MAX_RANGES, within
@@ -288,7 +288,9 @@ class Publisher:
         both = reduce(DataFrame.unionByName, found).persist()
         try:
             if count := both.count():
-                self._tables.append(both, "rejected", f"{app}/rejected", batch_id)
+                name = f"{app}/rejected"
+                plan = plan_versions(name, batch_id, actions.batch_time)
+                self._tables.append(both, "rejected", name, batch_id, plan)
         finally:
             both.unpersist()
         return count

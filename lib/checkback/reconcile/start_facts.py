@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from checkback.errors import StorageError
-from checkback.reconcile.batch_plan import plan_recorded
 from checkback.reconcile.ownership import CONCLUDED, NAME, REBUILDING, WRITTEN, Owner, owner_of
 from checkback.reconcile.preconditions import DecisionFacts, StartFacts
 from checkback.storage import filesystem
+from checkback.storage.batch_plan import plan_recorded
 from checkback.storage.checkpoint import (
     PARTITIONS,
     Checkpoint,

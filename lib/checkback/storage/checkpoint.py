@@ -142,6 +142,14 @@ def parse_batch(batch_id: int, text: str, place: str) -> Batch:
         raise _unreadable(f"{place}/offsets/{batch_id}") from error
 
 
+def parse_time(batch_id: int, text: str, place: str) -> int:
+    """The batch's time (ms), from an entry of the offset log with any sources. Raises UnreadableCheckpointError."""
+    try:
+        return int(json.loads(text.splitlines()[1])["batchTimestampMs"])
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise _unreadable(f"{place}/offsets/{batch_id}") from error
+
+
 def _position(source: str) -> StreamPosition | None:
     if source == "-":  # OffsetSeqLog: the source had nothing yet
         return None

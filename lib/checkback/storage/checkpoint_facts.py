@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from checkback.storage import filesystem, spark_log, table_files
-from checkback.storage.checkpoint import last_done, numbers, parse_metadata, read_batch
+from checkback.storage.batch_plan import plan_recorded, plan_versions
+from checkback.storage.checkpoint import last_done, numbers, parse_metadata, parse_time, read_batch
 from checkback.storage.checkpoint_fit import Fit, TableLog
 from checkback.storage.schemas import SOURCES
 from checkback.storage.seen_commits import replaced
@@ -34,7 +35,9 @@ def fit(spark: SparkSession, tables: Tables, query: str, written: Sequence[str])
         return None
     who = f"{query.partition('-')[0]}/{parse_metadata(filesystem.text(spark, f'{place}/metadata'), place)}"
     begun = max(numbers(spark, f"{place}/offsets"), default=-1)
-    last = [tables.last_version(spark, name, f"{who}/{name}") for name in written]
+    apps = {name: f"{who}/{name}" for name in written}
+    last = [tables.last_version(spark, name, app) for name, app in apps.items()]
+    plans = [_plan(tables, name, app) for name, app in apps.items()] if tables.by_files else []
     positions: dict[str, StreamPosition | None] = {}
     if begun >= 0 and query in SOURCES:  # not the offsets of file and Kafka sources
         positions = dict(zip(SOURCES[query], read_batch(spark, place, begun).positions, strict=False))
@@ -45,7 +48,14 @@ def fit(spark: SparkSession, tables: Tables, query: str, written: Sequence[str])
         positions=positions,
         logs=logs(spark, tables, positions),
         replaced=replaced(spark, tables, query),
+        planned=frozenset(time for batch_id, time in filter(None, plans) if batch_id == begun),
+        time=None if begun < 0 else parse_time(begun, filesystem.text(spark, f"{place}/offsets/{begun}"), place),
     )
+
+
+def _plan(tables: Tables, name: str, app: str) -> tuple[int, int] | None:
+    versions = tables.log(name).versions(plan_versions(app, 0, 0))
+    return plan_recorded(app, versions.get)
 
 
 def logs(spark: SparkSession, tables: Tables, positions: Mapping[str, StreamPosition | None]) -> dict[str, TableLog]:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 #: fix for a table that is older than the versions the checkpoint has seen
 PUT_BACK = "put its newest state back"
+#: what is wrong with an entry of the offset log that is another one than the tables were written by (`batch_plan`)
+OTHER_PLAN = (
+    "the tables were written by another batch {} than the checkpoint has: "
+    "a process that had been stopped has replaced it"
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,8 @@ class Fit:
     ``begun``: the newest batch in the offset log; ``done``: the newest in the commit log; -1 = none. ``written``: the
     newest batch of the query in any table; ``concluded``: the newest in the table to which each batch commits last;
     None = none, or unknown. ``positions``: the sources' end offsets of the newest batch; ``logs``: the sources' logs,
-    as far as they were read. ``replaced``: how a table differs from what the checkpoint has seen.
+    as far as they were read. ``replaced``: how a table differs from what the checkpoint has seen. ``time``: of the
+    newest batch (ms); ``planned``: its times by which the tables were written (`batch_plan`).
     """
 
     begun: int = -1
@@ -45,6 +51,8 @@ class Fit:
     positions: Mapping[str, StreamPosition | None] = field(default_factory=dict)
     logs: Mapping[str, TableLog] = field(default_factory=dict)
     replaced: str | None = None
+    time: int | None = None
+    planned: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,8 @@ def misfit(fit: Fit) -> Misfit | None:
             f"the tables are older than the checkpoint: batch {fit.done} is done, they end with {fit.concluded}",
             "put the newest tables back",
         )
+    if fit.planned.difference([fit.time]):
+        return Misfit(OTHER_PLAN.format(fit.begun))
     for name, log in fit.logs.items():
         position = fit.positions.get(name)
         found = None if position is None else _misread(name, position, log)

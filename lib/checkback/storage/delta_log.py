@@ -10,6 +10,7 @@ stores it is written on condition that there is none (If-None-Match), which Spar
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -36,6 +37,7 @@ from checkback.storage.torn_commits import ACTIONS, last_checkpoint, recover_log
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from checkback.storage.column_span import Span
     from checkback.storage.parquet_files import ParquetFile
@@ -55,6 +57,8 @@ _LIST_S = 600.0
 _ATTEMPTS = 100
 #: commits between checkpoints if the table does not set delta.checkpointInterval
 _INTERVAL = 100
+#: Writes checkpoints in object stores, some thirty requests one after the other: commits do not wait for them.
+BESIDE = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 
 
 class AlteredError(StorageError):
@@ -95,6 +99,8 @@ class DeltaLog:
         except DELTA_ERRORS as error:
             raise unreadable(place, error) from error
         self._tail = LogTail(place, int(self._table.version()))
+        #: the checkpoint that is being written, and the table as it reads then
+        self._beside: Future[DeltaTable | None] | None = None
         interval = self._table.metadata().configuration.get("delta.checkpointInterval", "")
         self._interval = int(interval) if interval.isdecimal() and int(interval) else _INTERVAL
 
@@ -446,13 +452,27 @@ class DeltaLog:
         if self._name in _STREAMED or not is_registered(self._place):  # a request, for what Spark reads in each batch
             found = write_checksum(self._place, version, self._tail.checksum)
             self._tail.checksum = None if found is None else (version, found)
+        self._reload()
         due = (version + 1) // self._interval * self._interval - 1
-        if due > before:
-            with suppress(StorageError, *DELTA_ERRORS):  # best effort: the table is valid without it
-                if last_checkpoint(self._place) < due:
-                    self.checkpoint()
-                # Reload from the checkpoint: state accumulated commit by commit makes each commit slower.
-                self._table = _open(self._place)
+        if due <= before:
+            return
+        if is_registered(self._place):
+            self._beside = self._beside or BESIDE.submit(_checkpointed, self._place, due)
+            return
+        with suppress(StorageError, *DELTA_ERRORS):  # best effort: the table is valid without it
+            if last_checkpoint(self._place) < due:
+                self.checkpoint()
+            # Reload from the checkpoint: state accumulated commit by commit makes each commit slower.
+            self._table = _open(self._place)
+
+    def _reload(self) -> None:
+        """Take the table over as it reads from a checkpoint that was written beside commits, unless it is older."""
+        if self._beside is None or not self._beside.done():
+            return
+        found = None if self._beside.exception() else self._beside.result()
+        self._beside = None
+        if found is not None and int(found.version()) >= int(self._table.version()):
+            self._table = found
 
     def _snapshot(self) -> DeltaTable:
         """The table with its files, at the newest version. Raises StorageError."""
@@ -480,6 +500,15 @@ class DeltaLog:
             raise StorageError(what, self._place, "run it again; the table may have been put back or made anew")
         self._tail.version = int(self._table.version())
         self._listed = now
+
+
+def _checkpointed(place: str, due: int) -> DeltaTable | None:
+    """The table, with a checkpoint of version ``due`` or a later one; None if that cannot be written."""
+    with suppress(StorageError, *DELTA_ERRORS):  # best effort, as above
+        if last_checkpoint(place) < due:
+            _open(place).create_checkpoint()
+        return _open(place)
+    return None
 
 
 def _open(place: str, version: int | None = None) -> DeltaTable:

@@ -266,8 +266,15 @@ class Tables:
         reader = spark.readStream.format("delta").options(**options)
         return reader.table(place) if self.catalog else reader.load(place)
 
-    def append(self, rows: DataFrame, name: str, app: str | None = None, version: int = 0) -> None:
-        """Append rows; idempotent with ``app``: a repeated (app, version) is skipped.
+    def append(
+        self,
+        rows: DataFrame,
+        name: str,
+        app: str | None = None,
+        version: int = 0,
+        also: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """Append rows; idempotent with ``app``: a repeated (app, version) is skipped. ``also``: see ``commit``.
 
         Columns are reordered to the table's schema; a missing one is an error. Without rows nothing is committed.
         Raises StorageError if the table cannot be written, CheckbackError if another process writes for the same
@@ -278,7 +285,7 @@ class Tables:
             self._append_by_spark(rows, name, app, version)
         elif app is None or not self.log(name).has(app, version):
             files, _ = files_of(rows.mapInArrow(to_files(name, self.table_root), FILES_SCHEMA).toArrow())
-            self.commit(rows.sparkSession, name, files, app, version)
+            self.commit(rows.sparkSession, name, files, app, version, also)
 
     def append_fenced(
         self,
@@ -288,6 +295,7 @@ class Tables:
         version: int,
         expected: Mapping[str, int | None],
         marks: Mapping[str, int],
+        also: Mapping[str, int] = MappingProxyType({}),
     ) -> bool:
         """Like ``append``, but the same commit advances other applications from ``expected`` versions to ``marks``.
 
@@ -298,12 +306,12 @@ class Tables:
         if self.by_files and self.log(name).has(app, version):
             return False
         if not marks or not self.by_files or not self.log(name).appendable():
-            self.append(rows, name, app, version)
+            self.append(rows, name, app, version, also)
         else:
             rows = rows.select(*arrow_schema(name).names)
             files, _ = files_of(rows.mapInArrow(to_files(name, self.table_root), FILES_SCHEMA).toArrow())
             self.guard.confirm()
-            self.log(name).commit_after(files, expected, {**marks, app: version})
+            self.log(name).commit_after(files, expected, {**marks, **also, app: version})
         return True
 
     def append_arrow(
