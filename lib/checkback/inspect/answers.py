@@ -175,11 +175,11 @@ class Answers:
 
         ``within``: raises StorageError if DuckDB takes longer.
         """
-        return self._on(lambda engine: audit_on(engine, self._settings), within)
+        return self._on(lambda engine: audit_on(engine, self._settings), within, all_rows=True)
 
     def findings(self) -> pa.Table:
         """The transactions with which the audit finds fault; columns as `inspect.audit.findings`."""
-        return self._on(lambda engine: findings_on(engine, self._settings))
+        return self._on(lambda engine: findings_on(engine, self._settings), all_rows=True)
 
     def unpublished(
         self,
@@ -313,9 +313,9 @@ class Answers:
         return read(self._views[as_of])
 
     @contextmanager
-    def _opened(self, shared: tuple[str, ...] = ()) -> Iterator[DuckDBEngine]:
+    def _opened(self, shared: tuple[str, ...] = (), *, copies: bool = False) -> Iterator[DuckDBEngine]:
         tell = None if self._say is None else self._tell
-        with DuckDBEngine(self.tables, self._lock, self._marks, shared, tell) as engine:
+        with DuckDBEngine(self.tables, self._lock, self._marks, shared, copies, tell) as engine:
             self._open.add(engine)
             try:
                 for why in self._ended:
@@ -332,13 +332,15 @@ class Answers:
             counts = ", ".join(f"{name} {files}" for name, files in new.items())
             self._say(f"many small files make this slow: {counts}; run `checkback maintain`")
 
-    def _on(self, read: Callable[[Engine], _Result], within: timedelta | None = None) -> _Result:
+    def _on(
+        self, read: Callable[[Engine], _Result], within: timedelta | None = None, *, all_rows: bool = False
+    ) -> _Result:
         if self._spark is not None:
             from checkback.inspect.spark_engine import SparkEngine
 
             return read(SparkEngine(self._spark, self.tables))
         known = self._engine
-        with self._opened() if known is None else nullcontext(known) as engine:
+        with self._opened(copies=all_rows) if known is None else nullcontext(known) as engine:
             if within is None:
                 return read(engine)
             timer = Timer(within.total_seconds(), engine.stop, [_too_long()])

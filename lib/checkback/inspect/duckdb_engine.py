@@ -25,6 +25,7 @@ from checkback.storage import table_files
 from checkback.storage.commit_reader import Added, CommitReader, added_by
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.followed_log import commit_mark
+from checkback.storage.local_copies import LocalCopies
 from checkback.storage.object_store import concurrently
 from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
@@ -97,6 +98,7 @@ class DuckDBEngine:
 
     Not for several threads at once, but for the logs in ``tables`` and the ``marks`` of their newest commits, which
     ``lock`` guards. ``shared``: SQL that several questions contain, and that is evaluated once for all of them.
+    ``copies``: small files of an object store are read from copies on this machine: for questions that read all rows.
     ``tell``: is given, before they are read, the number of small files of tables that have many.
     """
 
@@ -104,6 +106,7 @@ class DuckDBEngine:
     lock: RLock = field(default_factory=RLock, repr=False)
     marks: dict[str, Mark] = field(default_factory=dict, repr=False)
     shared: tuple[str, ...] = ()
+    copies: bool = False
     tell: Callable[[Mapping[str, int]], object] | None = None
     _kept: dict[object, str] = field(default_factory=dict, repr=False)
     _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False)
@@ -115,6 +118,7 @@ class DuckDBEngine:
     def __post_init__(self) -> None:
         """Open the database."""
         self._spill = tempfile.mkdtemp(prefix="checkback-")
+        self._copies = LocalCopies(f"{self._spill}/copies")
         self._database = duckdb.connect(
             config={
                 "memory_limit": _MEMORY,
@@ -294,9 +298,14 @@ class DuckDBEngine:
     def _source(self, name: str, log: DeltaLog, version: int, file: bool, within: Span | None) -> str:
         """The table's rows at a version as something to select from."""
         files = log.parquet_files(version, within)
+        if files is None and self.copies:
+            files = log.copied_files(version, self._copies, within)
         if files is None:
-            dataset = log.dataset(version, self._objects)
-            rows = self._registered(_with_files(dataset) if file else dataset)
+            key = name, version, file, "dataset"
+            if key not in self._views:  # it takes 10 ms, and a part of the table the whole of it
+                dataset = log.dataset(version, self._objects)
+                self._views[key] = self._registered(_with_files(dataset) if file else dataset)
+            rows = self._views[key]
         elif not files:
             return self.empty(name, file=file)
         else:

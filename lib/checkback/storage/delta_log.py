@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from checkback.storage.column_span import Span
+    from checkback.storage.local_copies import LocalCopies
     from checkback.storage.parquet_files import ParquetFile
     from checkback.storage.whole_objects import WholeObjects
 
@@ -90,6 +91,8 @@ class DeltaLog:
         self._place = place
         self._sync = LogFlush(place) if sync else None
         self._judged: tuple[tuple[object, ...], bool] | None = None
+        #: of the version that was last asked for: can Arrow read its files; and its add actions
+        self._files: tuple[int, bool, pa.Table] | None = None
         self._listed = boot_time()
         refuse_torn(place, sync)
         try:
@@ -281,28 +284,42 @@ class DeltaLog:
         Without those that by their statistics have no row ``within`` a span. None if only a Delta reader can read the
         rows, or a path would be a pattern (`*`, `[`). Raises StorageError.
         """
-        found = None if is_registered(self._place) else self._files_at(version, within=within)
-        return None if found is None or _PATTERN.search(self._place) else found
+        if is_registered(self._place) or _PATTERN.search(self._place):
+            return None
+        found = self._files_at(version, within=within)
+        return None if found is None else list(found)
+
+    def copied_files(self, version: int, copies: LocalCopies, within: Span | None = None) -> list[str] | None:
+        """`parquet_files` of a table in an object store: their local copies. Raises StorageError."""
+        found = self._files_at(version, within=within) if is_registered(self._place) else None
+        try:
+            return None if found is None else copies.of(found)
+        except OSError as error:
+            raise unreadable(self._place, error) from error
 
     def plain_files(self, version: int) -> list[str] | None:
         """Absolute paths of the files that, read with Checkback's schema, yield the table's rows at ``version``.
 
         Each lies directly in the table's folder. None if only a Delta reader can read the rows. Raises StorageError.
         """
-        return self._files_at(version, whole=True)
+        found = self._files_at(version, whole=True)
+        return None if found is None else list(found)
 
-    def _files_at(self, version: int, whole: bool = False, within: Span | None = None) -> list[str] | None:
-        """As `plain_files`; without ``whole`` the files may lack columns."""
+    def _files_at(self, version: int, whole: bool = False, within: Span | None = None) -> dict[str, int] | None:
+        """As `plain_files`, with their sizes in bytes; without ``whole`` the files may lack columns."""
         try:
-            table = self._at(version)
-            plain = compatibility.is_plain(table) and (not whole or compatibility.has_columns(table, self._name))
-            files = pa.table(table.get_add_actions(flatten=within is not None))
+            if self._files is None or self._files[0] != version:  # a question asks for one part after the other
+                table = self._at(version)
+                self._files = version, compatibility.is_plain(table), pa.table(table.get_add_actions(flatten=True))
+            _, plain, files = self._files
+            plain = plain and (not whole or compatibility.has_columns(self._at(version), self._name))
         except DELTA_ERRORS as error:
             raise unreadable(self._place, error) from error
-        names = (files if within is None else within.files(files)).column("path").to_pylist()
+        chosen = files if within is None else within.files(files)
+        names, sizes = (chosen.column(name).to_pylist() for name in ("path", "size_bytes"))
         if not plain or any("/" in name for name in names):
             return None
-        return [f"{self._place}/{name}" for name in names]
+        return {f"{self._place}/{name}": size for name, size in zip(names, sizes, strict=True)}
 
     def dataset(self, version: int, objects: WholeObjects) -> Any:
         """The table at ``version`` as a pyarrow Dataset. Its small files are read once. Raises StorageError."""
