@@ -57,21 +57,6 @@ def test_a_root_that_delta_rs_would_read_as_a_url_is_refused(
     assert "a%20b has a % and two digits" in said
 
 
-def test_ctrl_c_is_130_without_a_traceback() -> None:
-    """It comes while a library is imported."""
-    code = (
-        "import os, signal, sys\n"
-        "class Finder:\n"
-        "    def find_spec(self, name, *_):\n"
-        "        if name == 'pyarrow': os.kill(os.getpid(), signal.SIGINT)\n"
-        "sys.meta_path.insert(0, Finder())\n"
-        "from checkback.cli import main\n"
-        "sys.exit(main(['pending', '--set', 'storage.root=.']))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
-
-
 @pytest.mark.parametrize("command", [["reconcile", "--available-now"], ["land", "--half", "."], ["pending"]])
 @pytest.mark.parametrize(
     ("override", "told"),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from typing import TYPE_CHECKING
 
+from checkback.ctrl_c import ctrl_c
 from checkback.errors import CheckbackError, SettingsError, printable, reason
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in ``argv`` (default: the process's arguments); returns the exit code, never raises."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(arguments)
+        with ctrl_c():
+            return _run(arguments)
     except BrokenPipeError:
         # The reader closed the pipe (`checkback pending | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -83,6 +84,8 @@ def _missing(error: ModuleNotFoundError) -> Exception:
 
 def _failed(message: str, code: int, arguments: list[str]) -> int:
     if "--debug" in arguments:
+        import traceback  # half the time until Ctrl-C is heard
+
         for line in traceback.format_exc().splitlines():
             print(printable(line), file=sys.stderr)
     sys.stdout.flush()

@@ -20,7 +20,9 @@ from checkback.dashboard.pages import Pages
 from checkback.dashboard.run import MAX_CONNECTIONS, TIMEOUT_S, config_of
 from checkback.errors import StorageError
 from checkback.inspect.answers import Answers
+from checkback.inspect.duckdb_engine import DuckDBEngine
 from checkback.settings import Settings
+from checkback.storage.tables import Tables
 from dashboard.hostile import TOKEN
 
 if TYPE_CHECKING:
@@ -104,6 +106,22 @@ def test_a_question_that_is_being_answered_is_ended_with_it(root: Path) -> None:
         assert asked.exception(_PATIENCE_S) is ended
     with pytest.raises(StorageError, match="the dashboard ends"):
         answers.pending()
+
+
+def test_a_question_that_has_not_begun_yet_is_ended_too(root: Path) -> None:
+    """DuckDB does not hear of an interruption before it begins."""
+    ended = StorageError("the dashboard ends")
+    with DuckDBEngine(Tables.of(Settings.model_validate({"storage": {"root": str(root)}}).storage)) as engine:
+        stopping = threading.Thread(target=engine.stop, args=[ended])
+
+        def late() -> list[object]:
+            stopping.start()
+            stopping.join(0.2)  # longer than one interruption takes
+            sql = "SELECT sum(n + m) FROM range(10_000) t(n), range(1_000_000) u(m)"
+            return list(engine._database.sql(sql).fetchall())
+
+        with pytest.raises(StorageError, match="the dashboard ends"), engine._errors():
+            engine._evaluated(late)
 
 
 def test_the_limits_are_those_of_the_page() -> None:

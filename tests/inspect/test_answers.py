@@ -21,7 +21,7 @@ from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.audit_cases import BROKEN, CLEAN, NUMBER
 from support.s3_server import BUCKET, options
-from support.stories import DONE, Row, Transaction, in_batches, write
+from support.stories import DECIDED, DONE, Row, Transaction, in_batches, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,6 +130,22 @@ def test_pages_and_filters(tmp_path: Path) -> None:
     assert [row["queue_offset"] for row in records(answers.transactions(place=(0, 3)))] == [3]
     assert answers.transactions(key="key").num_rows == 6
     assert answers.transactions(key="ke").num_rows == 0
+
+
+def test_since_is_seen_from_the_time_that_is_asked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Half a year after the decision: "40m ago" is forty minutes before that time, and "23:20" is of that day."""
+    settings = _settings(str(tmp_path))
+    one = Transaction(0)
+    rows = [one.half(), one.decision("DISCARD"), one.discarded()]
+    write(None, Tables.of(settings.storage), in_batches(rows)[0])
+    answers = Answers(settings)
+    for since, number in (("40m ago", 1), ("20m ago", 0), (DECIDED, 1), (None, 1)):
+        for ask in (answers.decisions, answers.decided, answers.discarded):
+            assert ask(DONE, since=since).num_rows == number, (ask, since)
+    command = ["decisions", "--as-of", f"{DONE:%Y-%m-%dT%H:%M}", "--set", f"storage.root={tmp_path}", "--json"]
+    for more, number in ((), 1), (["--since", "20m ago"], 0), (["--since", "00:00"], 0):
+        assert main([*command, *more]) == 0
+        assert len(capfd.readouterr().out.splitlines()) == number, more
 
 
 def _no_files(root: Path) -> None:

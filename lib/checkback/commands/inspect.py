@@ -251,7 +251,8 @@ def decisions(
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "decisions") as answers:
         rows = answers.decisions(as_of, since=since, every=parse_duration(every), group=group)
-    print_answer(rows, as_json, as_csv, EVENTS, _decisions_table, f"Nothing was decided since {since}.")
+    until = "" if as_of is None else f" until {as_of}"
+    print_answer(rows, as_json, as_csv, EVENTS, _decisions_table, f"Nothing was decided since {since}{until}.")
 
 
 def _decisions_table(rows: list[dict[str, Any]]) -> None:

@@ -51,7 +51,9 @@ AsOf = Annotated[
         help="As it was then (UTC): 2026-11-20T15:00, 15:00 (today), 10m ago.",
     ),
 ]
-_SINCE = typer.Option("--since", callback=_time, metavar="TIME", help="Only from then on; written as --as-of.")
+_SINCE = typer.Option(
+    "--since", callback=_time, metavar="TIME", help="Only from then on; as --as-of, and seen from there."
+)
 Since = Annotated[str, _SINCE]
 SinceEver = Annotated[str | None, _SINCE]
 Why = Annotated[

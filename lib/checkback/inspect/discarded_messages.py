@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.newest_answers import NEWEST_ANSWERS
 from checkback.inspect.question import Question
-from checkback.inspect.view import View, microseconds
+from checkback.inspect.view import View
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -53,7 +52,5 @@ def discarded(
 
 
 def discarded_question(since: datetime | str | None = None) -> Question:
-    """The question of `discarded`. Raises SettingsError if ``since`` is not a time."""
-    moment = parse_as_of(since, name="since")
-    values = {"since": None if moment is None else microseconds(moment)}
-    return Question(_DISCARDED, "discarded_at DESC, queue_id, queue_offset", values)
+    """The question of `discarded`."""
+    return Question(_DISCARDED, "discarded_at DESC, queue_id, queue_offset", {"since": None}, since=since)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from threading import RLock, current_thread, main_thread
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import duckdb
@@ -112,6 +112,7 @@ class DuckDBEngine:
     _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False)
     _views: dict[object, str] = field(default_factory=dict, repr=False)
     _objects: WholeObjects = field(default_factory=WholeObjects, repr=False)
+    _running: Future[Any] | None = field(default=None, repr=False)
     _old: bool = False
     _stopped: StorageError | None = None
 
@@ -151,7 +152,7 @@ class DuckDBEngine:
     def stop(self, why: StorageError) -> None:
         """End what it evaluates, which raises ``why``, and evaluate nothing more. From any thread."""
         self._stopped = why
-        self._database.interrupt()
+        self._interrupt()
 
     @property
     def session(self) -> None:
@@ -354,18 +355,23 @@ class DuckDBEngine:
             return self._database.sql(text, params=dict(values or {}))
 
     def _evaluated(self, evaluate: Callable[[], _Result]) -> _Result:
-        """What DuckDB evaluates. In the main thread Ctrl-C ends it: another thread calls DuckDB, which hears none."""
-        if current_thread() is not main_thread():
-            return evaluate()
+        """What DuckDB evaluates, in a thread of its own: DuckDB hears neither Ctrl-C nor, before it begins, `stop`."""
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(evaluate)
+            self._running = running = pool.submit(evaluate)
             try:
+                if self._stopped is not None:  # since `_errors`
+                    self._interrupt()
                 return running.result()
             except KeyboardInterrupt:
-                while not running.done():
-                    self._database.interrupt()
-                    wait([running], _AGAIN_S)
+                self._interrupt()
                 raise
+
+    def _interrupt(self) -> None:
+        """End what DuckDB evaluates."""
+        running = self._running
+        while running is not None and not running.done():
+            self._database.interrupt()
+            wait([running], _AGAIN_S)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

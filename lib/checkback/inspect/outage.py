@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.half_rows import KEY
 from checkback.inspect.plot_intervals import in_words, interval_for
-from checkback.inspect.view import View, moment_column, moment_of, since_moment
+from checkback.inspect.view import View, moment_column, moment_of
 from checkback.storage.row_texts import NOT_TRIED
 
 if TYPE_CHECKING:
@@ -196,7 +196,9 @@ def what_endpoints_said(
 
 def _answers(view: View, since: datetime | str | None) -> DataFrame:
     """Outcomes of the checks that were sent."""
-    return since_moment(view.read("check_answers").where(F.col("outcome") != "SKIPPED"), "answered_at", since)
+    rows: DataFrame = view.read("check_answers").where(F.col("outcome") != "SKIPPED")
+    moment = view.since(since)
+    return rows if moment is None else rows.where(F.col("answered_at") >= moment_column(moment))
 
 
 def _asked_in_vain(view: View, since: datetime | str | None) -> DataFrame:

@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
     from checkback.inspect.engine import Value
 
 
 @dataclass(frozen=True)
 class Question:
-    """``sql`` with its ``values``; the rows are ordered by ``order``, if it is given. Its methods narrow the rows."""
+    """``sql`` with its ``values``; the rows are ordered by ``order``, if it is given. Its methods narrow the rows.
+
+    ``since``: gives the value of the same name, if it is not None (`View.since`).
+    """
 
     sql: str
     order: str = ""
     values: Mapping[str, Value] = field(default_factory=dict)
+    since: datetime | str | None = None
     conditions: tuple[str, ...] = ()
     limit: int | None = None
     offset: int = 0

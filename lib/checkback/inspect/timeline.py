@@ -9,10 +9,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from checkback.errors import SettingsError
-from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.plot_intervals import interval_for
 from checkback.inspect.question import Question
-from checkback.inspect.view import View, microseconds
+from checkback.inspect.view import View
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,15 +54,13 @@ def decisions_question(
     sql = f"""
         SELECT {_beginning("decided_at")} AS minute, producer_group, state, count(*) AS decisions
         FROM {{decisions}} WHERE {_since("decided_at", since)} AND {whose} GROUP BY 1, 2, 3"""
-    return Question(sql, "minute, producer_group, state", {**_interval(since, every), "source": source})
+    return Question(sql, "minute, producer_group, state", {**_interval(every), "source": source}, since)
 
 
 def decided_question(since: datetime | str | None = None) -> Question:
-    """The decisions one by one, the last first: columns of `decisions` (docs/tables.md). Raises SettingsError."""
+    """The decisions one by one, the last first: columns of `decisions` (docs/tables.md)."""
     sql = f"SELECT * FROM {{decisions}} WHERE {_since('decided_at', since)}"
-    moment = parse_as_of(since, name="since")
-    values: dict[str, Value] = {} if moment is None else {"since": microseconds(moment)}
-    return Question(sql, "decided_at DESC, queue_id, queue_offset, state", values)
+    return Question(sql, "decided_at DESC, queue_id, queue_offset, state", since=since)
 
 
 def check_outcomes(
@@ -98,7 +95,7 @@ def outcomes_question(since: datetime | str | None = None, every: timedelta = MI
         SELECT minute, producer_group, endpoint, outcome, count(*) AS checks,
             CAST(percentile_disc(0.5) WITHIN GROUP (ORDER BY latency_ms) AS INT) AS latency_p50_ms
         FROM attempts GROUP BY minute, producer_group, endpoint, outcome"""
-    return Question(sql, "minute, producer_group, endpoint, outcome", _interval(since, every))
+    return Question(sql, "minute, producer_group, endpoint, outcome", _interval(every), since)
 
 
 def decision_latency(
@@ -144,7 +141,7 @@ def latency_question(since: datetime | str | None = None, every: timedelta = MIN
             FROM decided AS d JOIN halves AS h ON h.queue_id = d.queue_id AND h.queue_offset = d.queue_offset)
         SELECT minute, producer_group, real_topic, count(*) AS decisions, {shares}
         FROM took GROUP BY minute, producer_group, real_topic"""
-    return Question(sql, "minute, producer_group, real_topic", _interval(since, every))
+    return Question(sql, "minute, producer_group, real_topic", _interval(every), since)
 
 
 def pending_over_time(
@@ -210,7 +207,7 @@ def pending_over_time_question(since: datetime | str | None = None, every: timed
             SELECT producer_group, us, pending, explode(sequence(CAST(0 AS BIGINT), more)) AS number FROM spans)
         SELECT timestamp_micros(us + number * :every) AS minute, producer_group, pending
         FROM minutes WHERE us + number * :every >= :since"""
-    return Question(sql, "minute, producer_group", _interval(since, every))
+    return Question(sql, "minute, producer_group", _interval(every), since)
 
 
 def pick_every(
@@ -231,7 +228,7 @@ def pick_interval(view: View, since: datetime | str | None = None) -> timedelta:
     """As `pick_every`."""
     condition = _since("time", since)
     sql = f"SELECT max(unix_micros(time)) - min(unix_micros(time)) AS us FROM ({_ALL_TIMES}) WHERE {condition}"
-    found = view.engine.arrow(view.ask(Question(sql, "us", _interval(since, MINUTE)))).column("us").to_pylist()
+    found = view.engine.arrow(view.ask(Question(sql, "us", _interval(MINUTE), since))).column("us").to_pylist()
     return interval_for(timedelta(microseconds=found[0] or 0))
 
 
@@ -259,9 +256,8 @@ def _capped(time: str) -> str:
     return f"CASE WHEN {time} > timestamp_micros(:now) THEN timestamp_micros(:now) ELSE {time} END"
 
 
-def _interval(since: datetime | str | None, every: timedelta) -> dict[str, Value]:
-    """The values of `_since` and `_beginning`. Raises SettingsError."""
-    moment = parse_as_of(since, name="since")
+def _interval(every: timedelta) -> dict[str, Value]:
+    """The values of `_beginning` and, if no time is given, of `_since`. Raises SettingsError."""
     if every <= timedelta(0):
         raise SettingsError(f"{every} is not an interval", "every", "give a timedelta above zero")
-    return {"every": every // timedelta(microseconds=1), "since": _EVER if moment is None else microseconds(moment)}
+    return {"every": every // timedelta(microseconds=1), "since": _EVER}

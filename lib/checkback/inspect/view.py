@@ -22,7 +22,7 @@ from checkback.storage.schemas import TOPIC_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, SparkSession
 
     from checkback.inspect.engine import Engine, Rows
     from checkback.inspect.question import Question
@@ -81,11 +81,19 @@ class View:
 
     def ask(self, question: Question, more: Mapping[str, Rows] | None = None) -> Rows:
         """The rows of a question, of its tables and ``more``. Its value ``:now`` is the `moment`, us."""
+        values = {"now": microseconds(self.moment), **question.values}
+        since = self.since(question.since)
+        if since is not None:
+            values["since"] = microseconds(since)
         text = question.text
         read = {**(more or {})}
         self.look(*(tables_in(text) - read.keys()))
         read |= {name: self.read(name) for name in tables_in(text) - read.keys()}
-        return self.engine.query(text, read, {"now": microseconds(self.moment), **question.values})
+        return self.engine.query(text, read, values)
+
+    def since(self, since: datetime | str | None) -> datetime | None:
+        """A time since when; "1h ago" and "15:00" are seen from the `moment`. Raises SettingsError if it is no time."""
+        return parse_as_of(since, self.moment, "since")
 
     def read(self, name: str, *, file: bool = False) -> Any:
         """A table; empty if there was none. Columns that it did not have yet are null. ``file``: see `Engine.read`.
@@ -173,14 +181,6 @@ def moment_column(at: datetime) -> Column:
 def moment_of(micros: int) -> datetime:
     """The time of microseconds since the epoch."""
     return _EPOCH + timedelta(microseconds=micros)
-
-
-def since_moment(rows: DataFrame, time: str, since: datetime | str | None) -> DataFrame:
-    """Rows whose column ``time`` is at or after ``since``; all if that is None. Raises SettingsError."""
-    from pyspark.sql import functions as F
-
-    moment = parse_as_of(since, name="since")
-    return rows if moment is None else rows.where(F.col(time) >= moment_column(moment))
 
 
 def microseconds(at: datetime) -> int:

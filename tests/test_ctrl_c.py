@@ -1,0 +1,64 @@
+"""Ctrl-C from the start of a command to its end, in processes of their own: here py4j would hear it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_START = "import os, signal, sys\nfrom checkback.cli import main\n"
+_END = "sys.exit(main(['pending', '--set', 'storage.root=.']))\n"
+
+
+def _ended(code: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", _START + code], check=False, capture_output=True, text=True, timeout=120
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_in_the_middle_of_an_import_it_is_130_after_it() -> None:
+    """Without a traceback, and the library's import is not broken off."""
+    code = (
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'pyarrow': os.kill(os.getpid(), signal.SIGINT); print('goes on')\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    assert _ended(code + _END) == (130, "goes on\n", "")
+
+
+def test_an_error_that_a_library_makes_of_it_is_keyboard_interrupt() -> None:
+    code = (
+        "import duckdb\n"
+        "from checkback.ctrl_c import ctrl_c\n"
+        "database = duckdb.connect()\n"
+        "pressed = lambda number: os.kill(os.getpid(), signal.SIGINT) or number\n"
+        "database.create_function('pressed', pressed, ['BIGINT'], 'BIGINT')\n"
+        "try:\n"
+        "    with ctrl_c(): database.execute('CREATE TABLE one AS SELECT pressed(1)')\n"
+        "except KeyboardInterrupt: print('heard')\n"
+    )
+    assert _ended(code) == (0, "heard\n", "")
+
+
+def test_when_all_else_has_ended_the_exit_code_stays() -> None:
+    """The last object goes when Python has given its handlers back."""
+    code = (
+        "class Last:\n"
+        "    def __del__(self, kill=os.kill, own=os.getpid(), number=signal.SIGINT): kill(own, number)\n"
+        "last = Last()\n"
+        "sys.exit(main(['config', 'show', '--set', 'transaction.timeuot=2s']))\n"
+    )
+    number, said, error = _ended(code)
+    assert (number, said) == (2, "")
+    assert error.startswith("checkback: ")
+
+
+def test_in_the_background_it_stays_ignored() -> None:
+    code = (
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "assert main(['--version']) == 0\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)\n"
+    )
+    assert _ended(code)[1].splitlines()[1:] == ["True"]
