@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checkback.urls import masked
+from checkback.urls import masked, masked_each
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,10 @@ from checkback.urls import masked
 def test_the_values_of_a_query_are_masked(url: str, shown: str) -> None:
     assert masked(url) == shown
     assert masked(shown) == shown
+
+
+def test_endpoints_that_look_the_same_are_numbered() -> None:
+    urls = ["http://a/?t=1", "http://b/?t=1", "http://a/?t=2", "http://a/?t=1", "http://a/?t=3"]
+    shown = ["http://a/?t=****", "http://b/?t=****", "http://a/?t=****#2", "http://a/?t=****", "http://a/?t=****#3"]
+    assert masked_each(urls) == shown
+    assert [*map(masked, shown)] == shown

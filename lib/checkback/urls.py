@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 #: What may be secret in a URL, the values of its query, as a regular expression of Python, Java and RE2: groups 1 and 2
-#: stay. And what is shown in its place.
-SECRETS, MASK = r"([?&])(?:([^=&]*=)[^&]*|[^=&]+)", "****"
+#: stay, and so does the number of `masked_each`. And what is shown in its place.
+SECRETS, MASK = r"([?&])(?:([^=&#]*=)[^&#]*|[^=&#]+)", "****"
 
 
 def masked(url: str) -> str:
     """The URL as it is shown and recorded, without what may be secret in it: ``https://host/check?token=****``."""
     return re.sub(SECRETS, rf"\1\2{MASK}", url)
+
+
+def masked_each(urls: Iterable[str]) -> list[str]:
+    """Each as `masked`. What then looks the same is numbered: ``https://host/check?token=****#2``."""
+    alike: dict[str, list[str]] = {}
+    shown = []
+    for url in urls:
+        others = alike.setdefault(masked(url), [])
+        if url not in others:
+            others.append(url)
+        number = others.index(url) + 1
+        shown.append(masked(url) if number == 1 else f"{masked(url)}#{number}")
+    return shown
 
 
 def postable(url: str) -> bool:

@@ -150,18 +150,22 @@ def test_the_secret_of_an_endpoint_is_shown_nowhere(evening: tuple[Path, datetim
     answer = {"real_topic": "a", "check_times": 1, "endpoint": url, "outcome": "NO_ANSWER", "error": "status 500"}
     answer |= {"latency_ms": 1, "answered_at": at, "batch_id": 1, "delivered": True}
     tried = [{"endpoint": url.replace("10.0.0.9", "10.0.0.10"), "error": "status 500"}]
+    tried.append({"endpoint": "http://10.0.0.9/check?token=****&****#2", "error": "status 501"})
     append(root, "half", [half.half()[1]])
     append(root, "check_answers", [half.key | answer | {"failed_tries": tried}])
     group = half.half()[1]["producer_group"]
-    settings = Settings.model_validate({"storage": {"root": str(root)}, "producers": {group: {"endpoints": [url]}}})
+    both = {group: {"endpoints": [url, url.replace("bare", "s3cret")]}}
+    settings = Settings.model_validate({"storage": {"root": str(root)}, "producers": both})
     app = create_app(Pages(settings, Access(None, lambda: 1_000_000.0)))
     browser = TestClient(app, base_url="http://localhost:8902")
     for path in ("/", "/pending", f"/groups/{group}", "/transactions/7/0"):
         for kind in ("text/html", "application/json"):
             assert "s3cret" not in browser.get(path, headers={"accept": kind}).text, path
-    (known, other) = browser.get(f"/groups/{group}.json").json()["endpoints"]
+    (known, second, other) = browser.get(f"/groups/{group}.json").json()["endpoints"]
     assert known["endpoint"] == "http://10.0.0.9/check?token=****&****"
-    assert known["breaker"] is not None
+    assert known["breaker"]["last_error"] == "status 500"
+    assert second["endpoint"] == "http://10.0.0.9/check?token=****&****#2"  # they have a breaker each
+    assert second["breaker"]["last_error"] == "status 501"
     assert other["endpoint"].startswith("http://10.0.0.10/check?token=****")
 
 

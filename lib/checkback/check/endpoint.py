@@ -13,7 +13,7 @@ from checkback.check.connections import Post
 from checkback.check.signature import Signer
 from checkback.errors import SettingsError
 from checkback.storage.row_texts import NOT_TRIED
-from checkback.urls import masked, postable
+from checkback.urls import masked_each, postable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,16 +55,16 @@ class Trial:
 
 
 class Endpoint:
-    """One URL, prepared once, and its breaker; for one thread."""
+    """One URL, prepared once, and its breaker; for one thread. ``shown``: in the tables, which more people read."""
 
-    def __init__(self, url: str, where: str, limits: Limits, breaker: CircuitBreaker) -> None:
+    def __init__(self, url: str, shown: str, where: str, limits: Limits, breaker: CircuitBreaker) -> None:
         if not postable(url):
             # The URL is not quoted: it may contain a password.
             raise SettingsError(
                 "an endpoint is not a URL to POST to", where, "write http(s)://host[:port]/path, without user and #"
             )
         self.url = url
-        self.shown = masked(url)  # tables are read by more people than settings
+        self.shown = shown
         self.breaker = breaker
         self._sent_to = requests.Request("POST", url).prepare().url or url  # quoted, and the host IDNA-encoded
         self._limits = limits
@@ -105,8 +105,8 @@ class Service:
     def __init__(self, name: str, group: Group, limits: Limits, breakers: Mapping[Place, CircuitBreaker]) -> None:
         where = f"producers.{name}"
         self.endpoints = [
-            Endpoint(url, f"{where}.endpoints", limits, breakers.get((name, url), CircuitBreaker()))
-            for url in group.endpoints
+            Endpoint(url, shown, f"{where}.endpoints", limits, breakers.get((name, url), CircuitBreaker()))
+            for url, shown in zip(group.endpoints, masked_each(group.endpoints), strict=True)
         ]
         self.signer = None if group.secret is None else Signer(group.secret, f"{where}.secret")
         self.include_body = group.include_body

@@ -20,7 +20,7 @@ from checkback.inspect.answers import Answers, records
 from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.plot_intervals import interval_for
 from checkback.inspect.status_screen import STATES
-from checkback.urls import masked
+from checkback.urls import masked_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -121,7 +121,7 @@ def group(pages: Pages, request: Request) -> Response:
         breakers = {row["endpoint"]: row for row in records(answers.breakers(then, group=name))}
         oldest = records(answers.pending(then, group=name, limit=ROWS))
     known = pages.settings.producers.get(name)
-    named = None if known is None else [*map(masked, known.endpoints)]
+    named = None if known is None else masked_each(known.endpoints)
     counts: dict[str | None, dict[str, int]] = {url: {} for url in named or ()}
     for row in outcomes:
         of = counts.setdefault(row["endpoint"], {})

@@ -32,7 +32,7 @@ from checkback.settings.values import (
     Token,
     refuse,
 )
-from checkback.urls import MASK, masked
+from checkback.urls import MASK, masked_each
 
 BASE_FILE = "conf/base.yml"
 #: a catalog's schema, with the catalog
@@ -337,7 +337,7 @@ def flatten(settings: Settings) -> dict[str, Any]:
                 flat["kafka.options"] = {}
         elif section == "producers":
             for group, values in fields.items():
-                values["endpoints"] = [*map(masked, values["endpoints"])]
+                values["endpoints"] = masked_each(values["endpoints"])
                 flat |= {f"producers.{group}.{key}": value for key, value in values.items()}
                 for key in SECRETS:
                     if values[key] is not None:
