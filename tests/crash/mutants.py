@@ -42,7 +42,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     ),
     "rejected is written again": (
         "reconcile/publish.py",
-        '"rejected", f"{app}/rejected", batch_id)',
+        '"rejected", name, batch_id, plan)',
         '"rejected")',
     ),
     "a commit that fails is not noticed": (

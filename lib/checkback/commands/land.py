@@ -12,6 +12,7 @@ from checkback.commands.options import AvailableNow, Config, Debug, Overrides, a
 from checkback.errors import SettingsError
 from checkback.spark.session import running_session
 from checkback.storage.paths import local_path, storage_check
+from checkback.storage.tables import Tables
 
 # Globs are allowed, too, and not checked here.
 _GLOB = re.compile(r"[*?\[{]")
@@ -48,6 +49,7 @@ def land(
     else:
         _check_kafka(kafka, half, op, half_topic, op_topic)
     storage_check(loaded.settings, loaded.origins)
+    Tables.of(loaded.settings.storage)  # refuses a root before Spark starts
     with running_session(loaded.settings, "checkback-land", kafka=kafka is not None) as spark:
         if kafka is None:
             from checkback.landing import file_query
