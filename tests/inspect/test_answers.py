@@ -18,10 +18,11 @@ from checkback.errors import SettingsError, StorageError
 from checkback.inspect.answers import Answers, SparkNeededError, records
 from checkback.inspect.duckdb_engine import DuckDBEngine
 from checkback.settings import Settings
+from checkback.storage.lock import exclusive_lock
 from checkback.storage.tables import Tables
 from support.audit_cases import BROKEN, CLEAN, NUMBER
 from support.s3_server import BUCKET, options
-from support.stories import DECIDED, DONE, Row, Transaction, in_batches, write
+from support.stories import DECIDED, DONE, UNDER_WAY, Row, Transaction, checkpoint, in_batches, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,6 +149,18 @@ def test_since_is_seen_from_the_time_that_is_asked_for(tmp_path: Path, capfd: py
         assert len(capfd.readouterr().out.splitlines()) == number, more
 
 
+def test_a_long_batch_is_no_standstill_while_somebody_works_on_it(tmp_path: Path) -> None:
+    settings = _settings(str(tmp_path))
+    tables = Tables.of(settings.storage)
+    write(None, tables, [Transaction(0).half()])
+    checkpoint(tmp_path)
+    with exclusive_lock(tables):
+        (row,) = records(Answers(settings).groups())
+    assert row["why"].startswith(f"a batch is under way since {UNDER_WAY:%Y-%m-%d %H:%M}; before that: ")
+    (row,) = records(Answers(settings).groups())
+    assert row["why"].startswith(f"reconcile does not run: last batch {UNDER_WAY:%Y-%m-%d %H:%M}; before that: ")
+
+
 def _no_files(root: Path) -> None:
     for file in root.glob("half/*.parquet"):
         file.unlink()
@@ -261,6 +274,7 @@ _PRESSED = """
 import os, signal, sys, threading
 from checkback.inspect.duckdb_engine import DuckDBEngine
 from checkback.settings import Storage
+from checkback.storage.lock import exclusive_lock
 from checkback.storage.tables import Tables
 
 def pressed(number: int) -> int:

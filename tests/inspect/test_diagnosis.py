@@ -99,6 +99,9 @@ def test_reconcile_that_stands_comes_first() -> None:
     assert diagnose(due, stands, _NOW) == (
         "reconcile does not run: last batch 14:05; before that: answers UNKNOWN, since 14:05"
     )
+    assert diagnose(due, replace(stands, busy=True), _NOW) == (
+        "a batch is under way since 14:05; before that: answers UNKNOWN, since 14:05"
+    )
     assert diagnose(due, stands, _AT + 60_000) == "answers UNKNOWN, since 14:05"
     assert diagnose(due, Reconcile(None), _NOW) == "answers UNKNOWN, since 14:05"
 

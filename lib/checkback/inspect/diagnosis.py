@@ -45,11 +45,12 @@ class Reconcile:
 
     ``last_batch``: when its last batch began (ms); None = not known. ``none_yet``: no batch has begun. ``quiet``: how
     long something may be due without a batch before reconcile counts as stopped. While nothing is due, no batch is
-    expected. ``next_run_by``: of a scheduled reconcile when its next run is overdue (ms); None = it runs on.
+    expected. ``busy``: it is at work on that batch. ``next_run_by``: of a scheduled reconcile when its next run is overdue (ms); None = it runs on.
     """
 
     last_batch: int | None = None
     quiet: timedelta = timedelta(minutes=1)
+    busy: bool = False
     none_yet: bool = False
     next_run_by: int | None = None
 
@@ -72,7 +73,9 @@ def diagnose(group: Group, reconcile: Reconcile, now: int) -> str:
     """Why the group's transactions are pending; ``now``: ms."""
     said = _of_group(group, reconcile, now)
     if reconcile.stands(group.due_since, now) and reconcile.last_batch is not None:
-        return f"reconcile does not run: last batch {clock(reconcile.last_batch, now)}; before that: {said}"
+        at = clock(reconcile.last_batch, now)
+        what = f"a batch is under way since {at}" if reconcile.busy else f"reconcile does not run: last batch {at}"
+        return f"{what}; before that: {said}"
     return said
 
 

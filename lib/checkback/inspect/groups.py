@@ -12,6 +12,7 @@ from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.progress import progress
 from checkback.inspect.question import Question
 from checkback.inspect.view import View, milliseconds
+from checkback.storage.lock import lock_is_held
 from checkback.storage.row_texts import NOT_TRIED
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str 
     from pyspark.sql import functions as F
 
     view = View.of(spark, settings, as_of)
-    say = _sayer(settings, _progress(view))
+    say = _sayer(settings, view, _progress(view))
     # A lambda has no type hints, from which Spark would infer another kind of UDF.
     sentence = F.udf(lambda row: say(row.asDict()), "string")
     rows: DataFrame = view.ask(groups_question(settings, stuck=True))
@@ -155,7 +156,7 @@ def group_rows(
     ``known``: gives reconcile's progress, if it is read anyway.
     """
     rows = view.engine.arrow(view.ask(groups_question(settings, stuck=stuck)))
-    say = _sayer(settings, _progress(view) if known is None else known())
+    say = _sayer(settings, view, _progress(view) if known is None else known())
     times = {name: _ms(rows.column(name)) for name in (*_TIMES, "as_of")}
     facts = rows.drop(["oldest_born", "last_answer_at", *times]).to_pylist()
     said = [say(row | {name: of[at] for name, of in times.items()}) for at, row in enumerate(facts)]
@@ -181,13 +182,22 @@ def _progress(view: View) -> Progress | None:
     return progress(view.engine.session, view.tables.checkpoint("reconcile"), at)
 
 
-def _sayer(settings: Settings, found: Progress | None) -> Callable[[Mapping[str, Any]], str]:
+def _is_busy(settings: Settings, view: View, found: Progress | None) -> bool:
+    """Whether a batch is in progress that began so long ago that reconcile would count as stopped."""
+    if found is None or found.under_way is None or view.at is not None:
+        return False
+    long = milliseconds(view.moment) - found.under_way.time > quiet_after(settings) // timedelta(milliseconds=1)
+    return long and bool(lock_is_held(view.tables))
+
+
+def _sayer(settings: Settings, view: View, found: Progress | None) -> Callable[[Mapping[str, Any]], str]:
     """A function from a group's facts, times in ms, to `why`."""
     begun = None if found is None else found.begun
     schedule = None if found is None else found.schedule
     reconcile = Reconcile(
         None if begun is None else begun.time,
         quiet_after(settings),
+        busy=_is_busy(settings, view, found),
         none_yet=found is not None and found.none_yet,
         next_run_by=None if schedule is None else schedule.next_by,
     )
