@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checkback.application.rebuild import rebuild
-from checkback.application.run import reconcile
+from checkback.application.run import reconcile, tick
 from checkback.errors import CheckbackError, FencedError
 from checkback.inspect.answers import Answers
 from checkback.landing.file_query import land
 from checkback.maintain.run import maintain
 from checkback.reconcile.scheduled_run import nothing_to_do
-from checkback.settings import Settings
+from checkback.settings import Settings, Storage
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.tables import Tables
 from maintain.fixtures import Quiet
 from support.ended import assert_ended
+from support.fault_proxy import cut, fault_proxy
+from support.s3_server import options
 from support.scripted import made
 
 if TYPE_CHECKING:
@@ -82,3 +84,23 @@ def test_tables_in_an_object_store_end_as_in_a_folder(
     assert_ended(spark, settings, trace)
     assert tables.read(spark, "deliveries").count() > 0
     assert not Answers(settings).audit().broken
+
+
+def test_reads_of_spark_that_break_off_are_repeated(
+    spark: SparkSession, s3_storage: dict[str, Any], s3_port: int
+) -> None:
+    """A commit, which the driver reads, and a file, which a task does: either would end the query."""
+    with fault_proxy(s3_port) as port:
+        tables = Tables.of(Storage.model_validate(s3_storage | {"options": options(port)}))
+        tables.create(spark, "ticks")
+        hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+        hadoop.set("fs.s3a.endpoint", f"http://127.0.0.1:{port}")
+        hadoop.set("fs.s3.impl.disable.cache", "true")
+        try:
+            for number, request in enumerate(("GET .*_delta_log/", "GET .*parquet"), 1):
+                tick(spark, tables)
+                cut(port, request, 2)
+                assert len(tables.read(spark, "ticks").collect()) == number
+        finally:
+            hadoop.set("fs.s3a.endpoint", f"http://127.0.0.1:{s3_port}")
+            hadoop.unset("fs.s3.impl.disable.cache")

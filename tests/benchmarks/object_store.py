@@ -24,6 +24,8 @@ from support.s3_server import BUCKET, options, s3_server
 WARM_UP, ROUNDS = 5, 10
 #: latency that is added to each request (s)
 LATENCIES = (0.0, 0.02)
+#: a reconcile that runs on has nothing more to do when its requests in so many seconds are those in the ones before
+SETTLE_S = 10
 
 
 def bench(root: str) -> None:
@@ -54,7 +56,10 @@ def _in_store(port: int, store: str, n: int, latency_ms: int) -> list[float]:
     total = statistics.median(sum(each.values()) for each in requests)
     kinds = {kind: statistics.median(each.get(kind, 0) for each in requests) for kind in sorted(requests[-1])}
     report("object_store_requests", total, "requests", ROUNDS, transactions=n, latency_ms=latency_ms, **kinds)
-    _idle(port, store, latency_ms)
+    environ = os.environ | {name.upper(): value for name, value in options(port).items()}
+    _idle(port, store, environ, latency_ms)
+    if not latency_ms:
+        _running(port, store, environ)
     return seconds
 
 
@@ -74,9 +79,8 @@ def _batches(stepper: Stepper, load: Load, n: int, port: int | None = None) -> t
     return seconds[WARM_UP:], requests[WARM_UP:]
 
 
-def _idle(port: int, store: str, latency_ms: int) -> None:
+def _idle(port: int, store: str, environ: dict[str, str], latency_ms: int) -> None:
     """`checkback reconcile --available-now` as a process with nothing to do."""
-    environ = os.environ | {name.upper(): value for name, value in options(port).items()}
     line = command(store, "reconcile", "--available-now")
     seconds = []
     for number in range(4):  # the first one drains the tables
@@ -89,3 +93,22 @@ def _idle(port: int, store: str, latency_ms: int) -> None:
     counted = rounded(seconds[1:])
     report("object_store_idle", statistics.median(counted), "s", 3, latency_ms=latency_ms, seconds=counted)
     report("object_store_idle_requests", sum(requests.values()), "requests", 1, latency_ms=latency_ms, **requests)
+
+
+def _within(port: int, seconds: int) -> dict[str, int]:
+    requests_since(port)
+    time.sleep(seconds)
+    return requests_since(port)
+
+
+def _running(port: int, store: str, environ: dict[str, str]) -> None:
+    """The requests of a minute of `checkback reconcile` with nothing to do, `reconcile.trigger` 2 s."""
+    line = command(store, "reconcile", reconcile__trigger="2s")
+    with subprocess.Popen(line, env=environ, stdout=subprocess.DEVNULL) as process:
+        before, requests = None, _within(port, SETTLE_S)
+        while not requests.get("LIST") or requests != before:
+            before, requests = requests, _within(port, SETTLE_S)
+        requests = _within(port, 60)
+        process.terminate()
+    say(f"object_store: a minute of nothing: {requests}")
+    report("object_store_idle_minute", sum(requests.values()), "requests", 1, trigger="2s", **requests)

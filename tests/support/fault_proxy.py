@@ -3,7 +3,7 @@
 Of all requests the share ``RATE`` fails: refused with 503 or 500 before it is done, or done and answered with 500, or
 done and not answered at all. It counts the requests, lets them take longer, and may throttle: refuse all of them with
 503, as S3 does with "SlowDown". It holds the answer to a request that it is told, until it is told to give it, or
-refuses it with a status that it is told.
+refuses it with a status that it is told, or breaks off in the middle of it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ _COUNTS, _IN_SEQUENCE, _LATENCY, _THROTTLE = "/-/requests", "/-/in-sequence", "/
 _HOLD, _HELD, _RELEASE = "/-/hold/", "/-/held", "/-/release"
 #: so many of the next requests whose method and path match are refused with this status
 _REFUSE = "/-/refuse/"
+#: such a status: it is done, and half of the answer's content is sent
+_CUT = 0
 _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
 
@@ -76,7 +78,8 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
             if throttled:
                 self._answer(503, {"Content-Type": "application/xml"}, _SLOW_DOWN)
                 return
-            if self._is_refused():
+            refused = self._is_refused()
+            if refused and status != _CUT:
                 self._answer(status, {}, b"")
                 return
             time.sleep(latency_s)
@@ -94,6 +97,9 @@ def _handler(upstream: int, random: Random, rate: float) -> type[BaseHTTPRequest
             if fault == "done":
                 self._answer(500, {}, b"")
             elif fault == "silent":
+                self.close_connection = True
+            elif refused:
+                self._answer(found.status, dict(found.getheaders()), content[: len(content) // 2], str(len(content)))
                 self.close_connection = True
             elif self.command == "HEAD":
                 self._answer(found.status, dict(found.getheaders()), b"", found.getheader("Content-Length"))
@@ -215,6 +221,11 @@ def refuse(port: int, request: str, status: int, number: int) -> None:
     """Refuse ``number`` of the next requests to the proxy with this status. ``request``: as in `hold`."""
     path = quote(f"{number}/{status}/{request}", safe="")
     requests.get(f"http://127.0.0.1:{port}{_REFUSE}{path}", timeout=60).raise_for_status()
+
+
+def cut(port: int, request: str, number: int) -> None:
+    """Break off in the middle of the answers to ``number`` of the next requests. ``request``: as in `hold`."""
+    refuse(port, request, _CUT, number)
 
 
 def held(port: int) -> int:

@@ -79,6 +79,8 @@ def hadoop_settings(
     # A place is s3://, whether it was given as that or as s3a://.
     found["fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
     found["fs.AbstractFileSystem.s3.impl"] = "org.apache.hadoop.fs.s3a.S3A"
+    # The default, `analytics`, does not repeat a read that broke off: the query would end.
+    found["fs.s3a.input.stream.type"] = "classic"
     endpoint = lower.get("aws_endpoint_url_s3") or lower.get("aws_endpoint_url") or lower.get("aws_endpoint")
     if endpoint:
         found["fs.s3a.endpoint"] = endpoint
