@@ -31,6 +31,8 @@ def test_an_operator_resolves_a_transaction_after_a_preview(root: Path) -> None:
     preview = browser.post("/actions", data=form, headers=SAME)
     assert preview.status_code == 200, preview.text
     assert "An op COMMIT of source operator is appended" in preview.text
+    for written in ("ann", "paid by hand"):  # what operations will tell
+        assert f"<dd><bdi>{written}</bdi></dd>" in preview.text
     ops = DeltaLog("op", f"{root}/op").version()
     for wrong in ({"csrf": "0" * 64}, {"csrf": ""}):
         assert browser.post("/actions", data=form | wrong | {"confirmed": "yes"}, headers=SAME).status_code == 403

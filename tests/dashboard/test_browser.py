@@ -71,6 +71,11 @@ _READ = (
     *("/", "/pending", "/consumers", "/groups/billing", "/transactions/0/0", "/scheduled"),
     *("/unpublished", "/discarded", "/decisions", "/audit?run=1"),
 )
+#: cells whose text runs into the next one
+_OVERFLOWING = """
+return [...document.querySelectorAll("td")].filter((cell) => cell.scrollWidth > cell.clientWidth + 1)
+  .map((cell) => cell.textContent.slice(0, 40));
+"""
 _WIDTH = "return [document.documentElement.scrollWidth, innerWidth]"
 
 
@@ -217,6 +222,7 @@ def test_hostile_messages_run_nothing_and_fit_a_phone(hostile: Browser, path: st
     assert hostile.run("return document.querySelectorAll('*').length") < 2_500
     content, width = hostile.run(_WIDTH)
     assert content <= width == 400
+    assert hostile.run(_OVERFLOWING) == []
 
 
 def test_the_policy_holds_in_this_browser(hostile: Browser) -> None:

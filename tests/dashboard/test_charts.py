@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkback.dashboard.charts import HEIGHT, WIDTH, line, positions, stacked
+from checkback.dashboard.charts import HEIGHT, WIDTH, axis, line, positions, stacked
 
 _T0 = datetime(2026, 11, 24, tzinfo=timezone.utc)
 _MINUTE = timedelta(minutes=1)
@@ -37,8 +37,17 @@ def test_bars_lie_in_the_chart_and_do_not_overlap(rows: list[dict[str, object]])
 
 @given(_ROWS)
 def test_a_line_has_a_point_for_each_interval(rows: list[dict[str, object]]) -> None:
-    chart = line(rows, "decisions")
+    chart = line(rows, "decisions", _MINUTE)
     assert len(chart.line.split()) == len({row["minute"] for row in rows})
+
+
+def test_charts_of_one_axis_show_a_time_at_the_same_place() -> None:
+    early, late = ({"minute": _T0 + number * _MINUTE, "state": "COMMIT", "decisions": 1} for number in (0, 3))
+    over = axis(_MINUTE, [early], [late], [])
+    assert over == (_T0, _T0 + 4 * _MINUTE)
+    assert [stacked([row], "state", "decisions", _MINUTE, over).bars[0].x for row in (early, late)] == [0, 480]
+    assert line([early, late], "decisions", _MINUTE, over).line == "160.0,0.0 640.0,0.0"
+    assert axis(_MINUTE, [], []) is None
 
 
 def test_events_lie_between_the_first_and_the_last() -> None:

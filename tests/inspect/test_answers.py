@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from checkback.cli import main
@@ -18,7 +19,10 @@ from checkback.errors import SettingsError, StorageError
 from checkback.inspect.answers import Answers, SparkNeededError, records
 from checkback.inspect.duckdb_engine import DuckDBEngine
 from checkback.settings import Settings
+from checkback.storage.delta_log import DeltaLog
 from checkback.storage.lock import exclusive_lock
+from checkback.storage.parquet_files import FileWriter
+from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from support.audit_cases import BROKEN, CLEAN, NUMBER
 from support.s3_server import BUCKET, options
@@ -26,8 +30,6 @@ from support.stories import DECIDED, DONE, UNDER_WAY, Row, Transaction, checkpoi
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pyarrow as pa
 
 _HOSTILE = "tx'; DROP TABLE half; --\x1b[31m\u202e\n"
 #: columns that the place of the tables decides
@@ -147,6 +149,22 @@ def test_since_is_seen_from_the_time_that_is_asked_for(tmp_path: Path, capfd: py
     for more, number in ((), 1), (["--since", "20m ago"], 0), (["--since", "00:00"], 0):
         assert main([*command, *more]) == 0
         assert len(capfd.readouterr().out.splitlines()) == number, more
+
+
+def test_many_small_files_are_read_once_for_all_questions_of_a_page(tmp_path: Path) -> None:
+    settings = _settings(str(tmp_path))
+    DeltaLog.create("half", str(tmp_path / "half"))
+    log = DeltaLog("half", str(tmp_path / "half"))
+    for offset in range(100):
+        rows = pa.Table.from_pylist([Transaction(0, offset).half()[1]], arrow_schema("half"))
+        with FileWriter(str(tmp_path)) as writer:
+            writer.write("half", rows)
+            log.commit(writer.close())
+    with Answers(settings).together() as page:
+        assert page.pending(topic="a").num_rows == 100
+        _no_files(tmp_path)
+        assert [row["pending"] for row in records(page.count_pending())] == [100]
+        assert page.transactions(key="key", limit=None).num_rows == 100
 
 
 def test_a_long_batch_is_no_standstill_while_somebody_works_on_it(tmp_path: Path) -> None:
@@ -274,6 +292,7 @@ _PRESSED = """
 import os, signal, sys, threading
 from checkback.inspect.duckdb_engine import DuckDBEngine
 from checkback.settings import Storage
+from checkback.storage.delta_log import DeltaLog
 from checkback.storage.lock import exclusive_lock
 from checkback.storage.tables import Tables
 

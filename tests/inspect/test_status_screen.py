@@ -98,10 +98,10 @@ def test_lines() -> None:
             Line("reconcile", "at work: process 12 on host"),
         ),
         (Engine("", Progress()), Line("last batch", "none yet: no checkpoint", bad=True)),
-        (Engine("", Progress(_DONE)), Line("last batch", "none is done yet; 41 is under way since 5s")),
+        (Engine("", Progress(_DONE)), Line("last batch", "none is done yet; 41 is under way for 5s")),
         (
             Engine("", Progress(Batch(42, _NOW - 200_000), _DONE)),
-            Line("last batch", "41, 14:14:55, 5s ago; 42 is under way since 3m 20s"),
+            Line("last batch", "41, 14:14:55, 5s ago; 42 is under way for 3m 20s"),
         ),
     ],
 )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 #: size of a chart in SVG units
 WIDTH, HEIGHT = 640, 160
+#: the first and last time of charts that are compared
+Axis: TypeAlias = "tuple[datetime, datetime] | None"
 _LAST = datetime.max.replace(tzinfo=timezone.utc)
 
 
@@ -38,16 +40,23 @@ class Chart:
     kinds: tuple[str, ...] = ()
 
 
-def stacked(rows: Sequence[Mapping[str, Any]], kind: str, count: str, every: timedelta) -> Chart:
-    """Bars of each interval, stacked by the column ``kind``. Rows: minute, ``kind``, ``count``."""
+def axis(every: timedelta, *series: Sequence[Mapping[str, Any]]) -> Axis:
+    """The time of several charts: from the first interval of all rows to the end of the last; None = no times."""
+    minutes = [row["minute"] for rows in series for row in rows if row["minute"] is not None]
+    return (min(minutes), min(max(minutes), _LAST - every) + every) if minutes else None
+
+
+def stacked(rows: Sequence[Mapping[str, Any]], kind: str, count: str, every: timedelta, over: Axis = None) -> Chart:
+    """Bars of each interval, stacked by ``kind``. Rows: minute, ``kind``, ``count``; ``over``: of `axis`."""
     found: dict[datetime, dict[str, int]] = {}
     for row in rows:
         if row["minute"] is not None:
             of = found.setdefault(row["minute"], {})
             of[str(row[kind])] = of.get(str(row[kind]), 0) + int(row[count])
-    if not found:
+    over = over or axis(every, rows)
+    if not found or over is None:
         return Chart((), "", None, None, 0)
-    begin, end = min(found), min(max(found), _LAST - every) + every
+    begin, end = over
     top = max(sum(of.values()) for of in found.values())
     kinds = tuple(sorted({name for of in found.values() for name in of}))
     scale = WIDTH / ((end - begin) / every)
@@ -66,19 +75,19 @@ def stacked(rows: Sequence[Mapping[str, Any]], kind: str, count: str, every: tim
     return Chart(tuple(bars), "", begin, end, top, kinds)
 
 
-def line(rows: Sequence[Mapping[str, Any]], count: str) -> Chart:
-    """A line through the sum of ``count`` in each interval. Rows: minute, ``count``."""
+def line(rows: Sequence[Mapping[str, Any]], count: str, every: timedelta, over: Axis = None) -> Chart:
+    """A line through the sum of ``count`` at each interval's end. Rows: minute, ``count``; ``over``: of `axis`."""
     found: dict[datetime, int] = {}
     for row in rows:
         if row["minute"] is not None:
             found[row["minute"]] = found.get(row["minute"], 0) + int(row[count])
-    if not found:
+    over = over or axis(every, rows)
+    if not found or over is None:
         return Chart((), "", None, None, 0)
-    begin, end = min(found), max(found)
+    begin, end = over
     top = max(1, *found.values())
-    length = (end - begin) or timedelta(seconds=1)
     points = [
-        f"{(minute - begin) / length * WIDTH:.1f},{HEIGHT - value / top * HEIGHT:.1f}"
+        f"{((minute - begin) + every) / (end - begin) * WIDTH:.1f},{HEIGHT - value / top * HEIGHT:.1f}"
         for minute, value in sorted(found.items())
     ]
     return Chart((), " ".join(points), begin, end, top)

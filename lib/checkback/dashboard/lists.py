@@ -129,6 +129,7 @@ def group(pages: Pages, request: Request) -> Response:
     endpoints = [
         {"endpoint": url, "outcomes": of, "breaker": breakers.get(url)} for url, of in islice(counts.items(), ROWS)
     ]
+    over = charts.axis(every, outcomes, decisions)
     return pages.answer(
         request,
         "group.html",
@@ -138,8 +139,8 @@ def group(pages: Pages, request: Request) -> Response:
             "stuck": groups[0] if groups else None,
             "set": named,
             "endpoints": endpoints,
-            "checks": charts.stacked(outcomes, "outcome", "checks", every),
-            "decisions": charts.stacked(decisions, "state", "decisions", every),
+            "checks": charts.stacked(outcomes, "outcome", "checks", every, over),
+            "decisions": charts.stacked(decisions, "state", "decisions", every, over),
             "rows": oldest,
         },
     )

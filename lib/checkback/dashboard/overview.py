@@ -26,12 +26,17 @@ def overview(pages: Pages, request: Request) -> Response:
     with pages.asking(pending=True) as answers:
         then, form = pages.as_of(request, answers)
         every = answers.pick_every(then)
+        decided, checked, waiting = (
+            records(ask(then, every=every))
+            for ask in (answers.decisions, answers.check_outcomes, answers.pending_over_time)
+        )
+        over = charts.axis(every, decided, checked, waiting)
         found = {
             "as_of": form,
             "every_s": every.total_seconds(),
-            "decisions": charts.stacked(records(answers.decisions(then, every=every)), "state", "decisions", every),
-            "checks": charts.stacked(records(answers.check_outcomes(then, every=every)), "outcome", "checks", every),
-            "pending": charts.line(records(answers.pending_over_time(then, every=every)), "pending"),
+            "decisions": charts.stacked(decided, "state", "decisions", every, over),
+            "checks": charts.stacked(checked, "outcome", "checks", every, over),
+            "pending": charts.line(waiting, "pending", every, over),
             "counts": records(answers.count_pending(then).slice(0, 20)),
         }
         if then is not None:

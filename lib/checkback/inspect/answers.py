@@ -108,11 +108,11 @@ class Answers:
 
         ``pending``: several are about what is pending.
         """
-        if self._spark is not None:
+        if self._spark is not None or self._engine is not None:
             yield self
             return
         shared = (pending_question(self._settings).sql,) if pending else ()
-        with self._opened(shared) as engine:
+        with self._opened(shared, several=True) as engine:
             answers = copy(self)
             answers._engine, answers._views = engine, {}
             yield answers
@@ -167,7 +167,8 @@ class Answers:
         Without consumers (`consumer.lag`).
         """
         now = datetime.now(timezone.utc)
-        found: Status = self._view(lambda view: read_status(self._settings, now, view), None)
+        with self.together(pending=True) as answers:
+            found: Status = answers._view(lambda view: read_status(self._settings, now, view), None)
         return found
 
     def audit(self, within: timedelta | None = None) -> Report:
@@ -313,9 +314,11 @@ class Answers:
         return read(self._views[as_of])
 
     @contextmanager
-    def _opened(self, shared: tuple[str, ...] = (), *, copies: bool = False) -> Iterator[DuckDBEngine]:
+    def _opened(
+        self, shared: tuple[str, ...] = (), *, copies: bool = False, several: bool = False
+    ) -> Iterator[DuckDBEngine]:
         tell = None if self._say is None else self._tell
-        with DuckDBEngine(self.tables, self._lock, self._marks, shared, copies, tell) as engine:
+        with DuckDBEngine(self.tables, self._lock, self._marks, shared, copies, tell, several) as engine:
             self._open.add(engine)
             try:
                 for why in self._ended:

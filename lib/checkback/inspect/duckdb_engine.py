@@ -5,6 +5,7 @@ For folders DuckDB reads the files itself; for object stores, and tables that so
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -48,6 +49,9 @@ _PART, _BRIEF_PART = 200_000, 500_000
 #: Bytes below which a file is small, and how many of them in a table are many: a thousand take 0.5 s of CPU, and 1.6 s
 #: in an object store with 50 ms a request; all else about an answer takes a second or two.
 _SMALL, _MANY = 1 << 20, 1000
+#: From how many files of which average size on a table is copied for several questions: it takes as long as two of
+#: them, which spend their time on opening the files. In bytes.
+_COPIED_FILES, _COPIED_SIZE = 100, 64 << 10
 #: offsets, at random, that tell how to part all
 _SAMPLE = 32_768
 #: seconds after which DuckDB is interrupted again: it may not have begun
@@ -99,6 +103,7 @@ class DuckDBEngine:
     Not for several threads at once, but for the logs in ``tables`` and the ``marks`` of their newest commits, which
     ``lock`` guards. ``shared``: SQL that several questions contain, and that is evaluated once for all of them.
     ``copies``: small files of an object store are read from copies on this machine: for questions that read all rows.
+    ``several``: there are several questions: tables of many small files are read once for all of them.
     ``tell``: is given, before they are read, the number of small files of tables that have many.
     """
 
@@ -108,6 +113,7 @@ class DuckDBEngine:
     shared: tuple[str, ...] = ()
     copies: bool = False
     tell: Callable[[Mapping[str, int]], object] | None = None
+    several: bool = False
     _kept: dict[object, str] = field(default_factory=dict, repr=False)
     _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False)
     _views: dict[object, str] = field(default_factory=dict, repr=False)
@@ -312,7 +318,17 @@ class DuckDBEngine:
         else:
             path = ", filename = '__filename'" if file else ""
             rows = f"read_parquet([{', '.join(map(_quoted, files))}], union_by_name = true{path})"
+            if self.several and not file and within is None and _is_better_copied(files):
+                rows = self._copied(rows)
         return f"(SELECT *, parse_filename(__filename) AS _file FROM {rows})" if file else rows
+
+    def _copied(self, rows: str) -> str:
+        """The name of a temporary table with these rows; beyond _MEMORY it spills."""
+        name = f"copy_{len(self._views)}"
+        self._views[object()] = name
+        with self._errors():
+            self._evaluated(lambda: self._database.execute(f"CREATE TEMP TABLE {name} AS SELECT * FROM {rows}"))
+        return name
 
     def _registered(self, rows: object) -> str:
         name = f"arrow_{len(self._views)}"
@@ -402,6 +418,15 @@ def _bound(text: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -
 def _with_files(rows: Any) -> Any:
     """The rows of a dataset with `__filename`, the path of the row's file, and without bodies."""
     return rows.scanner(columns=[*(name for name in rows.schema.names if name != "body"), "__filename"])
+
+
+def _is_better_copied(files: Sequence[str]) -> bool:
+    if len(files) < _COPIED_FILES:
+        return False
+    try:
+        return sum(map(os.path.getsize, files)) <= len(files) * _COPIED_SIZE
+    except OSError:  # told by DuckDB
+        return False
 
 
 def _quoted(text: str) -> str:

@@ -168,7 +168,7 @@ def _batch(status: Status) -> list[Line]:
             )
         ]
     if found.under_way is not None:
-        said += f"; {found.under_way.batch_id} is under way since {span((status.now - found.under_way.time) / 1000)}"
+        said += f"; {found.under_way.batch_id} is under way for {span((status.now - found.under_way.time) / 1000)}"
     return [Line("last batch", said), *marks]
 
 
