@@ -9,7 +9,6 @@ from checkback.errors import StorageError
 from checkback.reconcile.ownership import CONCLUDED, NAME, REBUILDING, WRITTEN, Owner, owner_of
 from checkback.reconcile.preconditions import DecisionFacts, StartFacts
 from checkback.storage import filesystem
-from checkback.storage.batch_plan import plan_recorded
 from checkback.storage.checkpoint import (
     PARTITIONS,
     Checkpoint,
@@ -20,7 +19,7 @@ from checkback.storage.checkpoint import (
     read_batch,
     read_checkpoint,
 )
-from checkback.storage.checkpoint_facts import logs
+from checkback.storage.checkpoint_facts import logs, recorded_plan
 from checkback.storage.schemas import SOURCES
 from checkback.storage.seen_commits import replaced
 
@@ -90,7 +89,7 @@ def _planned(
 
     def recorded(name: str) -> tuple[int, int] | None:
         try:
-            return plan_recorded(f"{checkpoint.query_id}/{name}", lambda app: tables.last_version(spark, name, app))
+            return recorded_plan(tables, name, f"{checkpoint.query_id}/{name}")
         except StorageError:
             if name in WRITTEN:
                 raise

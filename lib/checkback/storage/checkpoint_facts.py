@@ -37,7 +37,7 @@ def fit(spark: SparkSession, tables: Tables, query: str, written: Sequence[str])
     begun = max(numbers(spark, f"{place}/offsets"), default=-1)
     apps = {name: f"{who}/{name}" for name in written}
     last = [tables.last_version(spark, name, app) for name, app in apps.items()]
-    plans = [_plan(tables, name, app) for name, app in apps.items()] if tables.by_files else []
+    plans = [recorded_plan(tables, name, app) for name, app in apps.items()] if tables.by_files else []
     positions: dict[str, StreamPosition | None] = {}
     if begun >= 0 and query in SOURCES:  # not the offsets of file and Kafka sources
         positions = dict(zip(SOURCES[query], read_batch(spark, place, begun).positions, strict=False))
@@ -53,7 +53,8 @@ def fit(spark: SparkSession, tables: Tables, query: str, written: Sequence[str])
     )
 
 
-def _plan(tables: Tables, name: str, app: str) -> tuple[int, int] | None:
+def recorded_plan(tables: Tables, name: str, app: str) -> tuple[int, int] | None:
+    """`plan_recorded` with a table that is written by files. Raises StorageError."""
     versions = tables.log(name).versions(plan_versions(app, 0, 0))
     return plan_recorded(app, versions.get)
 
