@@ -259,6 +259,8 @@ def test_hostile_names_are_escaped_and_formats_agree(tmp_path: Path, capfd: pyte
 
     assert len(lines("pending")) == 2
     assert lines("unpublished", "--group", "orders") == ["Nothing of the group orders is unpublished."]
+    assert lines("discarded") == ["Nothing is discarded."]  # that there are older ones --since does not deny
+    assert lines("discarded", "--since", "1h ago", "--topic", "a") == ["Nothing was discarded since 1h ago for a."]
     (as_json,) = lines("pending", "--json")
     assert json.loads(as_json)["transaction_id"] == _HOSTILE
     header, row = csv.reader(lines("pending", "--csv"))

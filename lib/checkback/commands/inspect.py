@@ -150,7 +150,16 @@ def discarded(
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "discarded") as answers:
         rows = answers.discarded(as_of, since=since, group=group, topic=topic, reason=reason)
-    print_answer(rows, as_json, as_csv, SHOWN, _discarded_table, _nothing("discarded", group, as_of))
+    print_answer(rows, as_json, as_csv, SHOWN, _discarded_table, _none_discarded(since, group, topic, reason, as_of))
+
+
+def _none_discarded(
+    since: str | None, group: str | None, topic: str | None, reason: str | None, as_of: str | None
+) -> str:
+    if since is None and topic is None and reason is None:
+        return _nothing("discarded", group, as_of)
+    asked = (("since", since), ("of the group", group), ("for", topic), ("with reason", reason), ("until", as_of))
+    return " ".join(["Nothing was discarded", *(f"{name} {value}" for name, value in asked if value is not None)]) + "."
 
 
 def _discarded_table(rows: list[dict[str, Any]]) -> None:
