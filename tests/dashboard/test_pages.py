@@ -16,6 +16,7 @@ from checkback.dashboard import audits
 from checkback.dashboard.access import COOKIE, Access
 from checkback.dashboard.app import HEADERS, create_app
 from checkback.dashboard.pages import Pages
+from checkback.inspect import duckdb_engine
 from checkback.settings import Settings, Storage
 from checkback.storage.tables import Tables
 from dashboard import incident
@@ -110,7 +111,21 @@ def test_an_endpoint_is_shown_with_its_breaker(evening: tuple[Path, datetime]) -
     assert (down["breaker"]["breaker"], down["breaker"]["failures"]) == ("half-open", 9)
     assert down["breaker"]["last_error"] == incident.REFUSED
     assert (unused["breaker"], unused["outcomes"]) == (None, {})
-    assert "half-open" in browser.get("/groups/billing").text
+    page = browser.get("/groups/billing").text
+    assert "half-open" in page
+    assert len(re.findall(r"<small>up to [0-9]+ in [0-9]+ s</small>", page)) == 2
+
+
+def test_many_small_files_are_told_in_the_log_once(
+    evening: tuple[Path, datetime], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duckdb_engine, "_MANY", 2)
+    browser = client(evening[0])
+    for _ in range(2):
+        assert browser.get("/pending").status_code == 200
+    said = [record.getMessage() for record in caplog.records if "small files" in record.getMessage()]
+    assert all(line.endswith("run `checkback maintain`") for line in said)
+    assert sum(line.count(" half ") for line in said) == 1
 
 
 def test_a_page_of_another_site_has_no_audit_run(evening: tuple[Path, datetime]) -> None:

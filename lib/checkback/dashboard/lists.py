@@ -139,6 +139,7 @@ def group(pages: Pages, request: Request) -> Response:
             "stuck": groups[0] if groups else None,
             "set": named,
             "endpoints": endpoints,
+            "every_s": every.total_seconds(),
             "checks": charts.stacked(outcomes, "outcome", "checks", every, over),
             "decisions": charts.stacked(decisions, "state", "decisions", every, over),
             "rows": oldest,

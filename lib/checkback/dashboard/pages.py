@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from threading import BoundedSemaphore
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from checkback.dashboard.access import Access
     from checkback.settings import Settings
 
+_log = logging.getLogger("checkback.dashboard")
 #: rows of a page, characters of a text in a table, and batches of the time slider
 ROWS, CUT, BATCHES = 50, 120, 200
 #: questions that are answered at a time: each may need hundreds of MiB
@@ -43,7 +45,7 @@ class Pages:
     def __init__(self, settings: Settings, access: Access) -> None:
         self.settings = settings
         self.access = access
-        self._answers = Answers(settings)
+        self._answers = Answers(settings, say=_log.warning)
         self._turn = BoundedSemaphore(_AT_ONCE)
         self._templates = Environment(
             loader=PackageLoader("checkback.dashboard"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
