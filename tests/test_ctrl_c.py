@@ -41,6 +41,24 @@ def test_an_error_that_a_library_makes_of_it_is_keyboard_interrupt() -> None:
     assert _ended(code) == (0, "heard\n", "")
 
 
+def test_no_traceback_is_logged_of_a_call_to_spark_that_it_ends() -> None:
+    code = (
+        "import logging, py4j.java_gateway\n"
+        "from checkback.ctrl_c import ctrl_c\n"
+        "logging.basicConfig()\n"
+        "class Socket:\n"
+        "    def send_command(self, command): os.kill(os.getpid(), signal.SIGINT)\n"
+        "client = py4j.java_gateway.GatewayClient()\n"
+        "client.deque.append(Socket())\n"
+        "try:\n"
+        "    with ctrl_c(): client.send_command('c')\n"
+        "except KeyboardInterrupt: print('heard')\n"
+        "sys.stdout.flush()\n"
+        "os._exit(0)\n"
+    )
+    assert _ended(code) == (0, "heard\n", "")
+
+
 def test_when_all_else_has_ended_the_exit_code_stays() -> None:
     """The last object goes when Python has given its handlers back."""
     code = (

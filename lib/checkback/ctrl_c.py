@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from logging import LogRecord
     from types import FrameType
 
 #: seconds until it is heard again
@@ -33,6 +35,8 @@ def ctrl_c() -> Iterator[None]:
     def hear(number: int, frame: FrameType | None) -> None:
         if not _imports(frame):
             heard.append(number)
+            if "py4j" in sys.modules:  # it logs a traceback of what it passes on
+                sys.modules["logging"].getLogger().addFilter(_is_no_interrupt)
             raise KeyboardInterrupt
         again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
         again.daemon = True
@@ -52,6 +56,10 @@ def ctrl_c() -> Iterator[None]:
     finally:
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _is_no_interrupt(record: LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
 
 
 def _imports(frame: FrameType | None) -> bool:
