@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
 
 from checkback.errors import FencedError, StorageError
 from checkback.inspect import lineage, unpublished
@@ -126,6 +127,12 @@ def _retype(lake: Lakehouse) -> None:
     DeltaTable.create(str(lake.root / "topics/typed"), Schema.from_json(json.dumps(schema)))
 
 
+def _others(lake: Lakehouse) -> None:
+    """A table that somebody has made for something else."""
+    shutil.rmtree(lake.root / "topics/others")
+    DeltaTable.create(str(lake.root / "topics/others"), Schema([Field("number", PrimitiveType("long"))]))
+
+
 #: by topic: how its table is broken, what the reason says, and how it is mended
 BROKEN: dict[str, tuple[Callable[[Lakehouse], None], str, Callable[[Lakehouse], None]]] = {
     "file": (_file, "", lambda lake: (lake.root / "topics/file").unlink()),
@@ -141,6 +148,7 @@ BROKEN: dict[str, tuple[Callable[[Lakehouse], None], str, Callable[[Lakehouse], 
     ),
     "damaged": (_damage, "", lambda lake: shutil.rmtree(lake.root / "topics/damaged")),
     "typed": (_retype, "", lambda lake: shutil.rmtree(lake.root / "topics/typed")),
+    "others": (_others, "", lambda lake: shutil.rmtree(lake.root / "topics/others")),
     "newer": (_too_new, "", lambda lake: _too_new(lake, back=True)),
 }
 _OTHERS: dict[str | None, str] = {
@@ -172,6 +180,12 @@ def test_tables_that_cannot_be_written_stop_no_other(lake: Lakehouse) -> None:
         assert reasons[offset], name
         assert reasons[offset].isprintable(), name
         assert "tx-" not in reasons[offset], name
+    if lake.tables.by_files:
+        of = dict(zip(names, map(reasons.get, range(number)), strict=True))
+        lacks = "it has no column half_queue_id, half_queue_offset, queue_id and 10 more"
+        assert of["others"] == f"topics/others is another table, {lacks}; move it away"
+        retyped = 'its column half_queue_offset is "string", not "long"'
+        assert of["typed"] == f"topics/typed is another table, {retyped}; move it away"
     assert lake.publish(2, *range(number, 2 * number)) == number - 1
     assert lake.published("good") == [(0, 1), (number, 2)]
     assert sorted(lake.unpublished()) == [*range(1, number), *range(number + 1, 2 * number)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyspark
 import pytest
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from checkback.errors import reason
@@ -102,6 +104,12 @@ def test_file_for_s3_has_what_a_session_on_this_machine_has() -> None:
 
 def test_session_has_what_is_required(spark: SparkSession) -> None:
     assert {key: spark.conf.get(key) for key in REQUIRED} == REQUIRED
+
+
+def test_pyspark_itself_prints_no_error(spark: SparkSession) -> None:
+    """With Java's stack trace, in the middle of a batch that has already dealt with it."""
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        assert not PySparkLogger.getLogger(name).isEnabledFor(logging.ERROR)
 
 
 def test_every_python_worker_finds_the_package(spark: SparkSession) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -124,8 +125,15 @@ class TopicTables:
             self._tables.forget(name)
             self._made.forget(name)
             found = own_failure(error)
-            return self.attempt(spark, name, work) if known else found
+            return self.attempt(spark, name, work) if known else self._strange(name) or found
         return None
+
+    def _strange(self, name: str) -> str:
+        """Why the table is none of a topic; empty if it is one, or cannot be read."""
+        with suppress(CheckbackError):
+            said = self._tables.log(name).strange() if self._tables.by_files else ""
+            return as_reason(f"{name} is another table, {said}; move it away") if said else ""
+        return ""
 
     def park(
         self,

@@ -214,9 +214,19 @@ def open_session(settings: Settings, app: str = "checkback", kafka: bool = False
         except Exception as error:
             raise CheckbackError(f"Spark did not start: {reason(error)}", fix="check the spark settings") from error
         _show_workers_the_package(spark)
+        _hush()
         if started:
             jars.remember(conf, spark)
         return spark
+
+
+def _hush() -> None:
+    """Keep PySpark from printing each error with Java's stack trace, before anybody has looked at it."""
+    from pyspark.logger import PySparkLogger
+
+    if not _log.isEnabledFor(logging.DEBUG):
+        for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _connected(server: str, settings: Settings) -> SparkSession:

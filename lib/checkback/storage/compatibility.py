@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: table features that allow plain file appends and need no further fields in the checksum
 _PLAIN_FEATURES = frozenset({"appendOnly", "invariants"})
+#: missing columns that are told by name
+_NAMED = 3
 #: prefixes of column metadata keys that constrain or generate the column's values
 _RULES = ("delta.", "CURRENT_DEFAULT", "EXISTS_DEFAULT")
 
@@ -49,6 +51,17 @@ def takes_files(table: DeltaTable, name: str) -> bool:
 def has_columns(table: DeltaTable, name: str) -> bool:
     """True if the table has all columns of the table ``name``."""
     return set(_columns(declared_schema(name))) <= set(_columns(table.schema()))
+
+
+def strange(table: DeltaTable, name: str) -> str:
+    """What the table lacks to be the table ``name``, in a few words; empty if it has all columns in their types."""
+    ours, found = _columns(declared_schema(name)), _columns(table.schema())
+    missing = [column for column in ours if column not in found]
+    if missing:
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        return f"it has no column {', '.join(missing[:_NAMED])}{more}"
+    other = [column for column, (kind, _) in ours.items() if found[column][0] != kind]
+    return f"its column {other[0]} is {found[other[0]][0]}, not {ours[other[0]][0]}" if other else ""
 
 
 def adds_columns(before: tuple[Metadata, Schema], after: tuple[Metadata, Schema]) -> bool:

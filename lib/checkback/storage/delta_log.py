@@ -289,6 +289,10 @@ class DeltaLog:
         found = self._files_at(version, within=within)
         return None if found is None else list(found)
 
+    def strange(self) -> str:
+        """See `compatibility.strange`."""
+        return compatibility.strange(self._table, self._name)
+
     def copied_files(self, version: int, copies: LocalCopies, within: Span | None = None) -> list[str] | None:
         """`parquet_files` of a table in an object store: their local copies. Raises StorageError."""
         found = self._files_at(version, within=within) if is_registered(self._place) else None
