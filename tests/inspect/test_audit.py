@@ -7,7 +7,9 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from checkback.application.run import reconcile
 from checkback.cli import main
@@ -55,6 +57,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     told = [row for name, story in stories.items() for row in story(Transaction(NUMBER[name]))]
     rows, done = in_batches(told)
     write(None, Tables.of(_settings(root).storage), rows)
+    # Somebody's own, in a topic's place: not a message without a half message (the topic's wait in `unpublished`).
+    write_deltalake(str(root / "topics" / "others"), pa.table({"number": [1]}))
     checkpoint(root, batch_id=done)
     return root
 

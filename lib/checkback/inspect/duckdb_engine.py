@@ -172,8 +172,10 @@ class DuckDBEngine:
     def topics(self) -> list[str]:
         """Names of the topics' tables."""
         found = [TOPIC_PREFIX + name for name in table_files.folders(f"{self.tables.root}/{TOPIC_PREFIX}")]
-        there = self._each(self.exists, found)
-        return sorted(name for name, exists in zip(found, there, strict=True) if exists)
+        with self.lock:
+            opened = dict(zip(found, self._each(self._opened, found), strict=True))
+            # One that cannot be read is told to whoever reads it.
+            return sorted(n for n, read in opened.items() if read is None or (read and self._logs[n].is_topic()))
 
     def look(self, *turns: Collection[str]) -> Mapping[str, int | None]:
         """See Engine."""

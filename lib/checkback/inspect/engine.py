@@ -68,7 +68,7 @@ class Engine(Protocol):
         """True if the table exists."""
 
     def topics(self) -> list[str]:
-        """Names of the topics' tables."""
+        """Names of the topics' tables; in a catalog also of others in their places."""
 
     def look(self, *turns: Collection[str]) -> Mapping[str, int | None]:
         """The newest version of each table, to read it at; None = there is no such table.

@@ -84,7 +84,14 @@ class SparkEngine:
 
     def topics(self) -> list[str]:
         """Names of the topics' tables."""
-        return self.tables.topics(self.spark)
+        found = self.tables.topics(self.spark)
+        return list(filter(self._is_topic, found)) if self.tables.by_files else found
+
+    def _is_topic(self, name: str) -> bool:
+        try:
+            return self.tables.log(name).is_topic()
+        except StorageError:  # told to whoever reads it
+            return True
 
     def look(self, *_: Collection[str]) -> Mapping[str, int | None]:
         """Nothing."""

@@ -53,6 +53,11 @@ def has_columns(table: DeltaTable, name: str) -> bool:
     return set(_columns(declared_schema(name))) <= set(_columns(table.schema()))
 
 
+def has_key(table: DeltaTable) -> bool:
+    """True if the table has the columns that identify a topic's messages, which each release has written."""
+    return {"half_queue_id", "half_queue_offset"} <= set(_columns(table.schema()))
+
+
 def strange(table: DeltaTable, name: str) -> str:
     """What the table lacks to be the table ``name``, in a few words; empty if it has all columns in their types."""
     ours, found = _columns(declared_schema(name)), _columns(table.schema())

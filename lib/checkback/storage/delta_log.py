@@ -293,6 +293,10 @@ class DeltaLog:
         """See `compatibility.strange`."""
         return compatibility.strange(self._table, self._name)
 
+    def is_topic(self) -> bool:
+        """May the table be a topic's, of any release? Somebody may have made another in its place."""
+        return compatibility.has_key(self._table)
+
     def copied_files(self, version: int, copies: LocalCopies, within: Span | None = None) -> list[str] | None:
         """`parquet_files` of a table in an object store: their local copies. Raises StorageError."""
         found = self._files_at(version, within=within) if is_registered(self._place) else None
