@@ -30,6 +30,10 @@ _SAID = {
         replace(_SILENT, held_back="not tried: 10 tries in a row failed"),
         "no endpoint answers: connection refused, since 14:05; breaker open",
     ),
+    "another path": (
+        replace(_SILENT, error="status 404", name="pay"),
+        "the endpoint says status 404, since 14:05: is its path right (producers.pay.endpoints)?",
+    ),
     "breaker open, and what was wrong is not known": (
         replace(_SILENT, error=None, held_back="not tried: 10 tries in a row failed"),
         "no endpoint answers: 10 tries in a row failed, since 14:05; breaker open",

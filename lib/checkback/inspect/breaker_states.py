@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checkback.check.circuit_breaker import limits_of
-from checkback.check.wire import REFUSALS
 from checkback.inspect.question import Question
+from checkback.inspect.silence import REFUSED
 from checkback.inspect.view import View
 from checkback.storage.row_texts import NOT_TRIED
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     from checkback.settings import Settings
 
-#: what tells that an endpoint is healthy, though it has not answered (`check.wire`): REFUSALS, and most statuses
-_STATUS = "TRY_CAST(regexp_extract(error, '^(status|redirect) ([0-9]{{1,9}})$', 2) AS BIGINT)"
-_REFUSED = f"error IN ({', '.join(map(repr, REFUSALS))}) OR coalesce({_STATUS} < 500 AND {_STATUS} <> 429, FALSE)"
 #: CTE `tries`: the tries of each endpoint, those that show it healthy (``healthy``), and those that its breaker
 #: prevented (``held``). `vain`: failures since it was last healthy, numbered. `broken`: what they tell of an endpoint.
 #: Times are us.
@@ -32,7 +29,7 @@ WITH heard AS (
     SELECT producer_group, failed.endpoint, us, FALSE AS answers, coalesce(failed.error, '') AS error
     FROM (
         SELECT producer_group, unix_micros(answered_at) AS us, explode(failed_tries) AS failed FROM {{check_answers}})),
-made AS (SELECT *, answers OR {_REFUSED} AS healthy FROM heard WHERE endpoint IS NOT NULL AND us IS NOT NULL),
+made AS (SELECT *, answers OR {REFUSED} AS healthy FROM heard WHERE endpoint IS NOT NULL AND us IS NOT NULL),
 tries AS (
     SELECT *, NOT healthy AND startswith(error, '{NOT_TRIED}') AS held,
         max(CASE WHEN healthy THEN us END) OVER (PARTITION BY producer_group, endpoint) AS healthy_at,

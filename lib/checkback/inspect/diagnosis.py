@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from checkback.inspect.silence import hint, silence
 from checkback.storage.row_texts import NOT_TRIED
 from checkback.storage.timestamps import time_of
 
@@ -37,6 +38,7 @@ class Group:
     silent_since: int | None = None
     undecided_since: int | None = None
     due_since: int | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,8 @@ def _of_outcomes(group: Group, now: int) -> str:
             return f"checks are skipped: {group.skipped_error or 'no reason given'}"
         if not group.any_endpoint:
             return f"no endpoint is set for the group{_since(group.silent_since, now)}"
-        return f"no endpoint answers: {_silence(group)}{_since(group.silent_since, now)}{_breaker(group)}"
+        said = silence(_error(group))
+        return f"{said}{_since(group.silent_since, now)}{_breaker(group)}{hint(group.error, group.name)}"
     if group.unknown >= 1:
         return f"answers UNKNOWN{_since(group.undecided_since, now)}"
     if group.decided >= 1:
@@ -122,14 +125,14 @@ def _of_outcomes(group: Group, now: int) -> str:
     parts = [
         _share(group.decided, "decided"),
         _share(group.unknown, "UNKNOWN"),
-        _share(group.no_answer, f"no answer ({_silence(group)})"),
+        _share(group.no_answer, f"no answer ({_error(group) or 'no reason given'})"),
         _share(group.skipped, "skipped"),
     ]
     return f"answers in part: {', '.join(part for part in parts if part)}{_breaker(group)}"
 
 
-def _silence(group: Group) -> str:
-    return group.error or (group.held_back or "no reason given").removeprefix(NOT_TRIED)
+def _error(group: Group) -> str | None:
+    return group.error or (group.held_back and group.held_back.removeprefix(NOT_TRIED))
 
 
 def _breaker(group: Group) -> str:

@@ -211,6 +211,7 @@ def _sayer(settings: Settings, view: View, found: Progress | None) -> Callable[[
             endpoints=endpoints.get(row["producer_group"], 0),
             any_endpoint=bool(row["endpoints"]),
             error=row["last_error"],
+            name=row["producer_group"],
         )
         return diagnose(group, reconcile, row["as_of"])
 

@@ -1,17 +1,16 @@
-"""What was answered last to the checks of each half message, and since when a circuit breaker holds them back: SQL."""
+"""What was answered last to the checks of each half message, and whether a circuit breaker holds them back: SQL."""
 
 from __future__ import annotations
 
-from checkback.storage.row_texts import NOT_TRIED
+from checkback.inspect.silence import REFUSED
+from checkback.storage.row_texts import BREAKER_OPEN, NOT_TRIED
 
 _KEY = "queue_id, queue_offset, producer_group, transaction_id"
 _PREVENTED = f"outcome = 'NO_ANSWER' AND error IS NULL AND startswith(said, '{NOT_TRIED}')"
-_SINCE = "FILTER (WHERE prevented AND coalesce(unix_micros(answered_at) > heard_us, heard_us IS NULL))"
 
 #: CTE `answers`: of each half message outcome, error, endpoint and answered_at of the newest outcome; of those that no
-#: circuit breaker prevented, if there are any: then `asked`. By time: the number of a check that did not count is
-#: reused. ``held_since``: the first check after it that a circuit breaker prevented; ``held_by``, ``held_why``: the
-#: endpoint, and what the breaker said, of the last one.
+#: circuit breaker prevented, if there are any: then `asked`; else error is BREAKER_OPEN, without the number of tries.
+#: By time: the number of a check that did not count is reused. ``held``: a breaker prevented a check after it.
 NEWEST_ANSWERS = f"""
 attempts AS (
     SELECT a.queue_id, a.queue_offset, a.producer_group, a.transaction_id, a.check_times, a.outcome, a.endpoint,
@@ -28,11 +27,25 @@ ranked AS (
     FROM tried),
 answers AS (
     SELECT {_KEY}, max(CASE WHEN turn = 1 THEN outcome END) AS outcome,
-        max(CASE WHEN turn = 1 THEN coalesce(error, said) END) AS error,
+        max(CASE WHEN turn > 1 THEN NULL WHEN prevented THEN '{BREAKER_OPEN}' ELSE coalesce(error, said) END) AS error,
         max(CASE WHEN turn = 1 THEN endpoint END) AS endpoint,
         max(CASE WHEN turn = 1 THEN answered_at END) AS answered_at,
         bool_or(turn = 1 AND NOT prevented) AS asked,
-        min(answered_at) {_SINCE} AS held_since,
-        nullif(max_by(coalesce(endpoint, ''), (answered_at, coalesce(endpoint, ''))) {_SINCE}, '') AS held_by,
-        substring(max_by(said, (answered_at, said)) {_SINCE}, {len(NOT_TRIED) + 1}) AS held_why
+        bool_or(prevented AND coalesce(unix_micros(answered_at) > heard_us, heard_us IS NULL)) AS held
     FROM ranked GROUP BY {_KEY})"""
+
+#: CTE `broken`, after `answers`: of each group without a healthy endpoint: ``open_since``: the first check since then
+#: that a circuit breaker prevented; ``silence``: the error of the last real try. Of the group, not of a half message:
+#: one cause is one text.
+BROKEN_GROUPS = f"""
+healthy AS (
+    SELECT producer_group, max(unix_micros(answered_at)) AS us
+    FROM tried WHERE outcome IN ('COMMIT', 'ROLLBACK', 'UNKNOWN') OR outcome = 'NO_ANSWER' AND ({REFUSED})
+    GROUP BY producer_group),
+broken AS (
+    SELECT t.producer_group, min(t.answered_at) FILTER (WHERE t.prevented) AS open_since,
+        max_by(t.error, (t.answered_at, t.error)) FILTER (
+            WHERE t.outcome = 'NO_ANSWER' AND NOT t.prevented AND t.error IS NOT NULL) AS silence
+    FROM tried AS t LEFT JOIN healthy AS h ON h.producer_group = t.producer_group
+    WHERE h.us IS NULL OR unix_micros(t.answered_at) > h.us
+    GROUP BY t.producer_group)"""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from checkback.inspect.newest_answers import NEWEST_ANSWERS
+from checkback.inspect.newest_answers import BROKEN_GROUPS, NEWEST_ANSWERS
 from checkback.inspect.question import Question
+from checkback.inspect.silence import hint_sql, silence_sql
 from checkback.inspect.view import View
 from checkback.storage.timestamps import MOST
 
@@ -122,20 +123,23 @@ def _clock(time: str) -> str:
     return f"CASE WHEN {same} THEN substring({at}, 12, 5) ELSE substring({at}, 1, 16) END"
 
 
-#: That a circuit breaker holds the checks back; null = none does.
-_HELD = f"""'not asked since ' || {_clock("held_since")} || ': breaker of ' || coalesce(held_by, 'its endpoint')
-    || ' open, ' || held_why"""
-#: The sentence `why`; `checkback.inspect.diagnosis` does the same for a group.
+#: That circuit breakers hold the group's checks back, since when: the same for all its half messages.
+_OPEN = f"'; breaker open since ' || {_clock('open_since')}"
+_SILENT = "last_outcome = 'NO_ANSWER' AND last_endpoint IS NOT NULL"
+#: The sentence `why`; `checkback.inspect.diagnosis` does the same for a group. What differs between half messages of
+#: one cause does not belong into it: it is what they are counted by.
 _WHY = f"""CASE
     WHEN op_waiting IS NOT NULL THEN op_waiting || ' has landed: the next batch decides'
-    WHEN held_since IS NULL THEN SAID
-    WHEN NOT asked THEN {_HELD}
-    ELSE SAID || '; ' || {_HELD}
+    WHEN open_since IS NOT NULL AND {_SILENT}
+        THEN {silence_sql("silence")} || {_OPEN} || {hint_sql("silence", "producer_group")}
+    WHEN open_since IS NOT NULL AND held THEN SAID || {_OPEN}
+    ELSE SAID
 END"""
-_SAID = """CASE
+_SAID = f"""CASE
     WHEN last_outcome = 'UNKNOWN' THEN 'answered UNKNOWN'
     WHEN last_outcome = 'NO_ANSWER' AND last_endpoint IS NULL THEN 'no endpoint is set for the group'
-    WHEN last_outcome = 'NO_ANSWER' THEN 'no endpoint answers: ' || coalesce(last_error, 'no reason given')
+    WHEN last_outcome = 'NO_ANSWER' AND NOT asked THEN 'a breaker, closed now, held it back: its next check asks'
+    WHEN last_outcome = 'NO_ANSWER' THEN {silence_sql("last_error")} || {hint_sql("last_error", "producer_group")}
     WHEN last_outcome = 'SKIPPED' THEN 'check skipped: ' || coalesce(last_error, 'no reason given')
     WHEN last_outcome IS NOT NULL THEN 'answered ' || last_outcome || ': its op is not there yet'
     WHEN check_times > 0 THEN 'asked, no outcome yet'
@@ -149,8 +153,8 @@ known AS (
     SELECT h.queue_id, h.queue_offset, h.transaction_id, h.producer_group, h.real_topic, h.born_timestamp, h.born_us
         CONTENT,
         coalesce(c.check_times, CAST(0 AS INT)) AS check_times, a.outcome AS last_outcome, a.error AS last_error,
-        a.endpoint AS last_endpoint, a.answered_at AS last_answered_at, a.asked, a.held_since,
-        a.held_by, a.held_why,
+        a.endpoint AS last_endpoint, a.answered_at AS last_answered_at, a.asked, a.held,
+        b.open_since, b.silence,
         CASE WHEN h.committed THEN 'COMMIT' ELSE w.state END AS op_waiting,
         coalesce(
             CASE WHEN c.requested_at > timestamp_micros(:most) THEN CAST(:most AS BIGINT)
@@ -166,6 +170,7 @@ known AS (
     LEFT JOIN answers AS a
         ON a.queue_id = h.queue_id AND a.queue_offset = h.queue_offset AND a.producer_group = h.producer_group
         AND a.transaction_id = h.transaction_id
+    LEFT JOIN broken AS b ON b.producer_group = h.producer_group
     LEFT JOIN waiting AS w ON w.queue_id = h.queue_id AND w.queue_offset = h.queue_offset AND w.turn = 1)"""
 
 _SELECT = f"""
@@ -176,7 +181,7 @@ SELECT queue_id, queue_offset, transaction_id, producer_group, real_topic, born_
     timestamp_micros(:now) AS as_of CONTENT
 FROM known"""
 
-_PENDING = f"WITH {','.join((_HALVES, _CHECKS, NEWEST_ANSWERS, _WAITING, _KNOWN))} {_SELECT}"
+_PENDING = f"WITH {','.join((_HALVES, _CHECKS, NEWEST_ANSWERS, BROKEN_GROUPS, _WAITING, _KNOWN))} {_SELECT}"
 
 
 def pending(

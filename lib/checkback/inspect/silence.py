@@ -1,0 +1,61 @@
+"""What a check without an answer means, in words: in Python, and the same in SQL. Pure.
+
+An endpoint that says 404 does answer; whoever reads it is told which setting to look at.
+"""
+
+from __future__ import annotations
+
+import re
+
+from checkback.check.wire import REFUSALS
+
+_STATUS = "^(status|redirect) [0-9]{1,9}$"
+_PATH = ("is its path right", "endpoints")
+#: by error: what to ask, and the setting of the group that it is about
+_HINTS = {
+    "status 401": ("is the secret right", "secret"),
+    "status 403": ("is it the endpoint of this group", "endpoints"),
+    "status 404": _PATH,
+    "status 405": _PATH,
+}
+_REFUSALS = f"({', '.join(map(repr, REFUSALS))})"
+#: SQL: error of a try by which the endpoint shows that it is healthy, though it has not answered (`check.wire`)
+REFUSED = (
+    f"error IN {_REFUSALS} OR coalesce(TRY_CAST(regexp_extract(error, '^(status|redirect) ([0-9]{{{{1,9}}}})$', 2)"
+    " AS BIGINT) BETWEEN 0 AND 499 AND error <> 'status 429', FALSE)"
+)
+
+
+def silence(error: str | None) -> str:
+    """What the error of a check's last real try tells; None = none is known."""
+    if error is None:
+        return "no endpoint answers"
+    if re.match(_STATUS, error):
+        return f"the endpoint says {error}"
+    return f"the answer is not valid: {error}" if error in REFUSALS else f"no endpoint answers: {error}"
+
+
+def hint(error: str | None, group: str | None) -> str:
+    """What to look at, to be appended; may be empty."""
+    asked = _HINTS.get(error or "")
+    return "" if asked is None else f": {asked[0]} (producers.{group or ''}.{asked[1]})?"
+
+
+def silence_sql(error: str) -> str:
+    """SQL: `silence` of a column; braces are doubled, as in all questions."""
+    return f"""CASE
+        WHEN {error} IS NULL THEN 'no endpoint answers'
+        WHEN regexp_extract({error}, '{_STATUS.replace("{", "{{").replace("}", "}}")}', 0) <> ''
+            THEN 'the endpoint says ' || {error}
+        WHEN {error} IN {_REFUSALS} THEN 'the answer is not valid: ' || {error}
+        ELSE 'no endpoint answers: ' || {error}
+    END"""
+
+
+def hint_sql(error: str, group: str) -> str:
+    """SQL: `hint` of columns."""
+    cases = " ".join(
+        f"WHEN '{said}' THEN ': {asked} (producers.' || coalesce({group}, '') || '.{setting})?'"
+        for said, (asked, setting) in _HINTS.items()
+    )
+    return f"CASE {error} {cases} ELSE '' END"

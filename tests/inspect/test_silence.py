@@ -1,0 +1,31 @@
+"""What an error of a check means: an endpoint that answers with a status is not silent."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+from checkback.check.wire import REFUSALS
+from checkback.inspect.silence import hint, hint_sql, silence, silence_sql
+
+_SAID: dict[str | None, str] = {
+    None: "no endpoint answers",
+    "connection refused": "no endpoint answers: connection refused",
+    "status 404": "the endpoint says status 404: is its path right (producers.pay.endpoints)?",
+    "status 405": "the endpoint says status 405: is its path right (producers.pay.endpoints)?",
+    "status 401": "the endpoint says status 401: is the secret right (producers.pay.secret)?",
+    "status 403": "the endpoint says status 403: is it the endpoint of this group (producers.pay.endpoints)?",
+    "status 500": "the endpoint says status 500",
+    "redirect 301": "the endpoint says redirect 301",
+    "status unknown": "no endpoint answers: status unknown",
+    **{error: f"the answer is not valid: {error}" for error in REFUSALS},
+}
+
+
+@pytest.mark.parametrize("error", _SAID)
+def test_the_words_are_the_same_in_python_and_sql(error: str | None) -> None:
+    assert silence(error) + hint(error, "pay") == _SAID[error]
+    sql = f"{silence_sql('error')} || {hint_sql('error', 'name')}".format()
+    with duckdb.connect() as database:
+        row = database.sql("SELECT ?::VARCHAR AS error, 'pay' AS name", params=[error])
+        assert row.project(sql).fetchall() == [(_SAID[error],)]
