@@ -127,7 +127,9 @@ def test_what_is_shown_of_a_group(dead: Published, capfd: pytest.CaptureFixture[
     assert with_queues[4].split()[:2] == ["payments", "0"]
     given_up = [line.split() for line in with_queues[6:9]]
     assert [(topic, place) for topic, _, place, *_ in given_up] == [("payments", f"0/{offset}") for offset in (1, 3, 5)]
-    assert with_queues[9].endswith("checkback reconsume credits --all --actor NAME --reason TEXT")
+    assert with_queues[9].endswith(
+        "checkback reconsume credits --all --actor NAME --reason TEXT (shows it; --yes does it)"
+    )
     assert len(with_queues) == 10
     letters = found["first_dead_letters"]
     assert [(one["half_queue_offset"], one["error"]) for one in letters] == [(n, "RECONSUME_LATER") for n in (1, 3, 5)]

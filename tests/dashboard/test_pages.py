@@ -84,6 +84,7 @@ def test_pages_stay_at_the_batch_that_was_chosen(evening: tuple[Path, datetime],
 
 def test_dead_letters_are_told_with_their_reason(evening: tuple[Path, datetime]) -> None:
     (group,) = client(evening[0]).get("/consumers.json").json()["rows"]
+    assert "with <code>--yes</code> it is" in client(evening[0]).get("/consumers").text
     (letter,) = group["dead_letters"]
     assert (letter["transaction_id"], letter["reason"]) == ("tx-3-1", incident.POISON)
     assert letter["fate"] == "given up"
@@ -113,6 +114,11 @@ def test_an_endpoint_is_shown_with_its_breaker(evening: tuple[Path, datetime]) -
     assert (unused["breaker"], unused["outcomes"]) == (None, {})
     page = browser.get("/groups/billing").text
     assert "half-open" in page
+    # One that answers each time with 404 is healthy for its breaker, not for its group.
+    (wrong,) = browser.get("/groups/shipping.json").json()["endpoints"]
+    assert (wrong["breaker"]["breaker"], wrong["breaker"]["failures"]) == ("closed", 0)
+    assert wrong["breaker"]["last_error"] == incident.NOT_FOUND
+    assert f'<tr class="bad"><td><bdi>{incident.WRONG}' in browser.get("/groups/shipping").text
     assert len(re.findall(r"<small>up to [0-9]+ in [0-9]+ s</small>", page)) == 2
 
 

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from checkback.inspect.diagnosis import Group, Reconcile, clock, diagnose
+from checkback.inspect.diagnosis import Group, Reconcile, clock, diagnose, is_stuck
 
 
 def _ms(day: int, hour: int, minute: int) -> int:
@@ -75,6 +75,16 @@ _SAID = {
 def test_sentence(name: str) -> None:
     group, sentence = _SAID[name]
     assert diagnose(group, _RUNS, _NOW) == sentence
+
+
+def test_only_who_does_not_go_on_alone_is_stuck() -> None:
+    """Then `checkback stuck` lists it, and it is red."""
+    well = {name for name, (group, _) in _SAID.items() if not is_stuck(group, _RUNS, _NOW)}
+    assert well == {"answers", "all have an op", "young"}
+    landed = Group(op_waiting=1, due_since=_AT)
+    assert is_stuck(landed, Reconcile(_AT), _NOW)
+    assert is_stuck(landed, Reconcile(none_yet=True), _NOW)
+    assert not is_stuck(Group(overdue=0), Reconcile(none_yet=True), _NOW)
 
 
 def test_before_the_first_batch_nothing_is_behind() -> None:

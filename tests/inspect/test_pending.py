@@ -278,16 +278,14 @@ def test_stuck_groups_tell_who_since_when_and_why(spark: SparkSession, settings:
     found = stuck_groups(spark, settings, NOW)
     assert tuple(found.columns) == GROUP_COLUMNS
     rows = {row["producer_group"]: row for row in rows_of(found)}
-    assert list(rows) == ["dead", "unknown", "nowhere", "well"]
+    assert list(rows) == ["dead", "unknown", "nowhere"]  # of "well" all that is overdue has an op
     assert {group: row["why"] for group, row in rows.items()} == {
         "dead": "no endpoint answers: connection refused, since 2026-01-01 23:50; breaker open",
         "unknown": "answers UNKNOWN, since 2026-01-01 23:56",
         "nowhere": "no endpoint is set for the group, since 2026-01-01 23:59",
-        "well": "ops have landed: the next batch decides",
     }
-    dead, well = rows["dead"], rows["well"]
+    dead = rows["dead"]
     assert (dead["pending"], dead["overdue"], dead["oldest_age_s"]) == (2, 2, 720)
-    assert (well["pending"], well["overdue"], well["op_waiting"]) == (2, 1, 1)
     assert dead["last_answer_at"] == "2026-01-01T23:49:05.000Z"
     assert (dead["last_answer"], dead["last_answer_endpoint"]) == ("COMMIT", _A)
     assert (rows["unknown"]["last_answer"], rows["nowhere"].get("last_answer")) == ("UNKNOWN", None)
@@ -296,6 +294,16 @@ def test_stuck_groups_tell_who_since_when_and_why(spark: SparkSession, settings:
     assert (dead["outcomes"], dead["no_answer_share"], dead["endpoints"]) == (3, 1.0, [_A, _B])
     assert (rows["nowhere"]["endpoints"], rows["nowhere"]["last_error"]) == ([], "producers.nowhere has no endpoints")
     assert rows["unknown"]["unknown_share"] == 1.0
+
+
+def test_groups_that_go_on_alone_are_listed_but_not_stuck(settings: Settings) -> None:
+    groups = {row["producer_group"]: row for row in Answers(settings).groups(NOW).to_pylist()}
+    assert {name for name, row in groups.items() if row["stuck"]} == {"dead", "unknown", "nowhere"}
+    well = groups["well"]
+    assert (well["pending"], well["overdue"], well["op_waiting"]) == (2, 1, 1)
+    assert well["why"] == "ops have landed: the next batch decides"
+    stuck = Answers(settings).groups(NOW, stuck=True)
+    assert stuck.column("producer_group").to_pylist() == ["dead", "unknown", "nowhere"]
 
 
 def test_reconcile_that_stands_is_named(spark: SparkSession, settings: Settings) -> None:

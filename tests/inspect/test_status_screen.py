@@ -25,9 +25,10 @@ _STUCK = dict.fromkeys(GROUP) | {
     "overdue": 2,
     "oldest_age_s": 620.0,
     "silent_since_ms": _NOW - 600_000,
+    "stuck": True,
     "why": "no endpoint answers",
 }
-_YOUNG = dict.fromkeys(GROUP) | {"producer_group": "orders", "pending": 1, "overdue": 0, "why": "young"}
+_YOUNG = dict.fromkeys(GROUP) | {"producer_group": "orders", "pending": 1, "overdue": 1, "why": "ops have landed"}
 _LEDGER = TableFacts(
     groups=(_STUCK, _YOUNG),
     decisions=(("COMMIT", 2, 5), ("DISCARD", 0, 1)),
@@ -175,7 +176,7 @@ def test_tables() -> None:
     """Who is stuck is marked; the outcomes of an endpoint are in one row."""
     assert group_rows(_LEDGER) == [
         (("pay", "3", "2", "10m 20s", "no endpoint answers"), True),
-        (("orders", "1", "0", "-", "young"), False),
+        (("orders", "1", "1", "-", "ops have landed"), False),
     ]
     assert check_rows(_LEDGER) == [("pay", "http://a/", "NO_ANSWER 3, UNKNOWN 1"), ("none", "-", "NO_ANSWER 2")]
 

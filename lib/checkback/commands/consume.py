@@ -179,7 +179,7 @@ def _print_letters(group: str, letters: list[Judged]) -> None:
     print_table(reconsuming.SHOWN[:-1], [reconsuming.cells(one)[:-1] for one in letters[:LETTERS]])
     if len(letters) > LETTERS:
         print_line(f"and {len(letters) - LETTERS} more dead letters, given up later")
-    print_line(f"to have them consumed again: {reconsuming.command_of(group)}")
+    print_line(f"to have them consumed again: {reconsuming.command_of(group)} (shows it; --yes does it)")
 
 
 def _print_group(group: GroupLag, now: int, queues: bool) -> None:

@@ -221,7 +221,7 @@ def stuck(
     overrides: Overrides = None,
     debug: Debug = False,
 ) -> None:
-    """Show the producer groups whose transactions are pending beyond their immunity, since when, and why."""
+    """Show the producer groups that are stuck: their transactions do not end by themselves; since when, and why."""
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "stuck") as answers:
         rows = answers.groups(as_of, stuck=True).drop(["as_of"])

@@ -151,9 +151,9 @@ class Answers:
         return self._ask(Question(sql, f"pending DESC, {columns}", found.values), as_of)
 
     def groups(self, as_of: AsOf = None, *, stuck: bool = False) -> pa.Table:
-        """A row for each producer group with something pending, and why; columns as `inspect.stuck_groups`.
+        """A row for each producer group with something pending, and why; columns as `inspect.stuck_groups`, and stuck.
 
-        ``stuck``: only groups with something pending beyond its immunity.
+        ``stuck``: only groups that are stuck, without that column.
         """
         return self._view(lambda view: group_rows(view, self._settings, stuck=stuck), as_of)
 

@@ -33,6 +33,7 @@ made AS (SELECT *, answers OR {REFUSED} AS healthy FROM heard WHERE endpoint IS 
 tries AS (
     SELECT *, NOT healthy AND startswith(error, '{NOT_TRIED}') AS held,
         max(CASE WHEN healthy THEN us END) OVER (PARTITION BY producer_group, endpoint) AS healthy_at,
+        max(CASE WHEN answers THEN us END) OVER (PARTITION BY producer_group, endpoint) AS heard_at,
         max(CASE WHEN NOT healthy THEN us END) OVER (PARTITION BY producer_group, endpoint) AS vain_at
     FROM made),
 vain AS (
@@ -42,16 +43,17 @@ broken AS (
     SELECT producer_group, endpoint, count(*) FILTER (WHERE NOT held) AS failures,
         max(us) FILTER (WHERE NOT held) AS failed_at, min(us) FILTER (WHERE held) AS held_at,
         min(us) FILTER (WHERE NOT held AND number = :failures) AS opened_at,
-        max_by(error, (us, error)) FILTER (WHERE NOT held) AS last_error,
         max_by(error, (us, error)) FILTER (WHERE held) AS not_tried
     FROM vain GROUP BY producer_group, endpoint),
 every AS (
     SELECT producer_group, endpoint, max(us) FILTER (WHERE answers) AS answered_at,
+        max_by(error, (us, error)) FILTER (
+            WHERE NOT answers AND NOT held AND (heard_at IS NULL OR us > heard_at)) AS last_error,
         min(us) FILTER (WHERE healthy AND us > vain_at) AS closed_at
     FROM tries GROUP BY producer_group, endpoint),
 known AS (
     SELECT e.producer_group, e.endpoint, e.answered_at, e.closed_at,
-        coalesce(b.failures, CAST(0 AS BIGINT)) AS failures, b.last_error, b.not_tried,
+        coalesce(b.failures, CAST(0 AS BIGINT)) AS failures, e.last_error, b.not_tried,
         coalesce(b.opened_at, b.held_at) AS opened_at,
         coalesce(b.failed_at, b.held_at) + CAST(:pause AS BIGINT) AS until
     FROM every AS e LEFT JOIN broken AS b
@@ -71,7 +73,8 @@ def breakers(spark: SparkSession, settings: Settings, as_of: datetime | str | No
     Columns: producer_group, endpoint; breaker: closed, open, or half-open (the next check is its probe); since
     TIMESTAMP: of an open one the failure that opened it, of a half-open one the end of check.breaker_pause, of a closed
     one when it was first healthy after its last failure (null = it never failed, or was not healthy since); failures
-    BIGINT: in a row; last_error (of the last of them), not_tried (why a check was held back last; null = none was,
+    BIGINT: in a row; last_error (of the last try without an answer, refusals included; null = none since its last
+    answer), not_tried (why a check was held back last; null = none was,
     since it was healthy), last_answer_at. A refusal (404, wrong JSON) is no answer, but shows that it is healthy.
 
     The breakers themselves are in the memory of `reconcile`: these are derived from check_answers, with check.* of the

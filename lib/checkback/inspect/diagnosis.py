@@ -1,4 +1,4 @@
-"""Why a producer group's transactions are pending, in one sentence. Pure."""
+"""Why a producer group's transactions are pending, in one sentence, and whether it is stuck. Pure."""
 
 from __future__ import annotations
 
@@ -80,6 +80,15 @@ def diagnose(group: Group, reconcile: Reconcile, now: int) -> str:
         what = f"a batch is under way since {at}" if reconcile.busy else f"reconcile does not run: last batch {at}"
         return f"{what}; before that: {said}"
     return said
+
+
+def is_stuck(group: Group, reconcile: Reconcile, now: int) -> bool:
+    """Whether somebody has to look: what is overdue ends neither with the next batch nor with its next check."""
+    if not group.overdue:
+        return False
+    if reconcile.none_yet or reconcile.stands(group.due_since, now):
+        return True
+    return group.op_waiting < group.overdue and not (group.outcomes and group.decided >= 1)
 
 
 def clock(ms: int, now: int) -> str:

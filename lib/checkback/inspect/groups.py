@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from checkback.inspect.diagnosis import Group, Reconcile, diagnose
+from checkback.inspect.diagnosis import Group, Reconcile, diagnose, is_stuck
 from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.progress import progress
 from checkback.inspect.question import Question
@@ -123,7 +123,10 @@ LEFT JOIN tried AS t ON t.producer_group = w.producer_group"""
 
 
 def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str | None = None) -> DataFrame:
-    """The producer groups with transactions pending beyond their immunity, the one with the oldest first.
+    """The producer groups that are stuck, the one with the oldest first.
+
+    Their transactions are pending beyond their immunity, and neither have all of these an op that the next batch
+    decides by, nor were all their last checks answered with COMMIT or ROLLBACK; or reconcile does not run.
 
     Columns: producer_group; pending, overdue (beyond their immunity), op_waiting (of those: their op has landed)
     BIGINT; oldest_born TIMESTAMP and oldest_age_s DOUBLE (of the overdue); last_answer (newest COMMIT, ROLLBACK or
@@ -139,36 +142,38 @@ def stuck_groups(spark: SparkSession, settings: Settings, as_of: datetime | str 
 
     view = View.of(spark, settings, as_of)
     say = _sayer(settings, view, _progress(view))
-    # A lambda has no type hints, from which Spark would infer another kind of UDF.
-    sentence = F.udf(lambda row: say(row.asDict()), "string")
-    rows: DataFrame = view.ask(groups_question(settings, stuck=True))
+    # Null unless it is stuck. A lambda has no type hints, from which Spark would infer another kind of UDF.
+    sentence = F.udf(lambda row: next((why for why, stuck in [say(row.asDict())] if stuck), None), "string")
+    rows: DataFrame = view.ask(groups_question(settings, overdue=True))
     # Times as integers: Python's time zone does not affect them.
     times = [F.unix_millis(name).alias(name) for name in (*_TIMES, "as_of")]
     facts = F.struct(*(name for name in rows.columns if name not in (*_TIMES, "as_of")), *times)
-    return rows.withColumn("why", sentence(facts)).select(*COLUMNS)
+    return rows.withColumn("why", sentence(facts)).where("why IS NOT NULL").select(*COLUMNS)
 
 
 def group_rows(
     view: View, settings: Settings, *, stuck: bool = False, known: Callable[[], Progress | None] | None = None
 ) -> pa.Table:
-    """As `stuck_groups`, in this process; unless ``stuck`` also groups with nothing overdue.
+    """As `stuck_groups`, in this process; unless ``stuck`` all groups, and which of them are, in the column stuck.
 
     ``known``: gives reconcile's progress, if it is read anyway.
     """
-    rows = view.engine.arrow(view.ask(groups_question(settings, stuck=stuck)))
+    rows = view.engine.arrow(view.ask(groups_question(settings, overdue=stuck)))
     say = _sayer(settings, view, _progress(view) if known is None else known())
     times = {name: _ms(rows.column(name)) for name in (*_TIMES, "as_of")}
     facts = rows.drop(["oldest_born", "last_answer_at", *times]).to_pylist()
     said = [say(row | {name: of[at] for name, of in times.items()}) for at, row in enumerate(facts)]
-    return rows.append_column("why", pa.array(said, pa.string())).select(list(COLUMNS))
+    rows = rows.append_column("why", pa.array([why for why, _ in said], pa.string()))
+    rows = rows.append_column("stuck", pa.array([is_one for _, is_one in said], pa.bool_()))
+    return rows.filter(rows.column("stuck")).select(list(COLUMNS)) if stuck else rows.select([*COLUMNS, "stuck"])
 
 
-def groups_question(settings: Settings, *, stuck: bool) -> Question:
-    """The question of `stuck_groups`, without ``why``, but with what it is said from."""
+def groups_question(settings: Settings, *, overdue: bool) -> Question:
+    """The question of `stuck_groups`, without ``why``, but with what it is said from; ``overdue``: those with some."""
     pending = pending_question(settings)
     sql = f"WITH {_WAITING.replace('PENDING', pending.sql)}, {_OUTCOMES}"
     question = Question(sql, "oldest_born, producer_group", pending.values)
-    return question.more("overdue", 0) if stuck else question
+    return question.more("overdue", 0) if overdue else question
 
 
 def quiet_after(settings: Settings) -> timedelta:
@@ -190,8 +195,8 @@ def _is_busy(settings: Settings, view: View, found: Progress | None) -> bool:
     return long and bool(lock_is_held(view.tables))
 
 
-def _sayer(settings: Settings, view: View, found: Progress | None) -> Callable[[Mapping[str, Any]], str]:
-    """A function from a group's facts, times in ms, to `why`."""
+def _sayer(settings: Settings, view: View, found: Progress | None) -> Callable[[Mapping[str, Any]], tuple[str, bool]]:
+    """A function from a group's facts, times in ms, to `why`, and whether it is stuck."""
     begun = None if found is None else found.begun
     schedule = None if found is None else found.schedule
     reconcile = Reconcile(
@@ -203,7 +208,7 @@ def _sayer(settings: Settings, view: View, found: Progress | None) -> Callable[[
     )
     endpoints = {name: len(producer.endpoints) for name, producer in settings.producers.items()}
 
-    def say(row: Mapping[str, Any]) -> str:
+    def say(row: Mapping[str, Any]) -> tuple[str, bool]:
         facts: dict[str, Any] = {name: row[f"{name}_share"] or 0.0 for name in _SHARES}
         same = ("overdue", "op_waiting", "requested", "outcomes", "held_back", "skipped_error", *_TIMES)
         group = Group(
@@ -213,7 +218,7 @@ def _sayer(settings: Settings, view: View, found: Progress | None) -> Callable[[
             error=row["last_error"],
             name=row["producer_group"],
         )
-        return diagnose(group, reconcile, row["as_of"])
+        return diagnose(group, reconcile, row["as_of"]), is_stuck(group, reconcile, row["as_of"])
 
     return say
 

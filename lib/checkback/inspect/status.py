@@ -60,6 +60,7 @@ GROUP = (
     "unknown_share",
     "last_error",
     "endpoints",
+    "stuck",
     "why",
 )
 

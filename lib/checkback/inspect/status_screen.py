@@ -49,7 +49,7 @@ def group_rows(facts: TableFacts) -> list[tuple[tuple[str, ...], bool]]:
                 "-" if row["oldest_age_s"] is None else span(row["oldest_age_s"]),
                 row["why"],
             ),
-            bool(row["overdue"]),
+            bool(row["stuck"]),
         )
         for row in facts.groups
     ]
