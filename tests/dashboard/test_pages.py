@@ -79,7 +79,45 @@ def test_pages_stay_at_the_batch_that_was_chosen(evening: tuple[Path, datetime],
     assert (place.path, place.params["as_of"]) == ("/transactions/0/0", form["time"])
     append(root, "batches", [batch(99, evening[1], "q")[1]])
     assert browser.get("/overview.json", params={"as_of": form["time"]}).json()["as_of"]["batch"] == 2
-    assert browser.get("/overview.json", params={"as_of": "1m ago", "batch": "1"}).json()["as_of"]["batch"] == 0
+    form = browser.get("/overview.json", params={"as_of": "3m ago", "batch": "1"}).json()["as_of"]
+    assert (form["batch"], form["as_of"]) == (3, "3m ago")
+
+
+def test_a_page_of_a_time_says_the_time_and_the_batch(evening: tuple[Path, datetime]) -> None:
+    """And the slider is at that batch."""
+    browser, at = client(evening[0]), evening[1] - timedelta(minutes=3)
+    page = browser.get("/", params={"as_of": at.isoformat()}).text
+    assert f"As it was at <time>{at:%Y-%m-%d %H:%M:%S}</time> UTC, after batch " in page
+    form = browser.get("/overview.json", params={"as_of": at.isoformat()}).json()["as_of"]
+    assert form["batches"][-1 - form["batch"]]["batch_id"] == form["batch_id"]
+    assert form["batch"] == 2
+    assert f'<output id="when" for="batch">{at:%Y-%m-%d %H:%M:%S} UTC</output>' in page
+    first = browser.get("/overview.json?as_of=50m ago").json()["as_of"]
+    assert (first["batch"], first["batch_id"]) == (len(first["batches"]) - 1, None)
+    assert "<h1>Now</h1>" in browser.get("/").text
+
+
+def test_how_many_checks_are_left_is_told_by_the_limit_in_force(evening: tuple[Path, datetime], tmp_path: Path) -> None:
+    """The last batch's, not that of the settings; after the last check comes the discard."""
+    root = shutil.copytree(evening[0], tmp_path / "copy")
+    for path in ("/pending", "/groups/billing"):
+        page = client(root).get(path).text
+        assert ("3 of 15" in page, "<td>check <time>" in page, "<td>discard" in page) == (True, True, False)
+    assert "3 of 15 checks; next: check" in client(root).get("/transactions/0/0").text
+    append(root, "batches", [batch(99, evening[1], "q", check_max=3)[1]])
+    for path in ("/pending", "/groups/billing"):
+        page = client(root).get(path).text
+        assert ("3 of 3" in page, "<td>check <time>" in page, "<td>discard <time>" in page) == (True, False, True)
+    assert "3 of 3 checks; next: discard" in client(root).get("/transactions/0/0").text
+
+
+def test_a_message_that_waits_for_its_table_does_not_read_as_published(evening: tuple[Path, datetime]) -> None:
+    browser = client(evening[0])
+    lead = re.search('<p class="lead.*?</p>', browser.get("/transactions/2/0").text, re.DOTALL)
+    assert lead is not None
+    assert "not published yet</strong> waits for the table of <bdi>refunds</bdi> since" in lead[0]
+    assert incident.NOT_TAKEN in lead[0]
+    assert "not published yet" not in browser.get("/transactions/3/0").text
 
 
 def test_dead_letters_are_told_with_their_reason(evening: tuple[Path, datetime]) -> None:

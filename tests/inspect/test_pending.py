@@ -420,6 +420,10 @@ def test_commands(settings: Settings, capfd: pytest.CaptureFixture[str]) -> None
     lines = _command(capfd, settings, "pending", "--as-of", "2026-01-02T00:00:05", "--group", "dead")
     assert len(lines) == 1 + 2
     assert "no endpoint answers: connection refused" in lines[2]
+    assert " 2 of 15 " in lines[1]
+    assert " check 2026-01-01T23:" in lines[1]
+    lines = _command(capfd, settings, "pending", "--as-of", "2026-01-02T00:00:05", "--set", "transaction.check_max=2")
+    assert any(" 2 of 2 " in line and " discard 2026-01-01T23:" in line for line in lines)
     assert _command(capfd, settings, "pending", "--as-of", "2026-01-01T00:00", "--json") == []
     (half, *_) = _command(capfd, settings, "lineage", "tx-0-10", "--json")
     assert json.loads(half)["event"] == "HALF"

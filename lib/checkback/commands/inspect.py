@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 import typer
@@ -49,7 +50,8 @@ def pending(
     settings = prepared_for_tables(config, overrides, debug)
     with answering(settings, "pending") as answers:
         rows = answers.pending(as_of, group=group).drop(["as_of"])
-    print_answer(rows, as_json, as_csv, SHOWN, _pending_table, _nothing("pending", group, as_of))
+        most = 0 if as_json or as_csv else answers.check_max(as_of)
+    print_answer(rows, as_json, as_csv, SHOWN, partial(_pending_table, most), _nothing("pending", group, as_of))
 
 
 def _nothing(what: str, group: str | None, as_of: str | None) -> str:
@@ -61,17 +63,17 @@ def _last_answer(row: dict[str, Any]) -> str:
     return " ".join(str(row[name]) for name in ("last_outcome", "last_error") if row[name] is not None) or "-"
 
 
-def _pending_table(rows: list[dict[str, Any]]) -> None:
-    columns = ("queue", "offset", "transaction", "group", "topic", "age", "checks", "last answer", "next check", "why")
+def _pending_table(check_max: int, rows: list[dict[str, Any]]) -> None:
+    columns = ("queue", "offset", "transaction", "group", "topic", "age", "checks", "last answer", "next", "why")
     table = table_of(*columns)
     for row in rows:
         table.add_row(
             *(str(row[name]) for name in ("queue_id", "queue_offset", "transaction_id", "producer_group")),
             shown(row["real_topic"]),
             "-" if row["age_s"] is None else f"{int(row['age_s'])}s",
-            shown(row["check_times"]),
+            f"{row['check_times']} of {check_max}",
             _last_answer(row),
-            shown(row["next_check_at"]),
+            f"{'discard' if row['check_times'] >= check_max else 'check'} {shown(row['next_check_at'])}",
             shown(row["why"]),
         )
     console().print(table)

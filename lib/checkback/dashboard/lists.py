@@ -53,8 +53,9 @@ def pending(pages: Pages, request: Request) -> Response:
             offset=page * ROWS,
         )
         counts = records(answers.count_pending(then).slice(0, 200))
+        check_max = answers.check_max(then)
     data = {"as_of": form, "rows": records(rows.slice(0, ROWS)), "more": rows.num_rows > ROWS, "page": page}
-    return pages.answer(request, "pending.html", data | {"counts": counts})
+    return pages.answer(request, "pending.html", data | {"counts": counts, "check_max": check_max})
 
 
 def decisions(pages: Pages, request: Request) -> Response:
@@ -120,6 +121,7 @@ def group(pages: Pages, request: Request) -> Response:
         decisions = records(answers.decisions(then, every=every, group=name))
         breakers = {row["endpoint"]: row for row in records(answers.breakers(then, group=name))}
         oldest = records(answers.pending(then, group=name, limit=ROWS))
+        check_max = answers.check_max(then)
     known = pages.settings.producers.get(name)
     named = None if known is None else masked_each(known.endpoints)
     counts: dict[str | None, dict[str, int]] = {url: {} for url in named or ()}
@@ -143,6 +145,7 @@ def group(pages: Pages, request: Request) -> Response:
             "checks": charts.stacked(outcomes, "outcome", "checks", every, over),
             "decisions": charts.stacked(decisions, "state", "decisions", every, over),
             "rows": oldest,
+            "check_max": check_max,
         },
     )
 

@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse
 
 from checkback.errors import CheckbackError, StorageError, printable
 from checkback.inspect.answers import Answers, records
+from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.status_screen import span
 from checkback.storage.timestamps import time_of
 
@@ -78,7 +79,9 @@ class Pages:
     def as_of(self, request: Request, answers: Answers) -> tuple[datetime | str | None, dict[str, Any]]:
         """The time that a page is asked for: ``as_of``, or that of ``batch``, the number of a batch counted back.
 
-        And what the form for it shows. ``time``: what links to other pages carry, which batches to come do not shift.
+        And what the form for it shows. ``batch``: the last one that was complete by then, counted back, and its
+        ``batch_id``; ``moment``: the time, None = now; ``time``: what links to other pages carry, which batches to come
+        do not shift.
         """
         batches = records(answers.batches(limit=BATCHES).select(["batch_id", "finished_at"]))
         ago = request.query_params.get("batch", "")
@@ -88,9 +91,17 @@ class Pages:
         finished = [_json(batch["finished_at"]) for batch in batches]
         if said is not None:
             chosen = finished.index(said) if said in finished[1:] else 0
-        shown = {"batches": batches[::-1], "batch": chosen, "as_of": "" if chosen else said or ""}
-        shown["time"] = finished[chosen] if chosen else said
-        return (batches[chosen]["finished_at"] if chosen else said), shown
+        moment = batches[chosen]["finished_at"] if chosen else parse_as_of(said)
+        complete = chosen or next((back for back, batch in enumerate(batches) if _by(batch, moment)), len(batches))
+        shown = {
+            "batches": batches[::-1],
+            "batch": min(complete, max(0, len(batches) - 1)),
+            "as_of": "" if chosen else said or "",
+            "time": finished[chosen] if chosen else said,
+            "moment": moment,
+            "batch_id": None if moment is None or complete >= len(batches) else batches[complete]["batch_id"],
+        }
+        return (moment if chosen else said), shown
 
     def answer(self, request: Request, template: str, data: Mapping[str, Any], status: int = 200) -> Response:
         """The page, or with the suffix .json or Accept: application/json its data."""
@@ -116,6 +127,11 @@ class Pages:
     def error(self, request: Request, status: int, what: str) -> Response:
         """A page that says what is wrong, in one line."""
         return self.answer(request, "error.html", {"what": what, "status": status}, status)
+
+
+def _by(batch: Mapping[str, Any], moment: datetime | None) -> bool:
+    """Whether a batch was complete by then."""
+    return moment is None or (batch["finished_at"] is not None and batch["finished_at"] <= moment)
 
 
 def wants_json(request: Request) -> bool:

@@ -60,8 +60,14 @@ def transaction(pages: Pages, request: Request) -> Response:
         if not halves:
             return pages.error(request, 404, f"there is no half message at queue {queue}, offset {offset}")
         half = halves[0]
-        events = records(answers.lineage(half["transaction_id"], then, group=half["producer_group"]).slice(0, EVENTS))
-        waiting = records(answers.pending(then, group=half["producer_group"], place=place)) if not half["state"] else []
+        group = half["producer_group"]
+        events = records(answers.lineage(half["transaction_id"], then, group=group))
+        waiting, parked, check_max = [], [], None
+        if not half["state"]:
+            waiting, check_max = records(answers.pending(then, group=group, place=place)), answers.check_max(then)
+        elif "UNPUBLISHED" in {event["event"] for event in events}:
+            parked = records(answers.unpublished(then, group=group, place=place))
+    events = events[:EVENTS]
     at = positions([event["at"] for event in events])
     return pages.answer(
         request,
@@ -74,6 +80,9 @@ def transaction(pages: Pages, request: Request) -> Response:
             "events": [event | {"x": x} for event, x in zip(events, at, strict=True)],
             "why": waiting[0]["why"] if waiting else None,
             "next_check_at": waiting[0]["next_check_at"] if waiting else None,
+            "pending": waiting[0] if waiting else None,
+            "check_max": check_max,
+            "unpublished": parked[0] if parked else None,
         },
     )
 

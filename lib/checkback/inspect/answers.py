@@ -141,6 +141,12 @@ class Answers:
             question = question.more("age_s", older_than.total_seconds())
         return self._ask(question.page(limit, offset), as_of)
 
+    def check_max(self, as_of: AsOf = None) -> int:
+        """The limit of checks by which the last batch judged; before the first one, that of the settings."""
+        sql = "SELECT check_max, batch_time, batch_id FROM {batches} WHERE check_max IS NOT NULL"
+        found = self._ask(Question(sql, "batch_time DESC, batch_id DESC").page(1), as_of)["check_max"].to_pylist()
+        return int(found[0]) if found else self._settings.transaction.check_max
+
     def count_pending(self, as_of: AsOf = None) -> pa.Table:
         """How many are pending: producer_group, real_topic, why, pending BIGINT, oldest_born, the most first."""
         found = pending_question(self._settings)
@@ -188,11 +194,12 @@ class Answers:
         *,
         group: str | None = None,
         topic: str | None = None,
+        place: tuple[int, int] | None = None,
         limit: int | None = None,
         offset: int = 0,
     ) -> pa.Table:
         """The messages that wait for their topic's table, the oldest first; columns as `inspect.unpublished`."""
-        return self._view(lambda view: unpublished_rows(view, group, topic, limit, offset), as_of)
+        return self._view(lambda view: unpublished_rows(view, group, topic, limit, offset, place), as_of)
 
     def lineage(self, transaction_id: str, as_of: AsOf = None, *, group: str | None = None) -> pa.Table:
         """All that the tables record of a transaction id, in order; columns as `inspect.lineage`."""

@@ -48,11 +48,18 @@ def unpublished(spark: SparkSession, settings: Settings, as_of: datetime | str |
 
 
 def unpublished_rows(
-    view: View, group: str | None = None, topic: str | None = None, limit: int | None = None, offset: int = 0
+    view: View,
+    group: str | None = None,
+    topic: str | None = None,
+    limit: int | None = None,
+    offset: int = 0,
+    place: tuple[int, int] | None = None,
 ) -> pa.Table:
-    """As `unpublished`: those of a group and a topic (None = all), a page of them."""
+    """As `unpublished`: those of a group, a topic, and a place (None = all), a page of them."""
     question, tables = _outstanding(view)
     question = question.where("producer_group", group).where("real_topic", topic).page(limit, offset)
+    if place is not None:
+        question = question.where("queue_id", place[0]).where("queue_offset", place[1])
     rows: pa.Table = view.engine.arrow(view.ask(question, tables))
     return rows
 
