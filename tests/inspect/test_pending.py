@@ -34,7 +34,7 @@ from checkback.storage.commit_reader import CommitReader
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
 from support.inspect_times import append, made_at
-from support.stories import DONE, Row, Transaction, checkpoint, ms, write
+from support.stories import DONE, Row, Transaction, batch, checkpoint, ms, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -422,8 +422,6 @@ def test_commands(settings: Settings, capfd: pytest.CaptureFixture[str]) -> None
     assert "no endpoint answers: connection refused" in lines[2]
     assert " 2 of 15 " in lines[1]
     assert " check 2026-01-01T23:" in lines[1]
-    lines = _command(capfd, settings, "pending", "--as-of", "2026-01-02T00:00:05", "--set", "transaction.check_max=2")
-    assert any(" 2 of 2 " in line and " discard 2026-01-01T23:" in line for line in lines)
     assert _command(capfd, settings, "pending", "--as-of", "2026-01-01T00:00", "--json") == []
     (half, *_) = _command(capfd, settings, "lineage", "tx-0-10", "--json")
     assert json.loads(half)["event"] == "HALF"
@@ -440,6 +438,16 @@ def test_commands(settings: Settings, capfd: pytest.CaptureFixture[str]) -> None
     lines = _command(capfd, settings, "status")
     assert any(line.startswith("dead ") and "connection refused" in line for line in lines)
     assert any(line.startswith("last batch  0, 2026-01-02 00:00:00") for line in lines)
+
+
+def test_after_the_last_check_comes_the_discard(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """By the limit of the last batch, not that of the settings here."""
+    about, half = Settings.model_validate({"storage": {"root": str(tmp_path)}}), Transaction(0, 0, _ago(12))
+    write(None, Tables.of(about.storage), [half.half(), half.check(1), half.check(2), batch(7, DONE, check_max=2)])
+    assert Answers(about).check_max() == 2
+    (_, line) = _command(capfd, about, "pending")
+    assert " 2 of 2 " in line
+    assert " discard 2026-01-01T23:" in line
 
 
 @pytest.mark.parametrize("command", [["pending"], ["lineage", "tx"]])
