@@ -34,18 +34,24 @@ answers AS (
         bool_or(prevented AND coalesce(unix_micros(answered_at) > heard_us, heard_us IS NULL)) AS held
     FROM ranked GROUP BY {_KEY})"""
 
-#: CTE `broken`, after `answers`: of each group without a healthy endpoint: ``open_since``: the first check since then
-#: that a circuit breaker prevented; ``silence``: the error of the last real try. Of the group, not of a half message:
-#: one cause is one text.
+#: CTE `broken`: of each group, since an endpoint of it was healthy: ``open_since``: the first check that a circuit
+#: breaker prevented; null = none; ``silence``: the error of the last real try without an answer. Of the group, not of a
+#: half message: one cause is one text. Two scans of few columns: DuckDB would keep `tried` for a second use.
 BROKEN_GROUPS = f"""
-healthy AS (
-    SELECT producer_group, max(unix_micros(answered_at)) AS us
-    FROM tried WHERE outcome IN ('COMMIT', 'ROLLBACK', 'UNKNOWN') OR outcome = 'NO_ANSWER' AND ({REFUSED})
+group_tries AS (
+    SELECT producer_group, max(us) FILTER (WHERE outcome <> 'NO_ANSWER' OR {REFUSED}) AS healthy_us,
+        max_by(error, (us, error)) FILTER (WHERE outcome = 'NO_ANSWER' AND error IS NOT NULL) AS silence
+    FROM (
+        SELECT a.producer_group, unix_micros(a.answered_at) AS us, a.outcome,
+            first_error(a.error, a.failed_tries) AS error
+        FROM {{check_answers}} AS a WHERE a.outcome <> 'SKIPPED' AND a.answered_at IS NOT NULL)
     GROUP BY producer_group),
 broken AS (
-    SELECT t.producer_group, min(t.answered_at) FILTER (WHERE t.prevented) AS open_since,
-        max_by(t.error, (t.answered_at, t.error)) FILTER (
-            WHERE t.outcome = 'NO_ANSWER' AND NOT t.prevented AND t.error IS NOT NULL) AS silence
-    FROM tried AS t LEFT JOIN healthy AS h ON h.producer_group = t.producer_group
-    WHERE h.us IS NULL OR unix_micros(t.answered_at) > h.us
+    SELECT t.producer_group, min(p.answered_at) AS open_since, max(t.silence) AS silence
+    FROM group_tries AS t JOIN (
+        SELECT a.producer_group, a.answered_at
+        FROM {{check_answers}} AS a
+        WHERE a.outcome = 'NO_ANSWER' AND startswith(a.error, '{NOT_TRIED}')
+            AND first_error(a.error, a.failed_tries) IS NULL) AS p
+    ON p.producer_group = t.producer_group AND (t.healthy_us IS NULL OR unix_micros(p.answered_at) > t.healthy_us)
     GROUP BY t.producer_group)"""
