@@ -161,6 +161,7 @@ def serving(
 
     config = uvicorn.Config(noting, host="127.0.0.1", port=0, log_config=None, access_log=False)
     sock = config.bind_socket()
+    sock.listen()  # the browser may come before the server has started
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
     thread.start()
