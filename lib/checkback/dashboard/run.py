@@ -43,6 +43,7 @@ def serve(settings: Settings) -> None:
     config = config_of(about, create_app(pages))
     server = _Server(config, pages)
     sock = config.bind_socket()
+    sock.listen(config.backlog)  # whoever reads the line below may come before the server has started
     host, port = sock.getsockname()[:2]
     for number in HANDLED_SIGNALS:  # uvicorn listens to them only while it serves, and re-raises them afterwards
         signal.signal(number, server.handle_exit)
