@@ -145,7 +145,7 @@ class LandedHalves:
         found: list[int] = []
         for (queue_id, queue_offset), name in zip(places, names, strict=True):
             position = self._placed(queue_id, queue_offset)
-            if position is None or self._states[position] or (self._names[position] or self._name(position)) != name:
+            if position is None or self._states[position] or self._name(position) != name:
                 return None
             found.append(self._numbers[position])
         return found

@@ -325,7 +325,9 @@ class Answers:
         self, shared: tuple[str, ...] = (), *, copies: bool = False, several: bool = False
     ) -> Iterator[DuckDBEngine]:
         tell = None if self._say is None else self._tell
-        with DuckDBEngine(self.tables, self._lock, self._marks, shared, copies, tell, several) as engine:
+        with DuckDBEngine(
+            self.tables, self._lock, self._marks, shared, copies=copies, tell=tell, several=several
+        ) as engine:
             self._open.add(engine)
             try:
                 for why in self._ended:

@@ -5,7 +5,6 @@ For folders DuckDB reads the files itself; for object stores, and tables that so
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -115,6 +114,7 @@ class DuckDBEngine:
     tell: Callable[[Mapping[str, int]], object] | None = None
     several: bool = False
     _kept: dict[object, str] = field(default_factory=dict, repr=False)
+    _made: int = 0
     _logs: dict[str, DeltaLog] = field(default_factory=dict, repr=False)
     _views: dict[object, str] = field(default_factory=dict, repr=False)
     _objects: WholeObjects = field(default_factory=WholeObjects, repr=False)
@@ -306,8 +306,9 @@ class DuckDBEngine:
 
     def _source(self, name: str, log: DeltaLog, version: int, file: bool, within: Span | None) -> str:
         """The table's rows at a version as something to select from."""
-        files = log.parquet_files(version, within)
-        if files is None and self.copies:
+        sizes = log.parquet_files(version, within)
+        files = None if sizes is None else list(sizes)
+        if sizes is None and self.copies:
             files = log.copied_files(version, self._copies, within)
         if files is None:
             key = name, version, file, "dataset"
@@ -320,16 +321,16 @@ class DuckDBEngine:
         else:
             path = ", filename = '__filename'" if file else ""
             rows = f"read_parquet([{', '.join(map(_quoted, files))}], union_by_name = true{path})"
-            if self.several and not file and within is None and _is_better_copied(files):
-                rows = self._copied(rows)
+            if self.several and not file and within is None and sizes is not None and _is_better_copied(sizes):
+                rows = self._temporary(f"SELECT * FROM {rows}")
         return f"(SELECT *, parse_filename(__filename) AS _file FROM {rows})" if file else rows
 
-    def _copied(self, rows: str) -> str:
-        """The name of a temporary table with these rows; beyond _MEMORY it spills."""
-        name = f"copy_{len(self._views)}"
-        self._views[object()] = name
+    def _temporary(self, text: str, values: Mapping[str, Value] | None = None) -> str:
+        """The name of a temporary table with the rows of an SQL text; beyond _MEMORY it spills."""
+        name = f"kept_{self._made}"
+        self._made += 1
         with self._errors():
-            self._evaluated(lambda: self._database.execute(f"CREATE TEMP TABLE {name} AS SELECT * FROM {rows}"))
+            self._evaluated(lambda: self._database.execute(f"CREATE TEMP TABLE {name} AS {text}", values or {}))
         return name
 
     def _registered(self, rows: object) -> str:
@@ -358,14 +359,11 @@ class DuckDBEngine:
             return self._evaluated(self._run(*_bound(text, tables, values)).to_arrow_table)
 
     def _kept_as(self, part: str, tables: Mapping[str, Rows], values: Mapping[str, Value]) -> str:
-        """The name of a temporary table with the rows of an SQL text; beyond _MEMORY it spills."""
+        """The name of the temporary table with the rows of an SQL text that several questions contain."""
         text, used = _bound(part, tables, values)
         key = text, *used.items()
         if key not in self._kept:
-            name = f"kept_{len(self._kept)}"
-            with self._errors():
-                self._evaluated(lambda: self._database.execute(f"CREATE TEMP TABLE {name} AS {text}", used))
-            self._kept[key] = name
+            self._kept[key] = self._temporary(text, used)
         return self._kept[key]
 
     def _run(self, text: str, values: Mapping[str, Value] | None = None) -> Any:
@@ -422,13 +420,8 @@ def _with_files(rows: Any) -> Any:
     return rows.scanner(columns=[*(name for name in rows.schema.names if name != "body"), "__filename"])
 
 
-def _is_better_copied(files: Sequence[str]) -> bool:
-    if len(files) < _COPIED_FILES:
-        return False
-    try:
-        return sum(map(os.path.getsize, files)) <= len(files) * _COPIED_SIZE
-    except OSError:  # told by DuckDB
-        return False
+def _is_better_copied(sizes: Mapping[str, int]) -> bool:
+    return len(sizes) >= _COPIED_FILES and sum(sizes.values()) <= len(sizes) * _COPIED_SIZE
 
 
 def _quoted(text: str) -> str:

@@ -19,7 +19,8 @@ from checkback.errors import FencedError, StateError
 from checkback.landing.chunked_reader import FAULT
 from checkback.landing.duplicates import COPIES_MAX, SURPLUS, find_repeats, split_copies, summarize, summarize_ops
 from checkback.landing.parser import RAW_MAX, SCHEMAS, Kind, Reader, parser
-from checkback.storage.batch_plan import plan_recorded, plan_versions
+from checkback.storage.batch_plan import plan_versions
+from checkback.storage.checkpoint_facts import recorded_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -130,10 +131,9 @@ class Landing:
         """Has an earlier attempt committed to the table? Raises StateError if that had another plan (`batch_plan`)."""
         app = f"{app}/{name}"
         if self.tables.readable:
-            log = self.tables.log(name)
-            if not log.has(app, batch_id):
+            if not self.tables.log(name).has(app, batch_id):
                 return False
-            planned = plan_recorded(app, lambda one: log.versions([one])[one])
+            planned = recorded_plan(self.tables, name, app)
             if self._time and planned is not None and planned[0] >= batch_id and planned != (batch_id, self._time):
                 raise self._other(name, batch_id)
             return True

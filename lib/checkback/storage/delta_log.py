@@ -278,16 +278,15 @@ class DeltaLog:
         except DELTA_ERRORS as error:
             raise unreadable(self._place, error) from error
 
-    def parquet_files(self, version: int, within: Span | None = None) -> list[str] | None:
-        """Absolute paths of the Parquet files whose rows are the table's at ``version``, in a local folder.
+    def parquet_files(self, version: int, within: Span | None = None) -> dict[str, int] | None:
+        """Sizes, by absolute path, of the Parquet files whose rows are the table's at ``version``, in a local folder.
 
         Without those that by their statistics have no row ``within`` a span. None if only a Delta reader can read the
         rows, or a path would be a pattern (`*`, `[`). Raises StorageError.
         """
         if is_registered(self._place) or _PATTERN.search(self._place):
             return None
-        found = self._files_at(version, within=within)
-        return None if found is None else list(found)
+        return self._files_at(version, within=within)
 
     def strange(self) -> str:
         """See `compatibility.strange`."""
