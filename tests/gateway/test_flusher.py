@@ -197,3 +197,28 @@ def test_what_is_enough_for_a_flush_does_not_wait_for_the_next(tmp_path: Path) -
     asyncio.run(main())
     assert [number for number, _ in _rows(tmp_path, "op", "half_offset")] == [0, 1, 2]
     gateway.crash()
+
+
+def test_a_flush_that_failed_while_it_was_closed_is_followed_by_another(tmp_path: Path) -> None:
+    """What it failed by may be mended since; only a flush that began after `close` says what is left."""
+    gateway = _Gateway(tmp_path)
+    gateway.journal.append([half_record([_half(0)], 0, 0)], 0)
+    (tmp_path / "half").rename(tmp_path / "away")
+    (tmp_path / "half").write_text("no folder")
+    flush = gateway.flusher.flush
+    health = HealthState(lambda error: pytest.fail(str(error)))
+    loop = FlushLoop(gateway.flusher, gateway.journal, 3600, health, lambda _: None)
+
+    def closed_and_mended() -> list[Unflushed]:
+        try:
+            return flush()
+        finally:
+            gateway.flusher.flush = flush  # type: ignore[method-assign]
+            loop.close()
+            (tmp_path / "half").unlink()
+            (tmp_path / "away").rename(tmp_path / "half")
+
+    gateway.flusher.flush = closed_and_mended  # type: ignore[method-assign]
+    asyncio.run(asyncio.wait_for(loop.run(), PATIENCE_S))
+    assert [number for number, _ in _rows(tmp_path, "half", "queue_offset")] == [0]
+    gateway.crash()

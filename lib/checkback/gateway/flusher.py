@@ -111,19 +111,21 @@ class FlushLoop:
     async def run(self) -> None:
         """Flush until `close`, then until nothing is left.
 
-        Raises StorageError if what is left cannot be committed then: the next start does it.
+        Raises StorageError if a flush that began after `close` fails: the next start commits what is left.
         """
         loop = asyncio.get_running_loop()
         pause = self._interval_s
         with closing_thread("flush") as thread:
             while not self._closed or self._journal.rows:
                 began = loop.time()
+                # a flush that began before `close` may have failed by what is mended since: another follows
+                last = self._closed
                 try:
                     records = await loop.run_in_executor(thread, self._flusher.flush) if self._journal.rows else []
                 except Exception as error:
                     self._failed = True
                     self._flushed(())
-                    if self._health.flush_failed(error) or self._closed:
+                    if self._health.flush_failed(error) or last:
                         raise self._left(error) from error
                     pause = min(2 * max(pause, self._interval_s), max(_PAUSE_MAX_S, self._interval_s))
                 else:
