@@ -178,6 +178,19 @@ def test_a_damaged_group_hides_no_other(lake: Published) -> None:
         consumer_lag(lake.tables, START, "b")
 
 
+def test_a_damaged_topic_hides_neither_groups_nor_topics(lake: Published) -> None:
+    lake.publish({"payments": [lake.messages(1)], "orders": [lake.messages(2)]})
+    for name, topics in (("a", ("orders",)), ("b", ("orders", "payments")), ("c", ("payments",))):
+        state = {key: one for topic in topics for key, one in everywhere(topic, Position()).items()}
+        write(lake, name, state, Member(name, 1, START, frozenset(topics)))
+    (Path(lake.tables.root) / "topics/orders").rename(Path(lake.tables.root) / "aside")
+    found = consumer_lag(lake.tables, lake.time)
+    assert [(one.group, len(one.members), one.messages) for one in found] == [("a", 1, 0), ("b", 1, 1), ("c", 1, 1)]
+    assert ["consumers wait" in (one.damaged or "") for one in found] == [True, True, False]
+    with pytest.raises(StorageError, match="consumers wait"):
+        consumer_lag(lake.tables, lake.time, "b")
+
+
 def test_a_topic_whose_table_is_gone_has_no_lag(lake: Published) -> None:
     lake.publish({"payments": [lake.messages(1)]})
     write(lake, "credits", everywhere("gone", Position()))

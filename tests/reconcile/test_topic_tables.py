@@ -11,6 +11,9 @@ import pytest
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
+from checkback.consumer.batch_log import BatchLog
+from checkback.consumer.position import QUEUES, Position
+from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import FencedError, StorageError
 from checkback.inspect import lineage, unpublished
 from checkback.inspect.unpublished_messages import topics
@@ -18,6 +21,7 @@ from checkback.inspect.view import View
 from checkback.reconcile import topic_tables
 from checkback.reconcile import unpublished as unpublished_rules
 from checkback.reconcile.batch_recovery import Deleted, finish
+from checkback.reconcile.batches import NOT_KNOWN
 from checkback.reconcile.interrupted_batch import find
 from checkback.reconcile.publish import Publisher
 from checkback.reconcile.records import Action
@@ -63,6 +67,20 @@ class Lakehouse:
         """A batch that commits these; how many of them are unpublished."""
         batch = actions(*(action(Action.COMMIT, offset) for offset in offsets))
         return self.publisher.publish(self.spark, batch, batch_id, APP).unpublished
+
+    def conclude(self, batch_id: int, *offsets: int) -> int:
+        """`publish`, with the batch's row in `batches`."""
+        batch = actions(*(action(Action.COMMIT, offset) for offset in offsets))
+        written = self.publisher.publish(self.spark, batch, batch_id, APP)
+        self.publisher._conclude(self.spark, batch, batch_id, APP, written)
+        return written.unpublished
+
+    def consumed(self, topic: str) -> list[tuple[int, int]]:
+        """(offset, batch) of the topic's messages that a consumer is given."""
+        batches, reader = BatchLog(self.tables), TopicReader(self.tables, topic)
+        batches.refresh()
+        found = reader.read(batches.batches, dict.fromkeys(range(QUEUES), Position()))
+        return [(row["half_queue_offset"], row["batch_id"]) for rows in found for row in rows.rows.to_pylist()]
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """A table's rows, in the order of their offsets."""
@@ -227,11 +245,11 @@ def test_what_was_published_late_stays_with_the_table_that_is_moved_away(lake: L
     def waits(batch_id: int) -> None:
         place.write_text("in the way")
         lake.start()
-        assert lake.publish(batch_id, batch_id) == 1
+        assert lake.conclude(batch_id, batch_id) == 1
         place.unlink()
 
     def published(batch_id: int, *offsets: int) -> list[int]:
-        lake.publish(batch_id, *offsets)
+        lake.conclude(batch_id, *offsets)
         return [offset for offset, _ in lake.published("t")]
 
     waits(0)
@@ -334,6 +352,61 @@ def test_application_dies_between_any_two_steps(
     assert sorted(lake.unpublished()) == [3, 5, 9, 11]
     assert [row["queue_offset"] for row in lake.rows("decisions")] == [*range(14)]
     assert [offset for offset, _ in lake.published("good")] == [*range(0, 14, 2)]
+
+
+def test_consumers_get_what_a_batch_published_before_it_was_interrupted(spark: SparkSession, tmp_path: Path) -> None:
+    """Late or at once, though the table breaks again before the batch is done: nothing of it is passed over."""
+    lake = Lakehouse(spark, tmp_path, by_files=True)
+    place, aside = tmp_path / "topics/t", tmp_path / "aside"
+    lake.land(dict.fromkeys(range(6), "t"))
+    place.parent.mkdir()
+    place.write_text("in the way")
+    lake.conclude(0, 0)
+    place.unlink()
+    lake.start()
+    lake.publish(1, 1)  # and it dies
+    assert lake.published("t") == [(0, 1), (1, 1)]
+    place.rename(aside)
+    place.write_text("in the way")
+    lake.start()
+    lake.conclude(1, 1)
+    lake.conclude(2, 2)
+    with pytest.raises(StorageError, match="restore"):
+        lake.consumed("t")
+    place.unlink()
+    with pytest.raises(StorageError, match="consumers wait"):
+        lake.consumed("t")
+    aside.rename(place)
+    lake.start()
+    lake.conclude(3, 3)
+    lake.conclude(4, 4)
+    assert lake.consumed("t") == [(0, 1), (1, 1), (2, 3), (3, 3), (4, 4)]
+    named = {row["batch_id"]: dict(row["table_versions"]).get("topics/t") for row in lake.rows("batches")}
+    assert (named[0], named[1], named[2]) == (NOT_KNOWN, NOT_KNOWN, None)
+    assert {None, NOT_KNOWN}.isdisjoint((named[3], named[4]))
+
+
+def test_consumers_get_what_was_committed_and_reported_as_failed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a store does that breaks down between a request and its answer."""
+    lake = Lakehouse(spark, tmp_path, by_files=True)
+    lake.land(dict.fromkeys(range(4), "t"))
+    lake.conclude(0, 0)
+    commit = Tables.commit
+
+    def lies(self: Tables, spark: SparkSession, name: str, *more: Any) -> None:
+        commit(self, spark, name, *more)
+        if name == "topics/t":
+            raise StorageError("the commit failed: no answer came", name)
+
+    monkeypatch.setattr(Tables, "commit", lies)
+    lake.conclude(1, 1)
+    monkeypatch.undo()
+    assert lake.unpublished().keys() == {1}
+    lake.start()
+    lake.conclude(2, 2)
+    assert lake.consumed("t") == [(0, 0), (1, 1), (2, 2)]
 
 
 def test_rebuild_goes_on_beside_tables_that_cannot_be_made_or_read(spark: SparkSession, tmp_path: Path) -> None:

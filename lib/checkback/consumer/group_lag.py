@@ -71,7 +71,7 @@ class MemberState:
 class GroupLag(_Lag):
     """A group. ``written_at``: when a member last wrote its state; long ago if all of them are gone.
 
-    ``damaged``: why its table cannot be read, of which nothing else is known then.
+    ``damaged``: why its table cannot be read, of which nothing else is known then; or a topic's, whose lag counts as 0.
     """
 
     group: str

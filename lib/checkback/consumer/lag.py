@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ class LagReader:
         self._readers: dict[str, TopicReader] = {}
 
     def read(self, now: int, group: str | None = None) -> list[GroupLag]:
-        """As `consumer_lag`. Of all groups, one whose table cannot be read does not hide the others."""
+        """As `consumer_lag`. Of all groups, one whose table, or a topic's, cannot be read does not hide the others."""
         names = chosen_groups(self._tables, group)
         if not names:
             return []
@@ -51,17 +52,27 @@ class LagReader:
         for topic in topics:
             self._readers.setdefault(topic, TopicReader(self._tables, topic))
         self._together(self._log.refresh, *(self._readers[topic].open for topic in topics))
-        counted = self._together(*(partial(self._unread, topic, states) for topic in topics))
-        unread = [{key: one for of in counted for key, one in of[at].items()} for at in range(len(states))]
-        known = [
-            group_lag(name, one.state, one.written_at, its, now)
-            for (name, one), its in zip(stored.items(), unread, strict=True)
-        ]
+        count = self._unread if group is not None else self._unread_or_why
+        counted = dict(zip(topics, self._together(*(partial(count, topic, states) for topic in topics)), strict=True))
+        whys = {topic: why for topic, why in counted.items() if isinstance(why, str)}
+        known = []
+        for at, (name, one) in enumerate(stored.items()):
+            unread = {key: each for of in counted.values() if not isinstance(of, str) for key, each in of[at].items()}
+            mine = sorted({queue.topic for queue in one.state.queues} & whys.keys())
+            why = whys[mine[0]] if mine else None
+            known.append(replace(group_lag(name, one.state, one.written_at, unread, now), damaged=why))
         return sorted([*known, *damaged], key=lambda one: one.group)
 
     def _together(self, *steps: Callable[[], Any]) -> list[Any]:
         """What they return; in an object store they run side by side."""
         return list(concurrently(self._tables.root, lambda step: step(), steps))
+
+    def _unread_or_why(self, topic: str, states: Sequence[GroupState]) -> list[dict[MessageQueue, Unread]] | str:
+        """`_unread`, or why it is not known."""
+        try:
+            return self._unread(topic, states)
+        except StorageError as error:
+            return str(error)
 
     def _unread(self, topic: str, states: Sequence[GroupState]) -> list[dict[MessageQueue, Unread]]:
         """What each group has not consumed of a topic."""

@@ -221,9 +221,9 @@ class TopicReader:
             if all(batch.tables is None for batch in mine):
                 return []
             raise StorageError(
-                f"the topic's table is not there, and batch {mine[-1].key.batch_id} has messages in it",
+                f"the topic's table is not there, and batch {mine[-1].key.batch_id} may have messages in it",
                 self._place,
-                "put it back; consumers wait",
+                "put it back, or wait until `reconcile` can make it; consumers wait",
             )
         log, _ = opened
         times = np.array([batch.key.batch_time for batch in mine], np.int64)

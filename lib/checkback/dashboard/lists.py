@@ -161,7 +161,7 @@ def consumers(pages: Pages, request: Request) -> Response:
             "group": one.group,
             "members": [member.name for member in one.members],
             "not_heard_of": [member.name for member in one.members if not member.lives],
-            "heard_at": None if one.damaged else time_of(one.written_at),
+            "heard_at": None if not one.written_at else time_of(one.written_at),
             "errors": [*filter(None, (one.damaged, *(member.last_error for member in one.members)))],
             "topics": [
                 {

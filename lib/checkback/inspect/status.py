@@ -100,7 +100,7 @@ class TableFacts:
 class ConsumerFacts:
     """A consumer group: its members that live, messages not consumed, the age of the oldest (s), retries, dead.
 
-    ``damaged``: why its table cannot be read; nothing else is known then. ``silent``: members that are not heard of any
+    ``damaged``: why its table, or a topic's, cannot be read. ``silent``: members that are not heard of any
     more; ``heard_s``: since a member was heard of.
     """
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: the table, and the actions that a column counts; LATE_OP and the rejections: `Written.rejected`
 TABLE = "batches"
+#: in ``table_versions``: a table that may have rows of the batch
+NOT_KNOWN = -1
 _COUNTED = {
     "committed": (Action.COMMIT, Action.SCHEDULE),
     "rolled_back": (Action.ROLLBACK,),
@@ -58,8 +60,9 @@ def batch_row(
 ) -> pa.Table:
     """One row, with the columns of `batches`. Times are in ms; None = unknown.
 
-    ``counts``: the batch's actions by type. ``versions``: the table versions with the batch's rows and no later ones.
-    ``read``: `read_ranges`. ``restored``: of a rebuild's first batch, by source the first version not restored.
+    ``counts``: the batch's actions by type. ``versions``: the table versions with the batch's rows and no later ones,
+    or NOT_KNOWN. ``read``: `read_ranges`. ``restored``: of a rebuild's first batch, by source the first version not
+    restored.
     """
     row: dict[str, Any] = {
         "application": query_id,

@@ -20,8 +20,8 @@ from checkback.errors import StorageError
 from checkback.reconcile import rejected, unpublished
 from checkback.reconcile.actions import Actions
 from checkback.reconcile.batch_writers import BatchWriter, FileBatchWriter, SparkBatchWriter, total_rows
+from checkback.reconcile.batches import NOT_KNOWN, Written, application, batch_row
 from checkback.reconcile.batches import TABLE as BATCHES
-from checkback.reconcile.batches import Written, application, batch_row
 from checkback.reconcile.group_hash import GROUP_HASH
 from checkback.reconcile.half_lookup import HalfLookup
 from checkback.reconcile.half_rows import HalfRows
@@ -181,6 +181,7 @@ class Publisher:
         self._make_durable()
         batch_time, names = self._time(spark, actions, batch_id), sorted(written.names)
         versions = dict(zip(names, side_by_side(partial(self._tables.committed_version, spark), names), strict=True))
+        versions |= dict.fromkeys(self._topics.in_doubt - written.names, NOT_KNOWN)
         row = batch_row(
             *(app, batch_id, batch_time, _now(), self._decided, actions.counts, written, versions),
             read=self._read(spark, batch_id),
@@ -188,6 +189,7 @@ class Publisher:
         )
         plan = plan_versions(application(app), batch_id, batch_time)
         self._tables.append_arrow(spark, row, BATCHES, application(app), batch_id, plan)
+        self._topics.concluded(spark)
         self._concluded = True
 
     def _time(self, spark: SparkSession, actions: Actions, batch_id: int) -> int:

@@ -52,6 +52,8 @@ class TopicTables:
         self._kept: frozenset[str] = frozenset()
         self._waiting: Waiting | None = None
         self._noted: dict[published_notes.Key, int] = {}
+        #: published late by this batch, to be noted when it is concluded
+        self._late_now: dict[published_notes.Key, int] = {}
 
     @property
     def next_try(self) -> int | None:
@@ -62,6 +64,18 @@ class TopicTables:
     def rows(self) -> int:
         """The number of committed messages that wait for their topic table."""
         return 0 if self._waiting is None else self._waiting.rows
+
+    @property
+    def in_doubt(self) -> set[str]:
+        """Names of the tables that may have rows of this batch, see `Waiting.in_doubt`."""
+        return set() if self._waiting is None else {TOPIC_PREFIX + topic for topic in self._waiting.in_doubt}
+
+    def concluded(self, spark: SparkSession) -> None:
+        """The batch has its row in `batches`. Before that nothing is noted: its replay must know what waited for it."""
+        published_notes.note(spark, self._tables, self._late_now)
+        self._late_now = {}
+        if self._waiting is not None:
+            self._waiting.in_doubt.clear()
 
     def due(self, spark: SparkSession, now: int) -> list[str]:
         """Topics due for a retry at ``now`` (ms). Raises StorageError."""
@@ -85,8 +99,8 @@ class TopicTables:
             return self.attempt(spark, name, partial(self._late, spark, topic, batch_id, batch_time, done))
 
         failures = side_by_side(publish, topics)
-        published_notes.note(spark, self._tables, done)
         self._noted |= done
+        self._late_now |= done
         for topic, failure in zip(topics, failures, strict=True):
             if failure is None:
                 waiting.published(topic)
@@ -146,6 +160,7 @@ class TopicTables:
         """Register the rows that a batch put into `unpublished`, by topic; ``failed``: newly failed topics' reasons."""
         waiting, now = self._known(spark), round(time.time() * 1000)
         reasons = {**waiting.reasons(), **failed}
+        waiting.in_doubt.update(topic for topic, why in failed.items() if why != LATER)
         for topic in rows.keys() & reasons.keys():
             found = Parked(topic, application, wanted.batch_id, rows[topic], wanted.batch_time, reasons[topic])
             waiting.park(found, now)
@@ -171,7 +186,7 @@ class TopicTables:
     ) -> None:
         """Publish a topic's waiting messages: one commit per application, with the version of its last batch.
 
-        Adds them to ``done``, which is stored when all topics are done; after a crash before that, the table's own
+        Adds them to ``done``, which is stored when the batch is concluded; after a crash before that, the table's own
         transaction version tells.
         """
         name = TOPIC_PREFIX + topic

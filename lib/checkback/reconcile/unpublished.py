@@ -5,6 +5,7 @@ Pure: no Spark, no clock, no I/O. The invariants by which they are neither lost 
 - From the batch that decides it on, a committed message is in its topic table, in `unpublished`, or in both if it was
   published late.
 - While a topic waits, all its messages go to `unpublished`; they are published in order.
+- A batch's row in `batches` names all tables that may have rows of it: consumers read no others.
 - A topic table therefore takes an application's batches in order, each once, immediately or late, and its Delta
   transaction version is the last of them. That version tells whether a row of `unpublished` is published, even if a
   commit succeeded but reported failure, or a table was repaired, or broke, between a batch and its replay.
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 from checkback.messages import TOPIC_MAX, reserved
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
 TABLE = "unpublished"
 #: Exponential backoff (ms) between retries of a topic table: first and longest pause.
@@ -99,10 +100,13 @@ class Parked:
 class Waiting:
     """The topics with messages in `unpublished` that are not known to be published. Times are ms."""
 
-    def __init__(self, parked: Iterable[Parked] = ()) -> None:
+    def __init__(self, parked: Collection[Parked] = ()) -> None:
         """``parked``: the table's rows of fit topics. The first retry finds out which of them are published."""
         self._parked: dict[str, list[Parked]] = {}
         self._tries: dict[str, tuple[int, int]] = {}
+        #: Topics whose table may have rows of this batch although this process has not seen it take them: a commit may
+        #: be made and reported as failed; of a process's first batch, the one before it may have committed a part.
+        self.in_doubt: set[str] = {one.topic for one in parked}
         for one in sorted(parked, key=lambda one: one.since):
             self._parked.setdefault(one.topic, []).append(one)
             self._tries[one.topic] = 0, FIRST_PAUSE
@@ -135,6 +139,7 @@ class Waiting:
 
     def failed(self, topic: str, now: int, reason: str) -> None:
         """Register a failed retry."""
+        self.in_doubt.add(topic)
         self._parked[topic][-1] = replace(self._parked[topic][-1], reason=reason)
         pause = self._tries[topic][1]
         self._tries[topic] = now + pause, min(2 * pause, LONGEST_PAUSE)

@@ -237,7 +237,7 @@ BATCHES: Columns = (
     _column(
         "table_versions",
         pa.map_(_STRING, pa.field("value", _LONG, nullable=False)),
-        "Delta version of each table that the batch wrote",
+        "Delta version of each table that the batch wrote; -1: a topic's table that failed, and may have rows of it",
     ),
     _column(
         "read_ranges",
