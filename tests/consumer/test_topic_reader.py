@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,6 +51,19 @@ def test_interleaved_files_are_merged(lake: Published, monkeypatch: pytest.Monke
     after = Position({"-": -1, "a": 0}, MessageKey(log.batches[2].key, 0, 500))
     rest = places(lake, dict.fromkeys(range(QUEUES), after))
     assert rest == [each for each in found if each > (2, 0, 500)]
+
+
+def test_two_batches_in_one_tick_of_the_file_systems_clock(lake: Published) -> None:
+    """The folder's time is that of the first; the second is found nevertheless, though nothing follows."""
+    log, folder = BatchLog(lake.tables), f"{lake.tables.root}/batches/_delta_log"
+    lake.publish({"pay": [lake.messages(1)]})
+    assert log.refresh()
+    tick = os.stat(folder).st_mtime_ns
+    lake.publish({"pay": [lake.messages(1)]})
+    os.utime(folder, ns=(tick, tick))
+    assert log.refresh()
+    assert len(log) == 3
+    assert not log.refresh()
 
 
 FILES = st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 70)), max_size=6), min_size=1, max_size=4)

@@ -70,6 +70,19 @@ def test_duration_of_any_other_form_is_refused_and_the_form_shown(value: object)
     assert "500ms, 6s, 1m, 72h or 2d" in line
 
 
+# Counts
+
+
+@pytest.mark.parametrize("number", [2**31, 2**63, 10**30])
+@pytest.mark.parametrize(
+    ("section", "key"), [("transaction", "check_max"), ("reconcile", "max_files"), ("maintain", "min_files")]
+)
+def test_count_that_no_table_or_engine_can_have_is_refused(section: str, key: str, number: int) -> None:
+    """check_max is in each batch's row: a batch that cannot be recorded would be replayed for ever."""
+    assert refusal({section: {key: number}}).startswith(f"{section}.{key} (my.yml): ")
+    Settings.model_validate({section: {key: 2**31 - 1}})
+
+
 # The models by themselves
 
 

@@ -151,10 +151,14 @@ class BatchLog:
             raise StorageError("the table's log cannot be read", self._place) from error
 
     def _is_new(self) -> bool:
-        """True if there may be new versions. One request, or one look at the folder, which each new file changes."""
+        """True if there may be new versions. One request, or two looks at the folder.
+
+        The folder's time alone does not do: it has ticks, of up to 2 s, and two changes of one tick look alike.
+        """
         if not is_registered(self._place):
-            return self._changed_at != self._changes()
-        if boot_time() >= self._listed + _LIST_S:
+            if self._changed_at != self._changes():
+                return True
+        elif boot_time() >= self._listed + _LIST_S:
             return True
         return table_files.exists(f"{self._place}/{LOG}/{self._version + 1:020}.json")
 

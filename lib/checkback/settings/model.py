@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_
 from typing_extensions import Self
 
 from checkback.settings.values import (
+    INT_MAX,
     SECRETS,
     ConfKey,
     ConfValue,
@@ -236,7 +237,7 @@ class Maintain(_Section):
     retention: Retention = timedelta(days=7)
     log_retention: Retention = timedelta(days=30)
     target_file_size: Annotated[StrictInt, Field(ge=1 << 20, le=1 << 30)] = 128 << 20
-    min_files: Annotated[StrictInt, Field(ge=2)] = 10
+    min_files: Annotated[StrictInt, Field(ge=2, le=INT_MAX)] = 10
 
     @model_validator(mode="after")
     def _log_is_kept_longer(self) -> Self:

@@ -16,6 +16,8 @@ from pydantic_core import PydanticCustomError
 from checkback.durations import LONGEST, format_duration, parse_duration
 
 ENV_REFERENCE = "env:"
+#: Spark's and the tables' integers are no larger
+INT_MAX = 2**31 - 1
 #: Keys of a producer group that are only allowed in the environment.
 SECRETS = ("secret", "token")
 #: Options (of Kafka, of an object store) whose values are only allowed in the environment.
@@ -142,8 +144,8 @@ _Duration = Annotated[timedelta, BeforeValidator(_duration), PlainSerializer(for
 DurationFromZero = Annotated[_Duration, AfterValidator(_not_negative)]
 PositiveDuration = Annotated[_Duration, AfterValidator(_positive)]
 Retention = Annotated[_Duration, AfterValidator(_retention)]
-Count = Annotated[StrictInt, Field(ge=1)]
-QueueId = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
+Count = Annotated[StrictInt, Field(ge=1, le=INT_MAX)]
+QueueId = Annotated[StrictInt, Field(ge=0, le=INT_MAX)]
 Text = Annotated[str, Field(min_length=1)]
 GroupName = Annotated[str, AfterValidator(_group)]
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
