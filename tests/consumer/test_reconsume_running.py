@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,27 @@ from sqlalchemy import create_engine
 
 from checkback.cli import main
 from checkback.consumer import PushConsumer, SqlPositions
+from checkback.consumer.reconsume_command import Request, act, look
 from consumer.heard import Heard, until
 from consumer.test_push_consumer import dead_letters, start
 
 if TYPE_CHECKING:
     from consumer.published import Published
+
+
+def test_clocks_of_operators_differ(lake: Published, running: list[PushConsumer], tmp_path: Path) -> None:
+    """What is asked for by the machine that is behind is consumed, too; by the one that is ahead, at once."""
+    positions = SqlPositions(create_engine(f"sqlite:///{tmp_path / 'p.db'}"))
+    lake.publish({"pay": [lake.messages(3)]})
+    heard = Heard({1: 1, 2: 1})
+    start(lake, running, heard, max_reconsume_times=0, positions=positions)
+    heard.wait_for(0, 1, 2)
+    until(lambda: len(dead_letters(lake)) == 2)
+    for number, now in ((1, round(time.time() * 1000) + 86_400_000), (2, 1_700_000_000_000)):
+        request = Request.of("g", None, [f"tx-{number}"], False, "alice", "mended")
+        assert len(act(lake.tables, request, look(lake.tables, request), now)) == 1
+        heard.wait(lambda heard, number=number: heard.times[number] == 2)  # type: ignore[misc]
+    assert heard.times == Counter([0, 1, 1, 2, 2])
 
 
 def resume(lake: Published) -> None:

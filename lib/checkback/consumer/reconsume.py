@@ -128,12 +128,12 @@ def judge(
     return Judged(buried, key, AGAIN)
 
 
-def with_retries(state: GroupState, chosen: Iterable[Judged], now: int, resumed_by: str) -> GroupState:
-    """The state with a retry, due now, for each that has none; the same state if all have one."""
+def with_retries(state: GroupState, chosen: Iterable[Judged], due: int, resumed_by: str) -> GroupState:
+    """The state with a retry, of the time ``due``, for each that has none; the same state if all have one."""
     by_queue: dict[MessageQueue, list[Retry]] = {}
     for one in chosen:
         if one.key is not None and one.buried.queue in state.queues:
-            by_queue.setdefault(one.buried.queue, []).append(Retry(one.key, 1, now, resumed_by))
+            by_queue.setdefault(one.buried.queue, []).append(Retry(one.key, 1, due, resumed_by))
     changed = {}
     for queue, retries in by_queue.items():
         known = {each.message for each in state.queues[queue].retries}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +161,7 @@ def command_of(group: str) -> str:
 def act(tables: Tables, request: Request, chosen: Sequence[Judged], now: int) -> list[Judged]:
     """Have them consumed again, and record it. Returns those that nobody else has resumed meanwhile. ``now``: ms."""
     ledger = _open_ledger(tables)
+    due = _due(ledger, request.group, now)
     recorded = ledger.versions(_app(request.group, one.buried) for one in chosen)
     done: list[Judged] = []
 
@@ -169,13 +171,32 @@ def act(tables: Tables, request: Request, chosen: Sequence[Judged], now: int) ->
             for one in chosen
         ]
         done[:] = [one for one in judged if one.fate == AGAIN]
-        return with_retries(state, done, now, request.resumed_by)
+        return with_retries(state, done, due, request.resumed_by)
 
     GroupTable(tables, request.group).update(change)
     for _ in range(_TRIES):
         if _record(tables, ledger, request, done, now):
             return done
-    raise FencedError("too many concurrent operators", f"consumer group {request.group}", "run it again")
+    raise _outrun(request.group)
+
+
+def _due(ledger: DeltaLog, group: str, now: int) -> int:
+    """The time (ms) of retries: now, or after all that were asked for before, by whatever machine's clock.
+
+    It is noted in the ledger. `SqlPositions` knows by it which retries it has taken over.
+    """
+    app = f"operator/{ACTION}/{group}"
+    for _ in range(_TRIES):
+        last = ledger.versions([app])[app]
+        due = now if last is None else max(now, last + 1)
+        with suppress(FencedError):
+            ledger.commit_after([], {app: last}, {app: due})
+            return due
+    raise _outrun(group)
+
+
+def _outrun(group: str) -> FencedError:
+    return FencedError("too many concurrent operators", f"consumer group {group}", "run it again")
 
 
 def _open_ledger(tables: Tables) -> DeltaLog:

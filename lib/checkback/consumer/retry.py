@@ -26,7 +26,10 @@ RESUMED = "resumed by "
 
 
 class Retry(NamedTuple):
-    """A message to be consumed again. ``times``: which retry it is, from 1; ``due_at``: ms; ``reason``: last error."""
+    """A message to be consumed again. ``times``: which retry it is, from 1; ``due_at``: ms; ``reason``: last error.
+
+    One that an operator has asked for is due at once: its ``due_at`` is later than those of all asked for before.
+    """
 
     message: MessageKey
     times: int
@@ -64,4 +67,6 @@ def after_failure(
 
 def due(retries: Mapping[MessageKey, Retry], now: int) -> list[Retry]:
     """The retries that are due, the earliest first."""
-    return sorted((each for each in retries.values() if each.due_at <= now), key=lambda each: each.due_at)
+    return sorted(
+        (each for each in retries.values() if each.resumed or each.due_at <= now), key=lambda each: each.due_at
+    )
