@@ -14,7 +14,7 @@ from chispa import assert_df_equality
 from deltalake import DeltaTable
 
 from checkback.errors import StorageError
-from checkback.reconcile import half_reader
+from checkback.reconcile import batch_writers, half_reader
 from checkback.reconcile.event_columns import identity_columns
 from checkback.reconcile.half_lookup import HalfLookup
 from checkback.reconcile.publish import Publisher
@@ -113,15 +113,30 @@ def test_batch_is_published_once(lake: Lakehouse) -> None:
     assert delivery == ("tx-0", T1 - timedelta(milliseconds=5), T1, BATCH_ID)
 
 
-def test_both_ways_write_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
-    """Column by column."""
-    houses = [Lakehouse(spark, tmp_path / str(by_files), by_files) for by_files in (True, False)]
-    for lake in houses:
+def test_all_ways_write_the_same_rows(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Column by column: files, Spark with the rows that the survey brings, Spark that reads each table's rows."""
+    found = []
+    for way, by_files, brought in (("files", True, 1), ("brought", False, 8 << 20), ("read", False, 1)):
+        monkeypatch.setattr(batch_writers, "_SMALL", brought)
+        lake = Lakehouse(spark, tmp_path / way, by_files)
         lake.land(*_messages())
         lake.publish(*_BATCH, *_DELAYED)
+        found.append(lake)
     for name in OUTPUTS:
-        one, other = (lake.files.read(spark, name).orderBy("transaction_id") for lake in houses)
-        assert_df_equality(one, other)
+        one, *others = (lake.files.read(spark, name).orderBy("transaction_id") for lake in found)
+        for other in others:
+            assert_df_equality(one, other)
+
+
+def test_topic_that_cannot_be_written_after_the_survey_is_parked(spark: SparkSession, tmp_path: Path) -> None:
+    """By Spark, whose survey has brought its rows for the topic, and others for `unpublished`: both are parked."""
+    lake = Lakehouse(spark, tmp_path, by_files=False)
+    lake.land(*_messages(), half(8, "no\nname"))
+    spark.sql(f"CREATE TABLE delta.`{tmp_path}/topics/b` (other INT) USING delta")
+    lake.publish(*_BATCH, action(Action.COMMIT, 8))
+    assert lake.offsets("topics/a") == [2]
+    rows = rows_of(tmp_path, "unpublished", "half_queue_offset", "real_topic", "body")
+    assert sorted(rows) == [(1, "b", b"\x01"), (8, "no\nname", b"\x08")]
 
 
 @pytest.mark.parametrize("kind", ["decided", "rejected", "empty"])

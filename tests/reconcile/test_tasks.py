@@ -6,17 +6,16 @@ import json
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pytest
 
 from checkback.reconcile.records import Action
-from checkback.reconcile.tasks import picker
+from checkback.reconcile.tasks import TaskReport, picker, selector, surveyor
 from checkback.reconcile.unpublished import Parking
 from checkback.storage.parquet_files import MOST_ROWS, TableRoot, files_of
 from reconcile.messages import action, half, halves, wanted
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def test_check_requests_lie_in_small_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +26,19 @@ def test_check_requests_lie_in_small_files(tmp_path: Path, monkeypatch: pytest.M
     files, _ = files_of(pa.Table.from_batches(list(written)))
     rows = [(file.name, json.loads(file.stats)["numRecords"]) for file in files]
     assert rows == [("check_requests", 3), ("check_requests", 3), ("check_requests", 1)]
+
+
+@pytest.mark.parametrize("most", [1 << 20, 600, 0])
+def test_survey_brings_all_rows_or_none(most: int) -> None:
+    """None of any table when those of all would be more than so many bytes, whichever rows came before."""
+    batches = [halves(half(0, "a"), half(1, "b")), halves(half(2, "a") | {"body": b"x" * 1000}, half(3, "b"))]
+    chosen = wanted(*(action(Action.COMMIT, offset) for offset in range(4)))
+    rows = pa.Table.from_batches(list(surveyor(chosen, Parking(), most)(iter(batches)))).to_pylist()
+    assert [row["name"] for row in rows] == ["decisions", "topics/a", "topics/b", None]
+    assert TaskReport.of(rows[-1]["note"]).rows == {"decisions": 4, "topics/a": 2, "topics/b": 2}
+    for row in rows[:-1]:
+        if most < 1 << 20:
+            assert row["rows"] is None
+        else:
+            selected = list(selector(chosen, row["name"], Parking())(iter(batches)))
+            assert pa.ipc.open_stream(row["rows"]).read_all() == pa.Table.from_batches(selected)

@@ -12,12 +12,15 @@ from checkback.errors import StorageError
 from checkback.reconcile import half_reader, unpublished
 from checkback.reconcile.tasks import PARKED_PREFIX, SURVEY_SCHEMA, TaskReport, picker, reader, selector, surveyor
 from checkback.storage.batch_plan import plan_versions
+from checkback.storage.dataframes import frame
 from checkback.storage.parquet_files import FILES_SCHEMA, files_of
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.spark_schemas import schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
 
     from checkback.reconcile.half_lookup import HalfLookup
     from checkback.reconcile.half_rows import HalfRows
@@ -95,16 +98,25 @@ class FileBatchWriter:
 
 
 class SparkBatchWriter:
-    """For tables that only Spark can write: a job that surveys the rows, then one for each table."""
+    """For tables that only Spark can write: a job that surveys the rows, then one for each table.
+
+    The survey brings the rows of a small batch along: Spark then writes them without reading `half` again.
+    """
 
     def __init__(self, half: HalfRows, wanted: HalfLookup, parking: Parking, app: str) -> None:
         """Surveys the rows; writes nothing."""
         self._half, self._wanted, self._parking, self._app = half, wanted, parking, app
         self._rows = half.read(wanted)
         self._without_body = self._rows.withColumn("body", F.lit(None).cast("binary"))
-        found = self._without_body.mapInArrow(surveyor(wanted, parking), SURVEY_SCHEMA).toArrow().to_pylist()
+        few = len(wanted.records) <= half_reader.ROWS_A_TASK
+        survey = surveyor(wanted, parking, _SMALL if few else 0)
+        found = (self._rows if few else self._without_body).mapInArrow(survey, SURVEY_SCHEMA).toArrow().to_pylist()
         self.reports = [TaskReport.of(row["note"]) for row in found if row["note"] is not None]
-        self.names = sorted({row["name"] for row in found if row["name"] is not None} - {unpublished.TABLE})
+        tables = [row for row in found if row["name"] is not None]
+        self.names = sorted({row["name"] for row in tables} - {unpublished.TABLE})
+        self._brought: dict[str, DataFrame] = {}
+        if few and all(row["rows"] is not None for row in tables):
+            self._brought = _frames(half.spark, [(row["name"], row["rows"]) for row in tables])
 
     def append(self, name: str) -> None:
         """See BatchWriter."""
@@ -112,16 +124,22 @@ class SparkBatchWriter:
 
     def park(self, failed: Mapping[str, str]) -> None:
         """See BatchWriter."""
+        if failed:
+            self._brought.pop(unpublished.TABLE, None)
         self._append(unpublished.TABLE, self._parking.with_more(failed))
 
     def _append(self, name: str, parking: Parking) -> None:
+        self._half.tables.append(self._selected(name, parking), name, f"{self._app}/{name}", self._wanted.batch_id)
+
+    def _selected(self, name: str, parking: Parking) -> DataFrame:
+        if name in self._brought:
+            return self._brought[name]
         rows = self._rows
         if name.startswith(TOPIC_PREFIX):
             rows = rows.where(F.col("real_topic") == name.removeprefix(TOPIC_PREFIX))
         elif name not in ("discarded", unpublished.TABLE):
             rows = self._without_body
-        selected = rows.mapInArrow(selector(self._wanted, name, parking), schema_of(name))
-        self._half.tables.append(selected, name, f"{self._app}/{name}", self._wanted.batch_id)
+        return rows.mapInArrow(selector(self._wanted, name, parking), schema_of(name))
 
 
 def total_rows(reports: Sequence[TaskReport]) -> Counter[str]:
@@ -130,6 +148,14 @@ def total_rows(reports: Sequence[TaskReport]) -> Counter[str]:
     for report in reports:
         total.update(report.rows)
     return total
+
+
+def _frames(spark: SparkSession, streams: Iterable[tuple[str, bytes]]) -> dict[str, DataFrame]:
+    """By table the rows of all tasks' streams. Not side by side: see `frame`."""
+    parts: dict[str, list[pa.Table]] = {}
+    for name, stream in streams:
+        parts.setdefault(name, []).append(pa.ipc.open_stream(stream).read_all())
+    return {name: frame(spark, pa.concat_tables(rows)).coalesce(1) for name, rows in parts.items()}
 
 
 def _written(rows: pa.Table) -> tuple[list[ParquetFile], list[TaskReport]]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Batches = Iterable[pa.RecordBatch]
 
-SURVEY_SCHEMA = "name STRING, note BINARY"
+SURVEY_SCHEMA = "name STRING, note BINARY, rows BINARY"
 #: prefix of the topic in `TaskReport.rows`: rows of `unpublished`
 PARKED_PREFIX = "unpublished/"
 
@@ -88,17 +88,26 @@ def reader(
     return read
 
 
-def surveyor(wanted: HalfLookup, parking: Parking) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow that writes nothing: names of the tables that get rows, and a report."""
+def surveyor(wanted: HalfLookup, parking: Parking, most: int) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow that writes nothing: names of the tables that get rows, and a report.
+
+    Beside each name are its rows, as an Arrow stream; null if those of all tables take more than ``most`` bytes.
+    """
 
     def survey(batches: Batches) -> Iterator[pa.RecordBatch]:
-        found, names, counts = FoundRows(wanted), set[str](), Counter[str]()
+        found, counts, size = FoundRows(wanted), Counter[str](), 0
+        parts: dict[str, list[pa.RecordBatch]] = {}
         for name, rows in _tables_of(batches, wanted, found, parking):
-            names.add(name)
             counts.update(_counted(name, rows))
-        schema = pa.schema([("name", pa.string()), ("note", pa.binary())])
-        rows = [{"name": name} for name in sorted(names)]
-        yield pa.RecordBatch.from_pylist([*rows, {"note": TaskReport(found.note(), counts).to_bytes()}], schema)
+            size += rows.nbytes
+            parts.setdefault(name, [])
+            if size > most:
+                parts = {name: [] for name in parts}
+            else:
+                parts[name].append(_as_in(name, rows))
+        schema = pa.schema([("name", pa.string()), ("note", pa.binary()), ("rows", pa.binary())])
+        tables = [{"name": name, "rows": _stream(rows) if rows else None} for name, rows in sorted(parts.items())]
+        yield pa.RecordBatch.from_pylist([*tables, {"note": TaskReport(found.note(), counts).to_bytes()}], schema)
 
     return survey
 
@@ -107,12 +116,26 @@ def selector(wanted: HalfLookup, table: str, parking: Parking) -> Callable[[Batc
     """The function for mapInArrow that returns the rows of one table."""
 
     def select(batches: Batches) -> Iterator[pa.RecordBatch]:
-        schema = arrow_schema(table)
         for name, rows in _tables_of(batches, wanted, FoundRows(wanted), parking):
             if name == table:
-                yield rows.select(schema.names).cast(schema)
+                yield _as_in(name, rows)
 
     return select
+
+
+def _as_in(table: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows with the table's columns and types."""
+    schema = arrow_schema(table)
+    return rows.select(schema.names).cast(schema)
+
+
+def _stream(rows: Sequence[pa.RecordBatch]) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows[0].schema) as writer:
+        for batch in rows:
+            writer.write_batch(batch)
+    stream: bytes = sink.getvalue().to_pybytes()
+    return stream
 
 
 def _counted(name: str, rows: pa.RecordBatch) -> dict[str, int]:

@@ -80,15 +80,19 @@ def _add_columns(spark: SparkSession, table: str, name: str) -> None:
 
 def exists(spark: SparkSession, table: str) -> bool:
     """True if the table exists."""
+    return history_if_any(spark, table, 1) is not None
+
+
+def history_if_any(spark: SparkSession, table: str, commits: int) -> list[CommitInfo] | None:
+    """As `history`; None if the table does not exist."""
     from pyspark.errors import AnalysisException
 
     try:
-        history(spark, table, 1)
+        return history(spark, table, commits)
     except AnalysisException as error:
         if error.getCondition() in _MISSING:
-            return False
+            return None
         raise
-    return True
 
 
 def history(spark: SparkSession, table: str, commits: int) -> list[CommitInfo]:

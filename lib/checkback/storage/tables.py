@@ -254,11 +254,10 @@ class Tables:
 
     def history(self, spark: SparkSession, name: str, commits: int) -> dict[int, int]:
         """The table's last ``commits``: commit timestamp (ms) by version. Empty if the table does not exist."""
-        if not self.exists(spark, name):
-            return {}
         if self.by_files:
-            return DeltaLog(name, self.location(name), self.sync).history(commits)
-        return {commit.version: commit.made for commit in spark_log.history(spark, self.in_sql(name), commits)}
+            return DeltaLog(name, self.location(name), self.sync).history(commits) if self.exists(spark, name) else {}
+        found = spark_log.history_if_any(spark, self.in_sql(name), commits)
+        return {commit.version: commit.made for commit in found or ()}
 
     def stream(self, spark: SparkSession, name: str, **options: str) -> DataFrame:
         """The table as a streaming source."""
