@@ -203,8 +203,13 @@ def test_interrupt_in_the_local_transaction_ends_it_without_an_op(
     assert not gateway.ops
 
 
-def test_interrupt_while_waiting_ends_the_wait_alone(gateway: StubGateway) -> None:
-    """Ctrl-C in one thread: its local transaction does not run; the others' results come."""
+@pytest.mark.parametrize("blocked", [(), (signal.SIGINT,)])
+def test_interrupt_while_waiting_ends_the_wait_alone(gateway: StubGateway, blocked: tuple[signal.Signals, ...]) -> None:
+    """Ctrl-C in one thread: its local transaction does not run; the others' results come.
+
+    Also if the system gives the signal to another thread, as here where the waiting one blocks it, or to this one just
+    before it waits: then nothing interrupts the waiting.
+    """
     gateway.takes_halves.clear()
     listener = Listener(lambda *_: COMMIT)
     with TransactionProducer("orders", gateway.url, listener) as producer, ThreadPoolExecutor(2) as pool:
@@ -216,8 +221,12 @@ def test_interrupt_while_waiting_ends_the_wait_alone(gateway: StubGateway) -> No
             os.kill(os.getpid(), signal.SIGINT)
 
         pool.submit(interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            producer.send_in_transaction(message(1))
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                producer.send_in_transaction(message(1))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         gateway.takes_halves.set()
         assert other.result().send_status is SendStatus.SEND_OK
     assert [half["transaction_id"] for half in gateway.halves] == ["t0"]

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from checkback.producer.retry import Patience
     from checkback.producer.senders import OnOpError
 
+#: seconds between two looks whether a signal has come
+_LOOK_S = 0.5
+
 
 class TransactionProducer(BaseProducer):
     """Sends transactional messages for one producer group. Thread-safe: what its threads have is sent together.
@@ -203,9 +206,16 @@ class _Waiter:
         self._turn = [True]
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait; False if the attempt has not ended in time."""
-        if not self._ended.acquire(timeout=timeout_s):
-            return not self.give_up()
+        """Wait; False if the attempt has not ended in time.
+
+        A signal that another thread gets, or this one just before it waits for the lock, does not end the waiting:
+        Ctrl-C is raised at the next look.
+        """
+        until = time.monotonic() + timeout_s
+        while not self._ended.acquire(timeout=min(timeout_s, _LOOK_S)):
+            timeout_s = until - time.monotonic()
+            if timeout_s <= 0:
+                return not self.give_up()
         if self.behind is not None:
             self.behind.wake()
         return True
