@@ -62,6 +62,12 @@ def test_checksum_says_what_the_table_holds(tmp_path_factory: pytest.TempPathFac
             (root / f"ticks/_delta_log/{log.version():020}.crc").unlink()
 
 
+def test_table_that_queries_read_has_one_from_its_creation_on(tmp_path: Path) -> None:
+    """Else Spark computes protocol and metadata in a job, at each start before the first row."""
+    log, found = _log(tmp_path), _read(tmp_path, 0)
+    assert (found["numFiles"], found["tableSizeBytes"], found["metadata"]["id"]) == (0, 0, log.table_id())
+
+
 def test_old_ones_are_let_go(tmp_path: Path) -> None:
     log = _log(tmp_path)
     for number in range(KEPT + 2):

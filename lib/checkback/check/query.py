@@ -26,6 +26,7 @@ from checkback.check.superseded import not_sent, possibly_superseded, superseded
 from checkback.check.wire import COMMIT, NO_ANSWER, ROLLBACK, SKIPPED, nobody_of
 from checkback.check.worker import CheckWorker
 from checkback.spark.connect import parallelism, query_id
+from checkback.storage.first_read import first_read
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.seen_commits import SeenCommits
 from checkback.storage.spark_schemas import CHECK_REQUESTS
@@ -60,8 +61,9 @@ def check_query(
     is notified of each batch.
     Raises SettingsError if an endpoint, a secret or the CA file is invalid.
     """
+    begin = first_read(spark, tables, NAME)
     writer = (
-        tables.stream(spark, "check_requests", maxBytesPerTrigger=_BATCH_BYTES)
+        tables.stream(spark, "check_requests", maxBytesPerTrigger=_BATCH_BYTES, **begin["check_requests"])
         .writeStream.queryName(NAME)
         .option("checkpointLocation", tables.checkpoint(NAME))
     )

@@ -15,6 +15,7 @@ from checkback.reconcile.ownership import NAME
 from checkback.reconcile.packed_events import EVENT_COLUMNS, PACKED_SCHEMA, packer
 from checkback.reconcile.processor import SegmentProcessor
 from checkback.reconcile.publish import BatchListener, Publisher
+from checkback.storage.first_read import first_read
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -100,11 +101,14 @@ def reconcile_query(
     """
     limits = {"half": str(settings.reconcile.max_files), "op": _NO_LIMIT}
 
+    if restored is None:
+        begin = first_read(spark, tables, NAME)
+    else:
+        begin = {name: {"startingVersion": str(version)} for name, version in restored.versions.items()}
+
     def stream(name: str) -> DataFrame:
         options = {"maxFilesPerTrigger": limits[name]} if name in limits else {}
-        if restored is not None:
-            options["startingVersion"] = str(restored.versions[name])
-        return tables.stream(spark, name, **options)
+        return tables.stream(spark, name, **options, **begin[name])
 
     writer = (
         actions(stream("half"), stream("op"), stream("ticks"), settings.reconcile.segment_size, decided, restored)

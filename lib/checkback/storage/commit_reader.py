@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
+#: kinds of actions that add rows
+_APPENDS = frozenset({"commitInfo", "add", "txn"})
 #: files that are looked for by their time, and so many commits before and from it on
 _FEW, _NEAR = 8, 16
 
@@ -92,6 +94,17 @@ class CommitReader:
         Also true if the log no longer has the version. Raises StorageError.
         """
         return version < self.oldest or any(True for _ in self._brought_after(version, index))
+
+    def only_appends(self, most: int) -> bool:
+        """True if these are at most ``most`` commits, from version 0 on, that do nothing but add rows to its table.
+
+        Raises StorageError.
+        """
+        if self.oldest > 0 or self.newest >= most:
+            return False
+        commits = list(concurrently(self.place, self._actions, range(self.newest + 1)))
+        kinds = {kind for actions in commits[1:] for action in actions for kind in action}
+        return kinds <= _APPENDS and not any("remove" in action for action in commits[0])
 
     def _brought_after(self, version: int, index: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         """Each version that added files of new rows (dataChange), with these files."""

@@ -150,6 +150,8 @@ class DeltaLog:
             return None
         if sync:
             LogFlush(place).to()
+        if name in _STREAMED:
+            write_checksum(place, 0)
         return None
 
     @classmethod
