@@ -22,6 +22,7 @@ from checkback.storage.schemas import SCHEMAS, arrow_schema
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from checkback.operate.tables import OperatorTables
@@ -30,6 +31,36 @@ QUEUE = 2_000_000_000
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 ALICE = OperatorSignature("alice", "ticket 7: the database says so")
 BOB = OperatorSignature("bob", "no: it does not")
+
+
+class Watched:
+    """A store; `turn` is called before each thing that is done with it."""
+
+    def __init__(self, store: FileStore) -> None:
+        self._store = store
+        self.at_once = store.at_once
+
+    def turn(self, name: str, appends: bool) -> None:
+        """Before the table is read, or appended to."""
+
+    def has(self, name: str) -> bool:
+        return self._store.has(name)
+
+    def rows(self, name: str, equal: Mapping[str, Collection[Any]], columns: Sequence[str] | None = None) -> pa.Table:
+        self.turn(name, appends=False)
+        return self._store.rows(name, equal, columns)
+
+    def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
+        self.turn(name, appends=True)
+        return self._store.append(name, row, app, version)
+
+    def append_many(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
+        self.turn(name, appends=True)
+        return self._store.append_many(name, rows, app, first)
+
+    def append_each(self, name: str, rows: pa.Table, apps: Sequence[str]) -> bool:
+        self.turn(name, appends=True)
+        return self._store.append_each(name, rows, apps)
 
 
 class Lakehouse:

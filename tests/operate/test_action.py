@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,9 @@ from checkback.errors import CheckbackError
 from checkback.messages import FIRST_PLACE, RESUMED_BY, RESUMED_FROM
 from checkback.operate.rules import RefusedError
 from checkback.operate.transaction import Asked, Place
-from operate.fixtures import ALICE, BOB, QUEUE, Lakehouse
+from operate.fixtures import ALICE, BOB, QUEUE, Lakehouse, Watched
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from checkback.operate.action import Outcome
     from checkback.operate.operator_signature import OperatorSignature
     from checkback.operate.tables import FileStore
@@ -28,23 +26,16 @@ class CrashError(Exception):
     """As a kill between two commits."""
 
 
-class Crashing:
+class Crashing(Watched):
     """A store whose process dies before it appends to the table ``before``."""
 
     def __init__(self, store: FileStore, before: str) -> None:
-        self._store = store
+        super().__init__(store)
         self._before = before
 
-    def has(self, name: str) -> bool:
-        return self._store.has(name)
-
-    def rows(self, name: str, equal: Mapping[str, Collection[Any]], columns: Sequence[str] | None = None) -> pa.Table:
-        return self._store.rows(name, equal, columns)
-
-    def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
-        if name == self._before:
+    def turn(self, name: str, appends: bool) -> None:
+        if appends and name == self._before:
             raise CrashError
-        return self._store.append(name, row, app, version)
 
 
 def discarded(lake: Lakehouse, offset: int = 12, transaction_id: str = "tx") -> Place:
@@ -223,26 +214,15 @@ def test_crash_before_the_action_leaves_nothing(lake: Lakehouse, before: str) ->
     assert lake.versions() == versions
 
 
-class Meanwhile:
-    """A store in whose way another operator comes once, before the ``turn``-th thing that is done with it."""
+class Meanwhile(Watched):
+    """A store in whose way another operator comes once, before the ``turns``-th thing that is done with it."""
 
-    def __init__(self, store: FileStore, turn: int, other: Callable[[], object]) -> None:
-        self._store = store
+    def __init__(self, store: FileStore, turns: int, other: Callable[[], object]) -> None:
+        super().__init__(store)
         self._other = other
-        self.turns = turn
+        self.turns = turns
 
-    def has(self, name: str) -> bool:
-        return self._store.has(name)
-
-    def rows(self, name: str, equal: Mapping[str, Collection[Any]], columns: Sequence[str] | None = None) -> pa.Table:
-        self._turn()
-        return self._store.rows(name, equal, columns)
-
-    def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
-        self._turn()
-        return self._store.append(name, row, app, version)
-
-    def _turn(self) -> None:
+    def turn(self, name: str, appends: bool) -> None:  # noqa: ARG002 - whatever it is
         if self.turns == 0:
             self._other()
         self.turns -= 1

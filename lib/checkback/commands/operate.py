@@ -16,6 +16,7 @@ from checkback.commands.options import (
     QueueId,
     QueueOffset,
     Reason,
+    SinceEver,
     Tx,
     Yes,
     app,
@@ -74,10 +75,14 @@ def cancel(
 
 @app.command()
 def resume(
-    transaction_id: Tx,
     actor: Actor,
     reason: Reason,
+    transaction_id: Annotated[str | None, typer.Argument(metavar="[TX]", help="The transaction id.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All that were discarded: of --group, --since, if these are given.")
+    ] = False,
     group: OneGroup = None,
+    since: SinceEver = None,
     queue_id: QueueId = None,
     queue_offset: QueueOffset = None,
     yes: Yes = False,
@@ -86,9 +91,12 @@ def resume(
     overrides: Overrides = None,
     debug: Debug = False,
 ) -> None:
-    """Make a discarded message a new half message, whose producer is checked back again."""
+    """Make a discarded message, or all, new half messages, whose producers are checked back again."""
+    from checkback.inspect.as_of import parse_as_of
     from checkback.operate import command
 
-    request = command.Request.of(transaction_id, group, queue_id, queue_offset, actor, reason)
+    request = command.resume_request(
+        transaction_id, everything, group, parse_as_of(since), queue_id, queue_offset, actor, reason
+    )
     settings = prepared_for_tables(config, overrides, debug)
     command.run(settings, request, yes, as_json, print_table)

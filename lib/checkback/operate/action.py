@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from checkback.operate.tables import OperatorTables
     from checkback.operate.transaction import Asked, Transaction
 
-#: Each attempt lost to a conflict means that another operator's succeeded.
-_TRIES = 50
+#: each attempt lost to a conflict means that another operator's succeeded.
+TRIES = 50
 
 
 @dataclass(frozen=True)
@@ -79,20 +79,20 @@ def act(store: OperatorTables, asked: Asked, queue: int, action: Action) -> Outc
 
     Raises what ``look`` raises, and StorageError. After a crash in between, the same command completes the ledger.
     """
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         version = action.version(store)
         view = look(store, asked, queue, action)
-        _record(store, view.missing)
+        record(store, view.missing)
         if view.done is not None:
             return Outcome(view.transaction, view.done, repeated=True)
         operation = action.attempt(store, view.transaction, version)
         if operation is not None:
-            _record(store, [operation])
+            record(store, [operation])
             return Outcome(view.transaction, operation, repeated=False)
     raise FencedError("too many concurrent operator ops", f"transaction {asked.transaction_id}", "run it again")
 
 
-def _record(store: OperatorTables, operations: Iterable[Operation]) -> None:
+def record(store: OperatorTables, operations: Iterable[Operation]) -> None:
     """Append to the ledger, idempotently and safe under concurrency: a place is resolved once, and resumed once."""
     for one in operations:
         store.append("operations", operation_row(one), f"operator/{one.action}/{one.place}", 0)

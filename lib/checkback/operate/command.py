@@ -26,21 +26,20 @@ from checkback.operate.preview import (
 )
 from checkback.operate.resolve import resolving
 from checkback.operate.resume import resuming
+from checkback.operate.resume_all import RequestForAll, run_all
 from checkback.operate.tables import open_tables
 from checkback.operate.transaction import AmbiguousError, Asked, Place
 from checkback.storage.queue_owners import QueueOwner, log_of_half, refuse_foreign
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from checkback.operate.action import Action, View
+    from checkback.operate.preview import Print
     from checkback.operate.tables import OperatorTables
     from checkback.operate.transaction import Transaction
     from checkback.settings import Settings
-
-    #: prints a table: column titles, rows
-    Print = Callable[[Sequence[str], Sequence[Sequence[str]]], None]
 
 
 def state_of(commit: bool, rollback: bool) -> str:
@@ -76,24 +75,50 @@ class Request:
         return cls(Asked(transaction_id, group, place), OperatorSignature.of(actor, reason), state)
 
 
-def run(settings: Settings, request: Request, yes: bool, as_json: bool, table: Print) -> None:
+def resume_request(
+    transaction_id: str | None,
+    everything: bool,
+    group: str | None,
+    since: datetime | None,
+    queue_id: int | None,
+    queue_offset: int | None,
+    actor: str,
+    reason: str,
+) -> Request | RequestForAll:
+    """What `resume` is asked for: one message by its transaction id, or all. Raises SettingsError."""
+    if (transaction_id is None) != everything:
+        raise SettingsError("say which discarded messages", "TX, --all", "give one of the two")
+    if transaction_id is not None:
+        if since is not None:
+            raise SettingsError("is for all discarded messages", "--since", "give it with --all, without TX")
+        return Request.of(transaction_id, group, queue_id, queue_offset, actor, reason)
+    if queue_id is not None or queue_offset is not None:
+        raise SettingsError("are of one message", "--queue-id, --queue-offset", "give them with TX, without --all")
+    return RequestForAll(group, since, OperatorSignature.of(actor, reason))
+
+
+def run(settings: Settings, request: Request | RequestForAll, yes: bool, as_json: bool, table: Print) -> None:
     """Resolve, cancel or resume. Without ``yes`` it only shows the action; on a terminal it asks for confirmation.
 
     Raises SettingsError, RefusedError, StorageError.
     """
     queue = settings.operator.queue
-    if request.state is None:
+    state = None if isinstance(request, RequestForAll) else request.state
+    if state is None:
         action = resuming(queue, request.signed, _now)
-    elif request.state == CANCEL:
+    elif state == CANCEL:
         action = cancelling(request.signed, _now)
     else:
-        action = resolving(request.state, request.signed, _now)
+        action = resolving(state, request.signed, _now)
     with open_tables(settings) as store:
         for name in ("half", "decisions"):
             if not store.has(name):
                 raise SettingsError("there is no such table", name, "run `checkback reconcile` first")
-        if request.state is None:
+        if state is None:
             refuse_foreign(log_of_half(Tables.of(settings.storage)), [queue], QueueOwner.OPERATOR, "operator.queue")
+        if isinstance(request, RequestForAll):
+            run_all(store, request, queue, yes, as_json, table, confirmed)
+            return
         try:
             _run(store, request.asked, queue, action, yes, as_json, table)
         except AmbiguousError as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkback.errors import SettingsError
 from checkback.messages import RESUMED_BY, RESUMED_FROM
+from checkback.operate.operations import RESUME
 from checkback.operate.transaction import OPERATOR, Decision, LandedOp, Place, Transaction
 from checkback.storage.first_op import is_own, misfit, turn
 from checkback.storage.row_texts import NOT_TRIED, tried_error
@@ -64,6 +65,31 @@ def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
             found[origin] = replace(found[origin], resumed_as=transaction.place)
     recorded = {(row["action"], Place(row["queue_id"], row["queue_offset"])) for row in ledger}
     return Found(_with_outcomes(store, found), recorded)
+
+
+def find_at(store: OperatorTables, wanted: Mapping[Place, str], queue: int) -> list[Transaction]:
+    """As `find`, the half messages at these places that have these transaction ids."""
+    origins, queues = resumed_as(store, queue)
+    halves = _first_of_each(_rows_at(store, "half", "queue_offset", wanted, _HALF))
+    found = {
+        place: replace(_transaction(row, place.queue_id in queues), resumed_as=origins.get(place))
+        for place, row in halves.items()
+        if row["transaction_id"] == wanted[place]
+    }
+    return _with_outcomes(store, found)
+
+
+def resumed_as(store: OperatorTables, queue: int) -> tuple[dict[Place, Place], set[int]]:
+    """By place of a discarded message that was resumed the newest half message of it, and the queues of these."""
+    ledger = store.rows("operations", {"action": [RESUME]}, ["new_queue_id"])
+    queues = {queue, *ledger.column("new_queue_id").drop_null().to_pylist()}
+    names = ["queue_id", "queue_offset", "properties"]
+    halves = sorted(store.rows("half", {"queue_id": queues}, names).to_pylist(), key=lambda row: row["queue_offset"])
+    origins = {
+        Place.parse(dict(row["properties"] or ()).get(RESUMED_FROM)): Place(row["queue_id"], row["queue_offset"])
+        for row in halves
+    }
+    return {origin: place for origin, place in origins.items() if origin is not None}, queues
 
 
 def _places(store: OperatorTables, asked: Asked, queues: Collection[int]) -> set[Place]:

@@ -8,11 +8,15 @@ from checkback.operate.operations import CANCEL, RESUME
 from checkback.operate.transaction import stamp
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from checkback.operate.action import Outcome, View
     from checkback.operate.operations import Operation
     from checkback.operate.transaction import Transaction
+
+    #: prints a table: column titles, rows
+    Print = Callable[[Sequence[str], Sequence[Sequence[str]]], None]
 
 Json = dict[str, Any]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.operate.action import Action
@@ -13,7 +14,7 @@ from checkback.operate.rules import RefusedError, judge_resume
 from checkback.operate.transaction import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from checkback.operate.operator_signature import OperatorSignature
@@ -33,19 +34,40 @@ def resuming(queue: int, signed: OperatorSignature, clock: Callable[[], datetime
         return 0 if last is None else int(last) + 1
 
     def attempt(store: OperatorTables, transaction: Transaction, version: int) -> Operation | None:
-        here = {"queue_id": [transaction.place.queue_id], "queue_offset": [transaction.place.queue_offset]}
-        messages = store.rows("discarded", here).to_pylist()
-        if not messages:
-            raise RefusedError(
-                "its message is not in `discarded`",
-                f"transaction {transaction.place}",
-                "run `checkback reconcile`, which finishes its last batch, then again",
-            )
-        place = Place(queue, version)
-        now = clock()
-        if not store.append("half", half_row(messages[0], place, signed, now), f"operator/{queue}", version):
-            return None
-        names = (transaction.transaction_id, transaction.producer_group, transaction.real_topic)
-        return Operation(now, RESUME, signed, transaction.place, *names, place)
+        done = resume_at(store, [transaction], Place(queue, version), signed, clock())
+        return None if done is None else done[0]
 
     return Action(RESUME, judge_resume, next_offset, attempt)
+
+
+def resume_at(
+    store: OperatorTables, some: Sequence[Transaction], first: Place, signed: OperatorSignature, now: datetime
+) -> list[Operation] | None:
+    """Append their messages as half messages, from the place ``first`` on. None if another operator was first.
+
+    Raises RefusedError if one of the messages is not in `discarded`.
+    """
+    by_queue: dict[int, list[int]] = {}
+    for one in some:
+        by_queue.setdefault(one.place.queue_id, []).append(one.place.queue_offset)
+    messages = {
+        Place(row["queue_id"], row["queue_offset"]): row
+        for queue_id, offsets in by_queue.items()
+        for row in store.rows("discarded", {"queue_id": [queue_id], "queue_offset": offsets}).to_pylist()
+    }
+    places = [Place(first.queue_id, first.queue_offset + number) for number in range(len(some))]
+    rows = []
+    for one, place in zip(some, places, strict=True):
+        if one.place not in messages:
+            raise RefusedError(
+                "its message is not in `discarded`",
+                f"transaction {one.place}",
+                "run `checkback reconcile`, which finishes its last batch, then again",
+            )
+        rows.append(half_row(messages[one.place], place, signed, now))
+    if not store.append_many("half", pa.concat_tables(rows), f"operator/{first.queue_id}", first.queue_offset):
+        return None
+    return [
+        Operation(now, RESUME, signed, one.place, one.transaction_id, one.producer_group, one.real_topic, place)
+        for one, place in zip(some, places, strict=True)
+    ]

@@ -40,7 +40,7 @@ class OperatorTables(Protocol):
         """Whether the table exists."""
 
     def rows(self, name: str, equal: Equal, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows with these values; empty if there is no such table. ``columns`` None = all."""
+        """The rows with these values; empty if there is no such table. ``columns`` None = all; no values = all rows."""
 
     def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
         """Append one row; False, and nothing appended, if (app, version) or a later version is committed already.
@@ -48,6 +48,15 @@ class OperatorTables(Protocol):
         (app, version) is a Delta transaction identifier: of two concurrent appends one gets True. Creates the table if
         needed.
         """
+
+    #: rows that `append_many` and `append_each` take at a time
+    at_once: int
+
+    def append_many(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
+        """As `append`, for rows with the versions from ``first`` on: all or, if one of these is committed, none."""
+
+    def append_each(self, name: str, rows: pa.Table, apps: Sequence[str]) -> bool:
+        """As `append`, each row with an application of its own and version 0: all or none."""
 
 
 @contextmanager
@@ -72,6 +81,8 @@ def _is_plain(tables: Tables, name: str) -> bool:
 class FileStore:
     """Tables in local folders: their Parquet files, and commits by delta-rs."""
 
+    at_once = 200  # with their bodies in memory
+
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
@@ -87,26 +98,40 @@ class FileStore:
             return nothing
         numbers = {column: values for column, values in equal.items() if pa.types.is_integer(schema.field(column).type)}
         within = {column: (min(values), max(values)) for column, values in numbers.items()}
-        wanted = reduce(and_, [pc.field(column).isin(list(values)) for column, values in equal.items()])
+        wanted = reduce(
+            and_, [pc.field(column).isin(list(values)) for column, values in equal.items()], pc.scalar(True)
+        )
         files = self._tables.log(name).data_files(within)
         read = concurrently(self._tables.root, lambda file: read_rows(file.path, name, columns, wanted), files)
         return pa.concat_tables([nothing, *read])
 
     def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
         """As OperatorTables."""
+        return self._append(name, row, {app: version}, {app: version})
+
+    def append_many(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
+        """As OperatorTables."""
+        return self._append(name, rows, {app: first}, {app: first + rows.num_rows - 1})
+
+    def append_each(self, name: str, rows: pa.Table, apps: Sequence[str]) -> bool:
+        """As OperatorTables."""
+        return self._append(name, rows, dict.fromkeys(apps, 0), dict.fromkeys(apps, 0))
+
+    def _append(self, name: str, rows: pa.Table, first: Mapping[str, int], last: Mapping[str, int]) -> bool:
+        """Append, unless an application has committed its ``first`` version; then they have committed the ``last``."""
         DeltaLog.create(name, self._tables.location(name), self._tables.sync)
         log = self._tables.log(name)
-        before = log.versions([app])[app]
+        before = log.versions(first)
         for other in _READ:  # the append depends on what was read
             if self.has(other):
                 self._tables.log(other).flush()
-        if before is not None and before >= version:
+        if any(version is not None and version >= first[app] for app, version in before.items()):
             return False
         with FileWriter(self._tables.root, sync=self._tables.sync) as writer:
-            writer.write(name, row)
+            writer.write(name, rows)
             files = writer.close()
         try:
-            log.commit_after(files, {app: before}, {app: version})
+            log.commit_after(files, before, last)
         except FencedError:
             return False
         return True
@@ -114,6 +139,8 @@ class FileStore:
 
 class SparkStore:
     """Tables that only Spark can read or write: in a catalog, in an object store, or clustered."""
+
+    at_once = 1  # Spark skips a commit by its last version alone
 
     def __init__(self, spark: SparkSession, tables: Tables) -> None:
         self._spark = spark
@@ -132,7 +159,7 @@ class SparkStore:
         schema = pa.schema([schema.field(column) for column in names])
         if not self.has(name) or not all(equal.values()):
             return schema.empty_table()
-        wanted = reduce(and_, [F.col(column).isin(list(values)) for column, values in equal.items()])
+        wanted = reduce(and_, [F.col(column).isin(list(values)) for column, values in equal.items()], F.lit(True))
         rows = self._tables.read(self._spark, name).where(wanted).select(*names).toArrow()
         return python_times(rows.cast(schema))
 
@@ -148,3 +175,11 @@ class SparkStore:
         (mine,) = row.to_pylist()
         equal = {column: [value] for column, value in mine.items() if isinstance(value, str | int)}
         return mine in self.rows(name, equal).to_pylist()
+
+    def append_many(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
+        """As OperatorTables, for one row."""
+        return self.append(name, rows, app, first)
+
+    def append_each(self, name: str, rows: pa.Table, apps: Sequence[str]) -> bool:
+        """As OperatorTables, for one row."""
+        return self.append(name, rows, apps[0], 0)

@@ -1,0 +1,207 @@
+"""`checkback resume --all`: the discarded messages of a group, or of all, each resumed as by `checkback resume TX`.
+
+After an outage of a producer's endpoints thousands may be in `discarded`. They are resumed some at a time: their half
+messages in one commit, then their rows of `operations` in another. Each is an action of its own all the same, and what
+was interrupted goes on where it stopped when it is given again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from checkback.errors import CheckbackError, FencedError, SettingsError
+from checkback.operate.action import TRIES, Outcome, act, record
+from checkback.operate.lookup import find_at, resumed_as
+from checkback.operate.operations import RESUME
+from checkback.operate.preview import outcome_json
+from checkback.operate.resume import resume_at, resuming
+from checkback.operate.rows import operation_row
+from checkback.operate.rules import RefusedError
+from checkback.operate.transaction import Asked, Place, stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from checkback.operate.action import Action
+    from checkback.operate.operator_signature import OperatorSignature
+    from checkback.operate.preview import Print
+    from checkback.operate.tables import OperatorTables
+    from checkback.operate.transaction import Transaction
+
+#: a cancelled message was ended on purpose: it is resumed by its id only
+_ON_PURPOSE = "CANCELLED"
+_DISCARDED = ("queue_id", "queue_offset", "transaction_id", "producer_group", "real_topic", "reason", "discarded_at")
+
+
+class Discarded(NamedTuple):
+    """A message in `discarded` that is to be resumed. ``unrecorded``: it is, but the ledger lacks the action."""
+
+    place: Place
+    transaction_id: str
+    producer_group: str
+    real_topic: str
+    reason: str
+    discarded_at: datetime
+    unrecorded: bool
+
+
+@dataclass(frozen=True)
+class RequestForAll:
+    """The options of the command. ``group``: None = all; ``since``: discarded then or later, None = ever."""
+
+    group: str | None
+    since: datetime | None
+    signed: OperatorSignature
+
+
+def resumable(
+    store: OperatorTables, queue: int, group: str | None = None, since: datetime | None = None
+) -> list[Discarded]:
+    """Those of `discarded` that are not resumed and recorded yet, and were not cancelled; by the time of the discard.
+
+    ``queue``: that of resumed messages. Raises StorageError.
+    """
+    rows = store.rows("discarded", {} if group is None else {"producer_group": [group]}, _DISCARDED).to_pylist()
+    ledger = store.rows("operations", {"action": [RESUME]}, ["queue_id", "queue_offset"]).to_pylist()
+    recorded = {Place(row["queue_id"], row["queue_offset"]) for row in ledger}
+    resumed, _ = resumed_as(store, queue)
+    chosen = {}
+    for row in rows:
+        place = Place(row["queue_id"], row["queue_offset"])
+        one = Discarded._make([place, *(row[name] for name in _DISCARDED[2:]), place in resumed])
+        done = one.unrecorded and place in recorded
+        if one.reason != _ON_PURPOSE and not done and (since is None or one.discarded_at >= since):
+            chosen[place] = one
+    return sorted(chosen.values(), key=lambda one: (one.discarded_at, one.place))
+
+
+def run_all(
+    store: OperatorTables,
+    request: RequestForAll,
+    queue: int,
+    yes: bool,
+    as_json: bool,
+    table: Print,
+    confirmed: Callable[[bool], bool],
+) -> None:
+    """Without ``yes`` it only shows how many there are, by group, topic and reason; on a terminal it asks.
+
+    With ``as_json`` a line for each message. Raises RefusedError if some could not be resumed, StorageError.
+    """
+    chosen = resumable(store, queue, request.group, request.since)
+    if not (yes and as_json):
+        _show(chosen, as_json, table)
+        if not chosen or (not yes and not confirmed(as_json)):
+            return
+    resumed, refused = 0, list[CheckbackError]()
+    for first in range(0, len(chosen), store.at_once):
+        for outcome in resume_some(store, chosen[first : first + store.at_once], queue, request.signed, _now):
+            if isinstance(outcome, CheckbackError):
+                refused.append(outcome)
+                continue
+            resumed += 1
+            if as_json:
+                print(json.dumps(outcome_json(outcome, _now())))
+        if first + store.at_once < len(chosen):
+            print(f"{resumed} of {len(chosen)} resumed", file=sys.stderr, flush=True)
+    if not as_json:
+        print(f"Resumed {_messages(resumed)}. `checkback reconcile` does the rest when it next runs.")
+    if refused:
+        raise RefusedError(f"{_messages(len(refused))} not resumed, the first: {refused[0].what}", refused[0].where)
+
+
+def resume_some(
+    store: OperatorTables,
+    some: Sequence[Discarded],
+    queue: int,
+    signed: OperatorSignature,
+    clock: Callable[[], datetime],
+) -> list[Outcome | CheckbackError]:
+    """Resume messages, at most ``store.at_once``. Of each what was done, or why it is refused.
+
+    As `act`: the next offset is read before all else, so that the commit fails if another operator resumes meanwhile.
+    Raises FencedError if that happens again and again, StorageError.
+    """
+    action = resuming(queue, signed, clock)
+    late = {one.place: _alone(store, one, queue, action) for one in some if one.unrecorded}
+    wanted = {one.place: one.transaction_id for one in some if not one.unrecorded}
+    for _ in range(TRIES):
+        offset = action.version(store)
+        found = {one.place: one for one in find_at(store, wanted, queue)}
+        refused = {place: why for place in wanted if (why := _refused(found.get(place), place, action)) is not None}
+        ready = [found[place] for place in wanted if place not in refused]
+        done = resume_at(store, ready, Place(queue, offset), signed, clock()) if ready else []
+        if done is None:
+            continue
+        apps = [f"operator/{RESUME}/{one.place}" for one in done]
+        if done and not store.append_each("operations", pa.concat_tables(map(operation_row, done)), apps):
+            record(store, done)  # somebody has completed the ledger meanwhile
+        outcomes: dict[Place, Outcome | CheckbackError] = {**late, **refused}
+        for one, operation in zip(ready, done, strict=True):
+            outcomes[one.place] = Outcome(one, operation, repeated=False)
+        return [outcomes[one.place] for one in some]
+    raise FencedError("too many concurrent operator ops", f"queue {queue}", "run it again")
+
+
+def _alone(store: OperatorTables, one: Discarded, queue: int, action: Action) -> Outcome | CheckbackError:
+    try:
+        return act(store, Asked(one.transaction_id, one.producer_group, one.place), queue, action)
+    except (RefusedError, SettingsError) as error:
+        return error
+
+
+def _refused(transaction: Transaction | None, place: Place, action: Action) -> RefusedError | None:
+    if transaction is None:
+        return RefusedError("its half message is gone", f"transaction {place}")
+    try:
+        action.judge(transaction)
+    except RefusedError as error:
+        return error
+    return None
+
+
+def _show(chosen: Sequence[Discarded], as_json: bool, table: Print) -> None:
+    groups = _summary(chosen)
+    if as_json:
+        names = ("producer_group", "real_topic", "reason", "messages", "first_discarded_at", "last_discarded_at")
+        print(json.dumps({"done": False, "action": RESUME, "messages": len(chosen), "groups": _named(names, groups)}))
+        return
+    if chosen:
+        table(
+            ("group", "topic", "reason", "messages", "first", "last"), [[str(part) for part in row] for row in groups]
+        )
+        each = "each becomes a new half message, born now, and its producer is asked anew"
+        print(f"{RESUME}: {_messages(len(chosen))}, {each}.")
+    else:
+        print("No discarded message is left to be resumed.")
+
+
+def _summary(chosen: Iterable[Discarded]) -> list[tuple[str, str, str, int, str, str]]:
+    """group, topic, reason, messages, first and last discard."""
+    count: Counter[tuple[str, str, str]] = Counter()
+    times: dict[tuple[str, str, str], tuple[datetime, datetime]] = {}
+    for one in chosen:
+        key = one.producer_group, one.real_topic, one.reason
+        count[key] += 1
+        first, last = times.get(key, (one.discarded_at, one.discarded_at))
+        times[key] = min(first, one.discarded_at), max(last, one.discarded_at)
+    return [(*key, count[key], stamp(times[key][0]), stamp(times[key][1])) for key in sorted(count)]
+
+
+def _named(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count} messages"
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

@@ -1,0 +1,180 @@
+"""`checkback resume --all`: which messages it takes, and that each is resumed once. Without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checkback.cli import main
+from checkback.operate.resume_all import resumable, resume_some
+from checkback.operate.rules import RefusedError
+from checkback.operate.transaction import Asked, Place
+from operate.fixtures import ALICE, BOB, QUEUE, T0, Lakehouse, Watched
+
+if TYPE_CHECKING:
+    from checkback.errors import CheckbackError
+    from checkback.operate.action import Outcome
+    from checkback.operate.tables import OperatorTables
+
+SIGNED = ("--actor", "bob", "--reason", "the endpoint is back")
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lakehouse:
+    """In ./data: discarded messages of two groups, one of them resumed; a cancelled, a pending, a committed one."""
+    monkeypatch.chdir(tmp_path)
+    made = Lakehouse(tmp_path / "data")
+    for offset, group in ((0, "orders"), (1, "orders"), (2, "pay"), (3, "orders")):
+        made.decide(made.half(offset, f"tx-{offset}", group), "DISCARD", "checkback")
+    made.decide(made.half(4, "tx-4"), "CANCEL", "operator")
+    made.half(5, "tx-5")
+    made.decide(made.half(6, "tx-6"), "COMMIT")
+    made.resume(Asked("tx-1"), ALICE)
+    return made
+
+
+def offsets(made: Lakehouse) -> list[str]:
+    """The origins of the resumed messages, in the order in which they were resumed."""
+    rows = [row for row in made.rows("half") if row["queue_id"] == QUEUE]
+    return [dict(row["properties"])["CHECKBACK_RESUMED_FROM"] for row in sorted(rows, key=lambda r: r["queue_offset"])]
+
+
+def test_all_that_were_discarded_are_resumed_once(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert main(["resume", "--all", *SIGNED, "--yes"]) == 0
+        assert offsets(lake) == ["0/1", "0/0", "0/2", "0/3"]
+    out, err = capfd.readouterr()
+    assert "Resumed 3 messages." in out
+    assert "No discarded message is left to be resumed." in out
+    assert err == ""
+    recorded = {(row["queue_offset"], row["actor"]) for row in lake.rows("operations")}
+    assert recorded == {(1, "alice"), (0, "bob"), (2, "bob"), (3, "bob")}
+
+
+def test_one_that_was_discarded_again_is_resumed_again(lake: Lakehouse) -> None:
+    lake.decide(Place(QUEUE, 0), "DISCARD", "checkback")
+    assert main(["resume", "--all", *SIGNED, "--yes"]) == 0
+    assert offsets(lake) == ["0/1", "0/0", "0/2", "0/3", f"{QUEUE}/0"]
+
+
+def test_a_group_and_a_time(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
+    assert [one.place.queue_offset for one in resumable(lake.store(), QUEUE, "orders")] == [0, 3]
+    since = resumable(lake.store(), QUEUE)[-1].discarded_at
+    assert [one.place.queue_offset for one in resumable(lake.store(), QUEUE, since=since)] == [3]
+    before = lake.versions()
+    assert main(["resume", "--all", "--group", "orders", "--since", T0.isoformat(), *SIGNED]) == 0
+    out = capfd.readouterr().out
+    assert "RESUME: 2 messages, each becomes a new half message" in out
+    assert "Nothing was done. --yes does it." in out
+    assert lake.versions() == before
+
+
+def test_json_shows_the_groups_and_then_each_message(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["resume", "--all", "--json", *SIGNED]) == 0
+    shown = json.loads(capfd.readouterr().out)
+    assert (shown["done"], shown["messages"]) == (False, 3)
+    assert [(group["producer_group"], group["messages"]) for group in shown["groups"]] == [("orders", 2), ("pay", 1)]
+    assert main(["resume", "--all", "--json", "--yes", *SIGNED]) == 0
+    done = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [(one["transaction"]["transaction_id"], one["new_queue_offset"]) for one in done] == [
+        ("tx-0", 1),
+        ("tx-2", 2),
+        ("tx-3", 3),
+    ]
+
+
+def test_what_cannot_be_resumed_holds_up_no_other(lake: Lakehouse, capfd: pytest.CaptureFixture[str]) -> None:
+    """One whose half message is gone."""
+    place = lake.half(7, "tx-7")
+    lake.decide(place, "DISCARD", "checkback")
+    rows = [row for row in lake.rows("half") if row["queue_offset"] != 0 or row["queue_id"] == QUEUE]
+    lake.remove("half")
+    for row in rows:
+        lake._append("half", row)
+    assert main(["resume", "--all", *SIGNED, "--yes"]) == 1
+    assert offsets(lake) == ["0/1", "0/2", "0/3", "0/7"]
+    err = capfd.readouterr().err
+    assert "1 message not resumed, the first: its half message is gone" in err
+
+
+def test_a_row_that_the_ledger_lacks_is_added(lake: Lakehouse) -> None:
+    """As after a crash between the half message and the ledger."""
+    lake.remove("operations")
+    assert [one.place.queue_offset for one in resumable(lake.store(), QUEUE)] == [0, 1, 2, 3]
+    assert main(["resume", "--all", *SIGNED, "--yes"]) == 0
+    assert offsets(lake) == ["0/1", "0/0", "0/2", "0/3"]
+    assert {row["queue_offset"]: row["actor"] for row in lake.rows("operations")}[1] == "alice"
+
+
+def resume_all(lake: Lakehouse, store: OperatorTables) -> list[Outcome | CheckbackError]:
+    """As the command with --yes, by Bob."""
+    return resume_some(store, resumable(lake.store(), QUEUE), QUEUE, BOB, lake.clock)
+
+
+def proven(lake: Lakehouse) -> None:
+    """Each is resumed once, at an offset of its own, and recorded once."""
+    places = [row["queue_offset"] for row in lake.rows("half") if row["queue_id"] == QUEUE]
+    assert sorted(places) == [0, 1, 2, 3]
+    assert sorted(offsets(lake)) == ["0/0", "0/1", "0/2", "0/3"]
+    recorded = {(row["queue_offset"], row["new_queue_offset"]) for row in lake.rows("operations")}
+    assert recorded == {(int(origin[2:]), number) for number, origin in enumerate(offsets(lake))}
+    assert len(lake.rows("operations")) == 4
+
+
+@pytest.mark.parametrize("when", range(20))
+def test_another_operator_comes_meanwhile(lake: Lakehouse, when: int) -> None:
+    """Whenever he comes, with one of them."""
+    late = []
+
+    class Meanwhile(Watched):
+        turns = when
+
+        def turn(self, name: str, appends: bool) -> None:  # noqa: ARG002 - whatever it is
+            if self.turns == 0:
+                try:
+                    late.append(lake.resume(Asked("tx-2"), ALICE).repeated)
+                except RefusedError:
+                    late.append(True)
+            self.turns -= 1
+
+    outcomes = resume_all(lake, Meanwhile(lake.store()))
+    proven(lake)
+    refused = [one for one in outcomes if isinstance(one, RefusedError)]
+    assert len(refused) == late.count(False)
+
+
+@pytest.mark.parametrize("before", ["half", "operations"])
+def test_what_was_interrupted_goes_on(lake: Lakehouse, before: str) -> None:
+    """A kill before a commit."""
+
+    class Crashing(Watched):
+        def turn(self, name: str, appends: bool) -> None:
+            if appends and name == before:
+                raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        resume_all(lake, Crashing(lake.store()))
+    assert len(lake.rows("operations")) == 1
+    resume_all(lake, lake.store())
+    proven(lake)
+    assert not resumable(lake.store(), QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "TX, --all: say which discarded messages; give one of the two"),
+        (("tx", "--all"), "give one of the two"),
+        (("tx", "--since", "1h ago"), "--since: is for all discarded messages"),
+        (("--all", "--queue-id", "1", "--queue-offset", "2"), "are of one message; give them with TX, without --all"),
+        (("--all", "--since", "then"), "--since"),
+    ],
+)
+def test_wrong_usage_is_told(arguments: tuple[str, ...], told: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["resume", *arguments, *SIGNED]) == 2
+    err = capfd.readouterr().err
+    assert told in err
+    assert err.count("\n") == 1
