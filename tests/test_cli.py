@@ -17,6 +17,7 @@ import pytest
 from checkback import __version__
 from checkback.cli import main
 from checkback.settings import Settings, flatten
+from checkback.storage.delta_log import DeltaLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -183,6 +184,15 @@ def test_help_and_settings_need_no_java_and_no_spark() -> None:
         assert (run.returncode, run.stderr) == (0, "")
     code = "import sys; from checkback.cli import main; main(['config', 'show']); sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_an_answer_does_not_wait_for_pandas(tmp_path: Path) -> None:
+    DeltaLog.create("half", f"{tmp_path}/half", sync=False)
+    code = "import sys; from checkback.cli import main; code = main(); sys.exit(code or 'pandas' in sys.modules)"
+    command = [sys.executable, "-c", code, "pending", "--set", f"storage.root={tmp_path}"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
 
 
 @pytest.mark.slow

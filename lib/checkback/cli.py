@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         with ctrl_c():
-            return _run(arguments)
+            return _run(arguments, own_process=argv is None)
     except BrokenPipeError:
         # The reader closed the pipe (`checkback pending | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -53,18 +53,19 @@ def run(command: str) -> None:
 
 def job() -> None:
     """Run the command in the process's arguments, as a Python wheel task; raises SystemExit on failure."""
-    code = main()
+    code = main(sys.argv[1:])
     if code:
         sys.exit(code)
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], own_process: bool) -> int:
     try:
         from typer import TyperException
 
-        from checkback.commands import app, names
+        from checkback.commands import answering, app, names
     except ModuleNotFoundError as error:
         raise _missing(error) from error
+    answering.own_process = own_process
     try:
         code: int = app(args=arguments, prog_name=PROGRAM, standalone_mode=False) or 0
         sys.stdout.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from checkback.inspect import audit_labels, duckdb_engine, half_index
+from checkback.inspect import audit_facts, audit_labels, duckdb_engine, half_index
 from checkback.inspect.audit import audit_on, findings_on
 from checkback.inspect.duckdb_engine import DuckDBEngine
 from checkback.reconcile.records import Reason
@@ -219,6 +220,29 @@ def test_one_fault_of_any_kind_is_judged_as_by_all_facts(tmp_path: Path) -> None
             rows += edit(t, usual(t))
     _write(settings, rows)
     _same(settings)
+
+
+@pytest.mark.slow
+def test_one_fault_is_judged_by_the_rows_that_its_part_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few transactions in each part: tables have no row of these, and are not read for them."""
+    monkeypatch.setattr(duckdb_engine, "_BRIEF_PART", 8)
+    settings = _settings(tmp_path)
+    rows: list[Row] = []
+    for queue, usual in enumerate(_USUAL, 10):
+        told = usual(Transaction(queue))
+        rare = [edit for edit in _edits(told) if not (isinstance(edit, partial) and edit.func is _changed)]
+        for number, edit in enumerate(rare):
+            t = Transaction(queue, 100 * queue + number)
+            rows += edit(t, usual(t))
+    _write(settings, rows)
+    _same(settings)
+
+
+def test_facts_are_computed_from_the_rows_that_they_name() -> None:
+    """What no row could tell is left out: a fact that names too few kinds would be lost."""
+    for name, one in audit_facts._AGGREGATES.items():
+        named = re.findall(r"kind (?:IN \(([\d, ]+)\)|= (\d+))", one.sql)
+        assert {int(kind) for pair in named for kind in "".join(pair).split(",")} == set(one.kinds), name
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any
 
 from checkback.commands.printing import console, print_line, print_rows
@@ -16,6 +17,17 @@ if TYPE_CHECKING:
 
     from checkback.inspect.answers import Answers
     from checkback.settings import Settings
+
+#: whether nothing but the command runs in this process
+own_process = False
+
+
+class _NoPandas(MetaPathFinder):
+    """Pandas cannot be imported: pyarrow would, for a quarter of a second, to know its types."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:  # noqa: ARG002 - importlib's
+        if fullname == "pandas":
+            raise ModuleNotFoundError(name=fullname)
 
 
 @contextmanager
@@ -31,6 +43,8 @@ def answering(settings: Settings, command: str) -> Iterator[Answers]:
     except SparkNeededError as error:
         _say(f"{error.what}: Spark is started, which takes a while")
     else:
+        if own_process:
+            sys.meta_path.insert(0, _NoPandas())
         yield answers
         return
     from checkback.spark.session import running_session

@@ -6,13 +6,15 @@ they are read. The only join between tables is that of `op` with the owners of i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.inspect.check_intervals import timed
 from checkback.messages import MS_MAX
 from checkback.reconcile.records import LONGEST_DELAY, REJECTION, Reason, Source
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from checkback.inspect.check_intervals import RulesHistory
 
 #: Bits of op_states and decision_states: COMMIT by source, ROLLBACK by source, DISCARD; SCHEDULED: COMMIT for later.
@@ -79,8 +81,11 @@ STATE_BITS = f"""CASE
     WHEN state = 'DISCARD' THEN {DISCARD} ELSE 0 END"""
 
 
-def facts(ever: RulesHistory, *, ignore_case: bool) -> str:
+def facts(ever: RulesHistory, *, ignore_case: bool, absent: Collection[str] = ()) -> str:
     """CTE `facts`: those of each transaction. It reads the tables, `topics`, and the CTE `rules` (`batch_audit`).
+
+    ``absent``: tables, and `topics`, that have no row of these transactions: they are not read, and what only their
+    rows could tell is not computed.
 
     Columns, integers, null if there is no such row or the value is unknown: queue_id, queue_offset; of the first half
     message at the offset: born, own_immunity (ms), landed (us), who, content; halves, messages (without a transaction),
@@ -97,8 +102,13 @@ def facts(ever: RulesHistory, *, ignore_case: bool) -> str:
     published_batch, unpublished_batch, kept_batch (of `discarded`), decided_batch, delivered_batch, cancelled_batch:
     hashes; decided_why, kept_why: of a discard or cancel, hashes.
     """
-    rows = " UNION ALL ".join((*_sources(ignore_case), _TIMED))
-    aggregates = ", ".join(f"{aggregate} AS {name}" for name, aggregate in _AGGREGATES.items())
+    sources = [source for source in (*_sources(ignore_case), _TIMED) if source.table not in absent]
+    rows = " UNION ALL ".join(source.rows for source in sources)
+    kinds = {kind for source in sources for kind in source.kinds}
+    aggregates = ", ".join(
+        f"{one.sql if kinds & set(one.kinds) else f'CAST({one.none} AS BIGINT)'} AS {name}"
+        for name, one in _AGGREGATES.items()
+    )
     return f"""{timed(ever)},
 owners AS (
     SELECT queue_id, queue_offset, min_by(coalesce(producer_group, ''), {_STORE}) AS own_group,
@@ -110,6 +120,14 @@ ops AS (
     FROM {{op}} AS o LEFT JOIN owners AS w ON w.queue_id = o.queue_id AND w.queue_offset = o.half_offset),
 all_rows AS ({rows}),
 facts AS (SELECT queue_id, queue_offset, {aggregates} FROM all_rows GROUP BY queue_id, queue_offset)"""
+
+
+class _Source(NamedTuple):
+    """Rows of a table, of these kinds. SQL."""
+
+    table: str
+    kinds: tuple[int, ...]
+    rows: str
 
 
 def _rows(table: str, kind: int | str, key: tuple[str, str] = ("queue_id", "queue_offset"), **columns: str) -> str:
@@ -139,76 +157,82 @@ def batch_of(time: str) -> str:
     return f"hash64(coalesce(batch_id, CAST(-1 AS BIGINT)), coalesce(unix_micros({time}), CAST(0 AS BIGINT)))"
 
 
-def _sources(ignore_case: bool) -> list[str]:
+def _sources(ignore_case: bool) -> list[_Source]:
     of_half, of_topic, of_unpublished = (
         content(*columns, ignore_case=ignore_case) for columns in (OF_HALF, OF_TOPIC, _OF_UNPUBLISHED)
     )
     named = f"hash64({WHO}, coalesce(sha1({topic_of('real_topic', ignore_case=ignore_case)}), ''))"
+    half = _rows(
+        "{half}",
+        _HALF,
+        begin="unix_millis(least(born_timestamp, store_timestamp))",
+        until="CASE WHEN check_immunity_s >= 0 THEN CAST(check_immunity_s AS BIGINT) * 1000 END",
+        store=_STORE,
+        who=named,
+        number=_DELAY,
+        content=of_half,
+    )
+    # A message without a transaction is its own COMMIT.
+    committed = _rows("{half} WHERE committed", _OP, begin="1", store=_STORE, number=str(1 << Source.PRODUCER))
+    # UNDELIVERED and DELIVERED report the delivery of a check, not the transaction's state (UNDELIVERED, written by a
+    # previous release: no endpoint received it). Alien ops have another group or transaction id than the first half
+    # message at the offset.
+    ops = _rows(
+        "ops",
+        f"""CASE WHEN state = 'UNDELIVERED' THEN {_UNDELIVERED}
+            WHEN state = 'DELIVERED' AND source = 'check' THEN {_RECEIVED}
+            WHEN own AND state = 'CANCEL' AND source = 'operator' THEN {_CANCEL_OP}
+            WHEN own THEN {_OP} ELSE {_ALIEN_OP} END""",
+        ("queue_id", "half_offset"),
+        store=_STORE,
+        number=f"""CASE WHEN state = 'DELIVERED' AND source = 'check'
+            THEN TRY_CAST(regexp_extract(remark, '^check ([0-9]{{{{1,9}}}})$', 1) AS BIGINT)
+            ELSE {STATE_BITS} END""",
+    )
+    deliveries = _rows(
+        "{deliveries}",
+        _DELIVERY,
+        begin="unix_millis(delivered_at)",
+        until="unix_millis(deliver_at)",
+        who=named,
+        batch=batch_of("delivered_at"),
+    )
+    decisions = _rows(
+        _with_turn("{decisions}", "decided_at"),
+        f"CASE WHEN state = 'CANCEL' THEN {_CANCEL} ELSE {_DECISION} END",
+        begin="check_times",
+        until="unix_millis(deliver_at)",
+        number=f"{STATE_BITS} + CASE WHEN deliver_at IS NOT NULL THEN {SCHEDULED} ELSE 0 END",
+        who=named,
+        store="turn",
+        content="unix_millis(decided_at)",
+        batch=batch_of("decided_at"),
+        why=_why("CASE WHEN state = 'CANCEL' THEN 'CANCELLED' ELSE reason END", "state IN ('CANCEL', 'DISCARD')"),
+    )
+    discarded = _rows(
+        "{discarded}",
+        f"CASE WHEN reason = 'CANCELLED' THEN {_CANCELLED} ELSE {_DISCARDED} END",
+        content=of_half,
+        batch=batch_of("discarded_at"),
+        why=_why("reason"),
+    )
     return [
-        _rows(
-            "{half}",
-            _HALF,
-            begin="unix_millis(least(born_timestamp, store_timestamp))",
-            until="CASE WHEN check_immunity_s >= 0 THEN CAST(check_immunity_s AS BIGINT) * 1000 END",
-            store=_STORE,
-            who=named,
-            number=_DELAY,
-            content=of_half,
-        ),
-        # UNDELIVERED and DELIVERED report the delivery of a check, not the transaction's state (UNDELIVERED, written by
-        # a previous release: no endpoint received it). Alien ops have another group or transaction id than the first
-        # half message at the offset.
-        _rows(
-            "ops",
-            f"""CASE WHEN state = 'UNDELIVERED' THEN {_UNDELIVERED}
-                WHEN state = 'DELIVERED' AND source = 'check' THEN {_RECEIVED}
-                WHEN own AND state = 'CANCEL' AND source = 'operator' THEN {_CANCEL_OP}
-                WHEN own THEN {_OP} ELSE {_ALIEN_OP} END""",
-            ("queue_id", "half_offset"),
-            store=_STORE,
-            number=f"""CASE WHEN state = 'DELIVERED' AND source = 'check'
-                THEN TRY_CAST(regexp_extract(remark, '^check ([0-9]{{{{1,9}}}})$', 1) AS BIGINT)
-                ELSE {STATE_BITS} END""",
-        ),
-        # A message without a transaction is its own COMMIT.
-        _rows("{half} WHERE committed", _OP, begin="1", store=_STORE, number=str(1 << Source.PRODUCER)),
-        _rows(
-            "{deliveries}",
-            _DELIVERY,
-            begin="unix_millis(delivered_at)",
-            until="unix_millis(deliver_at)",
-            who=named,
-            batch=batch_of("delivered_at"),
-        ),
-        _rows(
-            _with_turn("{decisions}", "decided_at"),
-            f"CASE WHEN state = 'CANCEL' THEN {_CANCEL} ELSE {_DECISION} END",
-            begin="check_times",
-            until="unix_millis(deliver_at)",
-            number=f"{STATE_BITS} + CASE WHEN deliver_at IS NOT NULL THEN {SCHEDULED} ELSE 0 END",
-            who=named,
-            store="turn",
-            content="unix_millis(decided_at)",
-            batch=batch_of("decided_at"),
-            why=_why("CASE WHEN state = 'CANCEL' THEN 'CANCELLED' ELSE reason END", "state IN ('CANCEL', 'DISCARD')"),
-        ),
-        _rows(
-            "{discarded}",
-            f"CASE WHEN reason = 'CANCELLED' THEN {_CANCELLED} ELSE {_DISCARDED} END",
-            content=of_half,
-            batch=batch_of("discarded_at"),
-            why=_why("reason"),
-        ),
-        _rows(REJECTED_ROWS, _REJECTED, number="bits"),
-        _messages("{unpublished}", _UNPUBLISHED, "unpublished_at", of_unpublished),
-        _messages("{topics}", _TOPIC, "committed_at", of_topic),
+        _Source("half", (_HALF,), half),
+        _Source("half", (_OP,), committed),
+        _Source("op", (_UNDELIVERED, _RECEIVED, _CANCEL_OP, _OP, _ALIEN_OP), ops),
+        _Source("deliveries", (_DELIVERY,), deliveries),
+        _Source("decisions", (_CANCEL, _DECISION), decisions),
+        _Source("discarded", (_CANCELLED, _DISCARDED), discarded),
+        _Source("rejected", (_REJECTED,), _rows(REJECTED_ROWS, _REJECTED, number="bits")),
+        _messages("unpublished", _UNPUBLISHED, "unpublished_at", of_unpublished),
+        _messages("topics", _TOPIC, "committed_at", of_topic),
     ]
 
 
-def _messages(table: str, kind: int, time: str, of_message: str) -> str:
+def _messages(table: str, kind: int, time: str, of_message: str) -> _Source:
     """Rows of a table that keeps each message with the place of its half message."""
-    return _rows(
-        _with_turn(table, time),
+    rows = _rows(
+        _with_turn(f"{{{table}}}", time),
         kind,
         ("half_queue_id", "half_queue_offset"),
         begin=f"unix_millis({time})",
@@ -216,6 +240,7 @@ def _messages(table: str, kind: int, time: str, of_message: str) -> str:
         content=of_message,
         batch=batch_of(time),
     )
+    return _Source(table, (kind,), rows)
 
 
 def _with_turn(table: str, time: str) -> str:
@@ -229,17 +254,21 @@ def _why(reason: str, where: str = "TRUE") -> str:
 
 
 #: rows of the CTE `timed`: checks and discards
-_TIMED = _rows(
+_TIMED = _Source(
     "timed",
-    f"CASE WHEN discard THEN {_GIVEN_UP} ELSE {_CHECK} END",
-    begin="CASE WHEN discard THEN landed_before ELSE ms END",
-    until="slack",
-    store="due",
-    number="CASE WHEN NOT discard THEN turn WHEN reason = 'EXPIRED' THEN needed - asked ELSE needed - number END",
-    who="CASE WHEN NOT discard THEN number END",
-    content=f"""CASE WHEN NOT discard
+    (_CHECK, _GIVEN_UP),
+    _rows(
+        "timed",
+        f"CASE WHEN discard THEN {_GIVEN_UP} ELSE {_CHECK} END",
+        begin="CASE WHEN discard THEN landed_before ELSE ms END",
+        until="slack",
+        store="due",
+        number="CASE WHEN NOT discard THEN turn WHEN reason = 'EXPIRED' THEN needed - asked ELSE needed - number END",
+        who="CASE WHEN NOT discard THEN number END",
+        content=f"""CASE WHEN NOT discard
         THEN CASE WHEN over THEN {OVER} ELSE 0 END + CASE WHEN again THEN {AGAIN} ELSE 0 END
         WHEN all_uncounted THEN number END""",
+    ),
 )
 
 
@@ -273,25 +302,38 @@ def _of(kinds: int | tuple[int, ...], column: str = "1") -> str:
     return f"CASE WHEN kind IN ({numbers}) THEN {column} END"
 
 
-def _count(*kinds: int) -> str:
-    return f"count({_of(kinds)})"
+class _Aggregate(NamedTuple):
+    """A fact, from the rows of these kinds; ``none``: what it is without any. SQL."""
+
+    kinds: tuple[int, ...]
+    sql: str
+    none: str = "NULL"
 
 
-def _first(column: str) -> str:
+def _fold(function: str, column: str, *kinds: int) -> _Aggregate:
+    return _Aggregate(kinds, f"{function}({_of(kinds, column)})")
+
+
+def _count(*kinds: int, column: str = "1") -> _Aggregate:
+    return _Aggregate(kinds, f"count({_of(kinds, column)})", "0")
+
+
+def _first(column: str) -> _Aggregate:
     """A value of the first half message; null stays null."""
-    return f"nullif(min_by(coalesce({column}, {_NONE}), {_of(_HALF, 'store')}), {_NONE})"
+    first = f"nullif(min_by(coalesce({column}, {_NONE}), {_of(_HALF, 'store')}), {_NONE})"
+    return _Aggregate((_HALF,), first)
 
 
-def _span(name: str, column: str, *kinds: int) -> dict[str, str]:
-    return {f"{name}_{which}": f"{which}({_of(kinds, column)})" for which in ("min", "max")}
+def _span(name: str, column: str, *kinds: int) -> dict[str, _Aggregate]:
+    return {f"{name}_{which}": _fold(which, column, *kinds) for which in ("min", "max")}
 
 
-def _bits(*kinds: int) -> str:
-    return f"coalesce(bit_or({_of(kinds, 'number')}), CAST(0 AS BIGINT))"
+def _bits(*kinds: int) -> _Aggregate:
+    return _Aggregate(kinds, f"coalesce(bit_or({_of(kinds, 'number')}), CAST(0 AS BIGINT))", "0")
 
 
-def _checks_with(bit: int) -> str:
-    return f"count(CASE WHEN kind = {_CHECK} AND (content & {bit}) <> 0 THEN 1 END)"
+def _checks_with(bit: int) -> _Aggregate:
+    return _Aggregate((_CHECK,), f"count(CASE WHEN kind = {_CHECK} AND (content & {bit}) <> 0 THEN 1 END)", "0")
 
 
 _AGGREGATES = {
@@ -299,32 +341,32 @@ _AGGREGATES = {
     "own_immunity": _first("until"),
     "who": _first("who"),
     "content": _first("content"),
-    "landed": f"min({_of(_HALF, 'store')})",
+    "landed": _fold("min", "store", _HALF),
     "halves": _count(_HALF),
-    "messages": f"count({_of(_OP, 'begin')})",
+    "messages": _count(_OP, column="begin"),
     **_span("delay", "number", _HALF),
     **_span("half_content", "content", _HALF),
     **_span("half_owner", "who", _HALF),
     "ops": _count(_OP, _ALIEN_OP),
     "alien_ops": _count(_ALIEN_OP),
     "undelivered": _count(_UNDELIVERED),
-    "received": f"max({_of(_RECEIVED, 'number')})",
+    "received": _fold("max", "number", _RECEIVED),
     "op_states": _bits(_OP),
-    "op_landed": f"min({_of(_OP, 'store')})",
+    "op_landed": _fold("min", "store", _OP),
     "cancel_ops": _count(_CANCEL_OP),
-    "cancel_landed": f"min({_of(_CANCEL_OP, 'store')})",
-    "alien_landed": f"max({_of(_ALIEN_OP, 'store')})",
+    "cancel_landed": _fold("min", "store", _CANCEL_OP),
+    "alien_landed": _fold("max", "store", _ALIEN_OP),
     "published": _count(_TOPIC),
-    "published_batch": f"min({_of(_TOPIC, 'batch')})",
-    "published_turn": f"min({_of(_TOPIC, 'store')})",
-    "unpublished_batch": f"min({_of(_UNPUBLISHED, 'batch')})",
-    "unpublished_turn": f"min({_of(_UNPUBLISHED, 'store')})",
-    "kept_batch": f"min({_of((_DISCARDED, _CANCELLED), 'batch')})",
-    "decided_batch": f"min({_of(_DECISION, 'batch')})",
-    "delivered_batch": f"min({_of(_DELIVERY, 'batch')})",
-    "cancelled_batch": f"min({_of(_CANCEL, 'batch')})",
-    "decided_why": f"min({_of((_DECISION, _CANCEL), 'why')})",
-    "kept_why": f"min({_of((_DISCARDED, _CANCELLED), 'why')})",
+    "published_batch": _fold("min", "batch", _TOPIC),
+    "published_turn": _fold("min", "store", _TOPIC),
+    "unpublished_batch": _fold("min", "batch", _UNPUBLISHED),
+    "unpublished_turn": _fold("min", "store", _UNPUBLISHED),
+    "kept_batch": _fold("min", "batch", _DISCARDED, _CANCELLED),
+    "decided_batch": _fold("min", "batch", _DECISION),
+    "delivered_batch": _fold("min", "batch", _DELIVERY),
+    "cancelled_batch": _fold("min", "batch", _CANCEL),
+    "decided_why": _fold("min", "why", _DECISION, _CANCEL),
+    "kept_why": _fold("min", "why", _DISCARDED, _CANCELLED),
     "unpublished": _count(_UNPUBLISHED),
     **_span("topic_content", "content", _TOPIC),
     **_span("unpublished_content", "content", _UNPUBLISHED),
@@ -332,29 +374,33 @@ _AGGREGATES = {
     **_span("discarded_content", "content", _DISCARDED, _CANCELLED),
     "decisions": _count(_DECISION),
     "decision_states": _bits(_DECISION),
-    "decided_checks": f"max({_of(_DECISION, 'begin')})",
-    "decided_turn": f"min({_of(_DECISION, 'store')})",
+    "decided_checks": _fold("max", "begin", _DECISION),
+    "decided_turn": _fold("min", "store", _DECISION),
     **_span("decision_owner", "who", _DECISION, _CANCEL, _DELIVERY),
-    "committed_at": f"max(CASE WHEN kind = {_DECISION} AND (number & {COMMITS}) <> 0 THEN content END)",
-    "due_at": f"max({_of((_DECISION, _DELIVERY), 'until')})",
-    "delivered_at": f"min({_of(_DELIVERY, 'begin')})",
-    "published_at": f"min({_of(_TOPIC, 'begin')})",
-    "unpublished_at": f"min({_of(_UNPUBLISHED, 'begin')})",
+    "committed_at": _Aggregate(
+        (_DECISION,), f"max(CASE WHEN kind = {_DECISION} AND (number & {COMMITS}) <> 0 THEN content END)"
+    ),
+    "due_at": _fold("max", "until", _DECISION, _DELIVERY),
+    "delivered_at": _fold("min", "begin", _DELIVERY),
+    "published_at": _fold("min", "begin", _TOPIC),
+    "unpublished_at": _fold("min", "begin", _UNPUBLISHED),
     "rejected": _bits(_REJECTED),
-    "deliver_at": f"max({_of(_DECISION, 'until')})",
+    "deliver_at": _fold("max", "until", _DECISION),
     "deliveries": _count(_DELIVERY),
     "cancels": _count(_CANCEL),
     "cancelled": _count(_CANCELLED),
     "checks": _count(_CHECK),
     "repeated_checks": _checks_with(AGAIN),
     "over_limit": _checks_with(OVER),
-    "last_check": f"max({_of(_CHECK, 'who')})",
-    "last_turn": f"max({_of(_CHECK, 'number')})",
-    "first_check_at": f"min({_of(_CHECK, 'begin')})",
-    "next_check_at": f"nullif(max_by(coalesce(store, {_NONE}), {_of(_CHECK, 'number')}), {_NONE})",
-    "least_slack": f"min({_of(_CHECK, 'until')})",
-    "least_end_slack": f"min({_of(_GIVEN_UP, 'until')})",
-    "too_young": f"min({_of(_GIVEN_UP, 'begin')})",
-    "lacking": f"max({_of(_GIVEN_UP, 'number')})",
-    "unreceived": f"max({_of(_GIVEN_UP, 'content')})",
+    "last_check": _fold("max", "who", _CHECK),
+    "last_turn": _fold("max", "number", _CHECK),
+    "first_check_at": _fold("min", "begin", _CHECK),
+    "next_check_at": _Aggregate(
+        (_CHECK,), f"nullif(max_by(coalesce(store, {_NONE}), {_of(_CHECK, 'number')}), {_NONE})"
+    ),
+    "least_slack": _fold("min", "until", _CHECK),
+    "least_end_slack": _fold("min", "until", _GIVEN_UP),
+    "too_young": _fold("min", "begin", _GIVEN_UP),
+    "lacking": _fold("max", "number", _GIVEN_UP),
+    "unreceived": _fold("max", "content", _GIVEN_UP),
 }

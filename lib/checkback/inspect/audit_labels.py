@@ -22,7 +22,7 @@ from checkback.reconcile.segment import CHECKS_AT_LEAST
 from checkback.storage.checkpoint import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from concurrent.futures import Future
 
     from checkback.inspect.audit_ordinary import Sorted
@@ -53,7 +53,7 @@ def labelled(
     born (ms); without ``figures`` those are left out. ``whole``: without sorting out the ordinary transactions
     (`audit_ordinary`); None: on Spark, which would read the tables twice.
     """
-    fixed, looked_at = accounted.fixed, form(_of_facts(accounted, figures=figures))
+    fixed = accounted.fixed
     engine = fixed.engine
     whole = engine.session is not None if whole is None else whole
 
@@ -62,6 +62,7 @@ def labelled(
         return found
 
     if whole:
+        looked_at = form(_of_facts(accounted, figures=figures))
         for part in fixed.parts():
             yield from ask(part, looked_at)
         yield from ask(fixed, form(_repeated(fixed, settings)))
@@ -73,6 +74,7 @@ def labelled(
         if figures:
             yield from ask(part, form(Question(_USUAL)), ordinary=engine.keep("ordinary", found.ordinary))
         if found.others.num_rows:
+            looked_at = form(_of_facts(accounted, figures=figures, absent=found.absent))
             for some in part.of(found.others).parts():
                 yield from ask(some, looked_at)
     twice = _several_times(fixed, published)
@@ -121,8 +123,11 @@ def _several_times(fixed: FixedTables, rows: int) -> pa.Table:
     return pa.table({"quick": pa.array(np.concatenate([np.empty(0, np.int64), *twice]))})
 
 
-def _of_facts(accounted: BatchAudit, *, figures: bool = True) -> Question:
-    """The findings of each transaction: labels (their names, with commas), queue_id, queue_offset, born (ms)."""
+def _of_facts(accounted: BatchAudit, *, figures: bool = True, absent: Collection[str] = ()) -> Question:
+    """The findings of each transaction: labels (their names, with commas), queue_id, queue_offset, born (ms).
+
+    ``absent``: see `facts`.
+    """
     fixed = accounted.fixed
     ever = rules_history(fixed)
     found = conditions(_in_force(accounted, ever))
@@ -132,7 +137,7 @@ def _of_facts(accounted: BatchAudit, *, figures: bool = True) -> Question:
         if figures or FINDINGS[name].level != "figure"
     )
     sql = f"""
-        WITH {rules(fixed)}, {facts(ever, ignore_case=fixed.ignores_case)}
+        WITH {rules(fixed)}, {facts(ever, ignore_case=fixed.ignores_case, absent=absent)}
         SELECT concat_ws(',', {labels}) AS labels, queue_id, queue_offset, born FROM facts"""
     return Question(sql, _ORDER, rules_values(fixed))
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _NAMES = ("producer_group", "transaction_id")
 #: by table, the names that it has of a half message
 _NAMED = {"op": _NAMES, "decisions": (*_NAMES, "real_topic")}
+#: tables of which an ordinary transaction has no row
+_OTHERS = ("unpublished", "check_requests", "deliveries", "discarded")
 _SAID = "state IN ('COMMIT', 'ROLLBACK')"
 #: findings of an ordinary transaction
 _LABELS = ("halves,published", "halves,rolled_back", "halves,pending")
@@ -40,12 +42,13 @@ _LABELS = ("halves,published", "halves,rolled_back", "halves,pending")
 class Sorted(NamedTuple):
     """``ordinary``: labels, queue_id, queue_offset, born (ms). ``others``: queue_id, queue_offset, each once.
 
-    ``published``: rows of the topics.
+    ``published``: rows of the topics. ``absent``: tables, and `topics`, that have no row of ``others``.
     """
 
     ordinary: pa.Table
     others: pa.Table
     published: int
+    absent: frozenset[str] = frozenset()
 
 
 def sources(*, ignore_case: bool) -> dict[str, str]:
@@ -62,7 +65,7 @@ def sources(*, ignore_case: bool) -> dict[str, str]:
     of_topic_too = f"{names}, {topic_of('real_topic', ignore_case=ignore_case)} AS real_topic"
     plain = ", ".join(KEY)
     of_topic = "half_queue_id AS queue_id, half_queue_offset AS queue_offset"
-    others = [f"SELECT {plain} FROM {{{name}}}" for name in ("check_requests", "deliveries", "discarded")]
+    others = [f"SELECT {plain}, {number} AS source FROM {{{name}}}" for number, name in enumerate(_OTHERS[1:], 1)]
     return {
         "half": f"""SELECT {plain}, {at_once} AS usual, unix_millis(least(born_timestamp, store_timestamp)) AS born,
             {content(*OF_HALF, ignore_case=ignore_case)} AS content, {of_topic_too} FROM {{half}}""",
@@ -71,7 +74,7 @@ def sources(*, ignore_case: bool) -> dict[str, str]:
             FROM {{decisions}}""",
         "topics": f"""SELECT {of_topic}, {content(*OF_TOPIC, ignore_case=ignore_case)} AS content,
             {batch_of("committed_at")} AS batch FROM {{topics}}""",
-        "others": " UNION ALL ".join([*others, f"SELECT {of_topic} FROM {{unpublished}}"]),
+        "others": " UNION ALL ".join([f"SELECT {of_topic}, 0 AS source FROM {{{_OTHERS[0]}}}", *others]),
     }
 
 
@@ -102,7 +105,11 @@ def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
     labels = pa.array(_LABELS).take(pa.array(course, mask=course < 0))
     ordinary = half.select([*KEY, "born"]).append_column("labels", labels).filter(pa.array(course >= 0))
     others = pa.concat_tables(table.select(KEY) for table in strange)
-    return Sorted(ordinary, others.group_by(KEY).aggregate([]), len(found["topics"]))
+    strangers = {name: found[name][(found[name] < 0) | (course[found[name]] < 0)] for name in (*_NAMED, "topics")}
+    absent = {name for name, numbers in strangers.items() if not len(numbers)}
+    sources = pc.unique(rows["others"].column("source")).to_pylist()
+    absent |= {name for number, name in enumerate(_OTHERS) if number not in sources}
+    return Sorted(ordinary, others.group_by(KEY).aggregate([]), len(found["topics"]), frozenset(absent))
 
 
 def _said(rows: pa.Table, found: Numbers, half: pa.Table, usual: Flags, names: Sequence[str]) -> Numbers:
