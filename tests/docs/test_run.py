@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import subprocess
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fastapi
@@ -313,12 +314,12 @@ def test_config(call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 @pytest.mark.parametrize("call", _commands("resolve", "resume"), ids=_id)
 def test_operator(call: Call, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On a transaction that is as it must be: pending, or discarded. With --yes it is done, else shown."""
-    lake, transaction = Lakehouse(tmp_path), call.arguments[1]
+    lake, transaction = Lakehouse(tmp_path, datetime.now(timezone.utc)), call.arguments[1]
     place = lake.half(12, transaction)
     if call.arguments[0] == "resume":
         lake.decide(place, "DISCARD", "checkback")
     assert main([*call.arguments, "--set", f"storage.root={tmp_path}"]) == 0
-    assert transaction in capsys.readouterr().out
+    assert ("Resumed 1 message" if transaction == "--all" else transaction) in capsys.readouterr().out
     assert len(lake.rows("operations")) == call.arguments.count("--yes")
 
 

@@ -64,14 +64,14 @@ class Watched:
 
 
 class Lakehouse:
-    """The tables of a folder. Each row lands a second after the one before."""
+    """The tables of a folder. Each row lands a second after the one before, the first after ``now``."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, now: datetime = T0) -> None:
         self.root = str(root)
         self.tables = Tables(root=self.root, by_files=True)
         for name in ("half", "op", "decisions", "discarded"):
             DeltaLog.create(name, self.tables.location(name))
-        self._now = T0
+        self._now = now
 
     def clock(self) -> datetime:
         """A second later than the last time."""

@@ -30,7 +30,7 @@ from checkback.storage.tables import Tables
 from reconcile.test_batch_rules import Lakehouse
 
 root, wish = sys.argv[1:]
-print("build", __version__)
+print("build", __version__, flush=True)
 with running_session(Lakehouse.settings_of(root, check_max=1), "other build", short=True) as spark:
     lake = Lakehouse(spark, Path(root))
     if wish == "dies":

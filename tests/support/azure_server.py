@@ -26,6 +26,8 @@ ROOT = f"abfss://{CONTAINER}@{ACCOUNT}.dfs.core.windows.net"
 _KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _AZURITE = "azurite@3.37.0"
 _API = "2021-08-06"
+#: npm tries for an hour where the registry cannot be reached
+_FETCH_S = 300
 _PORT = re.compile(r"listens on http://127\.0\.0\.1:(\d+)")
 
 
@@ -48,7 +50,10 @@ def _fetch(folder: Path) -> None:
         raise NoServerError("Azurite needs Node.js, and there is none: ADLS is not tested")
     options = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-save"]
     command = ["npm", "install", *options, "--prefix", str(folder), _AZURITE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_FETCH_S)
+    except subprocess.TimeoutExpired as error:
+        raise NoServerError(f"npm has not fetched {_AZURITE} in {_FETCH_S} s, so ADLS is not tested") from error
     if done.returncode:
         said = (done.stderr.strip() or "npm says nothing").splitlines()[-1]
         raise NoServerError(f"npm cannot fetch {_AZURITE}, so ADLS is not tested: {said}")
