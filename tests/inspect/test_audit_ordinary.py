@@ -238,6 +238,13 @@ def test_one_fault_is_judged_by_the_rows_that_its_part_has(tmp_path: Path, monke
     _same(settings)
 
 
+def test_rows_of_half_messages_that_are_all_gone_are_judged(tmp_path: Path) -> None:
+    settings = _settings(tmp_path)
+    _write(settings, [row for row in Transaction(10).committed() if row[0] != "half"])
+    assert _findings(settings, whole=False)
+    _same(settings)
+
+
 def test_facts_are_computed_from_the_rows_that_they_name() -> None:
     """What no row could tell is left out: a fact that names too few kinds would be lost."""
     for name, one in audit_facts._AGGREGATES.items():

@@ -105,8 +105,8 @@ def sort_out(rows: Mapping[str, pa.Table]) -> Sorted:
     labels = pa.array(_LABELS).take(pa.array(course, mask=course < 0))
     ordinary = half.select([*KEY, "born"]).append_column("labels", labels).filter(pa.array(course >= 0))
     others = pa.concat_tables(table.select(KEY) for table in strange)
-    strangers = {name: found[name][(found[name] < 0) | (course[found[name]] < 0)] for name in (*_NAMED, "topics")}
-    absent = {name for name, numbers in strangers.items() if not len(numbers)}
+    taken = np.append(course >= 0, False)  # -1: there is no half message
+    absent = {name for name in (*_NAMED, "topics") if taken[found[name]].all()}
     sources = pc.unique(rows["others"].column("source")).to_pylist()
     absent |= {name for number, name in enumerate(_OTHERS) if number not in sources}
     return Sorted(ordinary, others.group_by(KEY).aggregate([]), len(found["topics"]), frozenset(absent))
