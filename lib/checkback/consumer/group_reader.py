@@ -16,7 +16,6 @@ from checkback.consumer.group_state import GroupState
 from checkback.errors import SettingsError, StorageError
 from checkback.messages import is_group
 from checkback.storage import table_files
-from checkback.storage.add_actions import add_actions
 from checkback.storage.delta_errors import DELTA_ERRORS, storage_error
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.object_store import options_of
@@ -62,7 +61,7 @@ def read_group(tables: Tables, group: str) -> StoredGroup:
     place = tables.location(GROUP_PREFIX + group)
     try:
         table = DeltaTable(place, storage_options=options_of(place) or None)
-        paths = add_actions(table).column("path").to_pylist()
+        paths = pa.table(table.get_add_actions()).column("path").to_pylist()
         written = next((int(commit["timestamp"]) for commit in table.history(1) if "timestamp" in commit), 0)
     except TableNotFoundError as error:
         raise StorageError("there is no such consumer group", place) from error

@@ -20,7 +20,6 @@ from checkback.consumer.group_rows import from_rows, to_rows
 from checkback.consumer.group_state import GroupState
 from checkback.errors import StorageError
 from checkback.storage import table_files
-from checkback.storage.add_actions import add_actions
 from checkback.storage.commit_reader import read_actions
 from checkback.storage.delta_errors import DELTA_ERRORS, storage_error
 from checkback.storage.delta_log import DeltaLog
@@ -144,7 +143,7 @@ class GroupTable:
         """Read the newest state by Delta's checkpoint and a listing of the log."""
         try:
             table = DeltaTable(self._place, storage_options=options_of(self._place) or None)
-            paths = add_actions(table).column("path").to_pylist()
+            paths = pa.table(table.get_add_actions()).column("path").to_pylist()
             version = int(table.version())
         except DELTA_ERRORS as error:
             raise storage_error("the group's table cannot be read", self._place, error) from error

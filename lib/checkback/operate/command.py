@@ -103,27 +103,29 @@ def run(settings: Settings, request: Request | RequestForAll, yes: bool, as_json
     Raises SettingsError, RefusedError, StorageError.
     """
     queue = settings.operator.queue
-    state = None if isinstance(request, RequestForAll) else request.state
-    if state is None:
-        action = resuming(queue, request.signed, _now)
-    elif state == CANCEL:
-        action = cancelling(request.signed, _now)
-    else:
-        action = resolving(state, request.signed, _now)
+    resumes = isinstance(request, RequestForAll) or request.state is None
     with open_tables(settings) as store:
         for name in ("half", "decisions"):
             if not store.has(name):
                 raise SettingsError("there is no such table", name, "run `checkback reconcile` first")
-        if state is None:
+        if resumes:
             refuse_foreign(log_of_half(Tables.of(settings.storage)), [queue], QueueOwner.OPERATOR, "operator.queue")
         if isinstance(request, RequestForAll):
             run_all(store, request, queue, yes, as_json, table, confirmed)
             return
         try:
-            _run(store, request.asked, queue, action, yes, as_json, table)
+            _run(store, request.asked, queue, _action(request, queue), yes, as_json, table)
         except AmbiguousError as error:
             _show_all(error.transactions, as_json, table)
             raise
+
+
+def _action(request: Request, queue: int) -> Action:
+    if request.state is None:
+        return resuming(queue, request.signed, _now)
+    if request.state == CANCEL:
+        return cancelling(request.signed, _now)
+    return resolving(request.state, request.signed, _now)
 
 
 def _run(

@@ -53,7 +53,7 @@ def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
     """
     ledger = store.rows("operations", {"transaction_id": [asked.transaction_id]}, _LEDGER).to_pylist()
     queues = {queue} | {row["new_queue_id"] for row in ledger if row["new_queue_id"] is not None}
-    halves = _first_of_each(_rows_at(store, "half", "queue_offset", _places(store, asked, queues), _HALF))
+    halves = _first_of_each(rows_at(store, "half", "queue_offset", _places(store, asked, queues), _HALF))
     found = {
         place: _transaction(row, place.queue_id in queues)
         for place, row in halves.items()
@@ -70,7 +70,7 @@ def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
 def find_at(store: OperatorTables, wanted: Mapping[Place, str], queue: int) -> list[Transaction]:
     """As `find`, the half messages at these places that have these transaction ids."""
     origins, queues = resumed_as(store, queue)
-    halves = _first_of_each(_rows_at(store, "half", "queue_offset", wanted, _HALF))
+    halves = _first_of_each(rows_at(store, "half", "queue_offset", wanted, _HALF))
     found = {
         place: replace(_transaction(row, place.queue_id in queues), resumed_as=origins.get(place))
         for place, row in halves.items()
@@ -109,7 +109,7 @@ def _places(store: OperatorTables, asked: Asked, queues: Collection[int]) -> set
     return places
 
 
-def _rows_at(
+def rows_at(
     store: OperatorTables, name: str, offset: str, places: Iterable[Place], columns: Sequence[str] | None = None
 ) -> list[tuple[Place, Row]]:
     """The rows of a table at these places, one queue at a time, which allows file skipping."""
@@ -123,11 +123,11 @@ def _rows_at(
     ]
 
 
-def _own_rows_at(store: OperatorTables, name: str, found: Mapping[Place, Transaction]) -> list[tuple[Place, Row]]:
+def _ownrows_at(store: OperatorTables, name: str, found: Mapping[Place, Transaction]) -> list[tuple[Place, Row]]:
     """The rows about these half messages; another may have had the offset before `half` was restored to older state."""
     return [
         (place, row)
-        for place, row in _rows_at(store, name, "queue_offset", found)
+        for place, row in rows_at(store, name, "queue_offset", found)
         if row["transaction_id"] in (None, found[place].transaction_id)
         and row["producer_group"] in (None, found[place].producer_group)
     ]
@@ -162,24 +162,24 @@ def _with_outcomes(store: OperatorTables, found: dict[Place, Transaction]) -> li
     """The transactions with their ops, decisions and checks."""
     ops: dict[Place, list[Row]] = {}
     cancels: dict[Place, list[Row]] = {}
-    for place, row in _rows_at(store, "op", "half_offset", found):
+    for place, row in rows_at(store, "op", "half_offset", found):
         whose = found[place].producer_group, found[place].transaction_id
         if is_own(row, *whose):
             ops.setdefault(place, []).append(row)
         elif _is_cancel(row) and misfit(row["producer_group"], row["transaction_id"], *whose) is None:
             cancels.setdefault(place, []).append(row)
-    decided = _own_rows_at(store, "decisions", found)
+    decided = _ownrows_at(store, "decisions", found)
     decisions = {
         place: Decision(row["state"], row["source"], row["reason"], row[_TIMES] or 0, row["decided_at"] or _EPOCH)
         for place, row in sorted(decided, key=lambda item: item[1]["state"] == "CANCEL")  # it comes after the COMMIT
     }
     due = {place: row["deliver_at"] for place, row in decided if row["deliver_at"] is not None}
-    delivered = {place: row["delivered_at"] for place, row in _own_rows_at(store, "deliveries", found)}
+    delivered = {place: row["delivered_at"] for place, row in _ownrows_at(store, "deliveries", found)}
     checks: dict[Place, int] = {}
-    for place, row in _rows_at(store, "check_requests", "queue_offset", found, ["queue_id", "queue_offset", _TIMES]):
+    for place, row in rows_at(store, "check_requests", "queue_offset", found, ["queue_id", "queue_offset", _TIMES]):
         checks[place] = max(checks.get(place, 0), row[_TIMES] or 0)
     answers: dict[Place, Row] = {}
-    for place, row in _rows_at(store, "check_answers", "queue_offset", found, _ANSWER):
+    for place, row in rows_at(store, "check_answers", "queue_offset", found, _ANSWER):
         if place not in answers or _order(row) > _order(answers[place]):
             answers[place] = row
     return [

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.operate.action import Action
+from checkback.operate.lookup import rows_at
 from checkback.operate.operations import RESUME, Operation
 from checkback.operate.rows import half_row
 from checkback.operate.rules import RefusedError, judge_resume
@@ -47,14 +48,7 @@ def resume_at(
 
     Raises RefusedError if one of the messages is not in `discarded`.
     """
-    by_queue: dict[int, list[int]] = {}
-    for one in some:
-        by_queue.setdefault(one.place.queue_id, []).append(one.place.queue_offset)
-    messages = {
-        Place(row["queue_id"], row["queue_offset"]): row
-        for queue_id, offsets in by_queue.items()
-        for row in store.rows("discarded", {"queue_id": [queue_id], "queue_offset": offsets}).to_pylist()
-    }
+    messages = dict(rows_at(store, "discarded", "queue_offset", [one.place for one in some]))
     places = [Place(first.queue_id, first.queue_offset + number) for number in range(len(some))]
     rows = []
     for one, place in zip(some, places, strict=True):

@@ -23,7 +23,6 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from checkback.errors import StorageError
 from checkback.storage import compatibility, table_files
-from checkback.storage.add_actions import add_actions
 from checkback.storage.checksum import write_checksum
 from checkback.storage.compatibility import declared_schema
 from checkback.storage.delta_errors import DELTA_ERRORS, storage_error, unreadable
@@ -224,7 +223,7 @@ class DeltaLog:
 
         A file without statistics for a column is never skipped.
         """
-        actions = python_times(add_actions(self._snapshot(), flatten=True))
+        actions = python_times(pa.table(self._snapshot().get_add_actions(flatten=True)))
         for name, (least, most) in (within or {}).items():
             if f"min.{name}" in actions.schema.names:
                 below, above = actions.column(f"max.{name}"), actions.column(f"min.{name}")
@@ -263,12 +262,12 @@ class DeltaLog:
 
     def small_files(self, below: int) -> int:
         """How many files of the version that `refresh` found last are smaller, in bytes."""
-        sizes = add_actions(self._table).column("size_bytes")
+        sizes = pa.table(self._table.get_add_actions()).column("size_bytes")
         return pc.sum(pc.less(sizes, below)).as_py() or 0
 
     def written(self, files: Collection[str]) -> dict[str, int]:
         """When those of these files were written, by name (ms), that the version has which `refresh` found last."""
-        actions = add_actions(self._table)
+        actions = pa.table(self._table.get_add_actions())
         times = actions.column("modification_time").cast(pa.timestamp("ms")).cast(pa.int64())
         names = (path.rpartition("/")[2] for path in actions.column("path").to_pylist())
         return {name: time for name, time in zip(names, times.to_pylist(), strict=True) if name in files}
@@ -277,7 +276,7 @@ class DeltaLog:
         """Paths, relative to the table's folder, of the data files of the current snapshot or of ``version``."""
         try:
             table = self._snapshot() if version is None else _open(self._place, version)
-            return set(add_actions(table).column("path").to_pylist())
+            return set(pa.table(table.get_add_actions()).column("path").to_pylist())
         except DELTA_ERRORS as error:
             raise unreadable(self._place, error) from error
 
@@ -320,7 +319,7 @@ class DeltaLog:
         try:
             if self._files is None or self._files[0] != version:  # a question asks for one part after the other
                 table = self._at(version)
-                self._files = version, compatibility.is_plain(table), add_actions(table, flatten=True)
+                self._files = version, compatibility.is_plain(table), pa.table(table.get_add_actions(flatten=True))
             _, plain, files = self._files
             plain = plain and (not whole or compatibility.has_columns(self._at(version), self._name))
         except DELTA_ERRORS as error:
@@ -337,7 +336,7 @@ class DeltaLog:
             table = self._at(version)
             if not is_registered(self._place):
                 return table.to_pyarrow_dataset()
-            files = add_actions(table)
+            files = pa.table(table.get_add_actions())
             sizes = dict(zip(*(files.column(name).to_pylist() for name in ("path", "size_bytes")), strict=True))
             return table.to_pyarrow_dataset(filesystem=objects.of_table(self._place, sizes))
         except DELTA_ERRORS as error:
