@@ -114,6 +114,30 @@ def test_head_that_never_ends_is_cut_off(gateway: Gateway) -> None:
     )
 
 
+@pytest.mark.parametrize(("begun", "code"), [(HEAD, "headers_too_large"), (b"\0junk\r\n\r\n", "malformed")])
+def test_refusal_is_heard_by_a_client_that_still_sends(gateway: Gateway, begun: bytes, code: str) -> None:
+    """A close with its bytes unread would reset the connection, and take the answer with it."""
+    with socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S) as connection:
+        connection.sendall(begun + b"x: " + b"y" * 40_000)
+        connection.sendall(b"y" * 1000)
+        head = connection.recv(1, socket.MSG_PEEK)
+        assert head
+        connection.sendall(b"y" * 1000)  # a reset would answer this one
+        heard = b""
+        while more := connection.recv(65536):
+            heard += more
+        assert problem(heard)["code"] == code
+        connection.sendall(b"y" * 1000)
+        assert connection.recv(1) == b""
+
+
+def test_refused_client_that_goes_on_sending_is_cut_off(gateway: Gateway) -> None:
+    with socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S) as connection:
+        connection.sendall(b"\0junk\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            connection.sendall(b"y" * (40 << 20))  # more than the sockets hold
+
+
 def chunked(gateway: Gateway, head: bytes, *parts: bytes) -> bytes:
     """What a client hears that sends its head, each part in a packet of its own, and waits for the hanging up."""
     with socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S) as connection:

@@ -38,6 +38,8 @@ class LimitedProtocol(HttpToolsProtocol):
         #: bytes since a chunk header not followed by a body: trailers
         self._trailers: int | None = None
         self._plain_head = b""
+        #: bytes still dropped after the last response; None = more requests may come
+        self._draining: int | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """As uvicorn's."""
@@ -76,6 +78,11 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """As uvicorn's; a head or trailers over the limit are answered 431."""
+        if self._draining is not None:
+            self._draining -= len(data)
+            if self._draining < 0:
+                self.transport.abort()
+            return
         if self._timer is None:
             self._start()
         # Counted before parsing: a head that ends or begins within these bytes is not charged for all of them.
@@ -91,7 +98,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.send_400_response("")
             return
         if (self._head or 0) > self.max_head or (self._trailers or 0) > self.max_head:
-            self._refuse(Problem("headers_too_large", f"more than {self.max_head} bytes"))
+            self._refuse(Problem("headers_too_large", f"more than {self.max_head} bytes"), receiving=True)
 
     def _parse(self, data: bytes) -> bytes:
         """Parse the received bytes and return those left over. Raises HttpParserError.
@@ -110,7 +117,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the same for everything that is not HTTP
         """Instead of uvicorn's: a problem, as for all errors."""
-        self._refuse(Problem("malformed", "no HTTP request"))
+        self._refuse(Problem("malformed", "no HTTP request"), receiving=True)
 
     def on_message_begin(self) -> None:
         """As uvicorn's; a pipelined request may begin in the bytes in which the previous one ended."""
@@ -209,8 +216,8 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         self._refuse(Problem("too_slow", f"not all of it came within {self.timeout_s:g} seconds"))
 
-    def _refuse(self, problem: Problem) -> None:
-        """Answer and close.
+    def _refuse(self, problem: Problem, *, receiving: bool = False) -> None:
+        """Answer and close; ``receiving``: more of the request may be on its way.
 
         Only closes if the request was answered before all of it arrived, or if the previous pipelined request is
         still unanswered: the client would take this for that one's answer.
@@ -228,7 +235,23 @@ class LimitedProtocol(HttpToolsProtocol):
             head += f"content-length: {len(body)}\r\nconnection: close\r\n"
             head += "".join(f"{name}: {value}\r\n" for name, value in problem.headers().items()) + "\r\n"
             self.transport.write(head.encode() + body)
+            if receiving and self.transport.can_write_eof():
+                self._drain()
+                return
         self.transport.close()
+        self._start_unread()
+
+    def _drain(self) -> None:
+        """Close after the client does, or after the timeout or as many bytes as a head may have.
+
+        A close with unread bytes resets the connection, and the client may lose the response (RFC 9112, 9.6).
+        """
+        self._draining = self.max_head
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.flow.resume_reading()
+        self.transport.write_eof()
         self._start_unread()
 
 
