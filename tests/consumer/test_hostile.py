@@ -26,6 +26,7 @@ from checkback.consumer import (
     group_state,
 )
 from checkback.consumer.batch_log import BatchLog
+from checkback.consumer.coordination import Coordinator
 from checkback.consumer.group_table import GroupTable
 from checkback.errors import SettingsError, StorageError
 from checkback.storage.delta_log import DeltaLog
@@ -74,6 +75,42 @@ def test_a_listener_may_shut_its_consumer_down(lake: Published, running: list[Pu
     assert GroupTable(lake.tables, "g").state.members == {}
     with pytest.raises(SettingsError, match="shut down"):
         consumer.start()
+
+
+class SlowlyStarted(PushConsumer):
+    """Its start waits with the first thread that calls the listener running, and others not yet."""
+
+    started_one = threading.Event()
+
+    def _run(self, name: str, target: Any, *arguments: float) -> None:
+        super()._run(name, target, *arguments)
+        if name == "0":
+            assert self.started_one.wait(20)
+
+
+def test_a_listener_may_shut_its_consumer_down_while_it_starts(lake: Published) -> None:
+    lake.publish({"pay": [lake.messages(20, range(20))]})
+
+    def stop(_: Any) -> None:
+        consumer.shutdown()
+        consumer.started_one.set()
+
+    consumer = SlowlyStarted("slow", lake.tables.root, Heard(also=stop), **FAST | {"threads": 2}).subscribe("pay")
+    consumer.start()
+    consumer.shutdown(20)
+    assert GroupTable(lake.tables, "slow").state.members == {}
+    assert not [thread for thread in threading.enumerate() if thread.name.endswith("-slow")]
+
+
+def test_a_consumer_that_is_shut_down_before_it_has_started_leaves(
+    lake: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.publish({"pay": [lake.messages(3)]})
+    consumer = PushConsumer("early", lake.tables.root, Heard(), **FAST).subscribe("pay")
+    monkeypatch.setattr(Coordinator, "adopt", lambda _: consumer.shutdown())
+    with pytest.raises(SettingsError, match="shut down"):
+        consumer.start()
+    assert GroupTable(lake.tables, "early").state.members == {}
 
 
 def test_a_coroutine_may_shut_its_consumer_down(lake: Published) -> None:

@@ -102,7 +102,8 @@ class PushConsumer:
         self._hand = QueuesInHand(group, orderly)
         self._threads: list[threading.Thread] = []
         self._coordinator: Coordinator | None = None
-        self._ended = threading.Lock()
+        #: held while the threads are started, and while they end
+        self._changing = threading.Lock()
 
     def subscribe(self, topic: str, selector: MessageSelector | str = "*") -> PushConsumer:
         """Consume the messages of a topic that the selector (text: tags) matches. Before `start`. Returns itself."""
@@ -122,7 +123,7 @@ class PushConsumer:
         """Join the group and begin to consume. Raises SettingsError, StorageError. Returns itself."""
         hand, options = self._hand, self._options
         if hand.stopping.is_set():
-            raise SettingsError("the consumer was shut down", self.group, "make a new one")
+            raise _shut_down(self.group)
         if self._threads:
             return self
         if not self._selectors or self._listener is None:
@@ -144,15 +145,20 @@ class PushConsumer:
         reader = Reader(hand, batches, {topic: self._reader(topic) for topic in self._selectors}, poll_s)
         unfiltered = {topic: TopicReader(self._tables, topic) for topic in self._selectors}
         letters = DeadLetters(self._tables, self.group)
-        self._coordinator = Coordinator(hand, member, letters, unfiltered, table.table_id, self._positions)
+        coordinator = Coordinator(hand, member, letters, unfiltered, table.table_id, self._positions)
         member.join()
-        self._coordinator.adopt()
+        coordinator.adopt()
         caller = Caller(hand, listening, member, options)
-        self._run("reader", reader.run)
-        for number in range(options.threads):
-            self._run(str(number), caller.run)
-        self._run("group", self._coordinator.run, 2 * poll_s, options.commit_interval)
-        return self
+        with self._changing:  # the first message's listener may shut the consumer down
+            if not hand.stopping.is_set():
+                self._coordinator = coordinator
+                self._run("reader", reader.run)
+                for number in range(options.threads):
+                    self._run(str(number), caller.run)
+                self._run("group", coordinator.run, 2 * poll_s, options.commit_interval)
+                return self
+        coordinator.leave()
+        raise _shut_down(self.group)
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Finish the listener's calls in progress, keep the positions, leave the group. ``timeout``: s to wait.
@@ -169,7 +175,7 @@ class PushConsumer:
 
     def _end(self, timeout: float | None) -> None:
         end = None if timeout is None else time.monotonic() + timeout
-        with self._ended:  # of two calls the second one waits, and finds nothing to do
+        with self._changing:  # of two calls the second one waits, and finds nothing to do
             coordinator, self._coordinator = self._coordinator, None
             threads = self._threads
             for thread in threads if coordinator is None else threads[:-1]:  # the last one is the coordinator's
@@ -252,3 +258,7 @@ class PushConsumer:
         thread = threading.Thread(target=target, args=arguments, name=f"consumer-{name}-{self.group}", daemon=True)
         self._threads.append(thread)
         thread.start()
+
+
+def _shut_down(group: str) -> SettingsError:
+    return SettingsError("the consumer was shut down", group, "make a new one")
