@@ -80,12 +80,12 @@ def test_a_listener_may_shut_its_consumer_down(lake: Published, running: list[Pu
 class SlowlyStarted(PushConsumer):
     """Its start waits with the first thread that calls the listener running, and others not yet."""
 
-    started_one = threading.Event()
+    heard_one = threading.Event()
 
     def _run(self, name: str, target: Any, *arguments: float) -> None:
         super()._run(name, target, *arguments)
         if name == "0":
-            assert self.started_one.wait(20)
+            assert self.heard_one.wait(20)
 
 
 def test_a_listener_may_shut_its_consumer_down_while_it_starts(lake: Published) -> None:
@@ -93,7 +93,7 @@ def test_a_listener_may_shut_its_consumer_down_while_it_starts(lake: Published) 
 
     def stop(_: Any) -> None:
         consumer.shutdown()
-        consumer.started_one.set()
+        SlowlyStarted.heard_one.set()
 
     consumer = SlowlyStarted("slow", lake.tables.root, Heard(also=stop), **FAST | {"threads": 2}).subscribe("pay")
     consumer.start()
