@@ -50,13 +50,9 @@ class Watched:
         self.turn(name, appends=False)
         return self._store.rows(name, equal, columns)
 
-    def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
+    def append(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
         self.turn(name, appends=True)
-        return self._store.append(name, row, app, version)
-
-    def append_many(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
-        self.turn(name, appends=True)
-        return self._store.append_many(name, rows, app, first)
+        return self._store.append(name, rows, app, first)
 
     def append_each(self, name: str, rows: pa.Table, apps: Sequence[str]) -> bool:
         self.turn(name, appends=True)

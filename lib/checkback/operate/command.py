@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from checkback.errors import SettingsError, printable
+from checkback.errors import CheckbackError, SettingsError, printable
 from checkback.operate.action import act, look
 from checkback.operate.cancel import cancelling
-from checkback.operate.operations import CANCEL
+from checkback.operate.operations import CANCEL, RESUME
 from checkback.operate.operator_signature import OperatorSignature
 from checkback.operate.preview import (
+    DISCARDS,
     consequence,
+    consequence_for_all,
+    discards,
+    messages,
     missing,
     outcome_json,
     outcome_text,
@@ -26,20 +30,24 @@ from checkback.operate.preview import (
 )
 from checkback.operate.resolve import resolving
 from checkback.operate.resume import resuming
-from checkback.operate.resume_all import RequestForAll, run_all
+from checkback.operate.resume_all import RequestForAll, resumable, resume_some
+from checkback.operate.rules import RefusedError
 from checkback.operate.tables import open_tables
 from checkback.operate.transaction import AmbiguousError, Asked, Place
 from checkback.storage.queue_owners import QueueOwner, log_of_half, refuse_foreign
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from checkback.operate.action import Action, View
-    from checkback.operate.preview import Print
+    from checkback.operate.resume_all import Discarded
     from checkback.operate.tables import OperatorTables
     from checkback.operate.transaction import Transaction
     from checkback.settings import Settings
+
+    #: prints a table: column titles, rows
+    Print = Callable[[Sequence[str], Sequence[Sequence[str]]], None]
 
 
 def state_of(commit: bool, rollback: bool) -> str:
@@ -111,7 +119,7 @@ def run(settings: Settings, request: Request | RequestForAll, yes: bool, as_json
         if resumes:
             refuse_foreign(log_of_half(Tables.of(settings.storage)), [queue], QueueOwner.OPERATOR, "operator.queue")
         if isinstance(request, RequestForAll):
-            run_all(store, request, queue, yes, as_json, table, confirmed)
+            _run_all(store, request, queue, yes, as_json, table)
             return
         try:
             _run(store, request.asked, queue, _action(request, queue), yes, as_json, table)
@@ -138,6 +146,41 @@ def _run(
             return
     outcome = act(store, asked, queue, action)
     print(json.dumps(outcome_json(outcome, _now())) if as_json else printable(outcome_text(outcome)))
+
+
+def _run_all(store: OperatorTables, request: RequestForAll, queue: int, yes: bool, as_json: bool, table: Print) -> None:
+    """As `_run`; with ``as_json`` a line for each message. Raises RefusedError if some could not be resumed."""
+    chosen = resumable(store, queue, request.group, request.since)
+    if not (yes and as_json):
+        _show_discards(chosen, as_json, table)
+        if not chosen or (not yes and not confirmed(as_json)):
+            return
+    resumed, refused = 0, list[CheckbackError]()
+    for first in range(0, len(chosen), store.at_once):
+        for outcome in resume_some(store, chosen[first : first + store.at_once], queue, request.signed, _now):
+            if isinstance(outcome, CheckbackError):
+                refused.append(outcome)
+                continue
+            resumed += 1
+            if as_json:
+                print(json.dumps(outcome_json(outcome, _now())))
+        if first + store.at_once < len(chosen):
+            print(f"{resumed} of {len(chosen)} resumed", file=sys.stderr, flush=True)
+    if not as_json:
+        print(f"Resumed {messages(resumed)}. `checkback reconcile` does the rest when it next runs.")
+    if refused:
+        raise RefusedError(f"{messages(len(refused))} not resumed, the first: {refused[0].what}", refused[0].where)
+
+
+def _show_discards(chosen: Sequence[Discarded], as_json: bool, table: Print) -> None:
+    groups = discards(chosen)
+    if as_json:
+        named = [dict(zip(DISCARDS, row, strict=True)) for row in groups]
+        print(json.dumps({"done": False, "action": RESUME, "messages": len(chosen), "groups": named}))
+        return
+    if chosen:
+        table(("group", "topic", "reason", "messages", "first", "last"), [list(map(str, row)) for row in groups])
+    print(consequence_for_all(chosen))
 
 
 def _show(view: View, action: str, queue: int, as_json: bool, table: Print) -> None:

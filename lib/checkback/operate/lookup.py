@@ -45,6 +45,17 @@ class Found(NamedTuple):
     recorded: set[tuple[str, Place]]
 
 
+class Resumed(NamedTuple):
+    """What was resumed. ``newest``: by the place of a discarded message the newest half message made of it.
+
+    ``queues``: those of these half messages; ``recorded``: the places of discarded messages that the ledger has.
+    """
+
+    newest: dict[Place, Place]
+    queues: set[int]
+    recorded: set[Place]
+
+
 def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
     """The half messages with the transaction id, by place; of several at one place the first that landed.
 
@@ -69,27 +80,28 @@ def find(store: OperatorTables, asked: Asked, queue: int) -> Found:
 
 def find_at(store: OperatorTables, wanted: Mapping[Place, str], queue: int) -> list[Transaction]:
     """As `find`, the half messages at these places that have these transaction ids."""
-    origins, queues = resumed_as(store, queue)
+    resumed = resumed_messages(store, queue)
     halves = _first_of_each(rows_at(store, "half", "queue_offset", wanted, _HALF))
     found = {
-        place: replace(_transaction(row, place.queue_id in queues), resumed_as=origins.get(place))
+        place: replace(_transaction(row, place.queue_id in resumed.queues), resumed_as=resumed.newest.get(place))
         for place, row in halves.items()
         if row["transaction_id"] == wanted[place]
     }
     return _with_outcomes(store, found)
 
 
-def resumed_as(store: OperatorTables, queue: int) -> tuple[dict[Place, Place], set[int]]:
-    """By place of a discarded message that was resumed the newest half message of it, and the queues of these."""
-    ledger = store.rows("operations", {"action": [RESUME]}, ["new_queue_id"])
-    queues = {queue, *ledger.column("new_queue_id").drop_null().to_pylist()}
+def resumed_messages(store: OperatorTables, queue: int) -> Resumed:
+    """Those of all groups. ``queue``: that of resumed messages."""
+    ledger = store.rows("operations", {"action": [RESUME]}, ["queue_id", "queue_offset", "new_queue_id"]).to_pylist()
+    queues = {queue} | {row["new_queue_id"] for row in ledger if row["new_queue_id"] is not None}
     names = ["queue_id", "queue_offset", "properties"]
     halves = sorted(store.rows("half", {"queue_id": queues}, names).to_pylist(), key=lambda row: row["queue_offset"])
     origins = {
         Place.parse(dict(row["properties"] or ()).get(RESUMED_FROM)): Place(row["queue_id"], row["queue_offset"])
         for row in halves
     }
-    return {origin: place for origin, place in origins.items() if origin is not None}, queues
+    newest = {origin: place for origin, place in origins.items() if origin is not None}
+    return Resumed(newest, queues, {Place(row["queue_id"], row["queue_offset"]) for row in ledger})
 
 
 def _places(store: OperatorTables, asked: Asked, queues: Collection[int]) -> set[Place]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from checkback.operate.operations import CANCEL, RESUME
 from checkback.operate.transaction import stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from checkback.operate.action import Outcome, View
     from checkback.operate.operations import Operation
+    from checkback.operate.resume_all import Discarded
     from checkback.operate.transaction import Transaction
-
-    #: prints a table: column titles, rows
-    Print = Callable[[Sequence[str], Sequence[Sequence[str]]], None]
 
 Json = dict[str, Any]
 
@@ -134,3 +133,33 @@ def missing(done: Operation) -> str:
         f"{done.action} {done.place} was done already, at {stamp(done.at)} by {done.signed.actor}; "
         f"its row in `operations` is missing, and will be added."
     )
+
+
+#: columns of `discards`
+DISCARDS = ("producer_group", "real_topic", "reason", "messages", "first_discarded_at", "last_discarded_at")
+
+
+def discards(chosen: Iterable[Discarded]) -> list[tuple[str, str, str, int, str, str]]:
+    """How many of these were discarded, by group, topic and reason; a row has DISCARDS."""
+    count: Counter[tuple[str, str, str]] = Counter()
+    times: dict[tuple[str, str, str], tuple[datetime, datetime]] = {}
+    for one in chosen:
+        key = one.producer_group, one.real_topic, one.reason
+        count[key] += 1
+        first, last = times.get(key, (one.discarded_at, one.discarded_at))
+        times[key] = min(first, one.discarded_at), max(last, one.discarded_at)
+    return [(*key, count[key], stamp(times[key][0]), stamp(times[key][1])) for key in sorted(count)]
+
+
+def consequence_for_all(chosen: Sequence[Discarded]) -> str:
+    """As `consequence`, for all of these."""
+    if not chosen:
+        return "No discarded message is left to be resumed."
+    return (
+        f"{RESUME}: {messages(len(chosen))}, each becomes a new half message, born now, and its producer is asked anew."
+    )
+
+
+def messages(count: int) -> str:
+    """``1 message``, ``2 messages``."""
+    return "1 message" if count == 1 else f"{count} messages"

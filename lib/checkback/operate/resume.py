@@ -59,7 +59,7 @@ def resume_at(
                 "run `checkback reconcile`, which finishes its last batch, then again",
             )
         rows.append(half_row(messages[one.place], place, signed, now))
-    if not store.append_many("half", pa.concat_tables(rows), f"operator/{first.queue_id}", first.queue_offset):
+    if not store.append("half", pa.concat_tables(rows), f"operator/{first.queue_id}", first.queue_offset):
         return None
     return [
         Operation(now, RESUME, signed, one.place, one.transaction_id, one.producer_group, one.real_topic, place)

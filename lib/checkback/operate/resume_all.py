@@ -7,31 +7,26 @@ was interrupted goes on where it stopped when it is given again.
 
 from __future__ import annotations
 
-import json
-import sys
-from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from checkback.errors import CheckbackError, FencedError, SettingsError
 from checkback.operate.action import TRIES, Outcome, act, record
-from checkback.operate.lookup import find_at, resumed_as
+from checkback.operate.lookup import find_at, resumed_messages
 from checkback.operate.operations import RESUME
-from checkback.operate.preview import outcome_json
 from checkback.operate.resume import resume_at, resuming
 from checkback.operate.rows import operation_row
 from checkback.operate.rules import RefusedError
-from checkback.operate.transaction import Asked, Place, stamp
+from checkback.operate.transaction import Asked, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from checkback.operate.action import Action
     from checkback.operate.operator_signature import OperatorSignature
-    from checkback.operate.preview import Print
     from checkback.operate.tables import OperatorTables
     from checkback.operate.transaction import Transaction
 
@@ -69,52 +64,15 @@ def resumable(
     ``queue``: that of resumed messages. Raises StorageError.
     """
     rows = store.rows("discarded", {} if group is None else {"producer_group": [group]}, _DISCARDED).to_pylist()
-    ledger = store.rows("operations", {"action": [RESUME]}, ["queue_id", "queue_offset"]).to_pylist()
-    recorded = {Place(row["queue_id"], row["queue_offset"]) for row in ledger}
-    resumed, _ = resumed_as(store, queue)
+    resumed = resumed_messages(store, queue)
     chosen = {}
     for row in rows:
         place = Place(row["queue_id"], row["queue_offset"])
-        one = Discarded._make([place, *(row[name] for name in _DISCARDED[2:]), place in resumed])
-        done = one.unrecorded and place in recorded
+        one = Discarded._make([place, *(row[name] for name in _DISCARDED[2:]), place in resumed.newest])
+        done = one.unrecorded and place in resumed.recorded
         if one.reason != _ON_PURPOSE and not done and (since is None or one.discarded_at >= since):
             chosen[place] = one
     return sorted(chosen.values(), key=lambda one: (one.discarded_at, one.place))
-
-
-def run_all(
-    store: OperatorTables,
-    request: RequestForAll,
-    queue: int,
-    yes: bool,
-    as_json: bool,
-    table: Print,
-    confirmed: Callable[[bool], bool],
-) -> None:
-    """Without ``yes`` it only shows how many there are, by group, topic and reason; on a terminal it asks.
-
-    With ``as_json`` a line for each message. Raises RefusedError if some could not be resumed, StorageError.
-    """
-    chosen = resumable(store, queue, request.group, request.since)
-    if not (yes and as_json):
-        _show(chosen, as_json, table)
-        if not chosen or (not yes and not confirmed(as_json)):
-            return
-    resumed, refused = 0, list[CheckbackError]()
-    for first in range(0, len(chosen), store.at_once):
-        for outcome in resume_some(store, chosen[first : first + store.at_once], queue, request.signed, _now):
-            if isinstance(outcome, CheckbackError):
-                refused.append(outcome)
-                continue
-            resumed += 1
-            if as_json:
-                print(json.dumps(outcome_json(outcome, _now())))
-        if first + store.at_once < len(chosen):
-            print(f"{resumed} of {len(chosen)} resumed", file=sys.stderr, flush=True)
-    if not as_json:
-        print(f"Resumed {_messages(resumed)}. `checkback reconcile` does the rest when it next runs.")
-    if refused:
-        raise RefusedError(f"{_messages(len(refused))} not resumed, the first: {refused[0].what}", refused[0].where)
 
 
 def resume_some(
@@ -165,43 +123,3 @@ def _refused(transaction: Transaction | None, place: Place, action: Action) -> R
     except RefusedError as error:
         return error
     return None
-
-
-def _show(chosen: Sequence[Discarded], as_json: bool, table: Print) -> None:
-    groups = _summary(chosen)
-    if as_json:
-        names = ("producer_group", "real_topic", "reason", "messages", "first_discarded_at", "last_discarded_at")
-        print(json.dumps({"done": False, "action": RESUME, "messages": len(chosen), "groups": _named(names, groups)}))
-        return
-    if chosen:
-        table(
-            ("group", "topic", "reason", "messages", "first", "last"), [[str(part) for part in row] for row in groups]
-        )
-        each = "each becomes a new half message, born now, and its producer is asked anew"
-        print(f"{RESUME}: {_messages(len(chosen))}, {each}.")
-    else:
-        print("No discarded message is left to be resumed.")
-
-
-def _summary(chosen: Iterable[Discarded]) -> list[tuple[str, str, str, int, str, str]]:
-    """group, topic, reason, messages, first and last discard."""
-    count: Counter[tuple[str, str, str]] = Counter()
-    times: dict[tuple[str, str, str], tuple[datetime, datetime]] = {}
-    for one in chosen:
-        key = one.producer_group, one.real_topic, one.reason
-        count[key] += 1
-        first, last = times.get(key, (one.discarded_at, one.discarded_at))
-        times[key] = min(first, one.discarded_at), max(last, one.discarded_at)
-    return [(*key, count[key], stamp(times[key][0]), stamp(times[key][1])) for key in sorted(count)]
-
-
-def _named(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(names, row, strict=True)) for row in rows]
-
-
-def _messages(count: int) -> str:
-    return "1 message" if count == 1 else f"{count} messages"
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)

@@ -42,18 +42,15 @@ class OperatorTables(Protocol):
     def rows(self, name: str, equal: Equal, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows with these values; empty if there is no such table. ``columns`` None = all; no values = all rows."""
 
-    def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
-        """Append one row; False, and nothing appended, if (app, version) or a later version is committed already.
+    #: rows that `append` and `append_each` take at a time
+    at_once: int
+
+    def append(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
+        """Append the rows, with versions from ``first`` on. False, and nothing appended, if one of these is committed.
 
         (app, version) is a Delta transaction identifier: of two concurrent appends one gets True. Creates the table if
         needed.
         """
-
-    #: rows that `append_many` and `append_each` take at a time
-    at_once: int
-
-    def append_many(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
-        """As `append`, for rows with the versions from ``first`` on: all or, if one of these is committed, none."""
 
     def append_each(self, name: str, rows: pa.Table, apps: Sequence[str]) -> bool:
         """As `append`, each row with an application of its own and version 0: all or none."""
@@ -105,11 +102,7 @@ class FileStore:
         read = concurrently(self._tables.root, lambda file: read_rows(file.path, name, columns, wanted), files)
         return pa.concat_tables([nothing, *read])
 
-    def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
-        """As OperatorTables."""
-        return self._append(name, row, {app: version}, {app: version})
-
-    def append_many(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
+    def append(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
         """As OperatorTables."""
         return self._append(name, rows, {app: first}, {app: first + rows.num_rows - 1})
 
@@ -163,22 +156,18 @@ class SparkStore:
         rows = self._tables.read(self._spark, name).where(wanted).select(*names).toArrow()
         return python_times(rows.cast(schema))
 
-    def append(self, name: str, row: pa.Table, app: str, version: int) -> bool:
+    def append(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
         """As OperatorTables. Spark silently skips a committed version: reading the row back tells who was first."""
         from delta.exceptions import ConcurrentTransactionException
 
         self._tables.create(self._spark, name)
         try:
-            self._tables.append_arrow(self._spark, row, name, app, version)
+            self._tables.append_arrow(self._spark, rows, name, app, first)
         except (FencedError, ConcurrentTransactionException):
             return False
-        (mine,) = row.to_pylist()
+        (mine,) = rows.to_pylist()
         equal = {column: [value] for column, value in mine.items() if isinstance(value, str | int)}
         return mine in self.rows(name, equal).to_pylist()
-
-    def append_many(self, name: str, rows: pa.Table, app: str, first: int) -> bool:
-        """As OperatorTables, for one row."""
-        return self.append(name, rows, app, first)
 
     def append_each(self, name: str, rows: pa.Table, apps: Sequence[str]) -> bool:
         """As OperatorTables, for one row."""
