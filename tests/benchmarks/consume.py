@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from benchmarks.report import report, rounded, say, scaled
 from checkback.consumer import ConsumeResult, MessageSelector, PushConsumer
-from checkback.consumer.times import time_of
 from checkback.errors import CheckbackError
 from checkback.settings import Storage
 from checkback.storage.schemas import arrow_schema
 from checkback.storage.tables import Tables
+from checkback.storage.timestamps import time_of
 from consumer.published import Published
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from checkback.consumer.times import time_of
 from checkback.reconcile.batches import batch_row
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
+from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

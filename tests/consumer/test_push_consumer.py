@@ -10,8 +10,8 @@ import pytest
 
 from checkback.consumer import ConsumeResult, MessageSelector, PushConsumer
 from checkback.consumer.group_table import GroupTable
-from checkback.consumer.times import time_of
 from checkback.errors import SettingsError
+from checkback.storage.timestamps import time_of
 from consumer.heard import Heard, until
 
 if TYPE_CHECKING:

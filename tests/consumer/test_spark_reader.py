@@ -19,11 +19,11 @@ from sqlalchemy import create_engine, text
 from checkback.consumer import MessageSelector, create_views, read, read_stream
 from checkback.consumer.spark_reader import options_since
 from checkback.consumer.spark_views import view_names
-from checkback.consumer.times import ms_of, time_of
 from checkback.errors import SettingsError, StorageError
 from checkback.producer import MessageApply, consumed
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
+from checkback.storage.timestamps import ms_of, time_of
 from consumer.published import Published
 from docs.blocks import pages
 from support.inspect_times import made_at

@@ -23,10 +23,10 @@ from checkback.consumer.group_state import GroupState, MessageQueue, QueueState
 from checkback.consumer.group_table import GroupTable
 from checkback.consumer.notebook import consumers
 from checkback.consumer.position import QUEUES, Position
-from checkback.consumer.times import time_of
 from checkback.producer import LocalTransactionState, MessageApply, TransactionProducer, check_app, consumed
 from checkback.settings import Settings, Storage
 from checkback.storage.tables import Tables
+from checkback.storage.timestamps import time_of
 from checkback.what_if.records import RECORDED
 from consumer.published import START, Published
 from docs.blocks import ROOT, Block, blocks

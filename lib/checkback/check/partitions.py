@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkback.check.worker import RETURNED
+from checkback.storage.arrow_streams import of_stream, to_stream
 from checkback.storage.spark_schemas import CHECK_REQUESTS
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def partition_requests(requests: pa.Table, tasks: int) -> list[bytes]:
     asked = requests.select(names).append_column("born_ms", born.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()))
     asked = asked.append_column("message", pa.nulls(requests.num_rows))
     # Round-robin: the requests of a group are adjacent, and go to all tasks.
-    return [_bytes(asked.take(np.arange(task, asked.num_rows, tasks))) for task in range(min(tasks, asked.num_rows))]
+    shares = [asked.take(np.arange(task, asked.num_rows, tasks)) for task in range(min(tasks, asked.num_rows))]
+    return [to_stream(share).to_pybytes() for share in shares]
 
 
 def check_partitions(worker: CheckWorker, shares: Sequence[bytes]) -> Ask:
@@ -40,7 +42,7 @@ def check_partitions(worker: CheckWorker, shares: Sequence[bytes]) -> Ask:
 
     def ask(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mine = [shares[number] for batch in numbers for number in batch.column(0).to_pylist()]
-        yield from check_rows(worker)(batch for share in mine for batch in _table(share).to_batches())
+        yield from check_rows(worker)(batch for share in mine for batch in of_stream(share).to_batches())
 
     return ask
 
@@ -50,23 +52,12 @@ def check_rows(worker: CheckWorker) -> Ask:
 
     def ask(requests: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for answers in worker.ask(requests):
-            yield pa.RecordBatch.from_pydict({"answers": [_bytes(pa.Table.from_batches([answers]))]}, schema=_ANSWERS)
+            block = to_stream(pa.Table.from_batches([answers])).to_pybytes()
+            yield pa.RecordBatch.from_pydict({"answers": [block]}, schema=_ANSWERS)
 
     return ask
 
 
 def answers_of(rows: pa.Table) -> pa.Table:
     """Deserialise ANSWERS_SCHEMA to RETURNED."""
-    return pa.concat_tables([RETURNED.empty_table(), *map(_table, rows.column("answers").to_pylist())])
-
-
-def _bytes(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_table(rows)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
-
-
-def _table(block: bytes) -> pa.Table:
-    with pa.ipc.open_stream(block) as stream:
-        return stream.read_all()
+    return pa.concat_tables([RETURNED.empty_table(), *map(of_stream, rows.column("answers").to_pylist())])

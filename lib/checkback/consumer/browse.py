@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.message import MessageExt, messages_of
 from checkback.consumer.position import QUEUES, Position
-from checkback.consumer.times import ms_of
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import SettingsError
 from checkback.messages import reserved
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.schemas import TOPIC_PREFIX
+from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

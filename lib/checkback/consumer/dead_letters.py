@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkback.consumer.times import ms_of, time_of
 from checkback.errors import StorageError
 from checkback.storage.delta_log import DeltaLog
 from checkback.storage.followed_log import FollowedLog
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.parquet_reader import read_rows
 from checkback.storage.schemas import arrow_schema
+from checkback.storage.timestamps import ms_of, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,8 +10,8 @@ import pyarrow as pa
 from checkback.consumer.group_state import GroupState, Member, MessageQueue, QueueState
 from checkback.consumer.position import QUEUES, BatchKey, MessageKey, Position
 from checkback.consumer.retry import DeadLetter, Retry
-from checkback.consumer.times import ms_of, time_of
 from checkback.storage.schemas import GROUP_PREFIX, arrow_schema
+from checkback.storage.timestamps import ms_of, time_of
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -6,7 +6,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any
 
-from checkback.consumer.times import time_of
+from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
     from checkback.consumer.message import MessageExt

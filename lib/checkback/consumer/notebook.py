@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from checkback.consumer.lag import consumer_lag
 from checkback.consumer.storage import consumer_tables
-from checkback.consumer.times import time_of
+from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
     from datetime import datetime

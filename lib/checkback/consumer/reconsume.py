@@ -9,7 +9,7 @@ from checkback.consumer.group_rows import queue_of
 from checkback.consumer.group_state import MessageQueue
 from checkback.consumer.position import BEFORE_BATCHES, MessageKey
 from checkback.consumer.retry import Retry
-from checkback.consumer.times import ms_of
+from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

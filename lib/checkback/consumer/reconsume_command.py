@@ -21,7 +21,6 @@ from checkback.consumer.group_table import GroupTable
 from checkback.consumer.message_lines import iso
 from checkback.consumer.reconsume import AGAIN, COLUMNS, Buried, Judged, dead_letters_of, judge, keys_of, with_retries
 from checkback.consumer.retry import RESUMED
-from checkback.consumer.times import time_of
 from checkback.errors import FencedError, SettingsError, printable
 from checkback.operate.command import confirmed
 from checkback.operate.operations import Operation
@@ -33,6 +32,7 @@ from checkback.operate.transaction import Place
 from checkback.storage.delta_log import AlteredError, DeltaLog
 from checkback.storage.parquet_files import FileWriter
 from checkback.storage.row_texts import CONSUMER_GROUP, CONSUMER_GROUP_END
+from checkback.storage.timestamps import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import functions as F
 
-from checkback.consumer.times import ms_of, time_of
 from checkback.errors import SettingsError, StorageError
 from checkback.inspect.spark_engine import SparkEngine, whole_columns
 from checkback.inspect.view import moment_column
@@ -16,6 +15,7 @@ from checkback.inspect.whole_batches import Cut, read_batches
 from checkback.messages import is_topic
 from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.tables import Tables
+from checkback.storage.timestamps import ms_of, time_of
 
 if TYPE_CHECKING:
     from datetime import timedelta

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from checkback.consumer.position import Position
-from checkback.consumer.times import ms_of
 from checkback.errors import SettingsError
+from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

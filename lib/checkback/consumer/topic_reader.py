@@ -20,12 +20,11 @@ import pyarrow.parquet as pq
 from checkback.consumer.batch_log import ListedBatch
 from checkback.consumer.message_rows import FetchedMessages, MessageKeys, MessageRows, Unread, joined
 from checkback.consumer.position import BEFORE_BATCHES, QUEUES, MessageKey, Position
-from checkback.consumer.times import ms_of, time_of
 from checkback.errors import StorageError
 from checkback.storage import table_files
 from checkback.storage.followed_log import FollowedLog
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
-from checkback.storage.timestamps import python_times
+from checkback.storage.timestamps import ms_of, python_times, time_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

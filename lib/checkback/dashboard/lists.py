@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from checkback.consumer.lag import LagReader
 from checkback.consumer.reconsume_command import command_of
-from checkback.consumer.times import time_of
 from checkback.dashboard import charts
 from checkback.dashboard.actions import dead_letters
 from checkback.dashboard.pages import ROWS, given, page_of
@@ -20,6 +19,7 @@ from checkback.inspect.answers import Answers, records
 from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.plot_intervals import interval_for
 from checkback.inspect.status_screen import STATES
+from checkback.storage.timestamps import time_of
 from checkback.urls import masked_each
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from checkback.gateway.half_blocks import Placed, to_stream
+from checkback.gateway.half_blocks import Placed
 from checkback.gateway.problems import Problem
+from checkback.storage.arrow_streams import to_stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -144,22 +144,3 @@ def landed(name: str, rows: pa.Table, **assigned: Any) -> pa.Table:
         for field in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def to_stream(rows: pa.Table) -> memoryview:
-    """Rows as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return memoryview(sink.getvalue())
-
-
-def is_stream(content: bytes | memoryview) -> bool:
-    """Is it an Arrow IPC stream? MessagePack's arrays do not begin with its continuation marker."""
-    return content[:1] == b"\xff"
-
-
-def of_stream(content: bytes | memoryview) -> pa.Table:
-    """The rows of `to_stream`. Raises pa.ArrowException."""
-    with pa.ipc.open_stream(content) as stream:
-        return stream.read_all()

@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from checkback.errors import StorageError
-from checkback.gateway.half_blocks import is_stream, landed_rows, of_stream, to_stream
+from checkback.gateway.half_blocks import landed_rows
 from checkback.gateway.journal import Kind, Record
 from checkback.gateway.op_blocks import landed_ops
 from checkback.gateway.tables import half_rows_at, op_rows
 from checkback.messages import Half, Op
+from checkback.storage.arrow_streams import is_stream, of_stream, to_stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ def half_record(halves: Sequence[Half], queue_id: int, first: int) -> Record:
 
 def block_record(block: ColumnBlock) -> Record:
     """Half messages that came as columns, at their offsets."""
-    return Record(Kind.HALF, len(block), to_stream(block.rows), block.queue_id, block.queue_offset)
+    return Record(Kind.HALF, len(block), memoryview(to_stream(block.rows)), block.queue_id, block.queue_offset)
 
 
 def op_record(
@@ -49,7 +50,7 @@ def op_record(
 
 def op_block_record(block: OpColumns) -> Record:
     """Ops that came as columns."""
-    return Record(Kind.OP, len(block), to_stream(block.rows), firsts=block.firsts)
+    return Record(Kind.OP, len(block), memoryview(to_stream(block.rows)), firsts=block.firsts)
 
 
 def rows_of(records: Sequence[Record], stored: int) -> tuple[list[pa.Table], list[pa.Table]]:

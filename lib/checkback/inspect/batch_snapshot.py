@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from checkback.errors import SettingsError, StateError
 from checkback.inspect.as_of import parse_as_of
 from checkback.inspect.spark_engine import SparkEngine, whole_columns
-from checkback.inspect.view import milliseconds
 from checkback.inspect.whole_batches import NAME, Cut, WholeBatch, batch_time, read_batches
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 from checkback.storage.spark_schemas import schema_of
 from checkback.storage.tables import Tables
+from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +60,7 @@ def snapshot(spark: SparkSession, settings: Settings, at: datetime | str | None 
     with ThreadPoolExecutor(max_workers=4) as pool:
         versions = dict(zip(names, pool.map(lambda name: tables.history(spark, name, 1), names), strict=True))
     # Batches completed meanwhile are known now, and left out.
-    cut = Cut.at(whole, None if moment is None else milliseconds(moment), read_batches(SparkEngine(spark, tables)))
+    cut = Cut.at(whole, None if moment is None else ms_of(moment), read_batches(SparkEngine(spark, tables)))
     if cut is None:
         fix = "run `checkback reconcile`: a snapshot is of a batch that it finishes"
         raise StateError("no batch is known to be complete", tables.location(NAME), fix)

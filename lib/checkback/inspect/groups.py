@@ -11,9 +11,10 @@ from checkback.inspect.diagnosis import Group, Reconcile, diagnose, is_stuck
 from checkback.inspect.pending_transactions import pending_question
 from checkback.inspect.progress import progress
 from checkback.inspect.question import Question
-from checkback.inspect.view import View, milliseconds
+from checkback.inspect.view import View
 from checkback.storage.lock import lock_is_held
 from checkback.storage.row_texts import NOT_TRIED
+from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -183,7 +184,7 @@ def quiet_after(settings: Settings) -> timedelta:
 
 def _progress(view: View) -> Progress | None:
     """Reconcile's, as of the view."""
-    at = None if view.at is None else milliseconds(view.at)
+    at = None if view.at is None else ms_of(view.at)
     return progress(view.engine.session, view.tables.checkpoint("reconcile"), at)
 
 
@@ -191,7 +192,7 @@ def _is_busy(settings: Settings, view: View, found: Progress | None) -> bool:
     """Whether a batch is in progress that began so long ago that reconcile would count as stopped."""
     if found is None or found.under_way is None or view.at is not None:
         return False
-    long = milliseconds(view.moment) - found.under_way.time > quiet_after(settings) // timedelta(milliseconds=1)
+    long = ms_of(view.moment) - found.under_way.time > quiet_after(settings) // timedelta(milliseconds=1)
     return long and bool(lock_is_held(view.tables))
 
 

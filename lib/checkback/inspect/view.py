@@ -18,6 +18,7 @@ from checkback.inspect.engine import tables_in
 from checkback.inspect.version_at import cleaned_up, version_at
 from checkback.inspect.whole_batches import Cut, batch_time, read_batches
 from checkback.storage.schemas import TOPIC_PREFIX
+from checkback.storage.timestamps import ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -137,7 +138,7 @@ class View:
         if self.at is None or batch_time(name) is None:
             return None
         if not self._cuts:
-            self._cuts.append(Cut.at(read_batches(self.engine), milliseconds(self.at)))
+            self._cuts.append(Cut.at(read_batches(self.engine), ms_of(self.at)))
         return self._cuts[0]
 
     def _newest_is_read(self, name: str) -> bool:
@@ -152,7 +153,7 @@ class View:
             return None
         if newest_is_read or self.at is None:
             return versions.newest
-        version = version_at(versions.oldest, versions.newest, versions.made_at, milliseconds(self.at))
+        version = version_at(versions.oldest, versions.newest, versions.made_at, ms_of(self.at))
         if version is None and versions.oldest > 0:
             since = _EPOCH + timedelta(milliseconds=versions.made_at(versions.oldest))
             raise cleaned_up(self.tables.location(name), since)
@@ -186,8 +187,3 @@ def moment_of(micros: int) -> datetime:
 def microseconds(at: datetime) -> int:
     """A time in us since the epoch."""
     return (at - _EPOCH) // timedelta(microseconds=1)
-
-
-def milliseconds(at: datetime) -> int:
-    """A time in ms since the epoch, rounded down."""
-    return (at - _EPOCH) // timedelta(milliseconds=1)

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from checkback.errors import StorageError
 from checkback.reconcile import half_reader, unpublished
 from checkback.reconcile.tasks import PARKED_PREFIX, SURVEY_SCHEMA, TaskReport, picker, reader, selector, surveyor
+from checkback.storage.arrow_streams import of_stream
 from checkback.storage.batch_plan import plan_versions
 from checkback.storage.dataframes import frame
 from checkback.storage.parquet_files import FILES_SCHEMA, files_of
@@ -154,7 +155,7 @@ def _frames(spark: SparkSession, streams: Iterable[tuple[str, bytes]]) -> dict[s
     """By table the rows of all tasks' streams. Not side by side: see `frame`."""
     parts: dict[str, list[pa.Table]] = {}
     for name, stream in streams:
-        parts.setdefault(name, []).append(pa.ipc.open_stream(stream).read_all())
+        parts.setdefault(name, []).append(of_stream(stream))
     return {name: frame(spark, pa.concat_tables(rows)).coalesce(1) for name, rows in parts.items()}
 
 

@@ -15,6 +15,7 @@ from checkback.reconcile import half_reader, unpublished
 from checkback.reconcile.half_lookup import FoundRows, HalfLookup
 from checkback.reconcile.output_rows import store_us, table_rows, whole_numbers
 from checkback.storage import table_files
+from checkback.storage.arrow_streams import to_stream
 from checkback.storage.parquet_files import MOST_ROWS, file_rows
 from checkback.storage.schemas import TOPIC_PREFIX, arrow_schema
 from checkback.storage.spark_schemas import HALF
@@ -106,7 +107,10 @@ def surveyor(wanted: HalfLookup, parking: Parking, most: int) -> Callable[[Batch
             else:
                 parts[name].append(_as_in(name, rows))
         schema = pa.schema([("name", pa.string()), ("note", pa.binary()), ("rows", pa.binary())])
-        tables = [{"name": name, "rows": _stream(rows) if rows else None} for name, rows in sorted(parts.items())]
+        tables = [
+            {"name": name, "rows": to_stream(pa.Table.from_batches(rows)).to_pybytes() if rows else None}
+            for name, rows in sorted(parts.items())
+        ]
         yield pa.RecordBatch.from_pylist([*tables, {"note": TaskReport(found.note(), counts).to_bytes()}], schema)
 
     return survey
@@ -127,15 +131,6 @@ def _as_in(table: str, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows with the table's columns and types."""
     schema = arrow_schema(table)
     return rows.select(schema.names).cast(schema)
-
-
-def _stream(rows: Sequence[pa.RecordBatch]) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows[0].schema) as writer:
-        for batch in rows:
-            writer.write_batch(batch)
-    stream: bytes = sink.getvalue().to_pybytes()
-    return stream
 
 
 def _counted(name: str, rows: pa.RecordBatch) -> dict[str, int]:

@@ -12,11 +12,17 @@ from checkback.messages import MS_MAX
 #: us: 0001-01-01 and the last millisecond of the year 9999, which is also the maximum in a producer's message
 LEAST, MOST = -62_135_596_800_000_000, MS_MAX * 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MS = timedelta(milliseconds=1)
 
 
 def time_of(ms: int) -> datetime:
     """The time in UTC of ms since the epoch, clamped to Python's range."""
     return _EPOCH + timedelta(milliseconds=min(max(ms, LEAST // 1000), MS_MAX))
+
+
+def ms_of(time: datetime) -> int:
+    """Whole ms since the epoch, rounded down. ``time``: aware, or UTC."""
+    return ((time if time.tzinfo else time.replace(tzinfo=timezone.utc)) - _EPOCH) // _MS
 
 
 def python_times(rows: pa.Table) -> pa.Table:

@@ -139,8 +139,3 @@ class Part:
 def moment(ms: int) -> datetime:
     """A time in UTC."""
     return _EPOCH + timedelta(milliseconds=ms)
-
-
-def milliseconds(at: datetime) -> int:
-    """A time in ms since the epoch."""
-    return (at - _EPOCH) // timedelta(milliseconds=1)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from checkback.storage.tables import Tables
-from checkback.what_if.parts import Change, Part, Question, milliseconds
+from checkback.storage.timestamps import ms_of
+from checkback.what_if.parts import Change, Part, Question
 from checkback.what_if.result import WhatIf, begun
 from checkback.what_if.table_files import TableFiles
 from checkback.what_if.timeline import Cadence, Needs
@@ -36,7 +37,7 @@ def replay(
     Raises StorageError, SettingsError if there are no tables, or no batch has recorded its rules.
     """
     tables = Tables.of(settings.storage)
-    begin = 0 if since is None else milliseconds(since)
+    begin = 0 if since is None else ms_of(since)
     if spark is not None:
         from checkback.what_if.on_spark import compare_on_spark
 

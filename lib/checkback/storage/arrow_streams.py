@@ -1,0 +1,24 @@
+"""Rows as Arrow IPC streams: between processes, in the journal, in answers."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+
+def to_stream(rows: pa.Table) -> pa.Buffer:
+    """Rows as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    return sink.getvalue()
+
+
+def of_stream(content: bytes | memoryview) -> pa.Table:
+    """The rows of `to_stream`. Raises pa.ArrowException."""
+    with pa.ipc.open_stream(content) as stream:
+        return stream.read_all()
+
+
+def is_stream(content: bytes | memoryview) -> bool:
+    """Is it an Arrow IPC stream? MessagePack's arrays do not begin with its continuation marker."""
+    return content[:1] == b"\xff"
