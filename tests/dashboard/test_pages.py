@@ -129,6 +129,12 @@ def test_dead_letters_are_told_with_their_reason(evening: tuple[Path, datetime])
     assert group["reconsume"] == "checkback reconsume ledger --all --actor NAME --reason TEXT"
 
 
+def test_a_dead_letter_is_part_of_its_transactions_story(evening: tuple[Path, datetime]) -> None:
+    (event,) = client(evening[0]).get("/transactions/3/1.json").json()["events"][-1:]
+    assert (event["event"], event["table"]) == ("DEAD_LETTER", "dead_letters")
+    assert event["detail"] == f"given up by the consumer group ledger after 16 retries - {incident.POISON}"
+
+
 def test_messages_that_wait_for_their_table_are_listed_with_the_reason(evening: tuple[Path, datetime]) -> None:
     browser = client(evening[0])
     found = browser.get("/unpublished.json").json()["rows"]

@@ -38,7 +38,7 @@ COLUMNS = (
 #: events with equal times, in causal order
 _ORDER = (
     *("HALF", "RESUMED", "OP", "CHECK", "ANSWER"),
-    *("DECISION", "DELIVERED", "UNPUBLISHED", "PUBLISHED", "DISCARDED", "REJECTED", "OPERATION"),
+    *("DECISION", "DELIVERED", "UNPUBLISHED", "PUBLISHED", "DEAD_LETTER", "DISCARDED", "REJECTED", "OPERATION"),
 )
 
 
@@ -52,11 +52,11 @@ def lineage(
     """Everything that the tables record of a transaction id, in chronological order, of one group or of all.
 
     Columns: at TIMESTAMP; event (HALF; RESUMED: a half message that an operator created from a discarded one; OP,
-    CHECK, ANSWER, DECISION; DELIVERED: a scheduled message; UNPUBLISHED: it waits for its topic's table; PUBLISHED,
-    DISCARDED, REJECTED, OPERATION); table; table_version BIGINT (Delta version that added the row, null = not in the
-    log), version_exact BOOLEAN (false: OPTIMIZE has rewritten the file, the row was added in that version or an earlier
-    one), committed_at (of that version); batch_id; queue_id, queue_offset, producer_group; detail (a text, without
-    body, properties and keys).
+    CHECK, ANSWER, DECISION; DELIVERED: a scheduled message; UNPUBLISHED: it waits for its topic's table; PUBLISHED;
+    DEAD_LETTER: a consumer group gave it up; DISCARDED, REJECTED, OPERATION); table; table_version BIGINT (Delta
+    version that added the row, null = not in the log), version_exact BOOLEAN (false: OPTIMIZE has rewritten the file,
+    the row was added in that version or an earlier one), committed_at (of that version); batch_id; queue_id,
+    queue_offset, producer_group; detail (a text, without body, properties and keys).
 
     Scans every table for the id, topics included: there are no file statistics for it; the events are collected, and
     looked up in the tables' logs. Raises as `pending`.
@@ -159,8 +159,8 @@ def _events(name: str, place: str) -> str:
     kind = TOPIC_PREFIX if name.startswith(TOPIC_PREFIX) else name
     event, at, detail = _EVENTS[kind]
     columns = {column.name for column in columns_of(name)}
-    queue, offset = ("half_queue_id", "half_queue_offset") if kind in (TOPIC_PREFIX, "unpublished") else _KEY
-    batch = "batch_id" if "batch_id" in columns else "CAST(NULL AS BIGINT)"
+    queue, offset = ("half_queue_id", "half_queue_offset") if kind in _OF_HALF else _KEY
+    batch = "batch_id" if "batch_id" in columns and kind != "dead_letters" else "CAST(NULL AS BIGINT)"
     rows = _SEARCHED.get(kind, "SELECT * FROM TABLE WHERE NAMED").replace("TABLE", place)
     table = name.replace("'", "''")  # a topic's name may hold no quote (`messages`)
     return f"""
@@ -175,6 +175,8 @@ def _integer(name: str) -> str:
 
 
 _KEY = ("queue_id", "queue_offset")
+#: tables whose queue_id is the real topic's
+_OF_HALF = (TOPIC_PREFIX, "unpublished", "dead_letters")
 #: tables searched by more than the id
 _SEARCHED = {
     "half": """
@@ -263,6 +265,15 @@ _EVENTS = {
         "'UNPUBLISHED'",
         "unpublished_at",
         _text("'waits for the table of'", "coalesce(real_topic, 'no topic')", "'- ' || reason"),
+    ),
+    "dead_letters": (
+        "'DEAD_LETTER'",
+        "dead_at",
+        _text(
+            "'given up by the consumer group ' || consumer_group",
+            "'after ' || CAST(reconsume_times AS STRING) || ' retries'",
+            "'- ' || reason",
+        ),
     ),
     "op": (
         "'OP'",
