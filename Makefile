@@ -49,7 +49,7 @@ test: install ## all tests, in two processes
 
 # In memory, if there is room: most of these tests' time would be waiting for the disk.
 test-fast: TMPDIR := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 1048576 { print $$6 }')
-test-fast: install ## the tests that need neither Spark nor processes of their own; a quarter of hypothesis' examples
+test-fast: install ## the short tests, without Spark and processes of their own; a quarter of hypothesis' examples
 	@TMPDIR=$(or $(TMPDIR),/tmp) $(PY) -m pytest -q -n 2 --dist loadfile -m "not spark and not slow" \
 	  --hypothesis-profile=fast -o tmp_path_retention_policy=failed
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 _START = "import os, signal, sys\nfrom checkback.cli import main\n"
 _END = "sys.exit(main(['pending', '--set', 'storage.root=.']))\n"
 

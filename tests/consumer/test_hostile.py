@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from consumer.published import Published
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
 def test_an_exception_of_any_kind_is_a_failure(

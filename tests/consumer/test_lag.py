@@ -34,6 +34,8 @@ from support.s3_server import options
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Published:
@@ -56,7 +58,6 @@ def files_of(root: str) -> set[str]:
     return {os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names}
 
 
-@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 def test_lag_is_what_was_published_and_is_not_consumed(

@@ -19,6 +19,8 @@ from consumer.test_push_consumer import dead_letters, start
 if TYPE_CHECKING:
     from consumer.published import Published
 
+pytestmark = pytest.mark.slow
+
 
 def test_clocks_of_operators_differ(lake: Published, running: list[PushConsumer], tmp_path: Path) -> None:
     """What is asked for by the machine that is behind is consumed, too; by the one that is ahead, at once."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from consumer.published import Published
 
+pytestmark = pytest.mark.slow
+
 EFFECT = Table("effect", MetaData(), Column("id", Integer, primary_key=True), Column("message", Integer))
 QUEUE = MessageQueue("pay", 0)
 

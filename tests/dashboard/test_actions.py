@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 def test_an_operator_resolves_a_transaction_after_a_preview(root: Path) -> None:
     browser = signed_in(root)

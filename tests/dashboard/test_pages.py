@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("path", PAGES)
 def test_nothing_of_a_message_is_markup(root: Path, path: str) -> None:

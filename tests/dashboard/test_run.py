@@ -28,6 +28,8 @@ from dashboard.hostile import TOKEN
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 _INCOMPLETE = (b"GET / HT", b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\nt")
 _WHOLE = b"GET /static/style.css HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 _PATIENCE_S = 30

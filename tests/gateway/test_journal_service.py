@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from checkback.gateway.problems import Answer
 
+pytestmark = pytest.mark.slow
+
 
 def settings_of(root: Path, **gateway: object) -> Settings:
     return Settings.model_validate({"storage": {"root": str(root), "sync": False}, "gateway": gateway})
@@ -366,7 +368,6 @@ def test_in_an_object_store_a_journal_needs_a_folder() -> None:
         uses_journal(settings)
 
 
-@pytest.mark.slow
 def test_second_gateway_on_the_journal_is_refused_in_one_line(tmp_path: Path) -> None:
     """And the first goes on; it says how far the tables are behind, and drains on SIGTERM."""
     with Gateway(tmp_path, "gateway.flush=1h") as first:

@@ -31,6 +31,8 @@ from support.stories import DECIDED, DONE, UNDER_WAY, Row, Transaction, checkpoi
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow
+
 _HOSTILE = "tx'; DROP TABLE half; --\x1b[31m\u202e\n"
 #: columns that the place of the tables decides
 _OF_PLACE = {"table_version", "committed_at", "as_of", "age_s", "oldest_age_s", "due_in_s"}
@@ -75,7 +77,6 @@ def _comparable(rows: pa.Table) -> list[str]:
     return sorted(map(repr, records(kept)))
 
 
-@pytest.mark.slow
 def test_object_store_and_odd_folder_answer_as_a_folder_does(tmp_path: Path, s3_port: int) -> None:
     """DuckDB reads the files of a plain folder, delta-rs all others."""
     plain = _settings(str(tmp_path / "plain"))
@@ -271,7 +272,6 @@ def test_hostile_names_are_escaped_and_formats_agree(tmp_path: Path, capfd: pyte
     assert "exclude each other" in capfd.readouterr().err
 
 
-@pytest.mark.slow
 def test_neither_spark_nor_java(tmp_path: Path) -> None:
     """In a process that has no java, and may not import pyspark."""
     write(None, Tables.of(_settings(str(tmp_path)).storage), _story())

@@ -17,6 +17,8 @@ from support.stories import DECIDED, Row, Transaction, batch, write
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 _SECOND, _HOUR = timedelta(seconds=1), timedelta(hours=1)
 
 

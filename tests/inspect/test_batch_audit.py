@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from checkback.inspect.audit import Report
 
+pytestmark = pytest.mark.slow
+
 
 _MINUTE = timedelta(minutes=1)
 

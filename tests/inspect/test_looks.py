@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+pytestmark = pytest.mark.slow
+
 _NAMES = ("half", "op", "decisions", "check_requests", "check_answers", "deliveries", "unpublished")
 #: (s); much longer than it takes to send a request
 _LATENCY_S = 0.03

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from checkback.maintain.run import maintain
 from checkback.storage import table_files
@@ -17,10 +18,10 @@ from checkback.storage.schemas import arrow_schema
 from maintain.fixtures import DAY_MS, Quiet, settings_of
 
 if TYPE_CHECKING:
-    import pytest
-
     from checkback.storage.parquet_files import ParquetFile
     from checkback.storage.tables import Tables
+
+pytestmark = pytest.mark.slow
 
 
 def _file(tables: Tables, offset: int) -> list[ParquetFile]:

@@ -32,6 +32,8 @@ from checkback.storage.tables import Tables
 from gateway.process import Gateway, half
 from maintain.fixtures import DAY_MS, QUEUES, Sender, append, files_of, maintained, rows_of, settings_of
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 60
 
 
@@ -59,7 +61,6 @@ def decisions(random: Random, first: int, count: int, decided_ms: int) -> pa.Tab
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-@pytest.mark.slow
 @hypothesis_settings(max_examples=5)
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 12), min_size=1, max_size=4))
 def test_fewer_files_and_the_same_rows(tmp_path_factory: pytest.TempPathFactory, seed: int, rounds: list[int]) -> None:
@@ -201,7 +202,6 @@ def test_every_state_within_the_retention_stays_readable(tmp_path: Path) -> None
     assert not (log / f"{states[0][0]:020}.json").exists()
 
 
-@pytest.mark.slow
 def test_appends_beside_it_land_and_are_never_there_twice(tmp_path: Path) -> None:
     """A gateway as a process of its own, and a second writer, while runs follow upon each other."""
     settings = settings_of(tmp_path)
@@ -342,7 +342,6 @@ maintained(settings_of(root), int(now))
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", ["commit", "checkpoint", "data", "log"])
 def test_killed_at_any_point_it_harms_nothing(tmp_path: Path, step: str) -> None:
     """Kill -9 before its commit, after it, amid the removals: the rows are there, and the next run does the rest."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from checkback.operate.operator_signature import OperatorSignature
     from checkback.operate.tables import FileStore
 
+pytestmark = pytest.mark.slow
+
 
 class CrashError(Exception):
     """As a kill between two commits."""
@@ -316,7 +318,6 @@ _STEP = st.tuples(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(_STEP, min_size=3, max_size=6))
 def test_ledger_has_what_was_done_and_nothing_else(

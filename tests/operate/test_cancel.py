@@ -11,6 +11,8 @@ from checkback.cli import main
 from checkback.operate.rules import RefusedError
 from operate.fixtures import BOB, T0, Lakehouse
 
+pytestmark = pytest.mark.slow
+
 DUE = T0 + timedelta(hours=1)
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from checkback.operate.action import Outcome
     from checkback.operate.tables import OperatorTables
 
+pytestmark = pytest.mark.slow
+
 SIGNED = ("--actor", "bob", "--reason", "the endpoint is back")
 
 

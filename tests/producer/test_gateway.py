@@ -22,6 +22,8 @@ from check.servers import Received, Server, Wire, reply
 from checkback.producer import LocalTransactionState, Message, SendStatus, TransactionProducer
 from producer.sending import MESSAGE, SENDERS, Listener, Sender
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("fastapi", reason="fastapi is not installed: the gateway does not run")
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.ROLLBACK, LocalTransactionState.UNKNOWN

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from checkback.storage.parquet_files import ParquetFile, TableRoot
 
+pytestmark = pytest.mark.slow
+
 
 def _rows(*queues: int) -> pa.Table:
     return pa.Table.from_pylist([{"queue_id": queue} for queue in queues], schema=arrow_schema("op"))
@@ -319,7 +321,6 @@ for number in range({times}):
 """
 
 
-@pytest.mark.slow
 def test_two_processes_lose_no_commit(tables: Tables) -> None:
     """Spark's commits lose some in an object store: two writers of a version are both told that theirs is it."""
     log, times = _log(tables), 200
@@ -363,7 +364,6 @@ for name in SCHEMAS:
 """
 
 
-@pytest.mark.slow
 def test_first_starts_at_the_same_time_make_the_same_tables(tables: Tables) -> None:
     """Nobody fails for the other's table, and nobody's commit is in a table that is replaced."""
     paths = [str(Path(__file__).parents[1]), str(Path(object_store.__file__).parents[2])]

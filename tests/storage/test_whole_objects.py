@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from checkback.storage.delta_log import DeltaLog
 
+pytestmark = pytest.mark.slow
+
 _FILES = 40
 #: (s); much longer than it takes to send a request
 _LATENCY_S = 0.05

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from checkback.reconcile.records import Records
     from checkback.what_if.timeline import Timeline
 
+pytestmark = pytest.mark.slow
+
 _SIZE = 4
 
 
