@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from checkback.inspect.answers import Answers
 from checkback.inspect.audit_findings import FINDINGS
+from checkback.reconcile.batches import batch_row
 from checkback.settings import Settings
 from checkback.storage.tables import Tables
 from support.stories import DECIDED, Row, Transaction, batch, checkpoint, ms, write
@@ -98,6 +99,26 @@ def test_batches_that_fit_say_nothing(tmp_path: Path) -> None:
     report = Answers(_settings(tmp_path)).audit()
     assert _counts(report) == {"halves": 2, "published": 2, "batches": 3}
     assert (report.past, report.broken, report.under_way) == (False, False, ())
+
+
+def test_what_a_batch_that_rebuild_finished_did_is_unknown(tmp_path: Path) -> None:
+    """Its row has no counts. That of a release without delays counts decisions: it has scheduled nothing."""
+    t, two, three = Transaction(0, 0), Transaction(0, 1), Transaction(0, 2)
+    later = _at(60)
+    rows = [
+        *(t.half(deliver_at=later), t.op(), t.decision(decided_at=_at(0), batch_id=0, deliver_at=later)),
+        batch(0, _at(0), committed=1, scheduled=1),
+        *(two.half(deliver_at=later), two.op(), two.decision(decided_at=_at(1), batch_id=1, deliver_at=later)),
+        ("deliveries", t.key | {"deliver_at": later, "delivered_at": _at(1), "batch_id": 1, "real_topic": "a"}),
+        ("decisions", t.decision("CANCEL", decided_at=_at(1), batch_id=1)[1]),
+        ("batches", batch_row("query", 1, ms(_at(1)), ms(_at(2))).to_pylist()[0]),
+        *(three.half(deliver_at=later), three.op(), three.decision(decided_at=_at(3), batch_id=2, deliver_at=later)),
+        batch(2, _at(3), committed=1, scheduled=None, delivered=None, cancelled=None),
+    ]
+    write(None, Tables.of(_settings(tmp_path).storage), rows)
+    found = _samples(Answers(_settings(tmp_path)).audit())
+    assert found["batch_not_judged"] == [(1, ms(_at(1)))]
+    assert found["batch_differs"] == [(2, ms(_at(3)))]
 
 
 def _story(recorded: Collection[int]) -> list[Row]:

@@ -36,7 +36,7 @@ _COUNTS = {
     "cancelled": ("decisions", "state = 'CANCEL'"),
     "checks": ("check_requests", "TRUE"),
 }
-#: null in rows of releases without delays
+#: null in rows of releases without delays, which have `committed`; rebuild's row of an interrupted batch has no counts
 _ADDED = ("scheduled", "delivered", "cancelled")
 _RULES = ("check_interval_ms", "check_max", "reserved_ms", "check_jitter_ms", "count_undelivered")
 
@@ -150,7 +150,10 @@ def rules_history(fixed: FixedTables) -> RulesHistory:
 def _compared() -> str:
     """SQL of `compared`: of each batch batch_id, ms, told (rows in `batches`), each count as recorded and as found."""
     # If a count is unknown in one row, the sum is null.
-    recorded = {name: f"coalesce({name}, 0)" if name in _ADDED else name for name in _COUNTS}
+    recorded = {
+        name: f"CASE WHEN committed IS NULL THEN {name} ELSE coalesce({name}, 0) END" if name in _ADDED else name
+        for name in _COUNTS
+    }
     sums = ", ".join(
         f"CASE WHEN count({value}) = count(*) THEN CAST(sum({value}) AS BIGINT) END AS told_{name}"
         for name, value in recorded.items()
