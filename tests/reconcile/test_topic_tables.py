@@ -14,7 +14,7 @@ from deltalake.schema import PrimitiveType
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.position import QUEUES, Position
 from checkback.consumer.topic_reader import TopicReader
-from checkback.errors import FencedError, StorageError
+from checkback.errors import FencedError, StateError, StorageError
 from checkback.inspect import lineage, unpublished
 from checkback.inspect.unpublished_messages import topics
 from checkback.inspect.view import View
@@ -441,6 +441,32 @@ def test_rebuild_goes_on_beside_tables_that_cannot_be_made_or_read(spark: SparkS
     assert [row["queue_offset"] for row in unpublished(spark, settings).collect()] == [3, 7]
     events = [row["event"] for row in lineage(spark, settings, "tx-5").collect()]
     assert sorted(events) == ["DECISION", "HALF", "PUBLISHED", "UNPUBLISHED"]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first batch", "later batch"])
+def test_rebuild_refuses_what_only_a_table_that_cannot_be_read_has_published(
+    spark: SparkSession, tmp_path: Path, dying: Callable[..., None], first: bool
+) -> None:
+    """The batch that was interrupted has committed to it, and no decision: its ops would be applied once more."""
+    lake = Lakehouse(spark, tmp_path, by_files=True)
+    lake.land(dict.fromkeys(range(4), "pay"))
+    if not first:
+        lake.conclude(0, 0, 1)
+        lake.start()
+    dying("decisions", False)
+    with pytest.raises(Killed):
+        lake.publish(int(not first), 2, 3)
+    dying()
+    lake.start()
+    file = Path(DeltaTable(str(tmp_path / "topics/pay")).file_uris()[-1].removeprefix("file://"))
+    content = file.read_bytes()
+    file.unlink()
+    with pytest.raises(StateError, match=r"topics/pay: cannot be read.*put its files back"):
+        finish(spark, lake.tables, find(spark, lake.tables))
+    file.write_bytes(content)
+    assert finish(spark, lake.tables, find(spark, lake.tables)) == {"decisions": 2}
+    assert finish(spark, lake.tables, find(spark, lake.tables)) == {}
+    assert [offset for offset, _ in lake.published("pay")] == ([2, 3] if first else [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize(

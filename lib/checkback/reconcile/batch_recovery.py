@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from checkback.errors import StateError
 from checkback.reconcile import unpublished
+from checkback.reconcile.interrupted_batch import with_unconcluded
 from checkback.reconcile.topic_tables import TopicTables, own_failure
 from checkback.storage.dataframes import union
 from checkback.storage.schemas import TOPIC_PREFIX
@@ -55,7 +56,8 @@ def finish(
     ``interrupted``: the batch that may be incomplete (`interrupted_batch.find`); rows that other batches lack were
     ``deleted``. A topic table that cannot be read or written does not stop the others: the messages it may lack go to
     `unpublished`. No other process may write the tables meanwhile. Raises StorageError, StateError if rows were deleted
-    and ``deleted`` is REFUSE.
+    and ``deleted`` is REFUSE, or if a table that cannot be read has messages of a batch that was not concluded: they
+    may have no decision yet, and would be published again.
     """
     topics = tables.topics(spark)
     try:
@@ -65,6 +67,13 @@ def finish(
         broken = _unreadable(spark, tables, topics)
         if not broken:
             raise
+        if unseen := with_unconcluded(spark, tables, broken):
+            raise StateError(
+                "cannot be read, and the batch that was interrupted has written messages to it, which may have no "
+                f"decision yet: {broken[unseen[0]]}",
+                unseen[0],
+                "put its files back and run this again; if it is moved away, they are published again, in a new table",
+            ) from error
     return _finish(spark, tables, interrupted, [name for name in topics if name not in broken], broken, deleted)
 
 

@@ -90,21 +90,49 @@ def find(spark: SparkSession, tables: Tables) -> InterruptedBatch | None:
     """
     batches = tables.read(spark, TABLE)
     owner = _owner(spark, tables)
-    newest = batches.orderBy(F.desc("finished_at")).select("application", _millis("batch_time")).head()
-    concluded: list[LastBatch] = []
-    if newest is not None:
-        last = F.max(F.struct("batch_id", _millis("batch_time"))).alias("last")
-        rows = batches.where("application IS NOT NULL").groupBy("application").agg(last).collect()
-        known = {row["application"]: (row["last"]["batch_id"], row["last"]["time"]) for row in rows}
-        latest = last_owner(spark, tables, known) or newest["application"]
-        none = -1, known.get(latest, (-1, newest["time"]))[1]
-        concluded = [LastBatch(name, *known.get(name, none)) for name in dict.fromkeys([owner, latest, None])]
+    concluded = _last_batches(spark, tables, batches, owner)
     written = [
         last
         for last in concluded
         if last.application is not None and committed(spark, tables, last.application, last.batch_id + 1)
     ]
     return broken_off(_unconcluded(spark, tables, batches), concluded, written, owner)
+
+
+def with_unconcluded(spark: SparkSession, tables: Tables, topics: Iterable[str]) -> list[str]:
+    """Those of these topic tables whose logs tell that a batch without a row in `batches` has committed to them.
+
+    Before the first row in `batches`, without a checkpoint: those that have rows. A log that cannot be read tells
+    nothing. Raises StorageError.
+    """
+    owner = _owner(spark, tables)
+    last = _last_batches(spark, tables, tables.read(spark, TABLE), owner) or [LastBatch(owner, -1, 0)]
+    known = [(one.application, one.batch_id) for one in last if one.application is not None]
+    if not known:
+        return [name for name in topics if _has_rows(tables, name)]
+    found = {name for application, done in known for name in committed(spark, tables, application, done + 1)}
+    return [name for name in topics if name in found]
+
+
+def _has_rows(tables: Tables, name: str) -> bool:
+    """Whether the log of a topic table names files; elsewhere than in files it may have rows."""
+    try:
+        return not tables.by_files or bool(tables.log(name).data_files())
+    except StorageError:
+        return False
+
+
+def _last_batches(spark: SparkSession, tables: Tables, batches: DataFrame, owner: str | None) -> list[LastBatch]:
+    """The last batch of each application that may have been the last; empty: `batches` has no row."""
+    newest = batches.orderBy(F.desc("finished_at")).select("application", _millis("batch_time")).head()
+    if newest is not None:
+        last = F.max(F.struct("batch_id", _millis("batch_time"))).alias("last")
+        rows = batches.where("application IS NOT NULL").groupBy("application").agg(last).collect()
+        known = {row["application"]: (row["last"]["batch_id"], row["last"]["time"]) for row in rows}
+        latest = last_owner(spark, tables, known) or newest["application"]
+        none = -1, known.get(latest, (-1, newest["time"]))[1]
+        return [LastBatch(name, *known.get(name, none)) for name in dict.fromkeys([owner, latest, None])]
+    return []
 
 
 def _unconcluded(spark: SparkSession, tables: Tables, batches: DataFrame) -> list[BatchRows]:
