@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -231,6 +232,34 @@ def test_interrupt_while_waiting_ends_the_wait_alone(gateway: StubGateway, block
         assert other.result().send_status is SendStatus.SEND_OK
     assert [half["transaction_id"] for half in gateway.halves] == ["t0"]
     assert [called.transaction_id for called, _ in listener.calls] == ["t0"]
+
+
+@pytest.mark.parametrize("waits", ["flush", "room"])
+def test_interrupt_that_another_thread_gets_ends_the_wait_for_ops(gateway: StubGateway, waits: str) -> None:
+    gateway.takes_ops.clear()
+    patience, heard = Patience(total_timeout_s=60.0), threading.Event()
+    listener = Listener(lambda *_: COMMIT)
+    with TransactionProducer("orders", gateway.url, listener, patience=patience, max_waiting_ops=1) as producer:
+        producer.send_in_transaction(message(0))
+        wait = producer.flush if waits == "flush" else partial(producer.send_in_transaction, message(1))
+
+        def interrupt() -> None:
+            until(lambda: len(producer._senders.outstanding._changed._waiters))  # type: ignore[attr-defined]
+            os.kill(os.getpid(), signal.SIGINT)
+            heard.wait(5)
+            gateway.takes_ops.set()  # else it would wait until its patience is over
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(interrupt)
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                with pytest.raises(KeyboardInterrupt):
+                    wait()
+                assert not gateway.takes_ops.is_set()
+            finally:
+                heard.set()
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert [half["transaction_id"] for half in gateway.halves] == ["t0"]
 
 
 def test_waiting_ops_are_bounded(gateway: StubGateway) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict, deque
 from threading import Condition, Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from checkback.producer.calls import BATCH_BYTES, BATCH_MAX, Call, Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 C = TypeVar("C", bound=Call)
+#: seconds between two looks whether a signal has come
+LOOK_S = 0.5
 #: threads that wait for calls: more than there are
 _ALL = 1 << 30
 
@@ -160,7 +163,7 @@ class Outstanding:
     def wait_for_room(self, timeout_s: float) -> bool:
         """Wait while it is full; False if it still is."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self.full, timeout_s)
+            return self._wait_for(lambda: not self.full, timeout_s)
 
     def add(self, op: Op) -> None:
         """An op is handed over."""
@@ -185,7 +188,16 @@ class Outstanding:
         """Wait until all that were handed over before have their last word; False if some still have not."""
         with self._changed:
             last = self._last
-            return self._changed.wait_for(lambda: next(iter(self._ops), last + 1) > last, timeout_s)
+            return self._wait_for(lambda: next(iter(self._ops), last + 1) > last, timeout_s)
+
+    def _wait_for(self, holds: Callable[[], bool], timeout_s: float) -> bool:
+        """As Condition.wait_for. Ctrl-C that another thread gets is raised at the next look."""
+        until = time.monotonic() + timeout_s
+        while not self._changed.wait_for(holds, min(timeout_s, LOOK_S)):
+            timeout_s = until - time.monotonic()
+            if timeout_s <= 0:
+                return False
+        return True
 
     def abandon(self) -> list[Op]:
         """Those without a last word, which is now that they are given up."""

@@ -9,6 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from checkback.errors import CheckbackError
+from checkback.producer.accumulator import LOOK_S
 from checkback.producer.base_producer import PATIENCE, BaseProducer, one
 from checkback.producer.calls import HALVES, MESSAGES, Call, Route, send_results, unsent
 from checkback.producer.listener import failed, no_listener, state_of
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from checkback.producer.message import Message
     from checkback.producer.retry import Patience
     from checkback.producer.senders import OnOpError
-
-#: seconds between two looks whether a signal has come
-_LOOK_S = 0.5
 
 
 class TransactionProducer(BaseProducer):
@@ -212,7 +210,7 @@ class _Waiter:
         Ctrl-C is raised at the next look.
         """
         until = time.monotonic() + timeout_s
-        while not self._ended.acquire(timeout=min(timeout_s, _LOOK_S)):
+        while not self._ended.acquire(timeout=min(timeout_s, LOOK_S)):
             timeout_s = until - time.monotonic()
             if timeout_s <= 0:
                 return not self.give_up()
