@@ -246,7 +246,7 @@ def test_interrupt_that_another_thread_gets_ends_the_wait_for_ops(gateway: StubG
         def interrupt() -> None:
             until(lambda: len(producer._senders.outstanding._changed._waiters))  # type: ignore[attr-defined]
             os.kill(os.getpid(), signal.SIGINT)
-            heard.wait(5)
+            heard.wait(2)
             gateway.takes_ops.set()  # else it would wait until its patience is over
 
         with ThreadPoolExecutor(1) as pool:
