@@ -223,7 +223,7 @@ class Tables:
         return named
 
     def read(self, spark: SparkSession, name: str, version: int | None = None) -> DataFrame:
-        """The table's current snapshot, or that of ``version`` (time travel); a column of ADDED may be null."""
+        """The table's current snapshot, or that of ``version`` (time travel): its own columns, see `_own_columns`."""
         place = self._sound(name)
         if version is None:
             rows = spark.read.table(place) if self.catalog else spark.read.format("delta").load(place)
@@ -231,7 +231,7 @@ class Tables:
             rows = spark.sql(f"SELECT * FROM {place} VERSION AS OF {version}")  # noqa: S608 - a quoted name, a number
         else:
             rows = spark.read.format("delta").option("versionAsOf", version).load(place)
-        return _with_added(rows, name) if name in ADDED else rows
+        return _own_columns(rows, name)
 
     def committed_version(self, spark: SparkSession, name: str) -> int:
         """The version of this process's last commit to the table, or a later one. Raises StorageError."""
@@ -260,10 +260,10 @@ class Tables:
         return {commit.version: commit.made for commit in found or ()}
 
     def stream(self, spark: SparkSession, name: str, **options: str) -> DataFrame:
-        """The table as a streaming source."""
+        """The table as a streaming source: its own columns, as of ``read``."""
         place = self._sound(name)
         reader = spark.readStream.format("delta").options(**options)
-        return reader.table(place) if self.catalog else reader.load(place)
+        return _own_columns(reader.table(place) if self.catalog else reader.load(place), name)
 
     def append(
         self,
@@ -426,13 +426,20 @@ class Tables:
         return self._logs.get(name, lambda: DeltaLog(name, self.location(name), self.sync))
 
 
-def _with_added(rows: DataFrame, name: str) -> DataFrame:
-    """The rows with the columns that tables of the release before lack."""
-    lacking = ADDED[name].difference(rows.columns)
+def _own_columns(rows: DataFrame, name: str) -> DataFrame:
+    """The rows without columns that somebody has added, whose names a query may use for something else.
+
+    A column that tables of the release before lack (ADDED) is null.
+    """
+    there = rows.columns
+    own = [column for column in there if column in arrow_schema(name).names]
+    if len(own) < len(there):
+        rows = rows.select(*own)
+    lacking = ADDED.get(name, frozenset()).difference(own)
     if not lacking:
         return rows
     from pyspark.sql import functions as F
 
     from checkback.storage.spark_schemas import schema_of
 
-    return rows.withColumns({name_: F.lit(None).cast(schema_of(name)[name_].dataType) for name_ in sorted(lacking)})
+    return rows.withColumns({column: F.lit(None).cast(schema_of(name)[column].dataType) for column in sorted(lacking)})
