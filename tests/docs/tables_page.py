@@ -128,9 +128,10 @@ ABOUT = {
         _APPEND_ONLY,
     ),
     "unpublished": _About(
-        "a committed message that could not be written to its topic table, and why. A retry that succeeds adds it to "
-        "the topic table with the retry's batch_id; the row stays here. A row that is in no topic table still waits "
-        "([operations.md](operations.md#checkbackunpublished)).",
+        "a committed message that could not be written to its topic table, and why. A retry that succeeds adds it "
+        "to the topic table with the retry's batch_id; the row stays here, and the table's log notes that it is "
+        "published. A row that is not noted, and in no topic table, still waits "
+        "([operations.md](operations.md#checkbackunpublished)); one that is noted, and in none, was lost there.",
         "`reconcile`, `rebuild`",
         "`reconcile`, `rebuild`, `status`, `audit`, `lineage`",
         "Rows that have been published to their topic table may be deleted once the batch that published them is "

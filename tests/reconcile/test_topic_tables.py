@@ -443,6 +443,30 @@ def test_rebuild_goes_on_beside_tables_that_cannot_be_made_or_read(spark: SparkS
     assert sorted(events) == ["DECISION", "HALF", "PUBLISHED", "UNPUBLISHED"]
 
 
+def test_rebuild_publishes_again_what_was_published_late_and_deleted(lake: Lakehouse) -> None:
+    """Their rows of `unpublished` are noted as published: nobody else will. What waits is left where it is."""
+    lake.land({**dict.fromkeys(range(4), "t"), 4: "file"})
+    place = lake.root / "topics/t"
+    place.parent.mkdir()
+    place.write_text("in the way")
+    (lake.root / "topics/file").write_text("in the way")
+    assert lake.conclude(0, 0, 1) == 2
+    place.unlink()
+    lake.start()
+    lake.conclude(1, 2, 3, 4)
+    assert lake.published("t") == [(0, 1), (1, 1), (2, 1), (3, 1)]
+    DeltaTable(str(place)).delete("half_queue_offset IN (1, 2)")
+    with pytest.raises(StateError, match="topics/t lacks 2"):
+        finish(lake.spark, lake.tables, find(lake.spark, lake.tables))
+    assert finish(lake.spark, lake.tables, None, Deleted.PUBLISH_AGAIN) == {"topics/t": 2}
+    assert finish(lake.spark, lake.tables, None) == {}
+    # Each is of the batch that decided it.
+    assert lake.published("t") == [(0, 1), (1, 0), (2, 1), (3, 1)]
+    lake.start()
+    lake.conclude(2)
+    assert len(lake.published("t")) == 4
+
+
 @pytest.mark.parametrize("first", [True, False], ids=["first batch", "later batch"])
 def test_rebuild_refuses_what_only_a_table_that_cannot_be_read_has_published(
     spark: SparkSession, tmp_path: Path, dying: Callable[..., None], first: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ from checkback.errors import SettingsError
 from checkback.inspect.audit_findings import FINDINGS, Finding
 from checkback.inspect.audit_labels import labelled, last_done_batch
 from checkback.inspect.batch_audit import BatchAudit, audit_batches
+from checkback.inspect.late_notes import read_notes
 from checkback.inspect.question import Question
 from checkback.inspect.table_versions import FixedTables
 from checkback.storage.checkpoint import Batch
@@ -129,7 +130,8 @@ def findings_on(engine: Engine, settings: Settings, *, whole: bool | None = None
 
 def account(engine: Engine) -> BatchAudit:
     """The tables to audit, and what is found of their batches. Raises as `audit`."""
-    fixed = FixedTables.take(engine)
+    notes = read_notes(engine)  # before all else: what is noted as published is in its topic then
+    fixed = replace(FixedTables.take(engine), notes=notes)
     # If some tables exist, a missing one counts as empty: what it should hold is then reported as lost.
     if not set(fixed.versions) & set(SCHEMAS):
         where = fixed.tables.location("half")

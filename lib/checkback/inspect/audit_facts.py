@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from checkback.inspect.check_intervals import timed
+from checkback.inspect.late_notes import with_noted
 from checkback.messages import MS_MAX
 from checkback.reconcile.records import LONGEST_DELAY, REJECTION, Reason, Source
 
@@ -50,9 +51,10 @@ OVER, AGAIN = 1, 2
 #: Op: begin: 1 = it is a message without a transaction, its own COMMIT.
 #: store: half or op: when it landed, us; check: when the next one is due; decision, topic, `unpublished`: its turn.
 #: number: bits; half: its delay, as in an event; check: its turn; discard: the number of checks it lacks; received
-#: check: its number. `begin` of a decision: its check_times. who, content: hashes; check: check_times, bits. content of
-#: a decision: when it was made (ms); of a discard: its check_times if only received checks counted. batch: `batch_of`.
-#: why: of a discard or cancel, and in `discarded`: a hash of reason and check_times.
+#: check: its number; `unpublished`: 1 if it is not noted as published. `begin` of a decision: its check_times. who,
+#: content: hashes; check: check_times, bits. content of a decision: when it was made (ms); of a discard: its
+#: check_times if only received checks counted. batch: `batch_of`. why: of a discard or cancel, and in `discarded`: a
+#: hash of reason and check_times.
 _COLUMNS = ("begin", "until", "store", "number", "who", "content", "batch", "why")
 #: in place of null, where an aggregate would skip a null
 _NONE = -(1 << 62)
@@ -82,22 +84,22 @@ STATE_BITS = f"""CASE
 
 
 def facts(ever: RulesHistory, *, ignore_case: bool, absent: Collection[str] = ()) -> str:
-    """CTE `facts`: those of each transaction. It reads the tables, `topics`, and the CTE `rules` (`batch_audit`).
+    """CTE `facts`: those of each transaction. It reads tables, `topics`, the `late_notes`, and the CTE `rules`.
 
     ``absent``: tables, and `topics`, that have no row of these transactions: they are not read, and what only their
     rows could tell is not computed.
 
     Columns, integers, null if there is no such row or the value is unknown: queue_id, queue_offset; of the first half
     message at the offset: born, own_immunity (ms), landed (us), who, content; halves, messages (without a transaction),
-    published, unpublished, decisions, discarded (rows); the least and the greatest (_min, _max) half_content,
-    half_owner, delay (as in an event), topic_content, unpublished_content, discarded_content, decision_owner (also of
-    cancels and deliveries): all values, if there are at most two distinct ones; ops, alien_ops, undelivered (rows),
-    received (highest number), op_states, op_landed (us, first), alien_landed (us, last); decision_states,
-    decided_checks (max), decided_turn (first); checks (rows), repeated_checks, over_limit (rows), last_check,
-    last_turn, first_check_at (ms), next_check_at (ms, by the last check), least_slack (ms); of discards:
-    least_end_slack, too_young (ms: halves that landed then or later), lacking (checks), unreceived (check_times, if all
-    had to be received); rejected (bits); committed_at (ms, of the COMMIT), deliver_at (ms, by it), due_at (ms, the
-    latest by it or a delivery), delivered_at, published_at, unpublished_at (ms, first), published_turn,
+    published, unpublished, outstanding (of these: not noted as published), decisions, discarded (rows); the least and
+    the greatest (_min, _max) half_content, half_owner, delay (as in an event), topic_content, unpublished_content,
+    discarded_content, decision_owner (also of cancels and deliveries): all values, if there are at most two distinct
+    ones; ops, alien_ops, undelivered (rows), received (highest number), op_states, op_landed (us, first), alien_landed
+    (us, last); decision_states, decided_checks (max), decided_turn (first); checks (rows), repeated_checks, over_limit
+    (rows), last_check, last_turn, first_check_at (ms), next_check_at (ms, by the last check), least_slack (ms); of
+    discards: least_end_slack, too_young (ms: halves that landed then or later), lacking (checks), unreceived
+    (check_times, if all had to be received); rejected (bits); committed_at (ms, of the COMMIT), deliver_at (ms, by it),
+    due_at (ms, the latest by it or a delivery), delivered_at, published_at, unpublished_at (ms, first), published_turn,
     unpublished_turn (first); deliveries, cancels, cancelled, cancel_ops (rows), cancel_landed (us, first);
     published_batch, unpublished_batch, kept_batch (of `discarded`), decided_batch, delivered_batch, cancelled_batch:
     hashes; decided_why, kept_why: of a discard or cancel, hashes.
@@ -224,21 +226,25 @@ def _sources(ignore_case: bool) -> list[_Source]:
         _Source("decisions", (_CANCEL, _DECISION), decisions),
         _Source("discarded", (_CANCELLED, _DISCARDED), discarded),
         _Source("rejected", (_REJECTED,), _rows(REJECTED_ROWS, _REJECTED, number="bits")),
-        _messages("unpublished", _UNPUBLISHED, "unpublished_at", of_unpublished),
-        _messages("topics", _TOPIC, "committed_at", of_topic),
+        _messages(
+            *("unpublished", _UNPUBLISHED, with_noted("{unpublished}"), "unpublished_at", of_unpublished),
+            number="CASE WHEN NOT noted THEN 1 END",
+        ),
+        _messages("topics", _TOPIC, "{topics}", "committed_at", of_topic),
     ]
 
 
-def _messages(table: str, kind: int, time: str, of_message: str) -> _Source:
-    """Rows of a table that keeps each message with the place of its half message."""
+def _messages(table: str, kind: int, written: str, time: str, of_message: str, **columns: str) -> _Source:
+    """Rows of a table that keeps each message with the place of its half message; ``written``: SQL of the table."""
     rows = _rows(
-        _with_turn(f"{{{table}}}", time),
+        _with_turn(written, time),
         kind,
         ("half_queue_id", "half_queue_offset"),
         begin=f"unix_millis({time})",
         store="turn",
         content=of_message,
         batch=batch_of(time),
+        **columns,
     )
     return _Source(table, (kind,), rows)
 
@@ -368,6 +374,7 @@ _AGGREGATES = {
     "decided_why": _fold("min", "why", _DECISION, _CANCEL),
     "kept_why": _fold("min", "why", _DISCARDED, _CANCELLED),
     "unpublished": _count(_UNPUBLISHED),
+    "outstanding": _count(_UNPUBLISHED, column="number"),
     **_span("topic_content", "content", _TOPIC),
     **_span("unpublished_content", "content", _UNPUBLISHED),
     "discarded": _count(_DISCARDED),

@@ -50,7 +50,12 @@ _ALL = (
     Finding("decided_before_landing", "broken", "P1", "decided by a batch that had not read its half message"),
     Finding("published_without_half", "broken", "P1", "published, but there is no half message"),
     Finding("discarded_without_half", "broken", "P1", "in `discarded`, but there is no half message"),
-    Finding("commit_not_published", "broken", "P1", "decided COMMIT, but in no topic nor in `unpublished`: lost"),
+    Finding(
+        "commit_not_published",
+        "broken",
+        "P1",
+        "decided COMMIT, but in no topic, nor outstanding in `unpublished`: lost",
+    ),
     Finding("rollback_without_op", "broken", "P1", "decided ROLLBACK, but no op of its group said so: lost"),
     Finding("discard_not_kept", "broken", "P1", "decided DISCARD, but not in `discarded`: lost"),
     Finding("discarded_without_decision", "broken", "P1", "in `discarded`, but not decided DISCARD"),

@@ -106,14 +106,14 @@ _PUBLISHING = {
     "published_twice": "published > 1",
     "published_and_discarded": "published > 0 AND (discarded > 0 OR cancelled > 0)",
     "published_differs": _unlike("topic_content", "content", "half_content"),
-    "commit_not_published": f"{_decided(COMMITS)} AND NOT published > 0 AND NOT unpublished > 0 AND NOT {_WAITING}",
+    "commit_not_published": f"{_decided(COMMITS)} AND NOT published > 0 AND NOT outstanding > 0 AND NOT {_WAITING}",
     "published_in_other_batch": f"{_ONE_END} AND NOT {_WAITING}"
     f" AND (published = 1 AND CASE WHEN unpublished > 0 THEN NOT {_LATE}"
     f" ELSE coalesce(published_batch <> {_DECIDING_BATCH}, FALSE) END"
     f" OR unpublished = 1 AND coalesce(unpublished_batch <> {_DECIDING_BATCH}, FALSE))",
     "unpublished_differs": _unlike("unpublished_content", "content", "half_content"),
     "unpublished_twice": "unpublished > 1",
-    "unpublished": f"{_decided(COMMITS)} AND NOT published > 0 AND unpublished > 0",
+    "unpublished": f"{_decided(COMMITS)} AND NOT published > 0 AND outstanding > 0",
     "discarded_without_half": "(discarded > 0 OR cancelled > 0) AND NOT halves > 0",
     "discarded_without_decision": f"(discarded > 0 AND NOT {_decided(DISCARD)}) OR (cancelled > 0 AND NOT cancels > 0)",
     "discarded_twice": "discarded + cancelled > 1",

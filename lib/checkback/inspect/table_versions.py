@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow.compute as pc
 
 from checkback.inspect.engine import tables_in
+from checkback.inspect.late_notes import NAME as NOTES
+from checkback.inspect.late_notes import NO_NOTES
 from checkback.inspect.whole_batches import BatchTable, batch_time, read_batches
 from checkback.reconcile.batch_rules import FOLDER
 from checkback.storage.checkpoint import Batch, batches_since, last_done, numbers, read_checkpoint
@@ -72,7 +74,7 @@ class FixedTables:
     ``versions``: of the existing tables, by name. ``whole``: the batches with a row in `batches` before the versions
     were fixed. ``logged``: whether a checkpoint tells which batches have begun. ``recorded``: by the checkpoint, those
     that have left a row in `batches`. ``part``: only transactions whose offset is at least the first and below the
-    second; None = all. ``only``: of these, rows (queue_id, queue_offset).
+    second; None = all. ``only``: of these, rows (queue_id, queue_offset). ``notes``: of what was published late.
     """
 
     engine: Engine
@@ -84,6 +86,7 @@ class FixedTables:
     recorded: Recorded | None = None
     part: tuple[int | None, int | None] = (None, None)
     only: Rows | None = None
+    notes: pa.Table | None = None
 
     @classmethod
     def take(cls, engine: Engine) -> FixedTables:
@@ -110,7 +113,8 @@ class FixedTables:
             engine=engine,
             versions={name: version for name, version in newest_of if version is not None},
             done=next((batch for batch in begun if batch.batch_id == done), None),
-            under_way=tuple(batch for batch in begun if batch.batch_id > done),
+            # A batch has its row before `commits` tells of it.
+            under_way=tuple(batch for batch in begun if batch.batch_id > done and not whole.has(batch)),
             whole=whole,
             logged=checkpoint is not None or bool(begun),
             recorded=None if checkpoint is None else _recorded(spark, place, checkpoint.query_id, done),
@@ -162,7 +166,9 @@ class FixedTables:
         return self.engine.query(text, {**read, **others}, question.values)
 
     def read(self, name: str) -> Any:
-        """A table, or `topics`, as `ask` names it; empty if there is no such table."""
+        """A table, `topics`, or the notes, as `ask` names it; empty if there is no such table."""
+        if name == NOTES:
+            return self.engine.keep(name, NO_NOTES if self.notes is None else self.notes)
         plain = name.removeprefix(ALL)
         kind = TOPIC_PREFIX if plain == TOPICS else plain
         where = within = None

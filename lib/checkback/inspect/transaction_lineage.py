@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from checkback.inspect.late_notes import NAME, NO_NOTES, TABLE, WRITERS, notes_about, with_noted
 from checkback.inspect.question import Question
 from checkback.inspect.view import View
 from checkback.storage.dataframes import frame
@@ -52,11 +53,11 @@ def lineage(
     """Everything that the tables record of a transaction id, in chronological order, of one group or of all.
 
     Columns: at TIMESTAMP; event (HALF; RESUMED: a half message that an operator created from a discarded one; OP,
-    CHECK, ANSWER, DECISION; DELIVERED: a scheduled message; UNPUBLISHED: it waits for its topic's table; PUBLISHED;
-    DEAD_LETTER: a consumer group gave it up; DISCARDED, REJECTED, OPERATION); table; table_version BIGINT (Delta
-    version that added the row, null = not in the log), version_exact BOOLEAN (false: OPTIMIZE has rewritten the file,
-    the row was added in that version or an earlier one), committed_at (of that version); batch_id; queue_id,
-    queue_offset, producer_group; detail (a text, without body, properties and keys).
+    CHECK, ANSWER, DECISION; DELIVERED: a scheduled message; UNPUBLISHED: it waits for its topic's table, or was
+    published late; PUBLISHED; DEAD_LETTER: a consumer group gave it up; DISCARDED, REJECTED, OPERATION); table;
+    table_version BIGINT (Delta version that added the row, null = not in the log), version_exact BOOLEAN (false:
+    OPTIMIZE has rewritten the file, the row was added in that version or an earlier one), committed_at (of that
+    version); batch_id; queue_id, queue_offset, producer_group; detail (a text, without body, properties and keys).
 
     Scans every table for the id, topics included: there are no file statistics for it; the events are collected, and
     looked up in the tables' logs. Raises as `pending`.
@@ -78,8 +79,18 @@ def lineage_rows(view: View, transaction_id: str, group: str | None = None) -> p
         SELECT * FROM ({events.replace("NAMED", named).replace("OPERATORS", _resumed_queues(places))})"""
     values = {"transaction_id": transaction_id, "producer_group": group}
     files = {place: view.read(name, file=True) for place, name in places.items()}
+    if TABLE in names:
+        files[NAME] = view.engine.keep(NAME, _notes(view, named, values))
     found = view.engine.arrow(view.ask(Question(sql, order, values), files))
     return _with_versions(view, found)
+
+
+def _notes(view: View, named: str, values: Mapping[str, Value]) -> pa.Table:
+    """The notes about the transaction's messages; those are of now."""
+    if view.at is not None:
+        return NO_NOTES
+    mine = Question(f"{WRITERS.sql} WHERE {named}", WRITERS.order, values)
+    return notes_about(view.engine, view.engine.arrow(view.ask(mine)).to_pylist())
 
 
 def transactions_question(
@@ -177,8 +188,9 @@ def _integer(name: str) -> str:
 _KEY = ("queue_id", "queue_offset")
 #: tables whose queue_id is the real topic's
 _OF_HALF = (TOPIC_PREFIX, "unpublished", "dead_letters")
-#: tables searched by more than the id
+#: tables searched by more than the id, or shown with more than they have
 _SEARCHED = {
+    TABLE: f"SELECT * FROM {with_noted('TABLE')} AS noted WHERE NAMED",
     "half": """
         SELECT h.*, r.new_queue_id IS NOT NULL AND properties['CHECKBACK_RESUMED_FROM'] IS NOT NULL AS resumed
         FROM TABLE AS h LEFT JOIN OPERATORS AS r ON r.new_queue_id = h.queue_id
@@ -264,7 +276,11 @@ _EVENTS = {
     "unpublished": (
         "'UNPUBLISHED'",
         "unpublished_at",
-        _text("'waits for the table of'", "coalesce(real_topic, 'no topic')", "'- ' || reason"),
+        _text(
+            "CASE WHEN noted THEN 'published late: waited for the table of' ELSE 'waits for the table of' END",
+            "coalesce(real_topic, 'no topic')",
+            "'- ' || reason",
+        ),
     ),
     "dead_letters": (
         "'DEAD_LETTER'",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from checkback.inspect.late_notes import NAME, NO_NOTES, TABLE, WRITERS, notes_about, with_noted
 from checkback.inspect.question import Question
 from checkback.inspect.view import View
 from checkback.storage.schemas import TOPIC_PREFIX
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from checkback.inspect.engine import Rows, Value
     from checkback.settings import Settings
 
-TABLE = "unpublished"
 #: columns that identify a message in `unpublished` and in its topic's table (`reconcile.topic_tables.IDENTITY`)
 _IDENTITY = ("half_queue_id", "half_queue_offset", "half_store_timestamp", "transaction_id", "producer_group")
 
@@ -80,16 +80,19 @@ def topics(view: View) -> list[Topic]:
 
 def _outstanding(view: View) -> tuple[Question, dict[str, Rows]]:
     """The question of `unpublished`, and the topics' tables that it names."""
-    pairs = Question("SELECT DISTINCT real_topic, application FROM {unpublished}", "real_topic, application")
-    keys = [(row["real_topic"], row["application"]) for row in view.engine.arrow(view.ask(pairs)).to_pylist()]
-    conditions, values = _not_noted(view, [key for key in keys if None not in key])
-    tables: dict[str, Rows] = {}
-    topics_ = sorted({topic for topic, _ in keys if topic is not None})
+    writers = view.engine.arrow(view.ask(WRITERS)).to_pylist()
+    # The notes are those of now.
+    tables: dict[str, Rows] = {
+        NAME: view.engine.keep(NAME, NO_NOTES if view.at is not None else notes_about(view.engine, writers))
+    }
+    conditions = ["turn = 1", "NOT noted"]
+    values: dict[str, Value] = {}
+    topics_ = sorted({row["real_topic"] for row in writers if row["real_topic"] is not None})
     view.look(*(TOPIC_PREFIX + topic for topic in topics_))
     for topic in topics_:
         there = _published(view, TOPIC_PREFIX + topic)
         if there is not None:
-            place = f"topic{len(tables)}"
+            place = f"topic{len(values)}"
             tables[place], values[place] = there, topic
             same = " AND ".join(f"t.{name} IS NOT DISTINCT FROM u.{name}" for name in _IDENTITY)
             conditions.append(f"NOT EXISTS (SELECT 1 FROM {{{place}}} AS t WHERE u.real_topic = :{place} AND {same})")
@@ -99,25 +102,9 @@ def _outstanding(view: View) -> tuple[Question, dict[str, Rows]]:
         FROM (
             SELECT *, row_number() OVER (
                 PARTITION BY {", ".join(_IDENTITY)}, real_topic ORDER BY unpublished_at, batch_id, reason) AS turn
-            FROM {{unpublished}}) AS u
-        WHERE turn = 1 AND {" AND ".join(conditions or ["TRUE"])}"""
+            FROM {with_noted(f"{{{TABLE}}}")} AS rows) AS u
+        WHERE {" AND ".join(conditions)}"""
     return Question(sql, "unpublished_at, queue_id, queue_offset", values), tables
-
-
-def _not_noted(view: View, keys: list[tuple[str, str]]) -> tuple[list[str], dict[str, Value]]:
-    """Conditions: a message is not among those that are noted as published; and their values."""
-    conditions: list[str] = []
-    values: dict[str, Value] = {}
-    if view.at is not None or not keys:
-        return conditions, values
-    from checkback.reconcile.published_notes import notes_of
-
-    notes = notes_of(getattr(view.engine, "spark", None), view.tables, keys)
-    for number, ((topic, application), last) in enumerate(notes.items()):
-        mine = f"u.real_topic = :noted{number} AND u.application = :by{number}"
-        conditions.append(f"(NOT coalesce({mine}, FALSE) OR u.batch_id > :last{number})")
-        values |= {f"noted{number}": topic, f"by{number}": application, f"last{number}": last}
-    return conditions, values
 
 
 def _published(view: View, name: str) -> Rows | None:

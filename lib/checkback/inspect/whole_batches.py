@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from checkback.inspect.batches import BatchRange, Records
     from checkback.inspect.engine import Engine
+    from checkback.storage.checkpoint import Batch
 
 NAME = "batches"
 
@@ -49,6 +50,10 @@ class BatchTable:
     def batches(self) -> Records:
         """The batches in order, without duplicates."""
         return in_order(self.rows)
+
+    def has(self, batch: Batch) -> bool:
+        """Whether the batch has a row."""
+        return bool(((self.rows["batch_id"] == batch.batch_id) & (self.rows["time"] == batch.time)).any())
 
     def others(self, applications: Sequence[str], batches: Records) -> Records:
         """The batches that are not among ``batches``, whose application indexes refer to ``applications``."""

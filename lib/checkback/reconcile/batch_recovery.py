@@ -18,7 +18,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from checkback.errors import StateError
-from checkback.reconcile import unpublished
+from checkback.reconcile import published_notes, unpublished
 from checkback.reconcile.interrupted_batch import with_unconcluded
 from checkback.reconcile.topic_tables import TopicTables, own_failure
 from checkback.storage.dataframes import union
@@ -204,11 +204,17 @@ def _unreadable(spark: SparkSession, tables: Tables, topics: Collection[str]) ->
     return {name: why for name in topics if (why := fault(name)) is not None}
 
 
-def _published(spark: SparkSession, tables: Tables, topics: Collection[str]) -> DataFrame:
-    """The rows of these topic tables and of `unpublished`: _IDENTITY, real_topic, decided_at, batch_id."""
+def _published(spark: SparkSession, tables: Tables, topics: Collection[str], outstanding: bool = False) -> DataFrame:
+    """The rows of these topic tables and of `unpublished`: _IDENTITY, real_topic, decided_at, batch_id.
+
+    ``outstanding``: of `unpublished` only those that are not noted as published: the others must be in their topic.
+    """
 
     def rows(name: str, topic: Column, time: str) -> DataFrame:
-        table = tables.read(spark, name).withColumn("real_topic", topic).withColumnsRenamed(_OF_HALF)
+        table = tables.read(spark, name)
+        if outstanding and name == unpublished.TABLE:
+            table = published_notes.without_noted(table, published_notes.read_notes(spark, tables, table))
+        table = table.withColumn("real_topic", topic).withColumnsRenamed(_OF_HALF)
         return table.select(*_IDENTITY, "real_topic", F.col(time).alias("decided_at"), "batch_id")
 
     parts = [rows(name, F.lit(name.removeprefix(TOPIC_PREFIX)), "committed_at") for name in topics]
@@ -281,7 +287,7 @@ def _messages(
     if broken:
         unknown = F.col("real_topic").isin([name.removeprefix(TOPIC_PREFIX) for name in broken])
         lacking = lacking.where(~F.coalesce(unknown, F.lit(False)) | F.col("interrupted"))
-    there = _published(spark, tables, topics).select(*_KEY, F.col("real_topic").alias("_topic"))
+    there = _published(spark, tables, topics, outstanding=True).select(*_KEY, F.col("real_topic").alias("_topic"))
     same = [*(lacking[name] == there[name] for name in _KEY), F.col("real_topic").eqNullSafe(F.col("_topic"))]
     lacking = lacking.join(there, on=same, how="left_anti")
     rows = _of_half(spark, tables, lacking).withColumns(
