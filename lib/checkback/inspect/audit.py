@@ -13,6 +13,7 @@ from checkback.inspect.audit_labels import labelled, last_done_batch
 from checkback.inspect.batch_audit import BatchAudit, audit_batches
 from checkback.inspect.late_notes import read_notes
 from checkback.inspect.question import Question
+from checkback.inspect.removed_rows import removed_rows
 from checkback.inspect.table_versions import FixedTables
 from checkback.storage.checkpoint import Batch
 from checkback.storage.schemas import SCHEMAS
@@ -29,9 +30,10 @@ SAMPLES = 5
 
 @dataclass(frozen=True)
 class Found:
-    """A finding, the number of transactions or batches that have it, and a few of them as ``samples``.
+    """A finding, the number of transactions, batches or commits that have it, and a few of them as ``samples``.
 
-    Samples are (queue_id, queue_offset); for batches (batch_id, time in ms), None where the row lacks the value.
+    Samples are (queue_id, queue_offset); for batches (batch_id, time in ms), for commits (version, time in ms). None
+    where the row lacks the value.
     """
 
     finding: Finding
@@ -77,13 +79,14 @@ def audit_on(engine: Engine, settings: Settings, *, whole: bool | None = None) -
     """As `audit`. ``whole``: see `audit_labels.labelled`."""
     accounted = account(engine)
     fixed = accounted.fixed
+    others = accounted.found | removed_rows(fixed, SAMPLES)
     rows = _summary(accounted, settings, whole)
     found = []
     for name, finding in FINDINGS.items():
         row = rows.get(name, _NOTHING)
         count, samples = row.count, row.samples
-        if finding.about == "batch":
-            count, samples = accounted.found.get(name, (0, ()))
+        if finding.about != "transaction":
+            count, samples = others.get(name, (0, ()))
         elif name == "offset_gap":
             count, samples = rows.get("halves", _NOTHING).gaps, ()
         if count or finding.level == "figure":
@@ -102,7 +105,7 @@ def findings(spark: SparkSession, settings: Settings) -> DataFrame:
     """One row per finding and transaction, without figures: for notebooks.
 
     Columns: level (broken, warning), promise (P1 .. P5, or empty), finding, queue_id INT, queue_offset BIGINT, meaning.
-    Findings about batches are in `audit` only. Raises as `audit`.
+    Findings about batches and commits are in `audit` only. Raises as `audit`.
     """
     from checkback.inspect.spark_engine import SparkEngine
     from checkback.storage.dataframes import frame

@@ -21,16 +21,16 @@ PROMISES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """A kind of finding. ``promise`` is a key of PROMISES, or empty; ``meaning`` describes the transaction or batch.
+    """A kind of finding. ``promise`` is a key of PROMISES, or empty; ``meaning`` describes what has it.
 
-    ``about``: whether transactions or batches have it.
+    ``about``: whether transactions, batches or commits of a table have it.
     """
 
     name: str
     level: Level
     promise: str
     meaning: str
-    about: Literal["transaction", "batch"] = "transaction"
+    about: Literal["transaction", "batch", "commit"] = "transaction"
 
 
 _ALL = (
@@ -46,6 +46,8 @@ _ALL = (
     Finding("offset_gap", "figure", "", "offsets that no half message has, between a queue's first and last"),
     Finding("batches", "figure", "", "batches that have a row in `batches`", "batch"),
     Finding("batch_not_judged", "figure", "", "it is not known by which rules it decided, or what", "batch"),
+    Finding("half_rows_removed", "broken", "P1", "has taken rows out of `half` (RESTORE does): lost", "commit"),
+    Finding("op_rows_removed", "broken", "P1", "has taken rows out of `op` (RESTORE does): lost", "commit"),
     Finding("decision_without_half", "broken", "P1", "decided, but there is no half message"),
     Finding("decided_before_landing", "broken", "P1", "decided by a batch that had not read its half message"),
     Finding("published_without_half", "broken", "P1", "published, but there is no half message"),

@@ -76,8 +76,8 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def _samples(found: Found) -> list[str]:
-    if found.finding.about == "batch":
-        return [f"{batch_id}@{'-' if time is None else _time(time)}" for batch_id, time in found.samples]
+    if found.finding.about != "transaction":
+        return [f"{number}@{'-' if time is None else _time(time)}" for number, time in found.samples]
     return ["/".join("-" if part is None else str(part) for part in place) for place in found.samples]
 
 

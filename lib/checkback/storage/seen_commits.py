@@ -109,11 +109,11 @@ class _Commits:
         commit = self._found[name, version]
         return None if commit is None else commit.hash
 
-    def removing(self, name: str, versions: Collection[int]) -> int | None:
-        """The first of these versions that removes rows; None if none does. Raises StorageError."""
+    def removing(self, name: str, versions: Collection[int]) -> list[int]:
+        """Those of these versions that remove rows, in order. Raises StorageError."""
         self.read([(name, version) for version in versions])
         commits = ((version, self._found[name, version]) for version in sorted(versions))
-        return next((version for version, commit in commits if commit is not None and commit.removes), None)
+        return [version for version, commit in commits if commit is not None and commit.removes]
 
     def log(self, name: str) -> str | None:
         """A table's log folder; None if only Spark can read it."""
@@ -142,6 +142,14 @@ def replaced(spark: SparkSession | None, tables: Tables, query: str) -> str | No
     return _lost(_Commits(tables), _noted(spark, tables, query))
 
 
+def removals(tables: Tables, name: str, versions: Collection[int]) -> list[int]:
+    """Those of these versions of a table that have taken rows out of it, in order; none that the log no longer has.
+
+    The table's log must be readable without Spark. Raises StorageError.
+    """
+    return _Commits(tables).removing(name, versions)
+
+
 def _noted(spark: SparkSession | None, tables: Tables, query: str) -> Kept:
     file = f"{tables.checkpoint(query)}/{FILE}"
     if not filesystem.exists(spark, file):
@@ -168,8 +176,10 @@ def _lost(
             return f"the table {name} was put back to an older state: it lacks a commit that the checkpoint has seen"
         later = versions(log, version + 1) if upto is None else range(version + 1, upto.get(name, version) + 1)
         removing = commits.removing(name, later)
-        if removing is not None:
-            return f"version {removing} of the table {name} has taken rows out of it (RESTORE does, append-only or not)"
+        if removing:
+            return (
+                f"version {removing[0]} of the table {name} has taken rows out of it (RESTORE does, append-only or not)"
+            )
     return None
 
 
