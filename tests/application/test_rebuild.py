@@ -112,7 +112,10 @@ def test_rebuilt_after_a_batch_that_broke_off(
 
 
 def test_rebuild_broken_off_is_run_again(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its batch, or before its end; until it is done nothing starts, and the old checkpoint is kept."""
+    """In its batch, or before its end; until it is done nothing starts, and the old checkpoint is kept.
+
+    If it has changed nothing yet, `reconcile` goes on.
+    """
     random = Random(5)
     trace = made(random, 60, round(time.time() * 1000))
     trace.write(tmp_path, random, files=1)
@@ -129,11 +132,22 @@ def test_rebuild_broken_off_is_run_again(spark: SparkSession, tmp_path: Path, mo
     def gone(*_: object, **__: object) -> None:
         raise Lost
 
-    for where, step in ((module, "reconcile_query"), (module, "claim"), (filesystem, "delete")):
+    def breaks_off(where: object, step: str) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(where, step, gone)
             with pytest.raises(Lost):
                 module.rebuild(spark, settings, print)
+
+    for step in ("finish", "segment_blocks"):
+        breaks_off(module, step)
+        reconcile(spark, settings, available_now=True)
+    for where, step in (
+        (module, "reconcile_query"),
+        (module, "segment_blocks"),
+        (module, "claim"),
+        (filesystem, "delete"),
+    ):
+        breaks_off(where, step)
         with pytest.raises(StateError, match="a rebuild is in progress"):
             reconcile(spark, settings, available_now=True)
     again = rebuild(spark, settings, print)
@@ -170,8 +184,7 @@ def test_deleted_messages_are_not_published_again_unasked(spark: SparkSession, t
     shutil.rmtree(tables.location(name))
     with pytest.raises(StateError, match=f"{name} lacks {published - of_last}.*--leave-out.*--publish-again"):
         rebuild(spark, settings, print)
-    with pytest.raises(StateError, match="a rebuild is in progress"):
-        reconcile(spark, settings, available_now=True)
+    reconcile(spark, settings, available_now=True)
     left_out = rebuild(spark, settings, print, Deleted.LEAVE_OUT)
     assert left_out is not None
     assert left_out.finished == {}
@@ -202,3 +215,32 @@ def test_segments_are_cut_as_the_packer_cuts_them(spark: SparkSession, tmp_path:
     }
     assert {key: segment.pending["offset"].tolist() for key, segment in segments.items()} == keys
     assert {key: segment.early["offset"].tolist() for key, segment in segments.items()} == keys
+
+
+def test_rebuild_refused_after_it_has_appended_rows_must_be_run_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a batch that broke off: its checkpoint would write them again."""
+    settings = Settings.model_validate({"storage": {"root": str(tmp_path)}, "reconcile": {"partitions": 1}})
+    tables = Tables.of(settings.storage)
+
+    def land_message(offset: int) -> None:
+        half = half_row(offset) | {"committed": True}
+        tables.append_arrow(spark, pa.Table.from_pylist([half], arrow_schema("half")), "half")
+
+    tables.create(spark, *SCHEMAS)
+    land_message(1)
+    reconcile(spark, settings, available_now=True)
+    land_message(2)
+    with monkeypatch.context() as patch:
+        breaking(patch, lambda name: name == "decisions")
+        with pytest.raises(CheckbackError):
+            reconcile(spark, settings, available_now=True)
+    shutil.rmtree(tables.location("topics/a"))
+    with pytest.raises(StateError, match="topics/a lacks 1"):
+        rebuild(spark, settings, print)
+    with pytest.raises(StateError, match=r"a rebuild is in progress or was interrupted.*may no longer fit"):
+        reconcile(spark, settings, available_now=True)
+    assert rebuild(spark, settings, print, Deleted.LEAVE_OUT) is not None
+    reconcile(spark, settings, available_now=True)
+    assert [offset for (offset,) in rows_of(tables.root, "topics/a", "half_queue_offset")] == [2]

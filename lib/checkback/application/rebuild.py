@@ -7,7 +7,7 @@ decided twice: the initial state is what is pending, and the query reads what la
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from checkback.application.run import tick, without_no_data_batches
 from checkback.check.checkpoint_reset import renew
-from checkback.errors import StorageError
+from checkback.errors import FencedError, StorageError
 from checkback.reconcile import interrupted_batch
 from checkback.reconcile.batch_recovery import Deleted, finish
 from checkback.reconcile.batch_rules import batch_rules, in_force, keep, rules_of
@@ -45,7 +45,7 @@ from checkback.storage.schemas import SCHEMAS, SOURCES
 from checkback.storage.tables import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -74,11 +74,11 @@ def rebuild(
 ) -> Rebuilt | None:
     """Rebuild the checkpoint of `reconcile`; the next `reconcile` resumes from it. None if interrupted by a signal.
 
-    No `reconcile` may run meanwhile. Step 1: mark the rebuild as in progress; until it is done no `reconcile` starts.
-    Step 2: complete a batch that was interrupted. Step 3: restore the segments. Step 4: move the old checkpoint aside,
-    where it is kept, and start a query in its place with the segments as initial state (Spark stores absolute paths in
-    a checkpoint: it cannot be built elsewhere and moved). If interrupted at any point, run it again: each step works
-    from the tables as they are then.
+    No `reconcile` may run meanwhile. Step 1: mark the rebuild as in progress; until it is done no `reconcile` starts,
+    unless an error ends it before it has changed anything (`_marked`). Step 2: complete a batch that was interrupted.
+    Step 3: restore the segments. Step 4: move the old checkpoint aside, where it is kept, and start a query in its
+    place with the segments as initial state (Spark stores absolute paths in a checkpoint: it cannot be built elsewhere
+    and moved). If interrupted at any point, run it again: each step works from the tables as they are then.
 
     ``tell`` is called with a line before each step. ``deleted``: what to do with messages deleted from their tables.
     Raises FencedError if another process works on the tables, StateError if there are deleted messages and ``deleted``
@@ -91,28 +91,59 @@ def rebuild(
             lock.confirm()
             tell(what)
 
-        return _rebuild(spark, settings, tables, lock, step, deleted)
+        if tables.sync:
+            recover_tables(tables)
+        tables.create(spark, *SCHEMAS)
+        with _marked(spark, tables.checkpoint(REBUILDING)) as changing:
+            return _rebuild(spark, settings, tables, lock, step, changing, deleted)
+
+
+@contextmanager
+def _marked(spark: SparkSession, mark: str) -> Iterator[Callable[[], object]]:
+    """Make the folder that marks a rebuild; yields a function to call before anything is changed.
+
+    Rows that a rebuild appends are unknown to the old checkpoint, which would write them again. An error before that
+    removes the mark: the checkpoint is as good as before.
+    """
+    changed = filesystem.exists(spark, mark)  # by a rebuild that was broken off
+
+    def changing() -> None:
+        nonlocal changed
+        changed = True
+
+    filesystem.make(spark, mark)
+    try:
+        yield changing
+    except FencedError:  # the mark may be the other process's
+        raise
+    except BaseException:
+        if not changed:
+            filesystem.delete(spark, mark)
+        raise
 
 
 def _rebuild(
-    spark: SparkSession, settings: Settings, tables: Tables, lock: Lock, tell: Callable[[str], object], deleted: Deleted
+    spark: SparkSession,
+    settings: Settings,
+    tables: Tables,
+    lock: Lock,
+    tell: Callable[[str], object],
+    changing: Callable[[], object],
+    deleted: Deleted,
 ) -> Rebuilt | None:
-    place, mark = tables.checkpoint(NAME), tables.checkpoint(REBUILDING)
-    if tables.sync:
-        recover_tables(tables)
-    tables.create(spark, *SCHEMAS)
-    filesystem.make(spark, mark)
+    place = tables.checkpoint(NAME)
     renew(spark, tables)
     tell("finishing what a batch has left half done")
     interrupted = interrupted_batch.find(spark, tables)
-    finished = finish(spark, tables, interrupted, deleted)
-    _conclude(spark, tables, interrupted)
+    finished = finish(spark, tables, interrupted, deleted, changing)
+    _conclude(spark, tables, interrupted, changing)
     tell("restoring the segments from the tables")
     versions = {name: _first_unread(spark, tables, name) for name in SOURCES[NAME]}
     blocks = segment_blocks(spark, tables, settings, versions, round(time.time() * 1000)).persist()
     try:
         segments = blocks.count()
         tell(f"starting with {segments} segments")
+        changing()
         set_aside = filesystem.put_aside(spark, place)
         with stop_on_signal(lock.confirm) as stopper, without_no_data_batches(spark):
             tick(spark, tables)
@@ -125,11 +156,13 @@ def _rebuild(
     finally:
         blocks.unpersist()
     claim(spark, tables, query.id, settings.reconcile.segment_size)
-    filesystem.delete(spark, mark)
+    filesystem.delete(spark, tables.checkpoint(REBUILDING))
     return Rebuilt(segments, finished, set_aside)
 
 
-def _conclude(spark: SparkSession, tables: Tables, found: InterruptedBatch | None) -> None:
+def _conclude(
+    spark: SparkSession, tables: Tables, found: InterruptedBatch | None, changing: Callable[[], object]
+) -> None:
     """Append the interrupted batch, now complete, to `batches`. No-op for one of a release without `batches`."""
     if found is None or not (found.first or tables.read(spark, BATCHES).head() is not None):
         return
@@ -137,6 +170,7 @@ def _conclude(spark: SparkSession, tables: Tables, found: InterruptedBatch | Non
     now = round(time.time() * 1000)
     read = _read(spark, tables, found)
     row = batch_row(found.application, found.rows.batch_id, found.rows.time, now, decided, read=read)
+    changing()
     # A separate txnAppId: the query's own transaction version may already be past this batch.
     tables.append_arrow(spark, row, BATCHES, f"concluded/{found.rows.batch_id}/{found.rows.time}", 0)
 

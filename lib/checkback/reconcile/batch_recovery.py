@@ -26,7 +26,7 @@ from checkback.storage.schemas import TOPIC_PREFIX
 from checkback.storage.spark_schemas import DECISIONS, DELIVERIES, DISCARDED, TOPIC, UNPUBLISHED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -49,19 +49,23 @@ _OF_HALF = {"queue_id": "real_queue_id", "half_queue_id": "queue_id", "half_queu
 
 
 def finish(
-    spark: SparkSession, tables: Tables, interrupted: InterruptedBatch | None, deleted: Deleted = Deleted.REFUSE
+    spark: SparkSession,
+    tables: Tables,
+    interrupted: InterruptedBatch | None,
+    deleted: Deleted = Deleted.REFUSE,
+    changing: Callable[[], object] = bool,
 ) -> dict[str, int]:
     """Append the missing rows; returns their number by table. Idempotent: if interrupted, run it again.
 
     ``interrupted``: the batch that may be incomplete (`interrupted_batch.find`); rows that other batches lack were
-    ``deleted``. A topic table that cannot be read or written does not stop the others: the messages it may lack go to
-    `unpublished`. No other process may write the tables meanwhile. Raises StorageError, StateError if rows were deleted
-    and ``deleted`` is REFUSE, or if a table that cannot be read has messages of a batch that was not concluded: they
-    may have no decision yet, and would be published again.
+    ``deleted``. ``changing`` is called before rows are appended. A topic table that cannot be read or written does not
+    stop the others: the messages it may lack go to `unpublished`. No other process may write the tables meanwhile.
+    Raises StorageError, StateError if rows were deleted and ``deleted`` is REFUSE, or if a table that cannot be read
+    has messages of a batch that was not concluded: they may have no decision yet, and would be published again.
     """
     topics = tables.topics(spark)
     try:
-        return _finish(spark, tables, interrupted, topics, {}, deleted)
+        return _finish(spark, tables, interrupted, topics, {}, deleted, changing)
     except Exception as error:
         own_failure(error)
         broken = _unreadable(spark, tables, topics)
@@ -74,7 +78,8 @@ def finish(
                 unseen[0],
                 "put its files back and run this again; if it is moved away, they are published again, in a new table",
             ) from error
-    return _finish(spark, tables, interrupted, [name for name in topics if name not in broken], broken, deleted)
+    readable = [name for name in topics if name not in broken]
+    return _finish(spark, tables, interrupted, readable, broken, deleted, changing)
 
 
 def _finish(
@@ -84,6 +89,7 @@ def _finish(
     topics: Collection[str],
     broken: Mapping[str, str],
     deleted: Deleted,
+    changing: Callable[[], object],
 ) -> dict[str, int]:
     """``topics``: the readable topic tables. ``broken``: the unreadable ones, with the reason."""
     added, gone = Counter[str](), Counter[str]()
@@ -99,6 +105,8 @@ def _finish(
                     counts[row["name"]] += row["count"]
                 elif deleted is Deleted.REFUSE:
                     gone[row["name"]] += row["count"]
+            if counts:
+                changing()
             yield rows if deleted is Deleted.PUBLISH_AGAIN else rows.where("interrupted"), counts
         finally:
             rows.unpersist()

@@ -45,7 +45,7 @@ class DecisionFacts:
 
 @dataclass(frozen=True)
 class StartFacts:
-    """The facts at a start. ``rebuilding``: a rebuild is incomplete.
+    """The facts at a start. ``rebuilding``: a rebuild is in progress or was interrupted.
 
     ``logs``: the sources' logs by name, in the query's order, if read. ``done``: the last completed batch; -1 = none.
     ``replaced``: see `Fit`. ``missing_schema``: see `checkpoint`. ``times``: of the batches in the offset log (ms).
@@ -68,7 +68,7 @@ def refuse(facts: StartFacts) -> None:
     """Return if the start is safe. Raises StateError with the fix."""
     if facts.rebuilding:
         raise StateError(
-            "a rebuild is in progress or was interrupted: the checkpoint is incomplete",
+            "a rebuild is in progress or was interrupted: the checkpoint may no longer fit the tables",
             facts.place,
             "run `checkback rebuild` again",
         )
