@@ -45,6 +45,9 @@ transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
 log.retention.ms=-1
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+allow.everyone.if.no.acl.found=true
+super.users=User:ANONYMOUS
 """
 _SERIALIZER = "org.apache.kafka.common.serialization.ByteArraySerializer"
 
@@ -117,11 +120,23 @@ class Kafka:
         self._producer.close()
         self._admin.close()
 
-    def create(self, topic: str, partitions: int = 1) -> str:
+    def create(self, topic: str, partitions: int = 1, **configuration: str) -> str:
+        """A new topic. ``configuration``: by Kafka's names, with _ for the dots."""
         optional = self._jvm.java.util.Optional
         new = self._jvm.org.apache.kafka.clients.admin.NewTopic(topic, optional.of(partitions), optional.empty())
+        new.configs({name.replace("_", "."): value for name, value in configuration.items()})
         self._admin.createTopics(self._jvm.java.util.List.of(new)).all().get()
         return topic
+
+    def allow_only_to_read(self, topic: str) -> None:
+        """Allow `USER` nothing with the topic but to read it, and to describe it."""
+        common = self._jvm.org.apache.kafka.common
+        what = common.resource.ResourcePattern(
+            common.resource.ResourceType.TOPIC, topic, common.resource.PatternType.LITERAL
+        )
+        operation, allow = common.acl.AclOperation.READ, common.acl.AclPermissionType.ALLOW
+        entry = common.acl.AccessControlEntry(f"User:{USER}", "*", operation, allow)
+        self._admin.createAcls(self._jvm.java.util.List.of(common.acl.AclBinding(what, entry))).all().get()
 
     def create_anew(self, topic: str, partitions: int = 1) -> None:
         """Delete a topic and make it again, under its name."""

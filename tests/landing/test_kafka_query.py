@@ -311,6 +311,18 @@ def test_missing_topic_and_missing_brokers_are_told_at_once(lake: Lakehouse, kaf
     assert not lake.root.exists()
 
 
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_compacted_topic_is_refused(lake: Lakehouse, kafka: Kafka, topics: tuple[str, str], policy: str) -> None:
+    """Its acknowledged records may be gone before they are read, without a gap that Spark would tell."""
+    name = kafka.create(f"compacted-{topics[0]}", cleanup_policy=policy)
+    for named in ((name, topics[1]), (topics[0], name)):
+        with pytest.raises(SettingsError) as caught:
+            take(lake, kafka, *named)
+        assert str(caught.value).startswith(f"{name}: has cleanup.policy={policy}: ")
+        assert "set the topic's cleanup.policy to delete" in str(caught.value)
+    assert not lake.root.exists()
+
+
 def test_spark_without_its_kafka_source_is_told_what_to_bring(
     lake: Lakehouse, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,3 +51,20 @@ def test_wrong_password_is_one_line(
     with pytest.raises(CheckbackError, match=r"cannot be read: Authentication failed.*check kafka\.options") as caught:
         land(lake.spark, settings, kafka.secured, topics[0], None, available_now=True)
     assert "battery" not in str(caught.value)
+
+
+def test_topic_whose_configuration_may_not_be_read_lands_with_a_warning(
+    lake: Lakehouse,
+    kafka: Kafka,
+    topics: tuple[str, str],
+    certificate: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kafka.send(topics[0], changed(half(0), leave=("queue_id", "queue_offset")))
+    kafka.allow_only_to_read(topics[0])
+    settings = _secured(lake, certificate, monkeypatch, PASSWORD)
+    assert land(lake.spark, settings, kafka.secured, topics[0], None, available_now=True).half == 1
+    (told,) = (record.getMessage() for record in caplog.records if "cleanup.policy" in record.getMessage())
+    assert told.startswith(f"{topics[0]}: its cleanup.policy cannot be read: ")
+    assert PASSWORD not in told

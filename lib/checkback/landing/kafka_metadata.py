@@ -7,6 +7,7 @@ offsets, its first records would be skipped silently. The topic id can (KIP-516)
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger("checkback.land")
+
 _ADMIN = "org.apache.kafka.clients.admin.AdminClient"
 #: Timeout of the first request to the brokers; Kafka's own default is a minute, three times.
 _PATIENCE_MS = "10000"
@@ -29,6 +32,8 @@ _UNKNOWN = ("UnknownTopicOrPartitionException", "InvalidTopicException")
 _UNREACHABLE = ("TimeoutException", "DisconnectException")
 #: Uuid.ZERO_UUID: brokers before 2.8 have no topic ids.
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+#: the topic's setting of what is done with old records: delete, compact or both
+_POLICY = "cleanup.policy"
 #: Prefix of the folder in a checkpoint whose name ends with the topic id.
 _NOTE = "topic-"
 
@@ -73,6 +78,35 @@ class Brokers:
             raise CheckbackError(what, brokers, "check kafka.options and the rights to the topic") from None
         given = str(found.topicId())
         return Topic(topic, None if given == _NO_ID else given, int(found.partitions().size()))
+
+    def refuse_compacted(self, topic: str) -> None:
+        """Raise SettingsError if the broker compacts the topic: acknowledged records would vanish before they are read.
+
+        Spark's source passes over the offsets of compacted records, whatever failOnDataLoss. If the configuration may
+        not be read, a warning is logged.
+        """
+        config: Any = self._jvm.org.apache.kafka.common.config
+        resource = config.ConfigResource(config.ConfigResource.Type.TOPIC, topic)
+        try:
+            entry = (
+                self._admin.describeConfigs(self._jvm.java.util.List.of(resource))
+                .all()
+                .get()
+                .get(resource)
+                .get(_POLICY)
+            )
+        except Py4JJavaError as error:
+            cause = _cause(error)
+            why = _masked(str(cause.getMessage() or cause.getClass().getSimpleName()), self._options)
+            _log.warning("%s: its %s cannot be read: %s; it must be delete: see docs/kafka.md", topic, _POLICY, why)
+            return
+        policy = "" if entry is None else str(entry.value())
+        if "compact" in policy.split(","):
+            raise SettingsError(
+                f"has {_POLICY}={policy}: Kafka removes records of equal keys, before they have landed, too",
+                topic,
+                f"set the topic's {_POLICY} to delete; what is compacted away already is lost",
+            )
 
 
 @contextmanager

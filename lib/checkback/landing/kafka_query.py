@@ -70,6 +70,9 @@ def land(
     tables = Tables.of(settings.storage)
     with connected(spark, options) as admin:
         found = {} if admin is None else {kind: admin.describe(topic) for kind, topic in topics.items()}
+        if admin is not None:
+            for name in topics.values():
+                admin.refuse_compacted(name)
         fixes = {kind: _fix(kind, tables) for kind in topics}
         for kind, topic in found.items():
             check_noted(spark, tables.checkpoint(_query(kind)), topic, fixes[kind])
