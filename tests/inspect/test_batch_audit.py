@@ -54,6 +54,20 @@ def _samples(report: Report) -> dict[str, list[tuple[int | None, int | None]]]:
     return {each.finding.name: [*each.samples] for each in report.found if each.finding.about == "batch"}
 
 
+def test_batches_of_unknown_applications_are_not_one_another(tmp_path: Path) -> None:
+    """Twice `rebuild` has concluded a first batch whose checkpoint was lost; the same row twice is a fault."""
+    rows = [
+        *(batch(0, _at(0), application=None, committed=1), *_committed(0, 0, 0)),
+        *(batch(0, _at(1), application="second", committed=1), *_committed(1, 0, 1)),
+        *(batch(0, _at(2), application=None, committed=1), *_committed(2, 0, 2)),
+        *(batch(3, _at(3), application=None, committed=1), *_committed(3, 3, 3)),
+    ]
+    write(None, Tables.of(_settings(tmp_path).storage), rows)
+    assert _counts(Answers(_settings(tmp_path)).audit()) == {"halves": 4, "published": 4, "batches": 4}
+    write(None, Tables.of(_settings(tmp_path).storage), [batch(0, _at(2), application=None, committed=1)])
+    assert _samples(Answers(_settings(tmp_path)).audit())["batch_twice"] == [(0, ms(_at(2)))]
+
+
 def test_what_batches_and_the_tables_say_of_each_other(tmp_path: Path) -> None:
     """Without a checkpoint the batch under way is known by its rows: it has the next id, or the first of a rebuild."""
     rows = [

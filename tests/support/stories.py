@@ -168,9 +168,9 @@ class Transaction:
         return [self.half(), *self.checks(), self.decision("DISCARD"), self.discarded()]
 
 
-def batch(batch_id: int, time: datetime, application: str = "query", **other: Any) -> Row:
+def batch(batch_id: int, time: datetime, application: str | None = "query", **other: Any) -> Row:
     """The row of a batch that was decided with the default settings, but CHECK_MAX, and did nothing."""
-    row = {
+    row: dict[str, Any] = {
         "application": application,
         "batch_id": batch_id,
         "batch_time": time,

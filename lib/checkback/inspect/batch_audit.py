@@ -16,7 +16,7 @@ from checkback.inspect.check_intervals import RulesHistory
 from checkback.inspect.question import Question
 from checkback.inspect.table_versions import ALL, TOPICS
 from checkback.inspect.whole_batches import NAME as TABLE
-from checkback.inspect.whole_batches import batch_time
+from checkback.inspect.whole_batches import OF_BATCH, batch_time
 from checkback.storage.commit_reader import CommitReader
 from checkback.storage.schemas import SCHEMAS, TOPIC_PREFIX
 
@@ -117,12 +117,12 @@ def rules(fixed: FixedTables) -> str:
         for place, interval in enumerate(first_intervals(fixed.whole.batches))
         if interval >= 0
     )
-    place = f"CAST(CASE coalesce(application, '') {places} END AS BIGINT)" if places else "CAST(NULL AS BIGINT)"
+    place = f"CAST(CASE {OF_BATCH} {places} END AS BIGINT)" if places else "CAST(NULL AS BIGINT)"
     first = f"CAST(CASE place {intervals} END AS BIGINT)" if intervals else "CAST(NULL AS BIGINT)"
     return f"""
 placed AS (
     SELECT batch_id, unix_millis(batch_time) AS ms, {place} AS place, {", ".join(_RULES)}, row_number() OVER (
-        PARTITION BY batch_id, unix_millis(batch_time) ORDER BY finished_at, coalesce(application, '')) AS copy
+        PARTITION BY batch_id, unix_millis(batch_time) ORDER BY finished_at, {OF_BATCH}) AS copy
     FROM {{{ALL}batches}}),
 rules AS (
     SELECT batch_id, ms, place * {APPLICATION} + batch_id AS turn, place AS application,

@@ -69,11 +69,13 @@ def batch_time(name: str) -> str | None:
     return "committed_at" if name.startswith(TOPIC_PREFIX) else BATCH_TIMES.get(name)
 
 
-_BATCHES = """
-    SELECT coalesce(application, '') AS application, batch_id, unix_millis(batch_time) AS time,
+#: SQL: a batch's application. One that is not known is of this batch alone: another such batch may have its id.
+OF_BATCH = "coalesce(application, 'unknown ' || CAST(unix_millis(batch_time) AS STRING))"
+_BATCHES = f"""
+    SELECT {OF_BATCH} AS application, batch_id, unix_millis(batch_time) AS time,
         unix_millis(coalesce(finished_at, batch_time)) AS finished, timeout_ms AS timeout,
         check_interval_ms AS check_interval, reserved_ms AS reserved, check_jitter_ms AS jitter, check_max
-    FROM {batches} WHERE batch_id IS NOT NULL AND batch_time IS NOT NULL
+    FROM {{batches}} WHERE batch_id IS NOT NULL AND batch_time IS NOT NULL
 """
 
 
