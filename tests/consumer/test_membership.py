@@ -193,7 +193,12 @@ KEY = MessageKey(BatchKey("a", 1, 2), 0, 7)
 
 def test_a_state_is_read_as_it_was_written() -> None:
     queue = QueueState(
-        Position({"-": -1, "a": 3}, KEY, 5), (Retry(KEY, 2, 9, "why"),), ((4, DeadLetter(KEY, 16, 8, "x")),), 4, "m", 2
+        Position({"-": -1, "a": 3}, KEY, 5, {"a": 7}),
+        (Retry(KEY, 2, 9, "why"),),
+        ((4, DeadLetter(KEY, 16, 8, "x")),),
+        4,
+        "m",
+        2,
     )
     state = GroupState({"m": Member("m", 3, 1, frozenset(["pay"]), "error")}, {MessageQueue("pay", 1): queue})
     assert from_rows(to_rows(state)) == state

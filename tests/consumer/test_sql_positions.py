@@ -115,9 +115,7 @@ KEYS = st.builds(
 CONSUMED = st.dictionaries(st.text(max_size=3), st.integers(0))
 STATES = st.builds(
     QueueState,
-    st.builds(
-        Position, st.dictionaries(st.text(max_size=3), st.integers(0)), KEYS | st.none(), st.none() | st.integers()
-    ),
+    st.builds(Position, CONSUMED, KEYS | st.none(), st.none() | st.integers(), CONSUMED),
     st.lists(st.builds(Retry, KEYS, st.integers(1, 16), st.integers(0), st.text(max_size=9))).map(tuple),
     st.lists(
         st.tuples(st.integers(1), st.builds(DeadLetter, KEYS, st.integers(0, 16), st.integers(0), st.text(max_size=9)))

@@ -11,6 +11,9 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
+from checkback.consumer.group_state import MessageQueue, QueueState
+from checkback.consumer.group_table import GroupTable
+from checkback.consumer.position import Position
 from checkback.storage.commit_reader import read_actions
 from checkback.storage.compatibility import declared_schema
 from checkback.storage.delta_log import DeltaLog
@@ -60,6 +63,24 @@ def test_columns_are_added_once(tables: Tables, name: str) -> None:
         read_rows(file.path, name, [key, *sorted(ADDED[name])], pc.field(key).is_valid()) for file in log.data_files()
     ]
     assert sorted(row[key] for part in rows for row in part.to_pylist()) == [1, 2, 3]
+
+
+def test_a_group_s_table_of_the_release_before(tables: Tables) -> None:
+    """It gets the column, and what its rows say is kept."""
+    name, row = "consumer_groups/g", {"kind": "QUEUE", "topic": "pay", "queue_id": 3, "dead_letters": 0, "counter": 1}
+    before = [field for field in declared_schema(name).fields if field.name != "consumed_times"]
+    place, options = tables.location(name), options_of(tables.location(name)) or None
+    DeltaTable.create(place, Schema(before), configuration=properties_of(name), storage_options=options)
+    columns = pa.schema([arrow_schema(name).field(field.name) for field in before])
+    rows = pa.Table.from_pylist([row | {"consumed": [("a", 7)]}], columns)
+    write_deltalake(place, rows, mode="append", storage_options=options)
+    group = GroupTable(tables, "g")
+    [position] = [each.position for each in group.state.queues.values()]
+    assert (position.consumed, position.times) == ({"a": 7}, {})
+    queue, dated = MessageQueue("pay", 3), QueueState(Position({"a": 7}, times={"a": 5}))
+    group.update(lambda state: state.with_queues({queue: dated}))
+    assert GroupTable(tables, "g").state.queues[queue].position.times == {"a": 5}
+    assert "consumed_times" in {field.name for field in DeltaTable(place, storage_options=options).schema().fields}
 
 
 def test_added_columns_torn_by_a_power_cut_are_known_as_torn(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from checkback.consumer.position import BEFORE_BATCHES, BatchKey, Position
+from checkback.consumer.position import BEFORE_BATCHES, BatchKey, Position, last_of
 from checkback.errors import StorageError
 from checkback.storage import table_files
 from checkback.storage.commit_reader import actions_of_kind
@@ -26,7 +27,7 @@ from checkback.storage.object_store import is_registered
 from checkback.storage.timestamps import python_times
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from checkback.storage.delta_log import DeltaLog
     from checkback.storage.tables import Tables
@@ -47,23 +48,75 @@ class ListedBatch(NamedTuple):
     tables: frozenset[str] | None
 
 
-class BatchLog:
-    """The batches in the order in which a consumer reads them; the index of one never changes.
+class _Listing:
+    """Batches in order; only appended to. ``latest``: the latest time up to each batch of its run."""
 
-    Index 0 stands for the messages before the first batch, of a release that had no table `batches`. Not thread-safe:
-    `refresh` is called by one thread; what is there can be read by others.
+    def __init__(self) -> None:
+        self.batches: list[ListedBatch] = []
+        self.index: dict[BatchKey, int] = {}
+        self.begins: list[int] = []
+        self.latest: list[int] = []
+
+    def append(self, batch: ListedBatch) -> None:
+        at, time = len(self.batches), batch.key.batch_time
+        last = self.batches[-1].key if self.batches else None
+        if last is None or last.application != batch.key.application or last.batch_id > batch.key.batch_id:
+            self.begins = [*self.begins, at]
+        else:
+            time = max(time, self.latest[-1])
+        self.index[batch.key] = at
+        self.latest.append(time)
+        self.batches.append(batch)
+
+    def extend(self, found: Iterable[ListedBatch]) -> None:
+        """Append those that are new, application by application."""
+        new = {
+            batch.key: batch for batch in sorted(found, key=lambda one: one.finished_at) if batch.key not in self.index
+        }
+        if not new:
+            return
+        if not self.batches:
+            first = min(key.batch_time for key in new)
+            self.append(ListedBatch(BatchKey(BEFORE_BATCHES, -1, first), first, None))
+        begun: dict[str, int] = {}
+        for batch in new.values():
+            begun.setdefault(batch.key.application, batch.finished_at)
+        for batch in sorted(new.values(), key=lambda one: (begun[one.key.application], one.key)):
+            self.append(batch)
+
+    def runs(self) -> Iterator[tuple[str, int, int]]:
+        """Consecutive batches of one application: that, the first index, and the last one + 1."""
+        for first, end in zip(self.begins, [*self.begins[1:], len(self.batches)], strict=False):
+            yield self.batches[first].key.application, first, end
+
+    def end(self, batch_id: int, first: int, end: int) -> int:
+        """Behind the batches of a run with ids up to this one."""
+        return bisect_right(self.batches, batch_id, first, end, key=lambda batch: batch.key.batch_id)
+
+
+class BatchLog:
+    """The batches in the order in which a consumer reads them.
+
+    Index 0 stands for the messages before the first batch, of a release that had no table `batches`. The index of a
+    batch stays the same until batches that were listed are gone, as after a restore: all are listed anew then, and
+    ``listing`` is the next number. Not thread-safe: `refresh` is called by one thread; what is there can be read by
+    others.
     """
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self._place = tables.location(_TABLE)
+        self.place = tables.location(_TABLE)
         self._log = FollowedLog(tables, _TABLE)
         self._version = -1
         self._listed = boot_time()
         self._changed_at = 0
-        self._known: dict[tuple[str, int], int] = {}
-        self._begins: list[int] = []
-        self.batches: list[ListedBatch] = []
+        self._all = _Listing()
+        self.listing = 0
+
+    @property
+    def batches(self) -> list[ListedBatch]:
+        """All of them."""
+        return self._all.batches
 
     def __len__(self) -> int:
         """Number of batches, index 0 included; 0 if there is no batch yet."""
@@ -75,13 +128,13 @@ class BatchLog:
             self._log.open()
 
     def refresh(self) -> bool:
-        """Read the rows of new batches; True if there are any. Raises StorageError."""
-        before = len(self.batches)
+        """Read the rows of new batches; True if there are any, or some are gone. Raises StorageError."""
+        before = self.listing, len(self.batches)
         try:
             if self._version >= 0 and not self._is_new():
                 return False
         except OSError as error:
-            raise StorageError(f"the table's log cannot be read: {error}", self._place) from error
+            raise StorageError(f"the table's log cannot be read: {error}", self.place) from error
         looked, changed_at = boot_time(), self._changes()
         opened = self._log.open()
         if opened is None:
@@ -93,21 +146,73 @@ class BatchLog:
             self._follow(log)
         self._log.seen()
         self._listed, self._changed_at = looked, changed_at
-        return len(self.batches) > before
+        return (self.listing, len(self.batches)) > before
 
     def index_of(self, key: BatchKey) -> int | None:
         """The batch's index; None if it is not there."""
-        return self._known.get((key.application, key.batch_id))
+        return self._all.index.get(key)
 
     def consumed_before(self, index: int) -> Position:
         """The position before the batch with this index: all earlier ones are consumed."""
-        last: dict[str, int] = {}
-        for first, end in self._runs():
+        listed, last = self._all, dict[str, BatchKey]()
+        for application, first, end in listed.runs():
             if first < index:
-                key = self.batches[min(end, index) - 1].key
-                last[key.application] = max(key.batch_id, last.get(key.application, key.batch_id))
-        latest = self.batches[index - 1].key.batch_time if index > 0 else None
-        return Position().after_batches(last, latest)
+                at = min(end, index) - 1
+                last = last_of([BatchKey(application, listed.batches[at].key.batch_id, listed.latest[at])], last)
+        latest = listed.batches[index - 1].key.batch_time if index > 0 else None
+        return Position().after_batches(last.values(), latest)
+
+    def dated(self, position: Position) -> Position:
+        """The position with the times that the release before has not kept.
+
+        If the batches that it names are there, those up to them are consumed; else the time up to which all was.
+        """
+        until = position.settled_at
+        lacking = position.consumed.keys() - position.times.keys() - {BEFORE_BATCHES}
+        if not lacking or until is None:
+            return position
+        listed = self._all
+        newest = next((name for name, *_ in reversed(list(listed.runs())) if name in position.consumed), "")
+        same = self._has(newest, position.consumed.get(newest, 0), until)
+        times = {name: self._latest(name, position.consumed[name]) if same else None for name in lacking}
+        dated = {name: until if time is None else time for name, time in times.items()}
+        return replace(position, times={**position.times, **dated})
+
+    def lacks(self, position: Position) -> bool:
+        """True if a batch that the position names is gone: the table was restored from a backup."""
+        return any(
+            not self._has(name, last, position.times.get(name))
+            for name, last in position.consumed.items()
+            if name != BEFORE_BATCHES
+        )
+
+    def _has(self, application: str, batch_id: int, until: int | None) -> bool:
+        """True if there is such a batch, of a time up to ``until`` (None: of any)."""
+        listed = self._all
+        for name, first, end in listed.runs():
+            if name == application:
+                at = listed.end(batch_id - 1, first, end)
+                if at < end:
+                    key = listed.batches[at].key
+                    if key.batch_id == batch_id and (until is None or key.batch_time <= until):
+                        return True
+        return False
+
+    def _latest(self, application: str, batch_id: int) -> int | None:
+        """The latest time of the application's batches up to this id; None if there is none.
+
+        The release before took of the batches whose application is not known the first one with an id.
+        """
+        listed, found, seen = self._all, list[int](), set[int]()
+        for name, first, end in listed.runs():
+            behind = listed.end(batch_id, first, end) if name == application else first
+            if application and behind > first:
+                found.append(listed.latest[behind - 1])
+            for batch in () if application else listed.batches[first:behind]:
+                if batch.key.batch_id not in seen:
+                    found.append(batch.key.batch_time)
+                seen.add(batch.key.batch_id)
+        return max(found, default=None)
 
     def first_since(self, time: int) -> int:
         """Index of the first batch of a time (ms) or later; the number of batches if there is none.
@@ -120,62 +225,70 @@ class BatchLog:
 
     def first_unconsumed(self, position: Position) -> int:
         """Index of the first batch that is not consumed whole; the number of batches if there is none."""
-        for first, end in self._runs():
-            last = position.consumed.get(self.batches[first].key.application)
+        listed = self._all
+        for application, first, end in listed.runs():
+            last, until = position.consumed.get(application), position.times.get(application)
             if last is None:
                 return first
-            at = bisect_right(self.batches, last, first, end, key=lambda batch: batch.key.batch_id)
+            at = listed.end(last, first, end)
+            if until is not None:
+                at = bisect_right(listed.latest, until, first, at)
             if at < end:
                 return at
         return len(self)
-
-    def _runs(self) -> Iterator[tuple[int, int]]:
-        """First and last index + 1 of consecutive batches of one application."""
-        return zip(self._begins, [*self._begins[1:], len(self.batches)], strict=False)
 
     def _follow(self, log: DeltaLog) -> None:
         newest = log.version()
         try:
             for version in range(self._version + 1, newest + 1):
-                path = f"{self._place}/{LOG}/{version:020}.json"
+                path = f"{self.place}/{LOG}/{version:020}.json"
                 added = [
                     (unquote(each["path"]), int(each["size"]))
                     for each in actions_of_kind(path, "add")
                     if each.get("dataChange", True)
                 ]
-                self._extend(self._rows([(f"{self._place}/{name}", size) for name, size in added]))
+                self._all.extend(self._rows([(f"{self.place}/{name}", size) for name, size in added]))
                 self._version = version
         except FileNotFoundError:  # cleaned up, or compacted
             self._reread(log)
         except (OSError, ValueError, KeyError) as error:
-            raise StorageError("the table's log cannot be read", self._place) from error
+            raise StorageError("the table's log cannot be read", self.place) from error
 
     def _is_new(self) -> bool:
         """True if there may be new versions. One request, or two looks at the folder.
 
         The folder's time alone does not do: it has ticks, of up to 2 s, and two changes of one tick look alike.
         """
-        if not is_registered(self._place):
+        if not is_registered(self.place):
             if self._changed_at != self._changes():
                 return True
         elif boot_time() >= self._listed + _LIST_S:
             return True
-        return table_files.exists(f"{self._place}/{LOG}/{self._version + 1:020}.json")
+        return table_files.exists(f"{self.place}/{LOG}/{self._version + 1:020}.json")
 
     def _changes(self) -> int:
         """When the log's folder was changed; 0 if that is not known."""
         with suppress(OSError):
-            return 0 if is_registered(self._place) else os.stat(f"{self._place}/{LOG}").st_mtime_ns
+            return 0 if is_registered(self.place) else os.stat(f"{self.place}/{LOG}").st_mtime_ns
         return 0
 
     def _reread(self, log: DeltaLog) -> None:
         for _ in range(_ATTEMPTS):
             version = log.version()
             with suppress(FileNotFoundError):  # VACUUM deletes a file that was listed
-                self._extend(self._rows([(file.path, file.size) for file in log.data_files()]))
+                found = self._rows([(file.path, file.size) for file in log.data_files()])
                 self._version = version
+                self._listed_anew(found)
                 return
-        raise StorageError("a file of the table is missing", self._place, "restore it")
+        raise StorageError("a file of the table is missing", self.place, "restore it")
+
+    def _listed_anew(self, found: Sequence[ListedBatch]) -> None:
+        """All batches that there are now."""
+        there = {batch.key for batch in found}
+        if any(batch.key not in there for batch in self.batches[1:]):
+            self._all = _Listing()
+            self.listing += 1
+        self._all.extend(found)
 
     def _rows(self, files: Sequence[tuple[str, int]]) -> list[ListedBatch]:
         """Those of files, paths and sizes in bytes."""
@@ -184,31 +297,6 @@ class BatchLog:
             read = pq.read_table(source, columns=_COLUMNS, partitioning=None)
             found += _listed(python_times(read))
         return found
-
-    def _extend(self, found: list[ListedBatch]) -> None:
-        new: dict[tuple[str, int], ListedBatch] = {}
-        for batch in sorted(found, key=lambda each: each.finished_at):
-            key = batch.key.application, batch.key.batch_id
-            if key not in self._known:
-                new.setdefault(key, batch)
-        if not new:
-            return
-        if not self.batches:
-            first = min(batch.key.batch_time for batch in new.values())
-            self._append(ListedBatch(BatchKey(BEFORE_BATCHES, -1, first), first, None))
-        begun: dict[str, int] = {}
-        for batch in new.values():
-            begun.setdefault(batch.key.application, batch.finished_at)
-        for batch in sorted(new.values(), key=lambda each: (begun[each.key.application], each.key[:2])):
-            self._append(batch)
-
-    def _append(self, batch: ListedBatch) -> None:
-        index = len(self.batches)
-        last = self.batches[-1].key if self.batches else None
-        if last is None or last.application != batch.key.application or last.batch_id > batch.key.batch_id:
-            self._begins = [*self._begins, index]
-        self._known[batch.key.application, batch.key.batch_id] = index
-        self.batches.append(batch)
 
 
 def _listed(rows: pa.Table) -> list[ListedBatch]:

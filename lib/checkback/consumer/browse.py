@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from checkback.consumer.batch_log import BatchLog
 from checkback.consumer.message import MessageExt, messages_of
-from checkback.consumer.position import QUEUES, Position
+from checkback.consumer.position import QUEUES, Position, last_of
 from checkback.consumer.topic_reader import TopicReader
 from checkback.errors import SettingsError
 from checkback.messages import reserved
@@ -48,20 +48,21 @@ class Browser:
         self._reader = TopicReader(tables, topic, selector)
         self._log = BatchLog(tables)
         self._log.refresh()
-        if start_from == "first":
-            self._next = 0
-        elif start_from == "last":
-            self._next = len(self._log)
-        else:
-            self._next = self._log.first_since(ms_of(start_from))
+        #: behind the batches that were read
+        self._position = Position()
+        if start_from == "last":
+            self._position = self._log.consumed_before(len(self._log))
+        elif start_from != "first":
+            self._position = self._log.consumed_before(self._log.first_since(ms_of(start_from)))
 
     def read(self) -> Iterator[MessageExt]:
         """The messages of the batches that are complete now and were not read before. Raises StorageError."""
         self._log.refresh()
-        while self._next < len(self._log):
-            ahead = self._log.batches[self._next : self._next + _BATCHES]
+        while (at := self._log.first_unconsumed(self._position)) < len(self._log):
+            ahead = self._log.batches[at : at + _BATCHES]
             batches = ahead[: self._reader.run(ahead)]
-            for rows in self._reader.read(batches, dict.fromkeys(range(QUEUES), Position())):
+            for rows in self._reader.read(batches, dict.fromkeys(range(QUEUES), self._position)):
                 for first in range(0, len(rows), _MESSAGES):
                     yield from messages_of(self._topic, rows.rows.slice(first, _MESSAGES))
-            self._next += len(batches)
+            keys = [batch.key for batch in batches]
+            self._position = self._position.after_batches(last_of(keys).values(), keys[-1].batch_time)

@@ -45,7 +45,7 @@ def from_rows(rows: pa.Table) -> GroupState:
             topics.setdefault(row["member"], set()).add(row["topic"])
         elif row["kind"] == "QUEUE":
             part = None if row["batch_id"] is None else _message(row)
-            position = Position(dict(row["consumed"]), part, _ms(row["settled_at"]))
+            position = Position(dict(row["consumed"]), part, _ms(row["settled_at"]), _times(row))
             state = QueueState(position, (), (), row["dead_letters"], row["member"], row["counter"])
             queues[MessageQueue(row["topic"], row["queue_id"])] = state
         elif row["kind"] == "RETRY":
@@ -84,6 +84,7 @@ def _queue_row(queue: MessageQueue, state: QueueState) -> dict[str, Any]:
         "topic": queue.topic,
         "queue_id": queue.queue_id,
         "consumed": list(position.consumed.items()),
+        "consumed_times": [(application, time_of(ms)) for application, ms in position.times.items()],
         "counter": state.epoch,
         "dead_letters": state.dead_letters,
         "settled_at": _time(position.settled_at),
@@ -116,6 +117,11 @@ def _message_columns(message: MessageKey) -> dict[str, Any]:
         "half_queue_id": message.half_queue_id,
         "half_queue_offset": message.half_queue_offset,
     }
+
+
+def _times(row: dict[str, Any]) -> dict[str, int]:
+    """Null, or without the column: a row of the release before."""
+    return {application: ms_of(time) for application, time in row.get("consumed_times") or ()}
 
 
 def _message(row: dict[str, Any]) -> MessageKey:

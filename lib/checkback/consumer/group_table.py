@@ -56,9 +56,8 @@ class GroupTable:
         self._root = tables.root
         self._sync = tables.sync
         self._place = tables.location(self._name)
-        DeltaLog.create(self._name, self._place, self._sync)
         #: the table's id: another one if it was created anew
-        self.table_id = DeltaLog(self._name, self._place, self._sync).table_id()
+        self.table_id = DeltaLog.created(self._name, self._place, self._sync).table_id()
         self._version = -1
         self._file: str | None = None
         self._state = GroupState()

@@ -15,7 +15,7 @@ import numpy as np
 
 from checkback.consumer.group_state import QueueState
 from checkback.consumer.message import messages_of
-from checkback.consumer.position import MessageKey, Position
+from checkback.consumer.position import MessageKey, Position, last_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,19 +32,16 @@ class Run:
 
     def __init__(self, batches: Sequence[BatchKey]) -> None:
         self.batches = batches
-        self._before: tuple[int, dict[str, int]] = (0, {})
+        self._before: tuple[int, dict[str, BatchKey]] = (0, {})
 
     def after(self, base: Position, index: int) -> Position:
         """The position after the batches before ``index``, of a queue that was at ``base`` before the run."""
         known, last = self._before
         if known > index:
             known, last = 0, {}
-        else:
-            last = dict(last)
-        for batch in self.batches[known:index]:
-            last[batch.application] = max(batch.batch_id, last.get(batch.application, batch.batch_id))
+        last = last_of(self.batches[known:index], last)
         self._before = index, last
-        return base.after_batches(last, self.batches[index - 1].batch_time if index else None)
+        return base.after_batches(last.values(), self.batches[index - 1].batch_time if index else None)
 
 
 @dataclass(eq=False)

@@ -78,7 +78,11 @@ class LagReader:
         """What each group has not consumed of a topic."""
         found = []
         for state in states:
-            positions = {queue.queue_id: each.position for queue, each in state.queues.items() if queue.topic == topic}
+            positions = {
+                queue.queue_id: self._log.dated(each.position)
+                for queue, each in state.queues.items()
+                if queue.topic == topic
+            }
             first = min(map(self._log.first_unconsumed, positions.values()), default=len(self._log))
             batches = self._log.batches[first:]
             counted = self._readers[topic].count(batches, positions) if batches else {}

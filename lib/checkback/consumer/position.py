@@ -2,13 +2,15 @@
 
 A position names batches, not versions of the topic's table: OPTIMIZE, VACUUM and log cleanup change files and versions,
 but a message keeps its batch. A rebuild begins a new application, whose batch ids begin anew, so a position has the
-last batch of each application.
+last batch of each application. After tables are restored from a backup the same application uses batch ids again,
+so a position also has the latest time of the batches that were consumed: a later one is another batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 #: Consume queues of a topic: messages with the same real_queue_id modulo this share a position.
@@ -38,16 +40,22 @@ class Position:
     """Which messages of a consume queue are consumed: those of all batches up to those in ``consumed``, and more.
 
     ``consumed``: the last batch consumed whole, by application. ``part``: the last message consumed of a batch that is
-    consumed in part. ``settled_at``: the latest batch time consumed whole (ms), None = nothing yet.
+    consumed in part. ``settled_at``: the latest batch time consumed whole (ms), None = nothing yet. ``times``: by
+    application the latest time of its batches consumed whole (ms); without one, as the release before has kept it, the
+    ids alone count (`BatchLog.dated`).
     """
 
     consumed: Mapping[str, int] = field(default_factory=dict)
     part: MessageKey | None = None
     settled_at: int | None = None
+    times: Mapping[str, int] = field(default_factory=dict)
 
     def has_batch(self, batch: BatchKey) -> bool:
         """True if the batch is consumed whole."""
-        return batch.batch_id <= self.consumed.get(batch.application, -1 << 62)
+        last = self.consumed.get(batch.application)
+        if last is None or batch.batch_id > last:
+            return False
+        return batch.batch_time <= self.times.get(batch.application, batch.batch_time)
 
     def has(self, message: MessageKey) -> bool:
         """True if the message is consumed."""
@@ -55,13 +63,25 @@ class Position:
             return True
         return self.part is not None and message.batch == self.part.batch and message[1:] <= self.part[1:]
 
-    def after_batches(self, consumed: Mapping[str, int], settled_at: int | None) -> Position:
-        """With these batches consumed whole, too, in the form of ``consumed``."""
-        merged = dict(self.consumed)
-        for application, batch_id in consumed.items():
-            merged[application] = max(batch_id, merged.get(application, batch_id))
-        times = [time for time in (self.settled_at, settled_at) if time is not None]
-        part = self.part
-        if part is not None and part.batch.batch_id <= merged.get(part.batch.application, -1 << 62):
-            part = None
-        return Position(merged, part, max(times, default=None))
+    def after_batches(self, last: Iterable[BatchKey], settled_at: int | None) -> Position:
+        """With more batches consumed whole; ``last``: by application their last id and their latest time."""
+        consumed, times = dict(self.consumed), dict(self.times)
+        for batch in last:
+            application, batch_id, time = batch
+            if not self.has_batch(batch):  # with an id used before, the batches from it on are gone: a restore
+                consumed[application] = batch_id
+            if application != BEFORE_BATCHES and (application in times or application not in self.consumed):
+                times[application] = max(time, times.get(application, time))
+        settled = [time for time in (self.settled_at, settled_at) if time is not None]
+        found = Position(consumed, self.part, max(settled, default=None), times)
+        return found if self.part is None or not found.has_batch(self.part.batch) else replace(found, part=None)
+
+
+def last_of(batches: Iterable[BatchKey], known: Mapping[str, BatchKey] = MappingProxyType({})) -> dict[str, BatchKey]:
+    """By application the last id of batches and their latest time, those of ``known`` included."""
+    last = dict(known)
+    for batch in batches:
+        before = last.get(batch.application, batch)
+        later = max(before.batch_id, batch.batch_id), max(before.batch_time, batch.batch_time)
+        last[batch.application] = BatchKey(batch.application, *later)
+    return last

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from checkback.consumer.in_hand import Run
 from checkback.consumer.queues_in_hand import MOST_MESSAGES, now_ms
 from checkback.consumer.retry import DeadLetter, due
+from checkback.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,6 +27,8 @@ _RETRIES = 256
 _PATIENCE_S = 1.0
 #: pause after an error of the store (s)
 PAUSE_S = 1.0
+_RESTORED = "batches that the group has consumed are gone: the tables were restored from a backup"
+_IS_CONSUMED = "nothing to do: later batches are consumed, and what was published again is consumed again"
 _GONE = "the message is no longer in the topic's table"
 
 
@@ -38,6 +41,10 @@ class Reader:
         self._topics = topics
         self._poll_s = poll_s
         self._paused_until: dict[str, float] = {}
+        #: by queue its epoch, and the listing of batches that its position was compared with
+        self._compared: dict[MessageQueue, tuple[int, int]] = {}
+        #: the listing of which was told that batches are gone
+        self._told = -1
 
     def run(self) -> None:
         """Until the consumer stops."""
@@ -71,6 +78,9 @@ class Reader:
             room = [each for each in room if each.count < MOST_MESSAGES]
             if hand.full or not room:
                 return False
+            for each in room:
+                each.fetched = self._log.dated(each.fetched)
+                self._compare(each)
             starts = {each.queue: self._log.first_unconsumed(each.fetched) for each in room}
             first = min(starts.values())
         if first >= len(self._log):
@@ -101,6 +111,16 @@ class Reader:
             for each in mine:
                 each.end(run)
         return True
+
+    def _compare(self, each: InHand) -> None:
+        """Compare a queue's position with the batches, once for each listing of them. Under the lock."""
+        now = each.epoch, self._log.listing
+        if self._compared.get(each.queue) == now:
+            return
+        self._compared[each.queue] = now
+        if self._log.lacks(each.fetched) and self._told != self._log.listing:
+            self._told = self._log.listing
+            self._hand.note(StorageError(_RESTORED, self._log.place, _IS_CONSUMED))
 
     def _apart(self, room: list[InHand], starts: dict[MessageQueue, int]) -> list[InHand]:
         """A queue whose batch consumed in part is not the next one: that is read by itself, as its ``starts`` says.

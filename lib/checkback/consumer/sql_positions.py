@@ -124,6 +124,7 @@ def encode(state: QueueState) -> str:
         "consumed": dict(position.consumed),
         "part": None if position.part is None else _flat(position.part),
         "settled_at": position.settled_at,
+        "times": dict(position.times),
         "retries": [[*_flat(each.message), each.times, each.due_at, each.reason] for each in state.retries],
         "dead": [[number, *_flat(each.message), *each[1:]] for number, each in state.dead],
         "dead_letters": state.dead_letters,
@@ -137,7 +138,7 @@ def decode(text: str) -> QueueState:
     found: Mapping[str, Any] = json.loads(text)
     part = None if found["part"] is None else _message(found["part"])
     return QueueState(
-        Position(found["consumed"], part, found["settled_at"]),
+        Position(found["consumed"], part, found["settled_at"], found.get("times", {})),
         tuple(Retry(_message(row[:5]), *row[5:]) for row in found["retries"]),
         tuple((row[0], DeadLetter(_message(row[1:6]), *row[6:])) for row in found["dead"]),
         found["dead_letters"],

@@ -268,9 +268,9 @@ class _Wanted:
         self._before = bool(batches) and batches[0].key.application == BEFORE_BATCHES
         self._matrix = np.zeros((QUEUES, len(batches)), bool)
         self._parts: list[tuple[int, int, int, int]] = []
-        rows: dict[tuple[tuple[str, int], ...], NDArray[np.bool_]] = {}
+        rows: dict[tuple[tuple[tuple[str, int], ...], ...], NDArray[np.bool_]] = {}
         for queue, position in wanted.items():
-            consumed = tuple(sorted(position.consumed.items()))
+            consumed = tuple(sorted(position.consumed.items())), tuple(sorted(position.times.items()))
             if consumed not in rows:
                 rows[consumed] = np.array([not position.has_batch(batch.key) for batch in batches], bool)
             self._matrix[queue] = rows[consumed]

@@ -31,7 +31,7 @@ from checkback.storage.lease import boot_time
 from checkback.storage.log_tail import LogTail
 from checkback.storage.object_store import is_registered, options_of
 from checkback.storage.optimistic_transaction import HOOKS, OptimisticTransaction, alters, fenced, update
-from checkback.storage.schemas import ADDED, SOURCES, properties_of
+from checkback.storage.schemas import SOURCES, added_columns, properties_of
 from checkback.storage.timestamps import python_times
 from checkback.storage.torn_commits import ACTIONS, last_checkpoint, recover_log, refuse_torn
 
@@ -131,7 +131,7 @@ class DeltaLog:
         else:
             refuse_torn(place, sync)
         if cls.exists(place):
-            if name not in ADDED:
+            if not added_columns(name):
                 return None
             log = cls(name, place, sync)
             log.add_columns()
@@ -172,7 +172,7 @@ class DeltaLog:
         declared = {field.name: field for field in declared_schema(self._name).fields}
         for attempt in range(_ATTEMPTS):
             there = {field.name for field in self._table.schema().fields}
-            lacking = [declared[name] for name in sorted(ADDED[self._name] - there)]
+            lacking = [declared[name] for name in sorted(added_columns(self._name) - there)]
             if not lacking:
                 if attempt:
                     self._load()

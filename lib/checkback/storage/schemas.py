@@ -191,6 +191,7 @@ CONSUMER_GROUP: Columns = (
     _column("topic", _STRING, "topic of the queue or message"),
     _column("queue_id", _INT, "consume queue: real_queue_id modulo 64"),
     _column("consumed", pa.map_(_STRING, _LONG), "of a queue, by application: the last batch consumed whole"),
+    _column("consumed_times", pa.map_(_STRING, _TIME), "likewise: latest time of its batches consumed whole"),
     _column("application", _STRING, "application of batch_id"),
     _column("batch_id", _LONG, "of a queue: the batch consumed in part, null = none; of a retry: the message's"),
     _column("batch_time", _TIME, "time of batch_id"),
@@ -279,6 +280,14 @@ ADDED: Mapping[str, frozenset[str]] = {
     "decisions": frozenset({"deliver_at"}),
     "batches": frozenset({"delivered", "cancelled", "read_ranges", "restored_at"}),
 }
+_ADDED_TO_GROUPS = frozenset({"consumed_times"})
+
+
+def added_columns(name: str) -> frozenset[str]:
+    """ADDED of a table, also of a consumer group's."""
+    return _ADDED_TO_GROUPS if name.startswith(GROUP_PREFIX) else ADDED.get(name, frozenset())
+
+
 #: by table, the column with the time of the batch that wrote the row; in topic tables it is committed_at
 BATCH_TIMES: Mapping[str, str] = {
     "decisions": "decided_at",
